@@ -1,0 +1,45 @@
+# make demo: the main job, from nothing.  make test: everything CI runs.  make check: the quick part.
+# TORCH=… passes extra pip arguments for torch, such as the index of the CPU build (see README).
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
+VENV   := .venv
+BIN    := $(VENV)/bin
+TORCH  ?=
+
+.PHONY: demo test check lint unit install install-dev clean
+
+demo: install
+	$(BIN)/archlab demo
+
+test: check
+	$(BIN)/pytest tests --ignore=tests/unit
+
+check: lint unit
+
+lint: install-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+
+unit: install-dev
+	$(BIN)/pytest tests/unit
+
+install: $(VENV)/.installed
+install-dev: $(VENV)/.installed-dev
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "archlab needs Python 3.11, 3.12 or 3.13 on the PATH; found none"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install -q -c constraints.txt $(TORCH) torch
+	$(BIN)/python -m pip install -q -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,64 @@
+"""What every config model shares: strictness, and the few value types of our own."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+_MULTIPLES = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+
+
+class Base(BaseModel):
+    """A frozen config section: unknown keys are errors, a string is never taken for a number."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        use_attribute_docstrings=True,
+        validate_default=True,
+        protected_namespaces=(),
+        allow_inf_nan=False,
+    )
+
+
+def _number(value: Any) -> Any:
+    """`4M` -> 4e6; what is no such text passes through for pydantic to judge."""
+    if isinstance(value, str) and value[-1:].upper() in _MULTIPLES:
+        try:
+            return float(value[:-1]) * _MULTIPLES[value[-1].upper()]
+        except ValueError:
+            return value
+    return value
+
+
+def _count(value: Any) -> Any:
+    value = _number(value)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _share(value: Any) -> Any:
+    """`1%` -> 0.01."""
+    if isinstance(value, str) and value.endswith("%"):
+        try:
+            return float(value[:-1]) / 100
+        except ValueError:
+            return value
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_count), Field(ge=1)]
+"""A whole number of things; `4M`, `16K` and `4e6` are understood."""
+
+Flops = Annotated[float, BeforeValidator(_number), Field(gt=0)]
+"""A number of floating-point operations; `2P` is 2e15."""
+
+Share = Annotated[float, BeforeValidator(_share), Field(ge=0, lt=1)]
+"""A part of a whole, 0.01 or `1%`."""
+
+Probability = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Width = Annotated[int, Field(ge=1)]
+
+Overrides = dict[str, Any]
+"""Dotted field -> value: what a layer kind or a study's arm changes."""

@@ -1,0 +1,73 @@
+"""Laying one set of values over another, knowing the schema's tagged unions."""
+
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from archlab.errors import UserError
+
+Raw = dict[str, Any]
+
+
+def expand(flat: Raw) -> Raw:
+    """`{"a.b": 1}` -> `{"a": {"b": 1}}`, at every depth; a key given both ways is an error."""
+    nested: Raw = {}
+    for key, value in flat.items():
+        value = expand(value) if isinstance(value, dict) else value
+        for part in reversed(str(key).split(".")):
+            value = {part: value}
+        nested = _union(nested, value, at="")
+    return nested
+
+
+def _union(a: Raw, b: Raw, at: str) -> Raw:
+    out = dict(a)
+    for key, value in b.items():
+        if key in out and not (isinstance(out[key], dict) and isinstance(value, dict)):
+            raise UserError(f"{at}{key} is given twice")
+        out[key] = _union(out[key], value, f"{at}{key}.") if key in out else value
+    return out
+
+
+def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
+    """`over` laid over `base`.
+
+    Where `over` switches a tagged union (`norm.kind`), keys of `base` that the new variant does not have are dropped;
+    where neither says the kind, it is the field's default.
+    """
+    out = dict(base)
+    for key, value in over.items():
+        below, field = out.get(key), schema.model_fields.get(key)
+        if not isinstance(value, dict):
+            out[key] = value
+            continue
+        if below is not None and not isinstance(below, dict):
+            raise UserError(f"{at}{key} is {below!r}, a single value here; set {at}{key} as a whole")
+        section = section_schema(field, {**(below or {}), **value}) if field else None
+        if section is None:
+            out[key] = {**(below or {}), **value}
+            continue
+        if below and "kind" in value and value["kind"] != below.get("kind", value["kind"]):
+            below = {k: v for k, v in below.items() if k in section.model_fields}
+        merged = merge(below or {}, value, section, f"{at}{key}.")
+        out[key] = merged if "kind" in merged or not _tagged(field) else {"kind": section.model_fields["kind"].default, **merged}
+    return out
+
+
+def section_schema(field: FieldInfo, raw: Raw) -> type[BaseModel] | None:
+    """The config class of a field's value: of a tagged union, the variant that `raw` names (default: the field's)."""
+    classes = _classes(field)
+    if not _tagged(field):
+        return classes[0] if classes else None
+    kind = raw.get("kind", getattr(field.default, "kind", None))
+    return next((c for c in classes if c.model_fields["kind"].default == kind), None)
+
+
+def _classes(field: FieldInfo) -> list[type[BaseModel]]:
+    parts = (field.annotation, *get_args(field.annotation))
+    return [c for c in parts if isinstance(c, type) and issubclass(c, BaseModel)]
+
+
+def _tagged(field: FieldInfo | None) -> bool:
+    return field is not None and len(_classes(field)) > 1

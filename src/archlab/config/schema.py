@@ -1,0 +1,79 @@
+"""The whole config of a run: the model, its training, its data."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from archlab.config.base import Base, Count, NonNegative, Positive, Probability, Share
+from archlab.config.model_schema import ModelConfig
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class TrainConfig(Base):
+    """How the model is trained. A step is one optimiser update."""
+
+    tokens: Count = 1_000_000
+    """Training tokens; steps are tokens // batch_tokens."""
+    batch_tokens: Count = 8192
+    """Tokens per step."""
+    micro_batch_tokens: Count | None = None
+    """Tokens per forward and backward pass, accumulated to batch_tokens. null: the whole batch at once."""
+    seq_len: Count | None = None
+    """Tokens per training window. null: model.max_seq_len."""
+    lr: Positive = 1e-3
+    """Peak learning rate."""
+    warmup: Annotated[int, Field(ge=0)] | Share = 0.02
+    """Linear warm-up: a whole number is steps, a fraction below 1 a share of all steps."""
+    schedule: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
+    """Shape after the warm-up; wsd holds the peak, then decays linearly."""
+    final_lr: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Learning rate at the end, as a part of the peak. null: 0.1 (not for constant)."""
+    decay: Share | None = None
+    """wsd only: share of the steps that decay. null: 0.2."""
+    weight_decay: NonNegative = 0.1
+    """Decoupled weight decay of the matrices; norms and biases never decay (Loshchilov 2019)."""
+    decay_embeddings: bool = False
+    """Decay the token and position embeddings, and the head, too."""
+    betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = (0.9, 0.95)
+    """AdamW's averaging factors."""
+    eps: Positive = 1e-8
+    """AdamW's epsilon."""
+    grad_clip: Positive | None = 1.0
+    """Largest global gradient norm; larger ones are scaled down. null: no clipping."""
+    z_loss: NonNegative = 0.0
+    """Factor on log^2 Z of the output logits, Z the softmax denominator (PaLM 1e-4); not in the reported loss."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Decides initial values, data order and dropout."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the matrix products; weights stay float32. auto: bfloat16 where the processor multiplies it natively."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: cuda where there is one."""
+    compile: bool = False
+    """torch.compile the model."""
+    eval_every: Count | None = None
+    """Steps between evaluations on the held-out text. null: a tenth of the run."""
+    eval_tokens: Count = 65536
+    """Held-out tokens per evaluation, always the same ones."""
+    checkpoint_every: Count | None = None
+    """Steps between checkpoints. null: at every evaluation."""
+
+
+class DataConfig(Base):
+    """What it is trained on."""
+
+    path: str = "python-stdlib"
+    """python-stdlib (the running Python's own source), a folder made by `archlab data`, or text to prepare."""
+    held_out: Probability = 0.05
+    """Share of the files kept for evaluation, chosen by the hash of their names (text prepared here only)."""
+
+
+class Config(Base):
+    """Everything that decides a run."""
+
+    model: ModelConfig
+    """The architecture."""
+    train: TrainConfig = TrainConfig()
+    """Optimiser, schedule, budget."""
+    data: DataConfig = DataConfig()
+    """Text and tokens."""

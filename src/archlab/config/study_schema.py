@@ -1,0 +1,76 @@
+"""A study: one question, its arms, and what is held equal between them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from archlab.config.base import Base, Count, Flops, Overrides, Share
+
+
+class Budget(Base):
+    """What each run may spend; exactly one of the two."""
+
+    tokens: Count | None = None
+    """Training tokens per run."""
+    flops: Flops | None = None
+    """Training FLOPs per run; an arm that costs less per token sees more tokens."""
+
+    @model_validator(mode="after")
+    def _one(self) -> "Budget":
+        if (self.tokens is None) == (self.flops is None):
+            raise ValueError("give either tokens or flops")
+        return self
+
+
+class Equal(Base):
+    """What every arm has in common with the base, and the knob that makes it so; exactly one quantity."""
+
+    parameters: Share | None = None
+    """Largest relative difference in parameters."""
+    flops: Share | None = None
+    """Largest relative difference in training FLOPs per token."""
+    by: Literal["model.mlp.d_ff", "model.d_model", "model.n_layers"] = "model.mlp.d_ff"
+    """The field that is adjusted in an arm that is further away."""
+
+    @model_validator(mode="after")
+    def _one(self) -> "Equal":
+        if (self.parameters is None) == (self.flops is None):
+            raise ValueError("give either parameters or flops")
+        return self
+
+
+class StudyConfig(Base):
+    """A comparison of architectures under one budget."""
+
+    question: str
+    """What is asked, as a sentence."""
+    claim: str | None = None
+    """What is commonly said, with its source."""
+    base: str
+    """The config that every arm starts from: a preset's name or a YAML file."""
+    set: Overrides = {}
+    """What this study changes in the base, for all arms."""
+    against: Literal["base", "previous"] = "base"
+    """base: an arm is the base plus its overrides, compared with the first arm. previous: a ladder, where an arm
+    adds its overrides to the arm above it and is compared with that one."""
+    arms: Annotated[dict[str, Overrides], Field(min_length=1)]
+    """Name -> overrides. The first arm is the one the others start from; it may be empty."""
+    labels: dict[str, str] = {}
+    """Arm -> what to call it in tables and pictures."""
+    budget: Budget
+    """Per run."""
+    equal: Equal | None = None
+    """null: arms may differ in size; the report shows by how much."""
+    tune: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
+    """Field -> values tried for every arm, on seeds of their own; the best is used."""
+    tune_seeds: Count = 1
+    """Seeds per value of the grid; none of them is used in the comparison."""
+    tuned: dict[str, Overrides] = {}
+    """Arm -> values of `train` fields that an earlier tuning study found for it."""
+    seeds: Annotated[int, Field(ge=2)] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2)] = 3
+    """How many seeds per arm (0, 1, ...), or which."""
+
+    @property
+    def seed_list(self) -> list[int]:
+        """The seeds of the comparison."""
+        return list(range(self.seeds)) if isinstance(self.seeds, int) else list(self.seeds)

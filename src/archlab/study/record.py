@@ -1,0 +1,99 @@
+"""What a study leaves behind: `summary.json`, the one thing the report reads."""
+
+from typing import Any, Literal
+
+from archlab.config.base import Base
+
+Verdict = Literal["better", "worse", "not distinguishable", "diverged", "reference"]
+
+
+class Comparison(Base):
+    """An arm against its reference, paired by seed. Differences are arm minus reference, in bits per byte."""
+
+    reference: str
+    """Name of the arm it is compared with."""
+    pairs: int
+    """Seeds on which both arms finished."""
+    difference: float | None
+    """Mean paired difference; negative is better. null with fewer than one pair."""
+    low: float | None
+    """Lower end of the 95% interval of the difference; null with fewer than two pairs."""
+    high: float | None
+    """Upper end."""
+    p: float | None
+    """Two-sided p-value of the paired test, before correction."""
+    p_holm: float | None
+    """After Holm's correction over the study's comparisons."""
+    smallest_effect: float | None
+    """The smallest true difference that this design would have found with 80% probability."""
+    verdict: Verdict
+
+
+class Curve(Base):
+    """One seed's held-out bits per byte over the training tokens."""
+
+    seed: int
+    tokens: list[int]
+    bits_per_byte: list[float]
+
+
+class ArmSummary(Base):
+    """One arm of a study."""
+
+    name: str
+    label: str
+    """What tables and pictures call it."""
+    overrides: dict[str, Any]
+    """What the arm says it changes, relative to its reference."""
+    adjusted: dict[str, Any]
+    """What was adjusted to hold the study's quantity equal (`model.mlp.d_ff`)."""
+    tuned: dict[str, Any]
+    """Values found by tuning, here or in an earlier study."""
+    parameters: int
+    flops_per_token: float
+    """Training FLOPs per token, forward and backward."""
+    kv_bytes_per_token: int
+    """KV-cache bytes that one more token costs at bf16, all layers, before a window bounds it."""
+    tokens_per_second: float | None
+    """Median over the seeds, as measured beside the study's other runs; null when none finished."""
+    tokens: int
+    """Training tokens per run."""
+    bits_per_byte: dict[int, float | None]
+    """Seed -> final held-out bits per byte; null where the run diverged."""
+    mean: float | None
+    """Over the seeds that finished."""
+    deviation: float | None
+    """Standard deviation over those seeds (n - 1); null with fewer than two."""
+    divergences: int
+    comparison: Comparison | None
+    """null for the arm that all others start from."""
+    curves: list[Curve]
+    config: dict[str, Any]
+    """The resolved config, without the seed."""
+
+
+class StudySummary(Base):
+    """A finished (or partly finished) study."""
+
+    name: str
+    question: str
+    claim: str | None
+    answer: str
+    """The verdict in a sentence or two."""
+    warnings: list[str]
+    """What a reader must know before believing it: the tuning grid's edge won, runs missing, few seeds."""
+    against: Literal["base", "previous"]
+    equal: str | None
+    """In words: `parameters within 1%, by model.mlp.d_ff`."""
+    seeds: list[int]
+    arms: list[ArmSummary]
+    corpus: str
+    """In words: what text, how many bytes and tokens, how much of it held out."""
+    environment: dict[str, Any]
+    """Versions, processor, dtype, threads."""
+    seconds: float
+    """Wall-clock time of all runs together."""
+    command: str
+    """What reproduces it."""
+    study: dict[str, Any]
+    """The study file's values."""
