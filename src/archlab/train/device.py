@@ -1,0 +1,58 @@
+"""Which processor, which number format, and how fast it could be."""
+
+import platform
+import time
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+
+from archlab.config.schema import TrainConfig
+from archlab.errors import UserError
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where a run computes and in which format its matrix products are."""
+
+    kind: str
+    dtype: torch.dtype
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Matrix products in `dtype`; weights and sums stay float32."""
+        return torch.autocast(self.kind, torch.bfloat16, enabled=self.dtype is torch.bfloat16)
+
+    @property
+    def name(self) -> str:
+        """The processor, in words."""
+        if self.kind == "cuda":
+            return torch.cuda.get_device_name()
+        return str(torch.cpu.get_capabilities().get("cpu_name") or platform.machine())
+
+    def peak_flops(self) -> float:
+        """FLOPs per second of one large matrix product in `dtype`, measured here with the threads in use."""
+        side = 8192 if self.kind == "cuda" else 1024
+        a = torch.ones(side, side, dtype=self.dtype, device=self.kind)
+        best = float("inf")
+        for _ in range(6):
+            start = time.perf_counter()
+            (a @ a)[0, 0].item()
+            best = min(best, time.perf_counter() - start)
+        return 2 * side**3 / best
+
+
+def choose_device(train: TrainConfig) -> Device:
+    """What `train.device` and `train.dtype` mean on this machine; UserError where it cannot do it."""
+    kind = train.device
+    if kind == "auto":
+        kind = "cuda" if torch.cuda.is_available() else "cpu"
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise UserError("train.device: cuda, but torch finds no CUDA device here; allowed: auto, cpu")
+    native = torch.cuda.is_bf16_supported() if kind == "cuda" else _cpu_multiplies_bfloat16()
+    wanted = "bfloat16" if train.dtype == "auto" and native else "float32" if train.dtype == "auto" else train.dtype
+    return Device(kind, getattr(torch, wanted))
+
+
+def _cpu_multiplies_bfloat16() -> bool:
+    """By instruction: avx512_bf16 or amx_bf16 on x86, bf16 on Arm."""
+    return any(has and name.endswith("bf16") for name, has in torch.cpu.get_capabilities().items())

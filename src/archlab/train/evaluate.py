@@ -1,0 +1,52 @@
+"""Bits per byte on held-out text."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from archlab.model.decoder import Decoder
+from archlab.train.device import Device
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The windows that every evaluation uses, and how many bytes of text each token stands for."""
+
+    windows: np.ndarray
+    """int64 [windows, seq_len + 1]; the first token of each is only context."""
+    token_bytes: np.ndarray
+    """int [vocab], 0 for special tokens, which do not count."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well held-out text is predicted."""
+
+    bits_per_byte: float
+    loss: float
+    """Cross-entropy in nats per token, over the tokens that stand for text."""
+
+
+@torch.no_grad()
+def evaluate(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: int = 8192) -> Score:
+    """Total bits of the text's tokens over its total bytes."""
+    was_training = model.training
+    model.eval()
+    nats, n_tokens, n_bytes = 0.0, 0, 0
+    rows = max(1, batch_tokens // held_out.windows.shape[1])
+    for start in range(0, len(held_out.windows), rows):
+        window_BT = torch.from_numpy(held_out.windows[start : start + rows]).to(device.kind)
+        targets_BT = window_BT[:, 1:]
+        with device.autocast():
+            logits_BTV = model(window_BT[:, :-1])
+        losses_N = F.cross_entropy(logits_BTV.flatten(0, 1).float(), targets_BT.flatten(), reduction="none")
+        bytes_N = torch.from_numpy(held_out.token_bytes).to(device.kind)[targets_BT.flatten()]
+        is_text_N = bytes_N > 0
+        nats += losses_N[is_text_N].double().sum().item()
+        n_tokens += int(is_text_N.sum())
+        n_bytes += int(bytes_N.sum())
+    model.train(was_training)
+    return Score(nats / math.log(2) / n_bytes, nats / n_tokens)

@@ -1,0 +1,125 @@
+"""The training loop: from a config and a folder to a finished run."""
+
+import statistics
+import time
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch.optim import Optimizer
+
+from archlab.config.schema import Config
+from archlab.cost.flops import training_flops
+from archlab.data.prepare import open_data
+from archlab.data.sampler import batch, held_out_windows
+from archlab.data.shards import DataFolder
+from archlab.model.decoder import Decoder
+from archlab.train.checkpoint import latest_checkpoint, load_optimizer, load_weights, save_checkpoint
+from archlab.train.device import Device, choose_device
+from archlab.train.evaluate import HeldOut, evaluate
+from archlab.train.interrupt import stoppable
+from archlab.train.optim import make_optimizer
+from archlab.train.progress import Beat, Watcher
+from archlab.train.run_folder import RunFolder, RunSummary, environment
+from archlab.train.schedule import n_steps
+from archlab.train.step import update
+
+
+def train(config: Config, out: Path, watch: Watcher) -> RunSummary:
+    """Train to the end, from the last checkpoint if there is one; a finished run is only read.
+
+    Raises UserError for a folder that holds another run, KeyboardInterrupt (after a checkpoint) when asked to stop.
+    """
+    device = choose_device(config.train)
+    data = open_data(config.data, config.model.vocab_size)
+    folder = RunFolder(out)
+    folder.claim(config, environment(device, data.fingerprint))
+    with folder.locked():
+        return folder.summary() or _train(config, folder, data, device, watch)
+
+
+def _train(config: Config, folder: RunFolder, data: DataFolder, device: Device, watch: Watcher) -> RunSummary:
+    settings, steps = config.train, n_steps(config.train)
+    seq_len = settings.seq_len or config.model.max_seq_len
+    rows = settings.batch_tokens // seq_len
+    eval_every = settings.eval_every or max(1, steps // 10)
+    checkpoint_every = settings.checkpoint_every or eval_every
+    held_out = HeldOut(held_out_windows(data, seq_len, settings.eval_tokens), data.token_bytes)
+
+    model = Decoder(config.model, seed=settings.seed).to(device.kind).train()
+    optimizer = make_optimizer(model, settings)
+    first = _resume(folder, model, optimizer, steps)
+    forward = torch.compile(model) if settings.compile else model
+    mfu_per_speed = training_flops(config.model, seq_len) / device.peak_flops()
+    status: Literal["finished", "diverged"] = "finished"
+
+    with stoppable() as stop, watch:
+        for step in range(first, steps):
+            start = time.perf_counter()
+            result = update(forward, optimizer, batch(data, settings.seed, step, rows, seq_len), settings, step, device)
+            speed = settings.batch_tokens / (time.perf_counter() - start)
+            if result.diverged:
+                status = "diverged"
+                folder.log(step=step + 1, diverged=True, loss=str(result.loss), grad_norm=str(result.grad_norm))
+                break
+            done, tokens = step + 1, (step + 1) * settings.batch_tokens
+            folder.log(
+                step=done, tokens=tokens, loss=result.loss, lr=result.lr, grad_norm=result.grad_norm,
+                tokens_per_second=speed,
+            )  # fmt: skip
+            bits_per_byte = None
+            if done % eval_every == 0 or done == steps:
+                score = evaluate(forward, held_out, device)
+                bits_per_byte = score.bits_per_byte
+                folder.log(step=done, tokens=tokens, bits_per_byte=bits_per_byte, held_out_loss=score.loss)
+            if done < steps and (done % checkpoint_every == 0 or stop.asked):
+                save_checkpoint(folder.checkpoints, done, model, optimizer)
+            watch.beat(Beat(done, steps, result.loss, speed, speed * mfu_per_speed, bits_per_byte))
+            if stop.asked and done < steps:
+                raise KeyboardInterrupt
+    if status == "finished":
+        save_checkpoint(folder.checkpoints, steps, model, optimizer=None)
+    summary = _summary(status, config, folder, device, mfu_per_speed, sum(p.numel() for p in model.parameters()))
+    folder.finish(summary)
+    return summary
+
+
+def _resume(folder: RunFolder, model: Decoder, optimizer: Optimizer, steps: int) -> int:
+    """Steps already done; model and optimiser as they were then."""
+    latest = latest_checkpoint(folder.checkpoints)
+    done = latest[0] if latest else 0
+    if latest:
+        load_weights(latest[1], model)
+        if done < steps:
+            load_optimizer(latest[1], model, optimizer)
+    folder.rewind(done)
+    return done
+
+
+def _summary(
+    status: Literal["finished", "diverged"],
+    config: Config,
+    folder: RunFolder,
+    device: Device,
+    mfu_per_speed: float,
+    parameters: int,
+) -> RunSummary:
+    """Read off the metrics, so that it does not matter how often the run was interrupted."""
+    metrics = folder.metrics()
+    updates = [m for m in metrics if "lr" in m]
+    last = next((m for m in reversed(metrics) if "bits_per_byte" in m), {}) if status == "finished" else {}
+    speed = statistics.median(m["tokens_per_second"] for m in updates) if updates else None
+    ending = updates[-max(1, len(updates) // 10) :]
+    return RunSummary(
+        status=status,
+        steps=len(updates),
+        tokens=len(updates) * config.train.batch_tokens,
+        bits_per_byte=last.get("bits_per_byte"),
+        loss=last.get("held_out_loss"),
+        train_loss=statistics.fmean(m["loss"] for m in ending) if ending else None,
+        tokens_per_second=speed,
+        mfu=speed * mfu_per_speed if speed else None,
+        parameters=parameters,
+        device=device.name,
+        dtype=str(device.dtype).removeprefix("torch."),
+    )
