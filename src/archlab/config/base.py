@@ -46,19 +46,19 @@ def _share(value: Any) -> Any:
     return value
 
 
-Count = Annotated[int, BeforeValidator(_count), Field(ge=1)]
-"""A whole number of things; `4M`, `16K` and `4e6` are understood."""
-
-Flops = Annotated[float, BeforeValidator(_number), Field(gt=0)]
-"""A number of floating-point operations; `2P` is 2e15."""
-
-Share = Annotated[float, BeforeValidator(_share), Field(ge=0, lt=1)]
-"""A part of a whole, 0.01 or `1%`."""
-
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Width = Annotated[int, Field(ge=1)]
+
+Count = Annotated[Width, BeforeValidator(_count, json_schema_input_type=Width | str)]
+"""A whole number of things; `4M`, `16K` and `4e6` are understood."""
+
+Flops = Annotated[Positive, BeforeValidator(_number, json_schema_input_type=Positive | str)]
+"""A number of floating-point operations; `2P` is 2e15."""
+
+Share = Annotated[Probability, BeforeValidator(_share, json_schema_input_type=Probability | str)]
+"""A part of a whole, 0.01 or `1%`."""
 
 Overrides = dict[str, Any]
 """Dotted field -> value: what a layer kind or a study's arm changes."""

@@ -1,4 +1,4 @@
-"""From the authored model config to one resolved LayerConfig per layer; everything downstream reads only these."""
+"""From the authored model config to one resolved LayerConfig per layer, which is all that others read."""
 
 import math
 from typing import Any
@@ -14,15 +14,15 @@ PER_LAYER = ("norm", "block", "attention", "position", "mlp", "dropout")
 class ResolvedAttention(Attention):
     """Attention with every derived value filled in."""
 
-    n_kv_heads: int  # pyright: ignore[reportGeneralTypeIssues]
-    head_dim: int  # pyright: ignore[reportGeneralTypeIssues]
-    scale: float  # pyright: ignore[reportGeneralTypeIssues]
+    n_kv_heads: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+    head_dim: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+    scale: float  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
 
 
 class ResolvedMLP(MLP):
     """MLP with every derived value filled in."""
 
-    d_ff: int  # pyright: ignore[reportGeneralTypeIssues]
+    d_ff: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
 
 
 class LayerConfig(Base):
@@ -42,7 +42,11 @@ class LayerConfig(Base):
 def resolve(model: ModelConfig) -> ModelConfig:
     """The same model with derived fields written out; resolving twice changes nothing."""
     return model.model_copy(
-        update={"attention": _resolve_attention(model), "mlp": _resolve_mlp(model), "embedding": _resolve_embedding(model)}
+        update={
+            "attention": _resolve_attention(model),
+            "mlp": _resolve_mlp(model),
+            "embedding": _resolve_embedding(model),
+        }
     )
 
 
@@ -53,6 +57,17 @@ def layer_configs(model: ModelConfig) -> tuple[LayerConfig, ...]:
     kinds = {name: _layer(name, with_overrides(model, change)) for name, change in model.layers.kinds.items()}
     pattern = model.layers.pattern
     return tuple(kinds[pattern[i % len(pattern)]] for i in range(model.n_layers))
+
+
+def layer_runs(model: ModelConfig) -> list[tuple[int, int, LayerConfig]]:
+    """Runs of identical layers: first index, last index, what they are."""
+    runs: list[tuple[int, int, LayerConfig]] = []
+    for index, layer in enumerate(layer_configs(model)):
+        if runs and runs[-1][2] == layer:
+            runs[-1] = (runs[-1][0], index, layer)
+        else:
+            runs.append((index, index, layer))
+    return runs
 
 
 def with_overrides(model: ModelConfig, change: Overrides) -> ModelConfig:
@@ -81,9 +96,13 @@ def _resolve_attention(model: ModelConfig) -> ResolvedAttention:
 
 def _resolve_mlp(model: ModelConfig) -> ResolvedMLP:
     wanted = 4 * model.d_model if model.mlp.kind == "plain" else math.ceil(8 * model.d_model / 3)
-    return ResolvedMLP.model_construct(**{**dict(model.mlp), "d_ff": model.mlp.d_ff or 8 * math.ceil(wanted / 8)})
+    return ResolvedMLP.model_construct(
+        **{**dict(model.mlp), "d_ff": model.mlp.d_ff or 8 * math.ceil(wanted / 8)}
+    )
 
 
 def _resolve_embedding(model: ModelConfig) -> Any:
     scale = model.embedding.scale
-    return model.embedding.model_copy(update={"scale": math.sqrt(model.d_model) if scale == "sqrt_d_model" else scale})
+    return model.embedding.model_copy(
+        update={"scale": math.sqrt(model.d_model) if scale == "sqrt_d_model" else scale}
+    )

@@ -1,5 +1,6 @@
 """Laying one set of values over another, knowing the schema's tagged unions."""
 
+from collections.abc import Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -33,8 +34,8 @@ def _union(a: Raw, b: Raw, at: str) -> Raw:
 def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
     """`over` laid over `base`.
 
-    Where `over` switches a tagged union (`norm.kind`), keys of `base` that the new variant does not have are dropped;
-    where neither says the kind, it is the field's default.
+    Where `over` switches a tagged union (`norm.kind`), keys that only the old variant has are dropped; where
+    neither says the kind, it is the field's default.
     """
     out = dict(base)
     for key, value in over.items():
@@ -44,24 +45,36 @@ def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
             continue
         if below is not None and not isinstance(below, dict):
             raise UserError(f"{at}{key} is {below!r}, a single value here; set {at}{key} as a whole")
-        section = section_schema(field, {**(below or {}), **value}) if field else None
-        if section is None:
-            out[key] = {**(below or {}), **value}
+        below = below or {}
+        section = section_schema(field, {**below, **value}) if field else None
+        if field is None or section is None:
+            out[key] = {**below, **value}
             continue
-        if below and "kind" in value and value["kind"] != below.get("kind", value["kind"]):
-            below = {k: v for k, v in below.items() if k in section.model_fields}
-        merged = merge(below or {}, value, section, f"{at}{key}.")
-        out[key] = merged if "kind" in merged or not _tagged(field) else {"kind": section.model_fields["kind"].default, **merged}
+        old = section_schema(field, below)
+        gone = set(old.model_fields) - set(section.model_fields) if old else set()
+        below = {k: v for k, v in below.items() if k not in gone}
+        kind = {"kind": section.model_fields["kind"].default} if _tagged(field) else {}
+        out[key] = kind | merge(below, value, section, f"{at}{key}.")
     return out
 
 
 def section_schema(field: FieldInfo, raw: Raw) -> type[BaseModel] | None:
-    """The config class of a field's value: of a tagged union, the variant that `raw` names (default: the field's)."""
+    """The config class of a field's value; of a tagged union, the variant that `raw` names or the default."""
     classes = _classes(field)
     if not _tagged(field):
         return classes[0] if classes else None
     kind = raw.get("kind", getattr(field.default, "kind", None))
     return next((c for c in classes if c.model_fields["kind"].default == kind), None)
+
+
+def section_at(schema: type[BaseModel], path: Sequence[str], raw: Raw) -> type[BaseModel] | None:
+    """The config class at a path of keys in `raw`; None where there is none."""
+    section: type[BaseModel] | None = schema
+    for key in path:
+        field = section.model_fields.get(key) if section else None
+        raw = raw.get(key) or {}
+        section = section_schema(field, raw) if field else None
+    return section
 
 
 def _classes(field: FieldInfo) -> list[type[BaseModel]]:

@@ -1,39 +1,45 @@
 """The architecture: every choice about the model is one field here.
 
-A field left at `null` is derived from others; `layers.py` says how, and everything downstream reads the result.
+A field left at `null` is derived from others; `layers.py` says how, and everyone else reads the result.
 """
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from archlab.config.base import Base, Overrides, Positive, Probability, Width
 
-Placement = Literal["pre", "post", "double", "output"]
+NormEps = Annotated[
+    Positive, Field(description="Added to the variance (or the mean square) before the root.")
+]
+Placement = Annotated[
+    Literal["pre", "post", "double", "output"],
+    Field(
+        description="pre x+f(n(x)); post n(x+f(x)); double x+n'(f(n(x))); output x+n'(f(x)). "
+        "Names as in Xiong 2020."
+    ),
+]
 Activation = Literal[
     "relu", "gelu", "gelu_tanh", "silu", "elu", "selu", "relu_squared", "sigmoid", "softplus", "identity"
 ]
 
 
-class _PlacedNorm(Base):
-    eps: Positive = 1e-5
-    """Added to the variance (or the mean square) before the root."""
-    placement: Placement = "pre"
-    """pre x+f(n(x)); post n(x+f(x)); double x+n'(f(n(x))); output x+n'(f(x)). Names as in Xiong 2020."""
-
-
-class LayerNorm(_PlacedNorm):
+class LayerNorm(Base):
     """(x - mean) / sqrt(var + eps) * w + b (Ba 2016)."""
 
     kind: Literal["layernorm"] = "layernorm"
+    eps: NormEps = 1e-5
+    placement: Placement = "pre"
     bias: bool = True
     """Add a learned bias after the weight."""
 
 
-class RMSNorm(_PlacedNorm):
+class RMSNorm(Base):
     """x / sqrt(mean(x^2) + eps) * w (Zhang & Sennrich 2019)."""
 
     kind: Literal["rmsnorm"] = "rmsnorm"
+    eps: NormEps = 1e-5
+    placement: Placement = "pre"
 
 
 class NoNorm(Base):
@@ -49,7 +55,7 @@ class Block(Base):
     """How attention and MLP stand to each other."""
 
     parallel: Literal["none", "shared", "separate"] = "none"
-    """none: attention, then MLP; shared: side by side behind one norm (GPT-J, PaLM); separate: behind two (NeoX)."""
+    """none: attention, then MLP; shared: both behind one norm (GPT-J, PaLM); separate: behind two (NeoX)."""
 
 
 class Attention(Base):
@@ -58,7 +64,7 @@ class Attention(Base):
     n_heads: Width
     """Query heads."""
     n_kv_heads: Width | None = None
-    """Key/value heads: n_heads is MHA, 1 is MQA (Shazeer 2019), between is GQA (Ainslie 2023). null: n_heads."""
+    """Key/value heads: n_heads MHA, 1 MQA (Shazeer 2019), between GQA (Ainslie 2023). null: n_heads."""
     head_dim: Width | None = None
     """Width of one head; n_heads * head_dim need not be d_model. null: d_model / n_heads."""
     window: Width | None = None
@@ -144,12 +150,15 @@ class Dropout(Base):
     branch: Probability = 0.0
     """On the output of attention and MLP, before the addition."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _everywhere(cls, value: Any) -> Any:
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return dict.fromkeys(cls.model_fields, float(value))
-        return value
+
+def _everywhere(value: Any) -> Any:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return dict.fromkeys(Dropout.model_fields, float(value))
+    return value
+
+
+DropoutPlaces = Annotated[Dropout, BeforeValidator(_everywhere, json_schema_input_type=Dropout | Probability)]
+"""Dropout by place, or one number for all."""
 
 
 class Init(Base):
@@ -170,8 +179,8 @@ class Init(Base):
 class Layers(Base):
     """Layer kinds by name, each a set of overrides, and the cycle in which they come."""
 
-    model_config = {"extra": "allow"}
-    __pydantic_extra__: dict[str, Overrides] = Field(init=False)
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Overrides] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     pattern: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
     """Names of layer kinds, repeated until n_layers are filled."""
@@ -207,7 +216,7 @@ class ModelConfig(Base):
     """Scale of the token embedding."""
     head: Head = Head()
     """Tied or not, bias."""
-    dropout: Dropout = Dropout()
+    dropout: DropoutPlaces = Dropout()
     """Dropout by place; a number sets all."""
     init: Init = Init()
     """Initial standard deviations by role."""

@@ -1,6 +1,7 @@
 """From pydantic's errors and our rules to the one message a person reads."""
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,13 +9,39 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from archlab.config.merge import Raw, section_schema
+from archlab.config.merge import Raw, section_at
 from archlab.errors import UserError
 
-ALIASES = {"swish": "silu", "gelu_new": "gelu_tanh", "linear": "identity", "relu2": "relu_squared", "ln": "layernorm", "rms": "rmsnorm"}
+ALIASES = {
+    "swish": "silu",
+    "gelu_new": "gelu_tanh",
+    "linear": "identity",
+    "relu2": "relu_squared",
+    "ln": "layernorm",
+    "rms": "rmsnorm",
+}
 """Other names in use for our values, for the hint only."""
 
-Loc = tuple[str | int, ...]
+_ALLOWED = {
+    "bool_type": "true or false",
+    "dict_type": "keys and values",
+    "finite_number": "a finite number",
+    "float_type": "a number",
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "int_from_float": "a whole number",
+    "int_type": "a whole number",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "at most {le:g}",
+    "list_type": "a list",
+    "model_attributes_type": "keys and values",
+    "model_type": "keys and values",
+    "string_type": "text",
+    "too_long": "at most {max_length} items",
+    "too_short": "at least {min_length} items",
+    "tuple_type": "a list",
+}
+"""Pydantic's error type -> what would have been right, in our words; {…} from the error's context."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +49,7 @@ class Problem:
     """One thing that is wrong: where, and what to read."""
 
     path: str
+    """Dotted; the key that would have to change in the file."""
     message: str
 
 
@@ -38,84 +66,75 @@ def raise_problems(problems: Sequence[Problem], source: str) -> None:
 def nearest(found: str, allowed: Iterable[str]) -> str:
     """`; did you mean X?`, or nothing when no allowed name is near."""
     names = list(allowed)
-    known = {name.lower(): name for name in names} | {a: f"{to} ({a})" for a, to in ALIASES.items() if to in names}
+    known = {name.lower(): name for name in names}
+    known |= {alias: f"{name} ({alias})" for alias, name in ALIASES.items() if name in names}
     close = difflib.get_close_matches(found.lower(), list(known), n=1, cutoff=0.6)
     return f"; did you mean {known[close[0]]}?" if close else ""
 
 
-def explain(error: ValidationError, schema: type[BaseModel], raw: Raw) -> list[tuple[Loc, Problem]]:
-    """Each pydantic error with its location in `raw` and our words for it; one entry per location."""
-    found: dict[Loc, list[Problem]] = {}
+def choose(found: str, allowed: Sequence[str]) -> str:
+    """`; did you mean X? allowed: X, Y`, the hint only where a name is near."""
+    return f"{nearest(found, allowed) or ';'} allowed: {', '.join(allowed)}"
+
+
+def is_under(paths: Iterable[str], roots: Sequence[str]) -> bool:
+    """Whether one of the dotted paths is one of `roots`, below one, or above one."""
+    return any(f"{p}.".startswith(f"{r}.") or f"{r}.".startswith(f"{p}.") for p in paths for r in roots)
+
+
+def explain(error: ValidationError, schema: type[BaseModel], raw: Raw) -> list[Problem]:
+    """Pydantic's errors in our words, one per place; a union's errors are several of one value."""
+    found: dict[str, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
-        loc = _location_in(raw, detail["loc"], schema)
-        found.setdefault(loc, []).append(Problem(".".join(map(str, loc)), _message(detail, loc, schema, raw)))
-    return [(loc, _joined(problems)) for loc, problems in found.items()]
+        found.setdefault(_path(detail, raw), []).append(detail)
+    return [Problem(path, _message(path, details, schema, raw)) for path, details in found.items()]
 
 
-def _joined(problems: list[Problem]) -> Problem:
-    """Errors of one value against several types: the first says what was found, the others what else is allowed."""
-    first, *others = problems
-    rest = [p.message.split("; ", 1)[-1].removeprefix("allowed: ") for p in others]
-    return Problem(first.path, " or ".join(dict.fromkeys([first.message, *rest])))
-
-
-def _location_in(raw: Raw, loc: Loc, schema: type[BaseModel]) -> Loc:
+def _path(detail: ErrorDetails, raw: Raw) -> str:
     """Pydantic's location without the names of union variants, which are not keys of the file."""
-    out: list[str | int] = []
+    keys: list[str] = []
     value: Any = raw
-    cls: type[BaseModel] | None = schema
-    for part in loc:
-        is_key = isinstance(value, dict) and (part in value or (cls is not None and part in cls.model_fields))
-        is_index = isinstance(value, (list, tuple)) and isinstance(part, int) and part < len(value)
-        if is_key:
-            cls = section_schema(cls.model_fields[str(part)], value.get(part) or {}) if cls and part in cls.model_fields and isinstance(value.get(part), (dict, type(None))) else None
-            value = value.get(part)
-            out.append(part)
-        elif is_index:
-            value = value[part]  # pyright: ignore[reportArgumentType]
-            cls = None
-            out.append(part)
-    return tuple(out)
+    for part in detail["loc"]:
+        inside: dict[Any, Any] = dict(enumerate(value)) if isinstance(value, list) else value
+        if isinstance(inside, dict) and part in inside:
+            value = inside[part]
+            keys.append(str(part))
+    if detail["type"] == "missing":
+        keys.append(str(detail["loc"][-1]))
+    if detail["type"] == "union_tag_invalid":
+        keys.append("kind")
+    return ".".join(keys)
 
 
-def _message(detail: ErrorDetails, loc: Loc, schema: type[BaseModel], raw: Raw) -> str:
-    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
-    if kind == "missing":
+def _message(path: str, details: list[ErrorDetails], schema: type[BaseModel], raw: Raw) -> str:
+    first = details[0]
+    if first["type"] == "missing":
         return "missing; it has no default"
-    if kind == "extra_forbidden":
-        allowed = _keys_beside(loc, schema, raw)
-        return f"unknown{nearest(str(loc[-1]), allowed)}{'' if nearest(str(loc[-1]), allowed) else ';'} allowed: {', '.join(allowed)}"
-    if kind in ("literal_error", "union_tag_invalid", "enum"):
-        if kind == "union_tag_invalid":
-            value = context["tag"]
-        allowed = [a.strip("' ") for a in str(context.get("expected", context.get("expected_tags", ""))).replace(" or ", ", ").split(",")]
-        hint = nearest(str(value), allowed)
-        return f"{value!r}{hint}{' ' if hint else '; '}allowed: {', '.join(allowed)}"
-    if kind == "union_tag_not_found":
-        return "has no kind; it decides which keys are allowed"
-    if kind in ("model_type", "dict_type", "model_attributes_type"):
-        return f"{_short(value)}; allowed: keys and values"
-    if kind == "value_error":
-        return f"{detail['msg'].removeprefix('Value error, ')}"
-    what = detail["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-    return f"{_short(value)}; allowed: {what}"
+    if first["type"] == "value_error":
+        return first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        *above, key = path.split(".")
+        section = section_at(schema, above, raw)
+        return f"unknown{choose(key, list(section.model_fields) if section else [])}"
+    value = first.get("ctx", {}).get("tag", first["input"])
+    names = [name for detail in details for name in _names(detail)]
+    others = [_in_words(detail) for detail in details if not _names(detail)]
+    allowed = " or ".join(filter(None, [*dict.fromkeys(others), ", ".join(names)]))
+    return f"{_short(value)}{nearest(str(value), names) or ';'} allowed: {allowed}"
+
+
+def _names(detail: ErrorDetails) -> list[str]:
+    """The names to choose from, where the error is about such a choice."""
+    context = detail.get("ctx", {})
+    expected = {"literal_error": "expected", "union_tag_invalid": "expected_tags"}.get(detail["type"], "")
+    return re.findall(r"'([^']*)'", str(context.get(expected, "")))
+
+
+def _in_words(detail: ErrorDetails) -> str:
+    words = _ALLOWED.get(detail["type"])
+    return words.format(**detail.get("ctx", {})) if words else detail["msg"].removeprefix("Input should be ")
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = "null" if value is None else repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
-
-
-def _keys_beside(loc: Loc, schema: type[BaseModel], raw: Raw) -> list[str]:
-    cls: type[BaseModel] | None = schema
-    value: Any = raw
-    for part in loc[:-1]:
-        value = value.get(part) if isinstance(value, dict) else None
-        field = cls.model_fields.get(str(part)) if cls else None
-        cls = section_schema(field, value or {}) if field and isinstance(value, dict) else None
-    return list(cls.model_fields) if cls else []
-
-
-def is_under(path: str, roots: Iterable[str]) -> bool:
-    """Whether a dotted path is one of `roots`, below one, or above one."""
-    return any(path == r or path.startswith(r + ".") or r.startswith(path + ".") for r in roots)

@@ -1,7 +1,7 @@
 """Every rule between fields, as two tables: one asked of each layer kind, one of the whole config.
 
-A rule names the field it blames and the fields it reads, and says what was found and what is allowed (or nothing).
-It is asked only when all those fields are valid by themselves, so one mistake is reported once.
+A rule names the field it blames and the fields it reads, and says what was found and what is allowed (or
+nothing). It is asked only when all those fields are valid by themselves, so one mistake is reported once.
 """
 
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from archlab.config.layers import resolve
 from archlab.config.model_schema import ModelConfig
+from archlab.config.problems import choose
 from archlab.config.schema import Config
 
 T = TypeVar("T")
@@ -57,30 +58,40 @@ def _parallel_has_a_norm_before(m: ModelConfig) -> str | None:
     if m.block.parallel == "none":
         return None
     if m.norm.kind == "none":
-        return "'separate' has no second norm to be separate; allowed: none, shared" if m.block.parallel == "separate" else None
+        separate = m.block.parallel == "separate"
+        return "'separate' has no second norm to be separate; allowed: none, shared" if separate else None
     if m.norm.placement in ("pre", "double"):
         return None
-    return f"{m.block.parallel!r} is about the norm before the branches; {m.norm.placement} has none; allowed: none"
+    found = f"{m.block.parallel!r} is about the norm before the branches"
+    return f"{found}; placement {m.norm.placement} has none; allowed: none"
 
 
 LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("attention.n_heads", ("attention.n_heads", "attention.head_dim", "d_model"), _heads_divide_d_model),
     Rule("attention.n_kv_heads", ("attention.n_kv_heads", "attention.n_heads"), _kv_heads_divide_heads),
-    Rule("position.fraction", ("position", "attention.n_heads", "attention.head_dim", "d_model"), _rope_turns_pairs),
+    Rule(
+        "position.fraction",
+        ("position", "attention.n_heads", "attention.head_dim", "d_model"),
+        _rope_turns_pairs,
+    ),
     Rule("block.parallel", ("block", "norm"), _parallel_has_a_norm_before),
 )
 
 
 def _pattern_names_exist(c: Config) -> str | None:
     layers = c.model.layers
-    missing = sorted(set(layers.pattern) - set(layers.kinds)) if layers else []
-    return f"no layer kind {', '.join(missing)}; defined: {', '.join(layers.kinds)}" if layers and missing else None
+    if layers is None or set(layers.pattern) <= set(layers.kinds):
+        return None
+    missing = sorted(set(layers.pattern) - set(layers.kinds))
+    return f"no layer kind {', '.join(missing)}{choose(missing[0], list(layers.kinds))}"
 
 
 def _layer_kinds_are_used(c: Config) -> str | None:
     layers = c.model.layers
     unused = sorted(set(layers.kinds) - set(layers.pattern[: c.model.n_layers])) if layers else []
-    return f"{', '.join(unused)} never comes up in {c.model.n_layers} layers; use it or leave it out" if unused else None
+    if not unused:
+        return None
+    return f"{', '.join(unused)} never comes up in {c.model.n_layers} layers; use it or leave it out"
 
 
 def _learned_positions_suffice(c: Config) -> str | None:
@@ -129,7 +140,11 @@ CONFIG_RULES: tuple[Rule[Config], ...] = (
     Rule("model.layers", ("model.layers", "model.n_layers"), _layer_kinds_are_used),
     Rule("train.seq_len", (*_SEQ_LEN, "model.position"), _learned_positions_suffice),
     Rule("train.batch_tokens", (*_SEQ_LEN, "train.batch_tokens"), _batch_holds_sequences),
-    Rule("train.micro_batch_tokens", (*_SEQ_LEN, "train.batch_tokens", "train.micro_batch_tokens"), _micro_batch_divides),
+    Rule(
+        "train.micro_batch_tokens",
+        (*_SEQ_LEN, "train.batch_tokens", "train.micro_batch_tokens"),
+        _micro_batch_divides,
+    ),
     Rule("train.tokens", ("train.tokens", "train.batch_tokens"), _one_step_at_least),
     Rule("train.decay", ("train.decay", "train.schedule"), _decay_is_for_wsd),
     Rule("train.final_lr", ("train.final_lr", "train.schedule"), _constant_ends_at_its_peak),

@@ -42,11 +42,11 @@ class TrainConfig(Base):
     grad_clip: Positive | None = 1.0
     """Largest global gradient norm; larger ones are scaled down. null: no clipping."""
     z_loss: NonNegative = 0.0
-    """Factor on log^2 Z of the output logits, Z the softmax denominator (PaLM 1e-4); not in the reported loss."""
+    """Factor on log^2 Z, Z the softmax denominator of the logits (PaLM 1e-4); not in the reported loss."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Decides initial values, data order and dropout."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the matrix products; weights stay float32. auto: bfloat16 where the processor multiplies it natively."""
+    """Of the matrix products; weights stay float32. auto: bfloat16 where the processor has it natively."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: cuda where there is one."""
     compile: bool = False
@@ -63,7 +63,7 @@ class DataConfig(Base):
     """What it is trained on."""
 
     path: str = "python-stdlib"
-    """python-stdlib (the running Python's own source), a folder made by `archlab data`, or text to prepare."""
+    """python-stdlib (the running Python's source), a folder made by `archlab data`, or text to prepare."""
     held_out: Probability = 0.05
     """Share of the files kept for evaluation, chosen by the hash of their names (text prepared here only)."""
 

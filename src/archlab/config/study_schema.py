@@ -42,30 +42,32 @@ class Equal(Base):
 class StudyConfig(Base):
     """A comparison of architectures under one budget."""
 
+    extends: str | None = None
+    """Another study, by name or file, whose values hold where this one says nothing."""
     question: str
     """What is asked, as a sentence."""
     claim: str | None = None
     """What is commonly said, with its source."""
     base: str
     """The config that every arm starts from: a preset's name or a YAML file."""
-    set: Overrides = {}
+    set: Overrides = Field(default_factory=dict)
     """What this study changes in the base, for all arms."""
     against: Literal["base", "previous"] = "base"
-    """base: an arm is the base plus its overrides, compared with the first arm. previous: a ladder, where an arm
-    adds its overrides to the arm above it and is compared with that one."""
+    """base: an arm is the base plus its overrides, compared with the first arm. previous: a ladder, where an
+    arm adds its overrides to the arm above it and is compared with that one."""
     arms: Annotated[dict[str, Overrides], Field(min_length=1)]
     """Name -> overrides. The first arm is the one the others start from; it may be empty."""
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = Field(default_factory=dict)
     """Arm -> what to call it in tables and pictures."""
     budget: Budget
     """Per run."""
     equal: Equal | None = None
     """null: arms may differ in size; the report shows by how much."""
-    tune: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
+    tune: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
     """Field -> values tried for every arm, on seeds of their own; the best is used."""
     tune_seeds: Count = 1
     """Seeds per value of the grid; none of them is used in the comparison."""
-    tuned: dict[str, Overrides] = {}
+    tuned: dict[str, Overrides] = Field(default_factory=dict)
     """Arm -> values of `train` fields that an earlier tuning study found for it."""
     seeds: Annotated[int, Field(ge=2)] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2)] = 3
     """How many seeds per arm (0, 1, ...), or which."""

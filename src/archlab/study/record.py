@@ -4,7 +4,8 @@ from typing import Any, Literal
 
 from archlab.config.base import Base
 
-Verdict = Literal["better", "worse", "not distinguishable", "diverged", "reference"]
+Verdict = Literal["better", "worse", "not distinguishable", "diverged", "reference diverged", "too few runs"]
+"""What stats.py's `_verdict` can say; the last two where nothing could be tested."""
 
 
 class Comparison(Base):
@@ -17,15 +18,16 @@ class Comparison(Base):
     difference: float | None
     """Mean paired difference; negative is better. null with fewer than one pair."""
     low: float | None
-    """Lower end of the 95% interval of the difference; null with fewer than two pairs."""
+    """Lower end of the 95% interval of the difference; null with fewer than two pairs, or without any scatter."""
     high: float | None
     """Upper end."""
     p: float | None
-    """Two-sided p-value of the paired test, before correction."""
+    """Two-sided p-value of the paired test, before correction; null with fewer than two pairs."""
     p_holm: float | None
     """After Holm's correction over the study's comparisons."""
     smallest_effect: float | None
-    """The smallest true difference that this design would have found with 80% probability."""
+    """The smallest true difference that this design would have found with 80% probability; null like `low`, and for
+    arms that gave identical results."""
     verdict: Verdict
 
 

@@ -12,7 +12,7 @@ from archlab.config.schema import Config
 from archlab.cost.flops import training_flops
 from archlab.data.prepare import open_data
 from archlab.data.sampler import batch, held_out_windows
-from archlab.data.shards import DataFolder
+from archlab.data.shards import TOKENIZER, DataFolder
 from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import latest_checkpoint, load_optimizer, load_weights, save_checkpoint
 from archlab.train.device import Device, choose_device
@@ -33,7 +33,7 @@ def train(config: Config, out: Path, watch: Watcher) -> RunSummary:
     device = choose_device(config.train)
     data = open_data(config.data, config.model.vocab_size)
     folder = RunFolder(out)
-    folder.claim(config, environment(device, data.fingerprint))
+    folder.claim(config, environment(device, data.fingerprint), data.path / TOKENIZER)
     with folder.locked():
         return folder.summary() or _train(config, folder, data, device, watch)
 

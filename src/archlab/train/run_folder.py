@@ -1,4 +1,4 @@
-"""A run's folder: config.yaml, env.json, metrics.jsonl, checkpoints/, and at the end summary.json."""
+"""A run's folder: config.yaml, env.json, tokenizer.json, metrics.jsonl, checkpoints/, at the end summary.json."""
 
 import fcntl
 import json
@@ -54,17 +54,18 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self._metrics = path / "metrics.jsonl"
 
-    def claim(self, config: Config, env: dict[str, Any]) -> None:
+    def claim(self, config: Config, env: dict[str, Any], tokenizer: Path) -> None:
         """Make it this run's folder, or check that it is; UserError when it holds something else."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path}: is a file; --out names a folder")
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            ours = {"config.yaml", ".lock"}
+            ours = {"config.yaml", "tokenizer.json", "env.json"}
             foreign = [p.name for p in self.path.iterdir() if p.name not in ours and not p.name.startswith(TEMPORARY)]
         if not (self.path / "config.yaml").exists():
             if foreign:
                 raise UserError(f"{self.path}: holds something else ({sorted(foreign)[0]}) and no config.yaml; name an empty folder")
+            write_atomic(self.path / "tokenizer.json", tokenizer.read_bytes())
             write_atomic(self.path / "env.json", json.dumps(env, indent=2))
             write_atomic(self.path / "config.yaml", to_yaml(config.model_dump(mode="json")))
             return

@@ -1,0 +1,86 @@
+"""The `archlab` command: its verbs, each imported when it is used, and how errors end."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError, Parameter, UnknownCommandError
+
+import archlab
+from archlab.errors import UserError
+
+VERBS = (
+    ("demo", "demo:run", "The main job: the ladder from 2017's block to today's, trained and compared here."),
+    ("list", "list:run", "What there is: presets and studies."),
+    ("show", "show:run", "A config with every default and derived value written out."),
+    ("schema", "schema:run", "The JSON schema of config or study files, for editors."),
+    ("diff", "diff:run", "What differs between two configs, field by field."),
+    ("cost", "cost:run", "Parameters, FLOPs, KV cache and memory of a config, counted without building it."),
+    ("data", "data:run", "Text to token shards."),
+    ("train", "train:run", "Train a model; run again, it resumes."),
+    ("eval", "eval:run", "Bits per byte on held-out text."),
+    ("generate", "generate:run", "Continue a text with a trained model."),
+    ("study", "study:app", "Run a comparison, or read one."),
+)
+"""Verb, where it lives below archlab.cli (a function or a cyclopts App), and its line in `archlab --help`."""
+
+HELP = """Compare architectures of decoder-only language models.
+
+CONFIG is a preset's name (`archlab list presets`), a YAML file or a run folder; `key=value` after it
+overrides a field, as in `model.norm.kind=layernorm`.
+"""
+
+
+def make_app() -> App:
+    """The command with all its verbs, none of them imported yet."""
+    app = App(
+        name="archlab",
+        help=HELP,
+        version=archlab.__version__,
+        default_parameter=Parameter(negative=()),
+        result_action="return_value",
+        exit_on_error=False,
+        print_error=False,
+    )
+    for place, (verb, target, summary) in enumerate(VERBS):
+        app.command(f"archlab.cli.{target}", name=verb, help=summary, sort_key=place)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Exit code: 0; 1 a run diverged; 2 what the user can mend; 130 Ctrl-C; 141 the reader of a pipe left.
+    """
+    try:
+        code = make_app()(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()
+        return code or 0
+    except UnknownCommandError as error:
+        return _complain(_unknown_command(error))
+    except (UserError, CycloptsError) as error:
+        return _complain(str(error))
+    except BrokenPipeError:
+        # Python flushes stdout once more on exit, which would complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        return _complain(f"{error.filename or 'archlab'}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _unknown_command(error: UnknownCommandError) -> str:
+    """Cyclopts' own message imports every verb, and torch with them, to list their names."""
+    if error.command_chain or not error.unused_tokens:
+        return str(error)
+    from archlab.config.problems import choose
+
+    found = error.unused_tokens[0]
+    return f"no command {found!r}{choose(found, [verb for verb, *_ in VERBS])}"
+
+
+def _complain(message: str) -> int:
+    print(message, file=sys.stderr)
+    return 2

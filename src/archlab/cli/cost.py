@@ -1,0 +1,65 @@
+"""`archlab cost`."""
+
+from archlab.cli.arguments import AtLeastOne, Flag
+from archlab.cli.terminal import print_json, print_table
+from archlab.config.io import load_config
+from archlab.cost.summary import Cost, cost
+from archlab.cost.units import binary, count, si
+
+
+def run(
+    config: str,
+    /,
+    *overrides: str,
+    batch: AtLeastOne = 1,
+    context: AtLeastOne | None = None,
+    json: Flag = False,
+) -> None:
+    """Count parameters, FLOPs and bytes of a config from its resolved layers.
+
+    Parameters
+    ----------
+    config
+        A preset's name, a YAML file or a run folder.
+    overrides
+        Fields to change, as in model.attention.n_kv_heads=1.
+    batch
+        Sequences whose KV cache is held.
+    context
+        Tokens per sequence, for FLOPs and the KV cache. Left out: the training window.
+    json
+        JSON instead, exact.
+    """
+    found = cost(load_config(config, *overrides), batch, context)
+    if json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        _print(found)
+
+
+def _print(found: Cost) -> None:
+    counts, flops, memory = found.parameters, found.forward_flops, found.training_memory
+    print_table(
+        ("parameters", "count", "share"),
+        [(role, f"{n:,}", f"{n / counts.total:.1%}") for role, n in counts if n]
+        + [("total", f"{counts.total:,}", count(counts.total))]
+        + [("non-embedding", f"{counts.non_embedding:,}", count(counts.non_embedding))],
+        right=("count", "share"),
+    )
+    print_table(
+        (f"FLOPs per token in {found.context} tokens", "count", "share"),
+        [(part, si(n), f"{n / flops.total:.1%}") for part, n in flops]
+        + [("forward", si(flops.total), "")]
+        + [("training (forward and backward)", si(found.training_flops_per_token), "")],
+        right=("count", "share"),
+    )
+    print_table(
+        ("memory", "size"),
+        [
+            ("KV cache per token, bf16", binary(found.kv_bytes_per_token)),
+            (f"KV cache of {found.batch} x {found.context} tokens, bf16", binary(found.kv_cache_bytes)),
+            ("weights, bf16", binary(found.weight_bytes)),
+            ("training: float32 weights, gradients, AdamW", binary(memory.total)),
+        ],
+        right=("size",),
+    )

@@ -1,0 +1,32 @@
+"""`archlab data`."""
+
+from pathlib import Path
+
+from archlab.cli.arguments import AtLeastOne
+from archlab.data.prepare import prepare
+
+
+def run(
+    *src: str,
+    out: Path,
+    vocab_size: AtLeastOne | None = None,
+    tokenizer: Path | None = None,
+    held_out: float = 0.05,
+) -> None:
+    """Turn text into a folder of token shards.
+
+    Parameters
+    ----------
+    src
+        Text files, folders, globs, JSONL or Parquet (field `text`), or python-stdlib.
+    out
+        The data folder, for data.path.
+    vocab_size
+        Of the byte-level BPE that is learned; 4096 when left out.
+    tokenizer
+        A byte-level tokenizer.json to use instead.
+    held_out
+        Share of the files kept for evaluation.
+    """
+    print(prepare(list(src), out, vocab_size, tokenizer, held_out))
+    print(out)

@@ -1,0 +1,31 @@
+"""`archlab diff`."""
+
+from archlab.cli.arguments import Flag
+from archlab.cli.terminal import compact, print_json, print_table
+from archlab.config.identity import diff
+from archlab.config.io import load_config
+
+
+def run(a: str, b: str, /, *, json: Flag = False) -> None:
+    """Show every field in which two configs differ, once defaults and derived values are written out.
+
+    Parameters
+    ----------
+    a
+        A preset's name, a YAML file or a run folder.
+    b
+        The other one.
+    json
+        JSON instead: field -> [value in A, value in B].
+    """
+    differences = diff(load_config(a), load_config(b))
+    if json:
+        print_json(differences)
+    elif differences:
+        rows = [
+            (field, *("-" if value is None else compact(value) for value in pair))
+            for field, pair in differences.items()
+        ]
+        print_table(("field", a, b), rows)
+    else:
+        print("no difference")

@@ -1,0 +1,28 @@
+"""`archlab eval`."""
+
+from archlab.cli.arguments import AtLeastOne, Flag
+from archlab.cli.terminal import print_json
+from archlab.infer.score import score
+
+
+def run(config: str, /, *overrides: str, tokens: AtLeastOne | None = None, json: Flag = False) -> None:
+    """Bits per byte on held-out text: of a run's last checkpoint, or of an untrained config.
+
+    Parameters
+    ----------
+    config
+        A run folder, a preset's name or a YAML file.
+    overrides
+        Fields to change, as in data.path=FOLDER or train.seq_len=512.
+    tokens
+        Held-out tokens to score. Left out: all.
+    json
+        JSON instead.
+    """
+    found = score(config, overrides, tokens)
+    if json:
+        print_json(found.model_dump())
+        return
+    state = f"after {found.trained_steps} steps" if found.trained_steps else "untrained"
+    print(f"{found.bits_per_byte:.4f} bits per byte ({found.loss:.4f} nats per token), {state}")
+    print(f"on {found.tokens:,} held-out tokens in windows of {found.context}: {found.corpus}")

@@ -1,0 +1,35 @@
+"""`archlab train`."""
+
+import os
+from pathlib import Path
+
+from archlab.config.io import load_config
+from archlab.errors import UserError
+from archlab.train.loop import train
+from archlab.train.progress import watcher
+
+
+def run(config: str, /, *overrides: str, out: Path) -> int:
+    """Train a model. Run again, it goes on where it stopped.
+
+    Parameters
+    ----------
+    config
+        A preset's name, a YAML file or a run folder.
+    overrides
+        Fields to change, as in train.lr=3e-3.
+    out
+        The run's folder: config, metrics, checkpoints, summary.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("torchrun: archlab does not train on several processes yet; run it once, without torchrun")
+    summary = train(load_config(config, *overrides), out, watcher())
+    if summary.status == "diverged":
+        print(f"diverged after {summary.steps} steps: the loss or its gradient is no number any more; see {out}")
+        return 1
+    print(
+        f"{summary.bits_per_byte:.4f} bits per byte of held-out text after {summary.tokens:,} tokens "
+        f"({summary.tokens_per_second:,.0f} tok/s, MFU {summary.mfu:.0%}, {summary.dtype} on {summary.device})"
+    )
+    print(out)
+    return 0

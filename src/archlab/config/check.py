@@ -1,0 +1,119 @@
+"""From raw values to a valid config, or to every problem at once: types, names and rules."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from archlab.config.layers import PER_LAYER, with_overrides
+from archlab.config.merge import Raw, expand, merge
+from archlab.config.model_schema import ModelConfig
+from archlab.config.problems import Problem, choose, explain, is_under, raise_problems
+from archlab.config.rules import CONFIG_RULES, LAYER_RULES
+from archlab.config.schema import Config
+from archlab.errors import UserError
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+_STAND_IN: Raw = {"model": {"vocab_size": 256, "d_model": 64, "n_layers": 2, "attention": {"n_heads": 4}}}
+"""Put in place of missing or wrong required fields, so that the rules can still judge the rest."""
+
+
+def validate(schema: type[Schema], raw: Raw, source: str) -> Schema:
+    """`raw` as a config of that class; UserError listing every problem of types, names and rules at once."""
+    raw = merge({}, raw, schema)
+    try:
+        config = schema.model_validate(raw)
+    except ValidationError as error:
+        problems = explain(error, schema, raw)
+        if schema is Config:
+            problems += _rules_of_the_rest(raw, [problem.path for problem in problems])
+        raise_problems(problems, source)
+        raise
+    if isinstance(config, Config):
+        raise_problems(broken_rules(config), source)
+    return config
+
+
+def broken_rules(config: Config, bad: Sequence[str] = ()) -> list[Problem]:
+    """The rules that a config breaks, leaving out those that read a field in `bad`."""
+    problems = list(_layer_problems(config.model, bad))
+    for rule in CONFIG_RULES:
+        if not is_under(rule.reads, bad) and (message := rule.broken(config)):
+            problems.append(Problem(rule.field, message))
+    return problems
+
+
+def _rules_of_the_rest(raw: Raw, bad: list[str]) -> list[Problem]:
+    """The rules that are broken by what is left without the fields in `bad`."""
+    try:
+        rest = merge(_STAND_IN, _without(raw, bad), Config)
+        return broken_rules(Config.model_validate(rest), bad)
+    except (ValidationError, UserError):
+        return []
+
+
+def _without(raw: Raw, paths: Sequence[str]) -> Raw:
+    """`raw` without the values at those paths; of a list, all goes."""
+    out = copy.deepcopy(raw)
+    for path in paths:
+        section = out
+        *above, last = path.split(".")
+        for part in above:
+            if not isinstance(section.get(part), dict):
+                last = part
+                break
+            section = section[part]
+        section.pop(last, None)
+    return out
+
+
+def _layer_problems(model: ModelConfig, bad: Sequence[str]) -> Iterator[Problem]:
+    broken = {
+        rule.field: m for rule in LAYER_RULES if _may_judge(rule.reads, bad) and (m := rule.broken(model))
+    }
+    yield from (Problem(f"model.{field}", message) for field, message in broken.items())
+    for name, change in (model.layers.kinds if model.layers else {}).items():
+        prefix = f"model.layers.{name}"
+        try:
+            wrong, view = _view(model, change)
+        except UserError as error:
+            yield Problem(prefix, str(error))
+            continue
+        yield from (Problem(f"{prefix}.{problem.path}".rstrip("."), problem.message) for problem in wrong)
+        if view is None:
+            continue
+        if clash := _moved_embedded_position(model, view):
+            yield Problem(f"{prefix}.position", clash)
+        for rule in LAYER_RULES:
+            message = rule.broken(view) if _may_judge(rule.reads, bad) else None
+            if message and message != broken.get(rule.field):
+                yield Problem(f"{prefix}.{rule.field}", message)
+
+
+def _may_judge(reads: Sequence[str], bad: Sequence[str]) -> bool:
+    return not is_under([f"model.{field}" for field in reads], bad)
+
+
+def _view(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelConfig | None]:
+    """The model as one layer kind sees it, or what is wrong with that kind."""
+    change = expand(change)
+    unknown = [key for key in change if key not in PER_LAYER]
+    if unknown:
+        return [
+            Problem("", f"{', '.join(unknown)} cannot differ per layer{choose(unknown[0], PER_LAYER)}")
+        ], None
+    try:
+        return [], with_overrides(model, change)
+    except ValidationError as error:
+        raw = merge(model.model_dump(exclude={"layers"}), change, ModelConfig)
+        return explain(error, ModelConfig, raw), None
+
+
+def _moved_embedded_position(model: ModelConfig, view: ModelConfig) -> str | None:
+    """Positions that are added to the embedding cannot be switched per layer."""
+    embedded = [p.kind for p in (view.position, model.position) if p.kind in ("sinusoidal", "learned")]
+    if view.position == model.position or not embedded:
+        return None
+    return f"{embedded[0]} is added once, to the embedding; allowed: the same in every layer"

@@ -1,0 +1,56 @@
+"""Everything that can be counted about a config without building it."""
+
+from archlab.config.base import Base
+from archlab.config.model_schema import Learned
+from archlab.config.schema import Config
+from archlab.cost.flops import Flops, forward_flops, training_flops
+from archlab.cost.memory import BF16, TrainingMemory, kv_bytes_per_token, kv_cache_bytes, training_memory
+from archlab.cost.params import Parameters, parameters
+from archlab.errors import UserError
+
+
+class Cost(Base):
+    """Parameters, FLOPs and bytes of one config at one context length and batch."""
+
+    context: int
+    """Tokens per sequence, for FLOPs and for the cache."""
+    batch: int
+    """Sequences whose cache is held."""
+    parameters: Parameters
+    forward_flops: Flops
+    """Per token, by part."""
+    training_flops_per_token: float
+    """Forward and backward."""
+    training_flops: float
+    """Of the config's whole token budget, `train.tokens`."""
+    kv_bytes_per_token: int
+    """bf16, all layers, before a window bounds it."""
+    kv_cache_bytes: int
+    """bf16, for the whole batch at that context, bounded by windows."""
+    weight_bytes: int
+    """bf16, as served."""
+    training_memory: TrainingMemory
+
+
+def cost(config: Config, batch: int = 1, context: int | None = None) -> Cost:
+    """Counted from resolved layers; without `context`, at the training window (`train.seq_len`)."""
+    model = config.model
+    context = context or config.train.seq_len or model.max_seq_len
+    if isinstance(model.position, Learned) and context > model.max_seq_len:
+        raise UserError(
+            f"context {context} is beyond max_seq_len = {model.max_seq_len}, where learned positions end"
+        )
+    counts, forward = parameters(model), forward_flops(model, context)
+    per_token = training_flops(model, context)
+    return Cost(
+        context=context,
+        batch=batch,
+        parameters=counts,
+        forward_flops=forward,
+        training_flops_per_token=per_token,
+        training_flops=per_token * config.train.tokens,
+        kv_bytes_per_token=kv_bytes_per_token(model),
+        kv_cache_bytes=kv_cache_bytes(model, context, batch),
+        weight_bytes=counts.total * BF16,
+        training_memory=training_memory(counts.total),
+    )

@@ -1,0 +1,187 @@
+"""A data folder: token shards, their tokenizer, and a manifest that says and proves what is in them.
+
+    manifest.json  tokenizer.json  train-00000.bin  train-00001.bin  held_out-00000.bin
+
+A shard is little-endian uint16 or uint32 token ids and nothing else. Every document is preceded by the
+end-of-text token, so every token of text is predicted exactly once.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, ValidationError
+from tokenizers import Tokenizer
+
+from archlab.config.base import Base, Count
+from archlab.data import tokenizer as bpe
+from archlab.errors import UserError
+
+FORMAT = 1
+"""Raised whenever an older folder must not be read as a new one."""
+
+MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer.json"
+
+
+class Shard(Base):
+    """One file of tokens."""
+
+    file: Annotated[str, Field(pattern=r"^[\w-]+\.bin$")]
+    tokens: Count
+    sha256: str
+
+
+class SideInfo(Base):
+    """What one side of the split holds."""
+
+    tokens: Count
+    """With the end-of-text tokens."""
+    bytes: Count
+    """UTF-8 bytes of text."""
+    documents: Count
+    shards: tuple[Shard, ...]
+
+
+class Manifest(Base):
+    """What a data folder holds."""
+
+    format: int
+    source: str
+    """In words."""
+    skipped: int
+    """Binary files left out."""
+    key: str
+    """Hash of the text and the settings it was made from."""
+    vocab_size: Count
+    dtype: Literal["uint16", "uint32"]
+    end_of_text: int
+    tokenizer_sha256: str
+    train: SideInfo
+    held_out: SideInfo
+
+
+class Tokens:
+    """The tokens of one side as one sequence, however many shards hold them."""
+
+    def __init__(self, shards: Sequence[np.ndarray]):
+        self._shards = shards
+        self._starts = np.cumsum([0, *map(len, shards)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Tokens start to stop (exclusive), int64."""
+        first = int(np.searchsorted(self._starts, start, side="right")) - 1
+        last = int(np.searchsorted(self._starts, stop, side="left"))
+        parts = [
+            self._shards[i][max(start - self._starts[i], 0) : stop - self._starts[i]]
+            for i in range(first, last)
+        ]
+        return np.concatenate(parts).astype(np.int64)
+
+    def windows(self, starts: np.ndarray, length: int) -> np.ndarray:
+        """int64 [len(starts), length]."""
+        return np.stack([self.read(int(s), int(s) + length) for s in starts])
+
+
+@dataclass(frozen=True)
+class DataFolder:
+    """An opened data folder; every file was checked against the manifest's hashes."""
+
+    path: Path
+    manifest: Manifest
+    tokenizer: Tokenizer
+    train: Tokens
+    held_out: Tokens
+
+    @classmethod
+    def open(cls, path: Path) -> "DataFolder":
+        """Open and check a data folder; a UserError names the file and what is wrong with it."""
+        manifest = _read_manifest(path)
+        if not (path / TOKENIZER).is_file():
+            raise UserError(f"{path / TOKENIZER}: missing; {_ANEW}")
+        if sha256(path / TOKENIZER) != manifest.tokenizer_sha256:
+            raise UserError(f"{path / TOKENIZER}: altered (its sha256 is not the manifest's); {_ANEW}")
+        tokenizer = bpe.load(path / TOKENIZER)
+        if (found := bpe.vocab_size(tokenizer)) != manifest.vocab_size:
+            raise UserError(
+                f"{path / MANIFEST}: vocab_size: {manifest.vocab_size}; the tokenizer has {found}; {_ANEW}"
+            )
+        train, held_out = (
+            Tokens([_open_shard(path, shard, manifest.dtype) for shard in side.shards])
+            for side in (manifest.train, manifest.held_out)
+        )
+        return cls(path, manifest, tokenizer, train, held_out)
+
+    @cached_property
+    def token_bytes(self) -> np.ndarray:
+        """int32 [vocab_size]: bytes of text that each id stands for, 0 for special tokens."""
+        return bpe.token_bytes(self.tokenizer)
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits that change when the tokens, their split or their meaning change, and only then."""
+        content = self.manifest.model_dump(include={"vocab_size", "end_of_text", "tokenizer_sha256"})
+        for name, side in (("train", self.manifest.train), ("held_out", self.manifest.held_out)):
+            content[name] = [side.bytes, side.documents, *((s.tokens, s.sha256) for s in side.shards)]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        m = self.manifest
+        text, held = m.train.bytes + m.held_out.bytes, m.held_out.bytes
+        return (
+            f"{m.source}: {text / 1e6:.1f} MB of text, {(m.train.tokens + m.held_out.tokens) / 1e6:.2f}M "
+            f"tokens of a vocabulary of {m.vocab_size}, {held / text:.1%} held out"
+        )
+
+
+_ANEW = "delete the folder and make it anew"
+
+
+def _read_manifest(path: Path) -> Manifest:
+    file = path / MANIFEST
+    try:
+        raw = json.loads(file.read_bytes())
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}; a data folder is what `archlab data` makes") from None
+    except ValueError:
+        raise UserError(f"{file}: not valid JSON; {_ANEW}") from None
+    found = raw.get("format") if isinstance(raw, dict) else None
+    if found != FORMAT:
+        raise UserError(f"{file}: format version {found}; allowed: {FORMAT}; {_ANEW}")
+    try:
+        return Manifest.model_validate_json(file.read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise UserError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {_ANEW}") from None
+
+
+def _open_shard(folder: Path, shard: Shard, dtype: str) -> np.ndarray:
+    file, expected = folder / shard.file, shard.tokens * np.dtype(dtype).itemsize
+    if not file.is_file():
+        raise UserError(f"{file}: missing; {_ANEW}")
+    found = file.stat().st_size
+    if found != expected:
+        state = "truncated" if found < expected else "too long"
+        raise UserError(f"{file}: {state}: expected {expected} bytes, found {found}; {_ANEW}")
+    if sha256(file) != shard.sha256:
+        raise UserError(f"{file}: altered (its sha256 is not the manifest's); {_ANEW}")
+    return np.asarray(np.memmap(file, dtype=little_endian(dtype), mode="r"))
+
+
+def sha256(file: Path) -> str:
+    """Of a file's content, as hex."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def little_endian(dtype: str) -> np.dtype:
+    """The dtype on disk, whatever the machine."""
+    return np.dtype(dtype).newbyteorder("<")

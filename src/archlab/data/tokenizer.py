@@ -1,0 +1,122 @@
+"""Byte-level BPE: every text encodes without loss, and each token stands for a known number of bytes."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from archlab.errors import UserError
+
+END_OF_TEXT = "<|endoftext|>"
+SMALLEST_VOCAB = 257
+"""256 bytes and the end-of-text token."""
+
+_END_NAMES = (
+    END_OF_TEXT,
+    "<|end_of_text|>",
+    "<|begin_of_text|>",
+    "</s>",
+    "<s>",
+    "<eos>",
+    "<bos>",
+    "<|im_end|>",
+)
+
+# GPT-4's split (cl100k), with numbers in pairs: a small vocabulary has no room for a thousand triples.
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """A tokenizer learned from these texts; the same texts give the same tokenizer.
+
+    It has fewer tokens than asked for when the texts hold too few pairs that occur twice.
+    """
+    if vocab_size < SMALLEST_VOCAB:
+        raise UserError(
+            f"vocab_size: {vocab_size}; allowed: from {SMALLEST_VOCAB} (256 bytes and {END_OF_TEXT})"
+        )
+    tokenizer = Tokenizer(models.BPE())
+    split = pre_tokenizers.Split(Regex(_WORDS), behavior="isolated")
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return _plain(tokenizer)
+
+
+def load(path: Path) -> Tokenizer:
+    """The tokenizer of a `tokenizer.json`; a UserError when bits per byte could not be exact with it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        tokenizer = Tokenizer.from_str(text)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except Exception as error:  # tokenizers raises bare Exception
+        raise UserError(f"{path}: not a tokenizer.json: {error}") from None
+    reason = _not_byte_level(tokenizer, json.loads(text))
+    if reason:
+        raise UserError(f"{path}: {reason}, so bits per byte could not be exact; allowed: byte-level BPE")
+    return _plain(tokenizer)
+
+
+def _not_byte_level(tokenizer: Tokenizer, parts: dict) -> str | None:
+    for part in ("pre_tokenizer", "decoder"):
+        if '"ByteLevel"' not in json.dumps(parts.get(part)):
+            return f"its {part} is not byte-level"
+    missing = [c for c in pre_tokenizers.ByteLevel.alphabet() if tokenizer.token_to_id(c) is None]
+    if missing:
+        return f"{len(missing)} of the 256 bytes have no token"
+    if not any(tokenizer.token_to_id(name) is not None for name in _END_NAMES):
+        return f"it has no end-of-text token (one of {', '.join(_END_NAMES)})"
+    return None
+
+
+def _plain(tokenizer: Tokenizer) -> Tokenizer:
+    """Text is only ever text: nothing is added or cut; `<|endoftext|>` inside a document is plain letters."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def vocab_size(tokenizer: Tokenizer) -> int:
+    """One more than the largest id."""
+    return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+
+def end_of_text(tokenizer: Tokenizer) -> int:
+    """The id of the token that stands before every document."""
+    return next(i for name in _END_NAMES if (i := tokenizer.token_to_id(name)) is not None)
+
+
+def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
+    """The ids of each text, int64, without special tokens."""
+    encoded = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+    return [np.array(e.ids, dtype=np.int64) for e in encoded]
+
+
+def decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
+    """The text of some ids; special tokens are left out, bytes that are no UTF-8 become U+FFFD."""
+    return tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
+
+
+def token_bytes(tokenizer: Tokenizer) -> np.ndarray:
+    """int32 [vocab_size]: how many bytes of text each id stands for; 0 for special tokens and unused ids."""
+    counts = np.zeros(vocab_size(tokenizer), dtype=np.int32)
+    for token, i in tokenizer.get_vocab(with_added_tokens=False).items():
+        counts[i] = len(token)  # one character of the byte alphabet per byte
+    for i, added in tokenizer.get_added_tokens_decoder().items():
+        counts[i] = 0 if added.special else len(added.content.encode())
+    return counts

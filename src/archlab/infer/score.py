@@ -1,0 +1,52 @@
+"""How well a model predicts held-out text."""
+
+from pathlib import Path
+
+from archlab.config.base import Base
+from archlab.config.io import load_config
+from archlab.data.prepare import open_data
+from archlab.data.sampler import held_out_windows
+from archlab.data.shards import TOKENIZER
+from archlab.errors import UserError
+from archlab.infer.load import load_model
+from archlab.model.decoder import Decoder
+from archlab.train.checkpoint import latest_checkpoint
+from archlab.train.device import choose_device
+from archlab.train.evaluate import HeldOut, evaluate
+
+
+class HeldOutScore(Base):
+    """Bits per byte, and what they were measured on."""
+
+    bits_per_byte: float
+    loss: float
+    """Cross-entropy in nats per token."""
+    tokens: int
+    """Held-out tokens scored."""
+    context: int
+    """Tokens per window; the first of each is only context."""
+    trained_steps: int
+    """0: the initial values of the config."""
+    corpus: str
+
+
+def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOutScore:
+    """Score a run's last checkpoint, or an untrained config, on `tokens` tokens of held-out text (None: all)."""
+    config = load_config(source, *overrides)
+    device = choose_device(config.train)
+    data = open_data(config.data, config.model.vocab_size)
+    latest = latest_checkpoint(Path(source) / "checkpoints")
+    if latest and (Path(source) / TOKENIZER).read_bytes() != (data.path / TOKENIZER).read_bytes():
+        raise UserError(f"{config.data.path}: has another tokenizer than {source}; make it with --tokenizer {source}/{TOKENIZER}")
+    model = load_model(Path(source), config) if latest else Decoder(config.model, seed=config.train.seed)
+    context = config.train.seq_len or config.model.max_seq_len
+    windows = held_out_windows(data, context, tokens or len(data.held_out))
+    found = evaluate(model.to(device.kind), HeldOut(windows, data.token_bytes), device)
+    return HeldOutScore(
+        bits_per_byte=found.bits_per_byte,
+        loss=found.loss,
+        tokens=windows.shape[0] * (windows.shape[1] - 1),
+        context=context,
+        trained_steps=latest[0] if latest else 0,
+        corpus=str(data),
+    )

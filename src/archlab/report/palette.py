@@ -1,0 +1,87 @@
+"""Colours: told apart by color-blind readers (checked pairs of Okabe & Ito 2008, viridis 2015), light and dark."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from archlab.study.record import StudySummary, Verdict
+
+Mode = Literal["light", "dark"]
+MODES: tuple[Mode, ...] = ("light", "dark")
+
+VERDICTS: tuple[Verdict, ...] = ("better", "not distinguishable", "worse", "diverged", "reference diverged", "too few runs")
+"""In the order of Ink.verdicts."""
+
+SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
+
+_MOST_DISTINCT = 8
+
+
+class Ink(NamedTuple):
+    """What one mode draws with."""
+
+    paper: str
+    text: str
+    faint: str
+    line: str
+    verdicts: tuple[str, ...]
+    distinct: tuple[str, ...]
+    """For up to 8 arms without an order: Okabe & Ito, the pale ones darkened on white."""
+    ramp: tuple[str, ...]
+    """For a ladder, or more arms than anyone can tell apart: viridis without the end that the paper swallows."""
+
+
+INKS: dict[Mode, Ink] = {
+    "light": Ink(
+        paper="#ffffff",
+        text="#23272e",
+        faint="#6a7280",
+        line="#dfe2e7",
+        verdicts=("#0b6fa8", "#7b8390", "#c2571a", "#a3195b", "#7b8390", "#7b8390"),
+        distinct=("#5b626d", "#0072b2", "#d55e00", "#009e73", "#b4589a", "#c98a00", "#3d9fd6", "#7a4a12"),
+        ramp=("#8a8f98", "#482878", "#3e4a89", "#31688e", "#21908d", "#35a873", "#7fb32b", "#c29d00"),
+    ),
+    "dark": Ink(
+        paper="#191c21",
+        text="#e4e7eb",
+        faint="#9aa2ae",
+        line="#343942",
+        verdicts=("#5db8ee", "#98a1ae", "#f0935a", "#f073ae", "#98a1ae", "#98a1ae"),
+        distinct=("#aab1bc", "#4ba9e6", "#f0803c", "#2fc79a", "#dd8fc6", "#edb32e", "#8fd0f7", "#c9925a"),
+        ramp=("#9aa0aa", "#a079d0", "#7d8ce0", "#4fa3d1", "#2fbcb3", "#52cf87", "#a3d94e", "#f0dc3c"),
+    ),
+}
+
+
+def arm_colours(summary: StudySummary, mode: Mode) -> list[str]:
+    """One colour per arm, in the study's order."""
+    n, ink = len(summary.arms), INKS[mode]
+    if summary.against == "previous" or n > _MOST_DISTINCT:
+        return [_between(ink.ramp, i / max(1, n - 1)) for i in range(n)]
+    return list(ink.distinct[:n])
+
+
+def vega_config(summary: StudySummary, mode: Mode) -> dict[str, Any]:
+    """The Vega-Lite config that dresses every chart; charts name `category` for arms and `ordinal` for verdicts."""
+    ink = INKS[mode]
+    words = {"labelColor": ink.faint, "titleColor": ink.faint, "labelFontSize": 12, "titleFontSize": 12}
+    return {
+        "background": "transparent",
+        "font": SANS,
+        "view": {"stroke": None},
+        "range": {"category": arm_colours(summary, mode), "ordinal": list(ink.verdicts)},
+        "axis": {**words, "gridColor": ink.line, "domain": False, "ticks": False, "titleFontWeight": "normal", "labelPadding": 6},
+        "legend": {**words, "labelColor": ink.text, "symbolStrokeWidth": 3},
+        "title": {"color": ink.text, "subtitleColor": ink.faint, "anchor": "start", "fontSize": 14, "subtitleFontSize": 12},
+        "text": {"color": ink.text},
+        "style": {"halo": {"stroke": ink.paper, "strokeWidth": 5, "strokeJoin": "round"}},
+        "rule": {"color": ink.faint},
+    }
+
+
+def _between(ramp: Sequence[str], share: float) -> str:
+    """The colour at `share` of the way along the ramp."""
+    place = share * (len(ramp) - 1)
+    left = min(int(place), len(ramp) - 2)
+    ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in ramp[left : left + 2]]
+    mixed = [round(a + (b - a) * (place - left)) for a, b in zip(*ends, strict=True)]
+    return "#" + "".join(f"{value:02x}" for value in mixed)

@@ -1,0 +1,129 @@
+"""A study's summary as the rows that the charts draw; arms go by their labels."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from archlab.study.record import ArmSummary, Comparison, StudySummary
+from archlab.study.stats import estimate
+from archlab.study.wording import bits, count, interval
+
+Row = dict[str, Any]
+
+
+def labels(summary: StudySummary) -> dict[str, str]:
+    """Arm -> its label; where two arms share one, their names tell them apart."""
+    every = [arm.label for arm in summary.arms]
+    return {arm.name: arm.label if every.count(arm.label) == 1 else f"{arm.label} ({arm.name})" for arm in summary.arms}
+
+
+def level_rows(summary: StudySummary) -> list[Row]:
+    """Per arm: mean and the 95% interval of the mean."""
+    return [_level(arm, label) for arm, label in zip(summary.arms, labels(summary).values(), strict=True)]
+
+
+def _level(arm: ArmSummary, label: str) -> Row:
+    found = estimate([loss for loss in arm.bits_per_byte.values() if loss is not None])
+    return {
+        "arm": label,
+        "value": arm.mean,
+        "low": found.low if found else None,
+        "high": found.high if found else None,
+        "text": lost(arm) if arm.mean is None else bits(arm.mean) + (f" · {lost(arm)}" if arm.divergences else ""),
+    }
+
+
+def seed_rows(summary: StudySummary) -> list[Row]:
+    """Per finished run: its arm, seed and final bits per byte."""
+    return [
+        {"arm": label, "seed": seed, "value": loss}
+        for arm, label in zip(summary.arms, labels(summary).values(), strict=True)
+        for seed, loss in arm.bits_per_byte.items()
+        if loss is not None
+    ]
+
+
+def difference_rows(summary: StudySummary) -> list[Row]:
+    """Per comparison: the difference, its interval and its verdict."""
+    named = labels(summary)
+    return [
+        {
+            "arm": f"{named[arm.name]} vs {named[arm.comparison.reference]}",
+            "value": arm.comparison.difference,
+            "low": arm.comparison.low,
+            "high": arm.comparison.high,
+            "verdict": arm.comparison.verdict,
+            "text": _said(arm, arm.comparison),
+        }
+        for arm in summary.arms
+        if arm.comparison
+    ]
+
+
+def _said(arm: ArmSummary, comparison: Comparison) -> str:
+    if comparison.verdict == "diverged":
+        return lost(arm)
+    if comparison.difference is None:
+        return comparison.verdict
+    return f"{bits(comparison.difference)} {interval(comparison.low, comparison.high)}".strip()
+
+
+def lost(arm: ArmSummary) -> str:
+    """`diverged on 1 of 3 seeds`; empty where nothing did."""
+    return f"diverged on {arm.divergences} of {len(arm.bits_per_byte)} seeds" if arm.divergences else ""
+
+
+def curve_rows(summary: StudySummary) -> list[Row]:
+    """Per arm and training length: mean, lowest and highest over the seeds that finished."""
+    return [row for arm, label in zip(summary.arms, labels(summary).values(), strict=True) for row in _curve(arm, label)]
+
+
+def _curve(arm: ArmSummary, label: str) -> Iterator[Row]:
+    at: dict[int, list[float]] = {}
+    for curve in arm.curves:
+        if arm.bits_per_byte.get(curve.seed) is not None:
+            for tokens, loss in zip(curve.tokens, curve.bits_per_byte, strict=True):
+                at.setdefault(tokens, []).append(loss)
+    for tokens, losses in sorted(at.items()):
+        mean = sum(losses) / len(losses)
+        yield {
+            "arm": label,
+            "tokens": tokens,
+            "mean": mean,
+            "low": min(losses),
+            "high": max(losses),
+            "text": f"{bits(mean)} at {count(tokens)} tokens, seeds from {bits(min(losses))} to {bits(max(losses))}",
+        }
+
+
+def lost_rows(summary: StudySummary, top: float) -> list[Row]:
+    """The curves of the runs that diverged; the last point is marked, and held below the picture's `top`."""
+    named = labels(summary)
+    return [
+        {
+            "arm": named[arm.name],
+            "seed": curve.seed,
+            "tokens": tokens,
+            "mean": loss,
+            "held": min(loss, top),
+            "last": tokens == curve.tokens[-1],
+            "text": f"seed {curve.seed} diverged after {count(curve.tokens[-1])} tokens",
+        }
+        for arm in summary.arms
+        for curve in arm.curves
+        if curve.seed in arm.bits_per_byte and arm.bits_per_byte[curve.seed] is None
+        for tokens, loss in zip(curve.tokens, curve.bits_per_byte, strict=True)
+    ]
+
+
+def ends(rows: Sequence[Row], near: Sequence[float]) -> list[float]:
+    """Every value and interval end of the rows whose value is one of `near`."""
+    found = [row[end] for row in rows if row["value"] in near for end in ("value", "low", "high")]
+    return [end for end in found if end is not None]
+
+
+def pin(rows: Sequence[Row], low: float, high: float) -> None:
+    """Add to each row where it is drawn: `inside`, at the `left` or `right` edge that its value lies beyond, or `nowhere`."""
+    for row in rows:
+        value = row["value"]
+        row["at"] = "nowhere" if value is None else "left" if value < low else "right" if value > high else "inside"
+        row["edge"] = None if value is None else min(max(value, low), high)

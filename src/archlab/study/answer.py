@@ -1,0 +1,140 @@
+"""A study's verdict in one to three sentences: what was found, what could not be told apart, what went wrong."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from archlab.study.record import ArmSummary, Comparison, Verdict
+from archlab.study.wording import bits, count, interval, listed, p_equals, plural, span
+
+Against = Literal["base", "previous"]
+"""As in the study's config: every arm against the first, or each against the one above it."""
+
+_NAMED = {"previous": 6, "base": 3}
+"""Arms that one list names: a ladder's steps are few and all of interest; the report's table has the rest."""
+
+
+class _Pair(NamedTuple):
+    """An arm, its comparison, and what its reference is called."""
+
+    arm: ArmSummary
+    comparison: Comparison
+    reference: str
+
+
+def answer(arms: Sequence[ArmSummary], against: Against) -> str:
+    """The verdict on all arms that have a comparison."""
+    labels = {arm.name: arm.label for arm in arms}
+    pairs = [_Pair(arm, arm.comparison, labels[arm.comparison.reference]) for arm in arms if arm.comparison]
+    if not pairs:
+        return "There was nothing to compare: the study has a single arm."
+    sentences = [
+        "; ".join(filter(None, [_found(pairs, "better", against), _found(pairs, "worse", against)])),
+        _not_distinguishable(pairs, against),
+        "; ".join(filter(None, [_diverged(pairs), _reference_diverged(pairs), _too_few(pairs)])),
+    ]
+    said = [sentence for sentence in sentences if sentence]
+    said[0] = f"At {_conditions(arms)}, {said[0]}"
+    return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in said)
+
+
+def _with(pairs: Sequence[_Pair], verdict: Verdict) -> list[_Pair]:
+    return [pair for pair in pairs if pair.comparison.verdict == verdict]
+
+
+def _conditions(arms: Sequence[ArmSummary]) -> str:
+    parameters = sorted(arm.parameters for arm in arms)
+    tokens = sorted(arm.tokens for arm in arms)
+    alike = parameters[-1] <= 1.02 * parameters[0]
+    size = count(arms[0].parameters) if alike else span(count(parameters[0]), count(parameters[-1]))
+    return f"{size} parameters and {span(count(tokens[0]), count(tokens[-1]))} tokens"
+
+
+def _seeds(pairs: Sequence[_Pair]) -> str:
+    numbers = [pair.comparison.pairs for pair in pairs]
+    return f"{span(str(min(numbers)), str(max(numbers)))} paired seeds"
+
+
+def _found(pairs: Sequence[_Pair], verdict: Literal["better", "worse"], against: Against) -> str:
+    """`RoPE bought 0.730 bits per byte [0.690, 0.770] and SwiGLU 0.090 [...] (3 paired seeds, each Holm p ≤ 0.01)`."""
+    found, sign = _with(pairs, verdict), -1 if verdict == "better" else 1
+    if not found:
+        return ""
+    p = max(pair.comparison.p_holm or 0 for pair in found)
+    p_said = f"Holm {p_equals(p)}" if len(found) == 1 else f"each Holm {p_equals(p, '≤')}"
+    proof = f"({_seeds(found)}, {p_said})"
+    if len(found) <= _NAMED[against]:
+        does = _does(verdict, against, found[0].reference, one=True)
+        return f"{_amounts(found, sign, f' {does} ', against)} {proof}"
+    most = sorted(found, key=lambda pair: abs(pair.comparison.difference or 0), reverse=True)[: _NAMED[against]]
+    whole = f"{len(found)} of {len(pairs)} {'arms' if against == 'base' else 'steps'}"
+    does = _does(verdict, against, found[0].reference, one=False)
+    joint = " by " if against == "base" else " "
+    return f"{whole} {does}, most of all {_amounts(most, sign, joint, against)} {proof}"
+
+
+def _does(verdict: Literal["better", "worse"], against: Against, reference: str, one: bool) -> str:
+    if against == "previous":
+        does = "bought" if verdict == "better" else "cost"
+        return does if one else f"{does} something"
+    if one:
+        return f"{'beats' if verdict == 'better' else 'loses to'} {reference} by"
+    return f"{'beat' if verdict == 'better' else 'lose to'} {reference}"
+
+
+def _amounts(pairs: Sequence[_Pair], sign: int, joint: str, against: Against) -> str:
+    """The arms with what each is worth; the unit is said once, and `joint` stands after the first arm."""
+    then = " by " if against == "base" else " "
+    first = _amount(pairs[0].comparison, sign).replace(" ", " bits per byte ", 1)
+    others = [f"{pair.arm.label}{then}{_amount(pair.comparison, sign)}" for pair in pairs[1:]]
+    return listed([f"{pairs[0].arm.label}{joint}{first}", *others])
+
+
+def _amount(comparison: Comparison, sign: int) -> str:
+    """`0.730 [0.690, 0.770]`, turned round where lower is better."""
+    ends = sorted(sign * end for end in (comparison.low, comparison.high) if end is not None)
+    return f"{bits(sign * (comparison.difference or 0))} {interval(*ends) if ends else '(no scatter)'}"
+
+
+def _not_distinguishable(pairs: Sequence[_Pair], against: Against) -> str:
+    same = _with(pairs, "not distinguishable")
+    if not same:
+        return ""
+    if len(same) == 1:
+        only = same[0]
+        return f"{only.arm.label} is not distinguishable from {only.reference} ({_detail(only.comparison)})"
+    names, further = [pair.arm.label for pair in same[: _NAMED[against]]], len(same) - _NAMED[against]
+    if further > 0:
+        names.append(plural(further, "other arm" if against == "base" else "other step"))
+    other = same[0].reference if against == "base" else "the steps before them"
+    effects = [e for pair in same if (e := pair.comparison.smallest_effect) is not None]
+    limit = "identical results"
+    if effects:
+        limit = f"this design would have found {span(bits(min(effects)), bits(max(effects)))} bits per byte"
+    return f"{listed(names)} are not distinguishable from {other} ({_seeds(same)}; {limit})"
+
+
+def _detail(comparison: Comparison) -> str:
+    if comparison.low == comparison.high == 0:
+        return f"identical results on {plural(comparison.pairs, 'paired seed')}"
+    if comparison.smallest_effect is None:
+        return f"difference {bits(comparison.difference or 0)} on every seed, with no scatter to test it against"
+    found = f"this design would have found {bits(comparison.smallest_effect)}"
+    return f"difference {_amount(comparison, 1)} bits per byte over {plural(comparison.pairs, 'paired seed')}; {found}"
+
+
+def _diverged(pairs: Sequence[_Pair]) -> str:
+    said = [
+        f"{pair.arm.label} diverged on {pair.arm.divergences} of {plural(len(pair.arm.bits_per_byte), 'seed')}"
+        for pair in _with(pairs, "diverged")
+    ]
+    return listed(said) if said else ""
+
+
+def _reference_diverged(pairs: Sequence[_Pair]) -> str:
+    said = [f"{p.arm.label} finished where {p.reference} diverged" for p in _with(pairs, "reference diverged")]
+    return listed(said) if said else ""
+
+
+def _too_few(pairs: Sequence[_Pair]) -> str:
+    names = [pair.arm.label for pair in _with(pairs, "too few runs")]
+    return f"there are not enough finished runs yet to judge {listed(names)}" if names else ""

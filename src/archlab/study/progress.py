@@ -1,0 +1,57 @@
+"""What a person sees while a study runs: one bar for all its runs, and a line for each that ends."""
+
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from archlab.study import pool
+from archlab.study.runs import Run
+
+
+class Board:
+    """Follows one phase of a study after another."""
+
+    def __init__(self) -> None:
+        columns = (BarColumn(30), TextColumn("{task.percentage:3.0f}%  {task.description}"), TimeRemainingColumn())
+        console = Console(stderr=True, highlight=False, markup=False)
+        self._progress = Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True)
+
+    def __call__(self, runs: Sequence[Run]) -> "Phase":
+        """Begin to follow these runs."""
+        return Phase(self._progress, runs)
+
+    def __enter__(self) -> "Board":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+class Phase:
+    """The runs of one phase."""
+
+    def __init__(self, progress: Progress, runs: Sequence[Run]) -> None:
+        self._progress = progress
+        self._done = dict.fromkeys((run.name for run in runs), 0.0)
+        self._ended = 0
+        self._task = progress.add_task("", total=len(runs))
+
+    def __call__(self, news: pool.Progress) -> None:
+        """Move the bar; say how a run ended."""
+        self._done[news.run.name] = news.done
+        if news.summary is not None:
+            self._ended += 1
+            score = news.summary.bits_per_byte
+            result = "diverged" if score is None else f"{score:.4f} bits/byte"
+            self._say(f"{self._ended:3}/{len(self._done)}  {news.run.label}: {result}")
+        description = f"{self._ended} of {len(self._done)} runs"
+        self._progress.update(self._task, completed=sum(self._done.values()), description=description)
+
+    def _say(self, line: str) -> None:
+        if self._progress.disable:
+            print(line, file=sys.stderr, flush=True)
+        else:
+            self._progress.console.print(line)

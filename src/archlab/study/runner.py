@@ -1,0 +1,129 @@
+"""Running a study: tune every arm, train every arm with every seed, and summarise what is there."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from archlab.config.check import validate
+from archlab.config.merge import Raw
+from archlab.config.study_schema import StudyConfig
+from archlab.config.yaml_text import read_yaml, to_yaml
+from archlab.cost.params import parameters
+from archlab.data.prepare import open_data
+from archlab.data.shards import DataFolder
+from archlab.errors import UserError
+from archlab.files import TEMPORARY, disk_errors, write_atomic
+from archlab.study.collect import summarise
+from archlab.study.design import Arm, arms, grid
+from archlab.study.pool import SIDE_BY_SIDE_BELOW, Progress, run_all
+from archlab.study.record import StudySummary
+from archlab.study.runs import Run
+from archlab.train.device import choose_device
+from archlab.train.run_folder import RunFolder
+
+FIRST_TUNING_SEED = 1000
+"""Seeds of the tuning runs, apart from the comparison's, so that a lucky seed cannot choose its own judge."""
+
+Watch = Callable[[Sequence[Run]], Callable[[Progress], None]]
+"""Given the runs of a phase, what to call on their progress."""
+
+
+class Study:
+    """A study in its folder."""
+
+    def __init__(self, name: str, config: StudyConfig, folder: Path, workers: int | None = None) -> None:
+        self.name, self.config, self.folder = name, config, folder
+        self.arms = arms(config)
+        self.workers = workers or _workers(self.arms)
+        self.threads = max(1, (os.cpu_count() or 1) // self.workers)
+        self.data: DataFolder = open_data(self.arms[0].config.data, self.arms[0].config.model.vocab_size)
+
+    def run(self, watch: Watch) -> StudySummary:
+        """Everything that has not been run yet, then the summary, which is also written."""
+        self._claim()
+        tuned, warnings = self._tune(watch)
+        self._run([self._run_of(arm, seed) for seed in self.config.seed_list for arm in tuned], watch)
+        return self._summarise(tuned, warnings)
+
+    def read(self) -> StudySummary:
+        """The summary of what has been run so far, also written; UserError when tuning is not over."""
+        tuned, warnings = self._tune(watch=None)
+        return self._summarise(tuned, warnings)
+
+    def _claim(self) -> None:
+        """Make the folder this study's, or check that it is."""
+        file = self.folder / "study.yaml"
+        with disk_errors(self.folder):
+            if self.folder.exists() and not self.folder.is_dir():
+                raise UserError(f"{self.folder}: is a file; --out names a folder")
+            self.folder.mkdir(parents=True, exist_ok=True)
+            foreign = sorted(p.name for p in self.folder.iterdir() if not p.name.startswith(TEMPORARY))
+        if file.exists():
+            question = validate(StudyConfig, read_yaml(file), str(file)).question
+            if question != self.config.question:
+                raise UserError(f"{self.folder}: holds another study ({question!r}); name another folder")
+        elif foreign:
+            raise UserError(f"{self.folder}: holds something else ({foreign[0]}) and no study.yaml; name an empty folder")
+        write_atomic(file, to_yaml(self.config.model_dump(mode="json", exclude_defaults=True)))
+
+    def _tune(self, watch: Watch | None) -> tuple[list[Arm], list[str]]:
+        """Every arm with its best value of the grid, and a warning for each that lies on the grid's edge."""
+        points = grid(self.config)
+        if not points:
+            return self.arms, []
+        seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.config.tune_seeds)
+        tries = {
+            arm.name: [[self._run_of(arm.with_values(point), seed, point) for seed in seeds] for point in points]
+            for arm in self.arms
+        }
+        if watch:
+            self._run([run for rows in tries.values() for runs in rows for run in runs], watch)
+        tuned, warnings = [], []
+        for arm in self.arms:
+            scores = [self._mean_score(runs) for runs in tries[arm.name]]
+            best = min(range(len(points)), key=lambda i: scores[i])
+            if scores[best] == float("inf"):
+                warnings.append(f"{arm.label}: diverged at every value of the tuning grid; the first is used")
+            warnings += [f"{arm.label}: {w}" for w in self._edges(points[best])]
+            tuned.append(arm.with_values(points[best]))
+        return tuned, warnings
+
+    def _mean_score(self, runs: Sequence[Run]) -> float:
+        """Mean bits per byte; infinite when one diverged."""
+        scores = []
+        for run in runs:
+            summary = RunFolder(run.folder(self.folder)).summary()
+            if summary is None:
+                raise UserError(f"{self.folder}: tuning is not over; `archlab study run` goes on with it")
+            scores.append(float("inf") if summary.bits_per_byte is None else summary.bits_per_byte)
+        return sum(scores) / len(scores)
+
+    def _edges(self, best: Raw) -> list[str]:
+        edges = []
+        for field, values in self.config.tune.items():
+            if len(values) > 1 and best[field] in (values[0], values[-1]):
+                edges.append(f"{field} = {best[field]} won at the edge of its grid; a wider one may find better")
+        return edges
+
+    def _run_of(self, arm: Arm, seed: int, tried: Raw | None = None) -> Run:
+        values = "".join(f", {field}={value}" for field, value in (tried or {}).items())
+        label = f"{arm.label}{values}, seed {seed}"
+        return Run(label, arm.seeded(seed), self.data.fingerprint, self.threads)
+
+    def _run(self, runs: Sequence[Run], watch: Watch) -> None:
+        """Arms that are the same config share their runs."""
+        once = list({run.name: run for run in runs}.values())
+        run_all(once, self.folder, self.workers, watch(once))
+
+    def _summarise(self, tuned: Sequence[Arm], warnings: Sequence[str]) -> StudySummary:
+        runs = {arm.name: {seed: self._run_of(arm, seed) for seed in self.config.seed_list} for arm in tuned}
+        summary = summarise(self.name, self.config, tuned, runs, self.folder, str(self.data), warnings)
+        write_atomic(self.folder / "summary.json", summary.model_dump_json(indent=2))
+        return summary
+
+
+def _workers(designed: Sequence[Arm]) -> int:
+    """One process per core for small models on a CPU, else one at a time with all of it."""
+    on_cpu = choose_device(designed[0].config.train).kind == "cpu"
+    small = all(parameters(arm.config.model).total < SIDE_BY_SIDE_BELOW for arm in designed)
+    return (os.cpu_count() or 1) if on_cpu and small else 1

@@ -1,0 +1,49 @@
+"""How numbers and lists are said, in a study's answer, its table and its pictures."""
+
+from collections.abc import Sequence
+
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
+
+
+def bits(value: float) -> str:
+    """Bits per byte to the thousandth, `-1.190`; never `-0.000`."""
+    text = f"{value:.3f}"
+    return text.lstrip("-") if float(text) == 0 else text
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """`[-1.280, -1.100]`; empty where there is none."""
+    return "" if low is None or high is None else f"[{bits(low)}, {bits(high)}]"
+
+
+def p_value(p: float) -> str:
+    """`0.004`, `< 0.001`."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
+def p_equals(p: float, sign: str = "=") -> str:
+    """`p = 0.004`, `p < 0.001`."""
+    return f"p {p_value(p)}" if p < 0.001 else f"p {sign} {p_value(p)}"
+
+
+def count(value: float) -> str:
+    """A count to three digits: `1.05M`, `4M`, `512`."""
+    for size, prefix in _PREFIXES:
+        if abs(value) >= size * 0.9995:
+            return f"{float(f'{value / size:.3g}'):g}{prefix}"
+    return f"{float(f'{value:.3g}'):g}"
+
+
+def span(low: str, high: str) -> str:
+    """`2 to 3`, or `3` where both are the same."""
+    return low if low == high else f"{low} to {high}"
+
+
+def listed(items: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 seed`, `3 seeds`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,138 @@
+"""Studies as a runner would leave them, with made-up but likely numbers, for the tests of statistics and report."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from archlab.study.answer import answer
+from archlab.study.record import ArmSummary, Curve, StudySummary
+from archlab.study.stats import compare
+
+TOKENS = 1_000_000
+
+LADDER = {
+    "original": ("Post-norm 2017", 4.61, {}),
+    "pre": ("Pre-norm", 3.42, {"model.norm.placement": "pre"}),
+    "rmsnorm": ("RMSNorm", 3.42, {"model.norm.kind": "rmsnorm"}),
+    "no-bias": ("No biases", 3.39, {"model.attention.bias": False, "model.mlp.bias": False}),
+    "rope": ("RoPE", 2.69, {"model.position.kind": "rope"}),
+    "swiglu": ("SwiGLU", 2.60, {"model.mlp.kind": "gated", "model.mlp.activation": "silu"}),
+    "gqa": ("GQA", 2.61, {"model.attention.n_kv_heads": 2}),
+}
+
+LONG_NAMES = {
+    "relu": ("ReLU, plain, four times as wide as the model", 2.75, {}),
+    "gelu": ("GELU, plain, four times as wide as the model", 2.735, {"model.mlp.activation": "gelu"}),
+    "squared-relu": ("Squared ReLU, plain, as in Primer", 2.70, {"model.mlp.activation": "relu2"}),
+    "silu": ("SiLU (swish), plain, four times as wide", 2.73, {"model.mlp.activation": "silu"}),
+    "glu": ("GLU, gated by a sigmoid, at equal parameters", 2.69, {"model.mlp.activation": "sigmoid"}),
+    "reglu": ("ReGLU, gated by ReLU, at equal parameters", 2.68, {"model.mlp.kind": "gated"}),
+    "geglu": ("GEGLU, gated by GELU, at equal parameters", 2.665, {"model.mlp.kind": "gated"}),
+    "swiglu": ("SwiGLU, gated by SiLU, at equal parameters", 2.66, {"model.mlp.kind": "gated"}),
+    "bilinear": ("Bilinear, gated by nothing at all, at equal parameters", 2.70, {"model.mlp.kind": "gated"}),
+    "tanh": ("Tanh, plain, a relic of the recurrent years", 2.95, {"model.mlp.activation": "tanh"}),
+    "identity": ("Identity: a linear MLP, to show what it is for", 7.9, {"model.mlp.activation": "identity"}),
+    "sine": ("Sine, plain, from implicit representations", 2.76, {"model.mlp.activation": "sine"}),
+}
+
+Losses = Mapping[str, Mapping[int, float | None]]
+Arms = Mapping[str, tuple[str, float, dict[str, Any]]]
+
+
+def ladder() -> StudySummary:
+    """Seven steps from 2017 to today, three seeds, nothing went wrong."""
+    return study(LADDER, seeds=[0, 1, 2], against="previous")
+
+
+def diverging_ladder() -> StudySummary:
+    """The same with one seed of RoPE and all seeds of the original lost."""
+    return study(LADDER, seeds=[0, 1, 2], against="previous", diverged={("rope", 1), ("original", 0), ("original", 1), ("original", 2)})
+
+
+def pair() -> StudySummary:
+    """Two arms that no honest test can tell apart."""
+    arms: Arms = {"a": ("SwiGLU", 2.600, {}), "b": ("GEGLU", 2.601, {"model.mlp.activation": "gelu"})}
+    return study(arms, seeds=[0, 1, 2, 3, 4], against="base")
+
+
+def many() -> StudySummary:
+    """Twelve arms with long names, one of them far off."""
+    return study(LONG_NAMES, seeds=[0, 1, 2, 3, 4], against="base")
+
+
+def hostile() -> StudySummary:
+    """Every text that a user may write, written by someone who wants a script to run."""
+    bad = "<b>x</b><script>alert(1)</script>"
+    found = study({bad: (bad, 2.6, {}), "b": ('"quoted" & co', 2.7, {bad: bad})}, seeds=[0, 1], against="base")
+    return found.model_copy(
+        update={"name": bad, "question": bad, "claim": bad, "answer": bad, "warnings": [bad], "corpus": bad, "command": bad}
+    )
+
+
+def study(
+    arms: Arms, seeds: Sequence[int], against: Literal["base", "previous"], diverged: frozenset[tuple[str, int]] | set[tuple[str, int]] = frozenset()
+) -> StudySummary:
+    names = list(arms)
+    noise = np.random.default_rng(7)
+    shared = noise.normal(0, 0.012, len(seeds))
+    losses: dict[str, dict[int, float | None]] = {
+        name: {
+            seed: None if (name, seed) in diverged else arms[name][1] + float(shared[i] + noise.normal(0, 0.004))
+            for i, seed in enumerate(seeds)
+        }
+        for name in names
+    }
+    before = dict(zip(names[1:], names, strict=False)) if against == "previous" else dict.fromkeys(names[1:], names[0])
+    comparisons = compare(losses, before)
+    summaries = []
+    for i, (name, (label, _, overrides)) in enumerate(arms.items()):
+        finished = [loss for loss in losses[name].values() if loss is not None]
+        summaries.append(
+            ArmSummary(
+                name=name,
+                label=label,
+                overrides=overrides,
+                adjusted={"model.mlp.d_ff": 344} if "gated" in overrides.values() else {},
+                tuned={"train.lr": 2e-3},
+                parameters=1_213_696 - 1300 * i,
+                flops_per_token=7.6e6 - 2e4 * i,
+                kv_bytes_per_token=512 if name == "gqa" else 2048,
+                tokens_per_second=21_300.0 - 400 * i if finished else None,
+                tokens=TOKENS,
+                bits_per_byte=losses[name],
+                mean=float(np.mean(finished)) if finished else None,
+                deviation=float(np.std(finished, ddof=1)) if len(finished) > 1 else None,
+                divergences=sum(loss is None for loss in losses[name].values()),
+                comparison=comparisons.get(name),
+                curves=[_curve(seed, loss, noise) for seed, loss in losses[name].items()],
+                config={"model": {"vocab_size": 2048, "d_model": 128, "n_layers": 4, "norm": {"kind": "layernorm"}}, "train": {"lr": 2e-3}},
+            )
+        )
+    return StudySummary(
+        name="modernisation-ladder" if against == "previous" else "activations",
+        question="Which steps from the Transformer of 2017 to today's block buy what?"
+        if against == "previous"
+        else "Which activation for the MLP, at equal parameters?",
+        claim="Pre-norm makes training stable; rotary positions and gated MLPs lower the loss (Xiong 2020, Su 2021, Shazeer 2020).",
+        answer=answer(summaries, against),
+        warnings=["3 seeds: intervals are wide; smaller differences may exist."] if len(seeds) < 4 else [],
+        against=against,
+        equal="parameters within 1%, by model.mlp.d_ff",
+        seeds=list(seeds),
+        arms=summaries,
+        corpus="python-stdlib: 12.4 MB of Python 3.11's own standard library, 4.1M tokens, 5% of the files held out",
+        environment={"archlab": "0.1.0", "torch": "2.13.0+cpu", "python": "3.11.9", "processor": "x86_64, 2 cores", "dtype": "float32", "threads": 1},
+        seconds=312.4,
+        command="archlab study run modernisation-ladder --out studies/modernisation-ladder",
+        study={"question": "Which steps?", "base": "tiny-transformer", "budget": {"tokens": TOKENS}, "seeds": len(seeds)},
+    )
+
+
+def _curve(seed: int, loss: float | None, noise: np.random.Generator) -> Curve:
+    tokens = [TOKENS * (i + 1) // 20 for i in range(20)]
+    if loss is None:
+        values = [4.4, 4.1, 4.3, 5.2, 7.9]
+    else:
+        values = [loss + 1.3 * ((TOKENS / t) ** 0.35 - 1) + float(noise.normal(0, 0.01)) for t in tokens[:-1]] + [loss]
+    return Curve(seed=seed, tokens=tokens[: len(values)], bits_per_byte=values)

@@ -1,0 +1,162 @@
+"""The command line: what is imported, what is printed, and how errors end."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+import archlab
+from archlab.cli import app
+from archlab.errors import UserError
+
+
+def run_python(code, **kwargs):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import archlab; dir(archlab)",
+        "import archlab; archlab.load_config('tiny-llama')",
+        "from archlab.cli.app import main; main(['--help'])",
+        "from archlab.cli.app import main; main(['cost', 'tiny-llama'])",
+        "from archlab.cli.app import main; main(['cots'])",
+    ],
+)
+def test_torch_stays_out(code):
+    done = run_python(f"{code}; import sys; sys.exit('torch' in sys.modules)")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_package_offers_what_it_says():
+    assert {"load_config", "Decoder", "generate"} <= set(archlab.__all__) <= set(dir(archlab))
+    assert archlab.Decoder.__name__ == "Decoder"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = archlab.nothing
+
+
+@pytest.mark.parametrize(("verb", "target", "summary"), app.VERBS)
+def test_every_verb_exists_and_has_help(verb, target, summary, capsys):
+    module, name = target.split(":")
+    assert getattr(import_module(f"archlab.cli.{module}"), name)
+    assert app.main([verb, "--help"]) == 0
+    assert summary.split()[0] in capsys.readouterr().out
+
+
+def test_version(capsys):
+    assert app.main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == archlab.__version__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["cots", "gpt-2"], "no command 'cots'; did you mean cost? allowed: "),
+        (["cost", "gpt-2", "--contxt", "3"], "Did you mean --context?"),
+        (["cost", "gpt-2", "--batch", "0"], "Must be >= 1"),
+        (["cost"], "CONFIG"),
+        (["list", "preset"], '"presets"'),
+        (["show", "gpt2x"], "did you mean"),
+        (["show", "tiny-llama", "model.norm.knd=x"], "model.norm.knd  unknown; did you mean kind?"),
+        (["cost", "gpt-2", "--context", "4096"], "learned positions end"),
+        (["show", "x" * 300], "File name too long"),
+    ],
+)
+def test_user_errors_end_with_2_and_one_message(arguments, message, capsys):
+    assert app.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (UserError("field: wrong"), 2, "field: wrong"),
+        (OSError(28, "No space left on device", "/out/file"), 2, "/out/file: No space left on device"),
+    ],
+)
+def test_how_a_verb_may_end(error, code, message, monkeypatch, capsys):
+    def raise_it(_):
+        raise error
+
+    monkeypatch.setattr(app, "make_app", lambda: raise_it)
+    assert app.main([]) == code
+    assert capsys.readouterr().err.strip() == message
+
+
+def test_a_bug_is_not_taken_for_a_user_error(monkeypatch):
+    monkeypatch.setattr(app, "make_app", lambda: lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        app.main([])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes as POSIX has them")
+def test_a_reader_that_leaves_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; from archlab.cli.app import main; sys.exit(main(['schema']))"],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def output(capsys, *arguments):
+    assert app.main(arguments) == 0
+    return capsys.readouterr().out
+
+
+def test_list_shows_presets_and_studies(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = output(capsys, "list")
+    assert "llama-3-8b" in text
+    assert "study" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "study" not in output(capsys, "list", "presets").splitlines()[1]
+
+
+def test_show_prints_a_config_that_loads_again(capsys, tmp_path):
+    (tmp_path / "again.yaml").write_text(output(capsys, "show", "gpt-2", "model.norm.kind=rmsnorm"))
+    first = json.loads(output(capsys, "show", "gpt-2", "model.norm.kind=rmsnorm", "--json"))
+    assert json.loads(output(capsys, "show", str(tmp_path / "again.yaml"), "--json")) == first
+    assert first["model"]["norm"]["kind"] == "rmsnorm"
+
+
+def test_show_layers(capsys):
+    pattern = "model.layers={a: {attention.window: 4}, b: {}, pattern: [a, a, b]}"
+    assert "0-1" in output(capsys, "show", "tiny-llama", pattern, "--layers")
+    layers = json.loads(output(capsys, "show", "tiny-llama", pattern, "--layers", "--json"))
+    assert [layer["kind"] for layer in layers] == ["a", "a", "b"] * 2
+
+
+def test_diff(capsys):
+    assert output(capsys, "diff", "llama-7b", "LLaMA7B") == "no difference\n"
+    assert json.loads(output(capsys, "diff", "llama-7b", "llama-2-7b", "--json")) == {
+        "model.max_seq_len": [2048, 4096],
+        "model.norm.eps": [1e-6, 1e-5],
+        "train.seq_len": [2048, 4096],
+    }
+    assert "model.max_seq_len" in output(capsys, "diff", "llama-7b", "llama-2-7b")
+
+
+def test_cost(capsys):
+    text = output(capsys, "cost", "llama-3-8b")
+    assert "8,030,261,248" in text
+    assert "128 KiB" in text
+    found = json.loads(output(capsys, "cost", "llama-3-8b", "--batch", "2", "--context", "100", "--json"))
+    assert found["kv_cache_bytes"] == 2 * 100 * 131_072
+
+
+@pytest.mark.parametrize("kind", ["config", "study"])
+def test_schema(kind, capsys):
+    assert json.loads(output(capsys, "schema", kind))["type"] == "object"

@@ -1,0 +1,53 @@
+"""The hash and the difference see what a config means, not how it is spelled."""
+
+import pytest
+
+from archlab.config.io import config_hash, diff, load_config
+
+DERIVED = (
+    "model.attention.head_dim=32",
+    "model.attention.scale=0.17677669529663687",
+    "model.mlp.bias=false",
+    "train.seq_len=256",
+    "train.micro_batch_tokens=8192",
+    "train.final_lr=0.1",
+    "train.warmup=2%",
+)
+
+
+@pytest.mark.parametrize("override", DERIVED)
+def test_the_hash_ignores_what_is_only_written_out(override):
+    assert config_hash(load_config("tiny-llama", override)) == config_hash(load_config("tiny-llama"))
+
+
+def test_the_hash_ignores_how_layer_kinds_are_written():
+    dotted = load_config("tiny-llama", "model.layers={a: {attention.window: 4}, pattern: [a]}")
+    nested = load_config("tiny-llama", "model.layers={a: {attention: {window: 4}}, pattern: [a]}")
+    assert config_hash(dotted) == config_hash(nested)
+
+
+@pytest.mark.parametrize("override", ["model.attention.window=8", "train.seed=1", "model.norm.eps=1e-6"])
+def test_the_hash_sees_every_change(override):
+    assert config_hash(load_config("tiny-llama", override)) != config_hash(load_config("tiny-llama"))
+
+
+def test_the_hash_of_plain_values_does_not_depend_on_their_order():
+    assert config_hash({"a": 1, "b": [1, 2]}) == config_hash({"b": [1, 2], "a": 1})
+
+
+def test_no_difference_between_spellings():
+    assert diff(load_config("tiny-llama", *DERIVED), load_config("Tiny_Llama")) == {}
+
+
+def test_diff_names_fields_with_both_values_section_by_section():
+    base = load_config("tiny-llama")
+    other = load_config(
+        "tiny-llama", "model.norm.kind=layernorm", "model.layers={a: {mlp.d_ff: 8}, pattern: [a]}"
+    )
+    assert diff(base, other) == {
+        "model.norm.kind": ("rmsnorm", "layernorm"),
+        "model.norm.bias": (None, True),
+        "model.layers.a.mlp.d_ff": (None, 8),
+        "model.layers.pattern": (None, ["a"]),
+    }
+    assert list(diff(base, other))[:2] == ["model.norm.kind", "model.norm.bias"]

@@ -1,0 +1,94 @@
+"""Overrides laid over files: tagged unions switch, typos survive to be reported, nothing is lost silently."""
+
+import pytest
+
+from archlab.config.io import build_config, load_config, overlay, parse_overrides
+from archlab.config.merge import expand, merge
+from archlab.config.schema import Config
+from archlab.errors import UserError
+
+LAYERNORM = {"model": {"norm": {"kind": "layernorm", "eps": 1e-6, "bias": False, "placement": "double"}}}
+
+
+def test_dotted_keys_nest_at_every_depth():
+    assert expand({"a.b": 1, "a": {"c.d": 2}}) == {"a": {"b": 1, "c": {"d": 2}}}
+
+
+def test_a_key_given_both_ways_is_an_error():
+    with pytest.raises(UserError, match=r"a\.b is given twice"):
+        expand({"a": {"b": 1}, "a.b": 2})
+
+
+def test_switching_a_union_drops_only_what_the_new_variant_lacks():
+    merged = overlay(LAYERNORM, {"model.norm.kind": "rmsnorm"}, Config)
+    assert merged["model"]["norm"] == {"kind": "rmsnorm", "eps": 1e-6, "placement": "double"}
+
+
+def test_switching_a_union_keeps_typos_for_the_report():
+    raw = {"model": {"norm": {"kind": "layernorm", "bias": False, "bais": True}}}
+    assert overlay(raw, {"model.norm.kind": "rmsnorm"}, Config)["model"]["norm"] == {
+        "kind": "rmsnorm",
+        "bais": True,
+    }
+
+
+def test_naming_the_same_kind_again_drops_nothing():
+    assert overlay(LAYERNORM, {"model.norm.kind": "layernorm"}, Config) == LAYERNORM
+
+
+def test_a_union_without_its_kind_is_the_default_one():
+    assert merge({}, {"model": {"norm": {"eps": 1e-3}}}, Config) == {
+        "model": {"norm": {"kind": "rmsnorm", "eps": 1e-3}}
+    }
+
+
+@pytest.mark.parametrize("in_file", [True, False])
+def test_the_default_kind_may_be_left_out_in_files_and_overrides(in_file):
+    raw = {"model": {"vocab_size": 256, "d_model": 64, "n_layers": 2, "attention.n_heads": 4}}
+    change = {"model": {"norm": {"eps": 1e-3}}}
+    raw = expand(raw)
+    config = (
+        build_config(overlay(raw, change, Config)) if in_file else build_config(raw, ["model.norm.eps=1e-3"])
+    )
+    assert (config.model.norm.kind, config.model.norm.eps) == ("rmsnorm", 1e-3)
+
+
+def test_switching_the_default_kind_of_a_file_that_does_not_name_it():
+    raw = expand({"model": {"vocab_size": 256, "d_model": 64, "n_layers": 2, "attention.n_heads": 4}})
+    raw["model"]["position"] = {"theta": 5e5, "fraction": 0.5}
+    assert build_config(raw, ["model.position.kind=none"]).model.position.kind == "none"
+
+
+def test_plain_over_a_gated_preset():
+    config = load_config("tiny-llama", "model.mlp.kind=plain", "model.mlp.activation=relu")
+    assert (config.model.mlp.kind, config.model.mlp.activation) == ("plain", "relu")
+
+
+def test_a_single_value_is_not_opened_up():
+    with pytest.raises(UserError, match=r"model\.mlp\.d_ff is 344, a single value"):
+        load_config("tiny-llama", "model.mlp.d_ff.wide=1")
+
+
+def test_override_values_are_yaml_and_the_last_one_holds():
+    assert parse_overrides(["a=1", "a=2", "b.c=1e-3", "d=null", "e=[1, x]", "f=a=b"]) == {
+        "a": 2,
+        "b.c": 1e-3,
+        "d": None,
+        "e": [1, "x"],
+        "f": "a=b",
+    }
+
+
+@pytest.mark.parametrize("text", ["model.norm.kind", "=1", ""])
+def test_an_override_needs_key_and_value(text):
+    with pytest.raises(UserError, match="expected key=value"):
+        parse_overrides([text])
+
+
+def test_counts_and_shares_are_read_as_people_write_them():
+    train = load_config("tiny-llama", "train.tokens=4M", "train.batch_tokens=16384", "train.warmup=10%").train
+    assert (train.tokens, train.batch_tokens, train.warmup) == (4_000_000, 16384, 0.1)
+
+
+def test_one_number_sets_every_dropout():
+    assert set(load_config("tiny-llama", "model.dropout=0.2").model.dropout.model_dump().values()) == {0.2}

@@ -1,0 +1,170 @@
+"""All mistakes are reported at once, each at its path: what was found, what is allowed, the nearest name."""
+
+import pytest
+
+from archlab.config.io import build_config, load_config, validate
+from archlab.config.rules import CONFIG_RULES, LAYER_RULES
+from archlab.config.study_schema import StudyConfig
+from archlab.errors import UserError
+
+
+def problems(*overrides: str, base: str = "tiny-llama") -> dict[str, str]:
+    """Path -> message."""
+    with pytest.raises(UserError) as caught:
+        load_config(base, *overrides)
+    head, *lines = str(caught.value).splitlines()
+    assert head.startswith(f"{len(lines)} problem")
+    return dict(line.strip().split("  ", 1) for line in lines)
+
+
+def test_five_errors_of_five_kinds_in_one_file(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        """
+model:
+  vocab_size: 256
+  d_model: 128
+  norm: {knd: rmsnorm}
+  attention: {n_heads: 4, n_kv_heads: 3}
+  mlp: {activation: swishh}
+train: {lr: fast}
+"""
+    )
+    with pytest.raises(UserError) as caught:
+        load_config(file)
+    lines = [line.split(maxsplit=1) for line in str(caught.value).splitlines()]
+    assert lines[0] == ["5", f"problems in {file}"]
+    assert {path: message.strip() for path, message in lines[1:]} == {
+        "model.n_layers": "missing; it has no default",
+        "model.norm.knd": "unknown; did you mean kind? allowed: kind, eps, placement",
+        "model.attention.n_kv_heads": "3 does not divide n_heads = 4; allowed: 1, 2, 4",
+        "model.mlp.activation": "'swishh'; did you mean silu (swish)? allowed: relu, gelu, gelu_tanh, silu, "
+        "elu, selu, relu_squared, sigmoid, softplus, identity",
+        "train.lr": "'fast'; allowed: a number",
+    }
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "message"),
+    [
+        (
+            "model.norm.kind=laynorm",
+            "model.norm.kind",
+            "did you mean layernorm? allowed: layernorm, rmsnorm, none",
+        ),
+        ("model.norm=rmsnorm", "model.norm", "'rmsnorm'; allowed: keys and values"),
+        ("model.norm=null", "model.norm", "null; allowed: keys and values"),
+        ("model.norm.bias=true", "model.norm.bias", "unknown; allowed: kind, eps, placement"),
+        ("model.embedding.scale=sqrt", "model.embedding.scale", "allowed: a number or sqrt_d_model"),
+        ("model.dropout=2", "model.dropout", "2.0; allowed: less than 1"),
+        ("model.dropout.branch=1", "model.dropout.branch", "1; allowed: less than 1"),
+        ("model.d_model=4.5", "model.d_model", "4.5; allowed: a whole number"),
+        ("model.d_model='128'", "model.d_model", "'128'; allowed: a whole number"),
+        ("model.head.tied=1", "model.head.tied", "1; allowed: true or false"),
+        ("train.lr=.inf", "train.lr", "inf; allowed: a finite number"),
+        ("train.tokens=0", "train.tokens", "0; allowed: at least 1"),
+        ("train.warmup=1.5", "train.warmup", "1.5; allowed: a whole number or less than 1"),
+        ("train.betas=[0.9, 1.0]", "train.betas.1", "1.0; allowed: less than 1"),
+        ("trian.lr=1", "trian", "unknown; did you mean train? allowed: model, train, data"),
+        ("model.layers={a: 3, pattern: [a]}", "model.layers.a", "3; allowed: keys and values"),
+        (
+            "model.layers={a: {mlp.dff: 3}, pattern: [a]}",
+            "model.layers.a.mlp.dff",
+            "unknown; did you mean d_ff? allowed: kind, activation, d_ff, bias",
+        ),
+        (
+            "model.layers={a: {vocab_size: 3}, pattern: [a]}",
+            "model.layers.a",
+            "vocab_size cannot differ per layer; allowed: norm, block, attention, position, mlp, dropout",
+        ),
+        (
+            "model.layers={a: {position.kind: learned}, pattern: [a]}",
+            "model.layers.a.position",
+            "learned is added once, to the embedding",
+        ),
+    ],
+)
+def test_one_mistake_is_one_line(override, path, message):
+    found = problems(override)
+    assert list(found) == [path]
+    assert message in found[path]
+
+
+BROKEN_RULES = {
+    "attention.n_heads": (
+        ["model.attention={n_heads: 3, n_kv_heads: 3}"],
+        "3 does not divide d_model = 128; give head_dim, or one of",
+    ),
+    "attention.n_kv_heads": (
+        ["model.attention.n_kv_heads=3"],
+        "3 does not divide n_heads = 4; allowed: 1, 2, 4",
+    ),
+    "position.fraction": (
+        ["model.position.fraction=0.1"],
+        "is 3 dimensions; RoPE turns pairs: allowed are even",
+    ),
+    "block.parallel": (
+        ["model.block.parallel=shared", "model.norm.placement=post"],
+        "'shared' is about the norm before the branches; placement post has none; allowed: none",
+    ),
+    "model.layers.pattern": (["model.layers={a: {}, pattern: [a, b]}"], "no layer kind b"),
+    "model.layers": (["model.layers={a: {}, b: {}, pattern: [a]}"], "b never comes up in 6 layers"),
+    "train.seq_len": (
+        ["model.position.kind=learned", "train.seq_len=512"],
+        "512 is beyond model.max_seq_len = 256, where learned positions end",
+    ),
+    "train.batch_tokens": (["train.seq_len=100"], "8192 is not a multiple of the sequence length 100"),
+    "train.micro_batch_tokens": (["train.micro_batch_tokens=1000"], "1000 must divide batch_tokens = 8192"),
+    "train.tokens": (["train.tokens=100"], "100 is less than one batch of 8192 tokens"),
+    "train.decay": (["train.decay=0.1"], "only schedule wsd has a decay phase; schedule is cosine"),
+    "train.final_lr": (["train.schedule=constant", "train.final_lr=0.1"], "schedule constant never changes"),
+}
+
+
+@pytest.mark.parametrize("field", [rule.field for rule in (*LAYER_RULES, *CONFIG_RULES)])
+def test_every_rule_can_be_broken_and_says_where_and_how(field):
+    overrides, message = BROKEN_RULES[field]
+    found = problems(*overrides)
+    path = field if field.startswith(("model.", "train.")) else f"model.{field}"
+    assert list(found) == [path]
+    assert message in found[path]
+
+
+def test_separate_parallel_norms_need_a_norm():
+    found = problems("model.norm.kind=none", "model.block.parallel=separate")
+    assert found == {
+        "model.block.parallel": "'separate' has no second norm to be separate; allowed: none, shared"
+    }
+
+
+def test_a_rule_broken_by_one_layer_kind_names_that_kind():
+    found = problems("model.layers={a: {}, b: {attention.n_kv_heads: 3}, pattern: [a, b]}")
+    assert list(found) == ["model.layers.b.attention.n_kv_heads"]
+
+
+def test_a_rule_broken_everywhere_is_reported_once():
+    found = problems(
+        "model.attention.n_kv_heads=3", "model.layers={a: {}, b: {mlp.d_ff: 8}, pattern: [a, b]}"
+    )
+    assert list(found) == ["model.attention.n_kv_heads"]
+
+
+def test_a_rule_that_reads_a_wrong_field_is_silent():
+    assert list(problems("model.attention.n_heads=x", "model.attention.n_kv_heads=3")) == [
+        "model.attention.n_heads"
+    ]
+
+
+@pytest.mark.parametrize("raw", [{}, {"model": None}, {"model": []}, {"train": {"betas": [1, 2, 3]}}])
+def test_hardly_anything_is_still_answered_with_a_user_error(raw):
+    with pytest.raises(UserError, match="problem"):
+        build_config(raw)
+
+
+def test_studies_are_checked_the_same_way():
+    raw = {"question": "?", "base": "tiny-llama", "arms": {"a": {}}, "budget": {"tokens": "1M", "flops": 1e9}}
+    with pytest.raises(UserError, match=r"model\.mlp\.d_ff, model\.d_model, model\.n_layers") as caught:
+        validate(StudyConfig, raw | {"equal": {"parameters": "1%", "by": "d_f"}, "seeds": 1}, "s.yaml")
+    assert "budget  " in str(caught.value)
+    assert "give either tokens or flops" in str(caught.value)
+    assert "seeds" in str(caught.value)

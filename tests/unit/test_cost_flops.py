@@ -1,0 +1,93 @@
+"""FLOPs: against torch's own counter, and against sums written out by hand."""
+
+import pytest
+
+from archlab.config.io import load_config
+from archlab.config.layers import layer_configs
+from archlab.cost.flops import forward_flops, training_flops
+
+SEQ_LEN = 24
+SHAPES = (
+    ["model.attention={n_heads: 4, n_kv_heads: 4}"],
+    ["model.attention={n_heads: 4, n_kv_heads: 1, head_dim: 48}"],
+    ["model.mlp={kind: plain, activation: relu, d_ff: 100}", "model.head.tied=false"],
+    ["model.attention.window=5"],
+    ["model.layers={a: {attention.window: 3}, b: {mlp.d_ff: 64}, pattern: [a, b]}"],
+)
+
+
+def counted_by_torch(model_config, *, backward):
+    """FLOPs of every matrix product of one sequence."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    import archlab
+
+    decoder = archlab.Decoder(model_config, kernel="reference")
+    tokens = torch.zeros((1, SEQ_LEN), dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        loss = decoder(tokens).sum()
+        if backward:
+            loss.backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("overrides", SHAPES)
+def test_forward_is_what_torch_counts_once_squares_are_cut_to_what_is_visible(overrides):
+    model = load_config("tiny-llama", *overrides).model
+    ours = forward_flops(model, SEQ_LEN)
+    assert counted_by_torch(model, backward=False) == round(
+        (ours.total - ours.scores + whole_square(model)) * SEQ_LEN
+    )
+
+
+def whole_square(model):
+    """Scores and values per token as the reference kernel multiplies them: every key, visible or not."""
+    return sum(
+        2 * 2 * a.n_heads * a.head_dim * SEQ_LEN for a in (layer.attention for layer in layer_configs(model))
+    )
+
+
+def test_training_is_three_forward_passes():
+    model = load_config("tiny-llama").model
+    ours = forward_flops(model, SEQ_LEN)
+    assert counted_by_torch(model, backward=True) == round(
+        3 * (ours.total - ours.scores + whole_square(model)) * SEQ_LEN
+    )
+    assert training_flops(model, SEQ_LEN) == 3 * ours.total
+
+
+def test_llama_3_8b_by_hand():
+    found = forward_flops(load_config("llama-3-8b").model, 8192)
+    d, layers, d_ff = 4096, 32, 14336
+    assert found.projections == layers * 2 * (2 * d * d + 2 * d * 1024)
+    assert found.scores == layers * 4 * d * (8192 + 1) / 2
+    assert found.mlp == layers * 2 * 3 * d * d_ff
+    assert found.head == 2 * d * 128256
+
+
+def test_six_times_the_matrix_parameters_when_the_context_is_short():
+    """Kaplan 2020's 6N, with the head's matrix in N and a vanishing context."""
+    from archlab.cost.params import parameters
+
+    model = load_config("llama-3-8b").model
+    counts = parameters(model)
+    matrices = counts.total - counts.embedding - counts.norms
+    assert training_flops(model, 1) == pytest.approx(6 * matrices, rel=1e-4)
+
+
+def test_a_window_costs_what_it_sees():
+    full = forward_flops(load_config("mistral-7b-v0.1", "model.attention.window=null").model, 8192)
+    windowed = forward_flops(load_config("mistral-7b-v0.1").model, 8192)
+    pairs = sum(min(position + 1, 4096) for position in range(8192))
+    assert windowed.scores * 8192 == 32 * 4 * 4096 * pairs
+    assert windowed.scores < full.scores
+    assert (windowed.mlp, windowed.projections, windowed.head) == (full.mlp, full.projections, full.head)
+
+
+def test_the_head_costs_the_same_tied_or_not():
+    tied, untied = (
+        forward_flops(load_config("tiny-llama", f"model.head.tied={t}").model, 8) for t in ("true", "false")
+    )
+    assert tied == untied
+    assert tied.head == 2 * 128 * 2048

@@ -1,0 +1,74 @@
+"""Bytes of caches, weights and training; and the summary that joins all counts."""
+
+import pytest
+
+from archlab.config.io import load_config
+from archlab.cost.memory import kv_bytes_per_token, kv_cache_bytes, training_memory
+from archlab.cost.summary import cost
+from archlab.cost.units import binary, count, si
+from archlab.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("llama-3-8b", 131_072),
+        ("llama-2-7b", 524_288),
+        ("llama-2-70b", 327_680),
+        ("mistral-7b-v0.1", 131_072),
+        ("qwen2.5-7b", 57_344),
+        ("gpt-2", 36_864),
+    ],
+)
+def test_kv_bytes_per_token_in_bf16(name, expected):
+    assert kv_bytes_per_token(load_config(name).model) == expected
+
+
+def test_head_dim_need_not_be_d_model_over_heads():
+    model = load_config("tiny-llama", "model.attention={n_heads: 4, n_kv_heads: 1, head_dim: 80}").model
+    assert kv_bytes_per_token(model) == 6 * 2 * 80 * 2
+    assert kv_bytes_per_token(model, bytes_each=4) == 6 * 2 * 80 * 4
+
+
+@pytest.mark.parametrize(("context", "kept"), [(1, 1), (4096, 4096), (4097, 4096), (32768, 4096)])
+def test_a_window_bounds_the_cache(context, kept):
+    assert kv_cache_bytes(load_config("mistral-7b-v0.1").model, context) == kept * 131_072
+
+
+def test_only_layers_with_a_window_are_bounded():
+    model = load_config(
+        "tiny-llama", "model.layers={a: {attention.window: 16}, b: {}, pattern: [a, a, b]}"
+    ).model
+    per_layer = 2 * 2 * 32 * 2
+    assert kv_cache_bytes(model, 100, batch=3) == 3 * per_layer * (4 * 16 + 2 * 100)
+
+
+def test_training_keeps_sixteen_bytes_per_parameter():
+    plan = training_memory(1000)
+    assert (plan.weights, plan.gradients, plan.optimizer, plan.total) == (4000, 4000, 8000, 16_000)
+
+
+def test_the_summary_joins_the_counts():
+    found = cost(load_config("llama-3-8b"), batch=2, context=1000)
+    assert found.parameters.total == 8_030_261_248
+    assert found.weight_bytes == 2 * 8_030_261_248
+    assert found.kv_cache_bytes == 2 * 1000 * 131_072
+    assert found.training_flops_per_token == 3 * found.forward_flops.total
+    assert found.training_flops == found.training_flops_per_token * 1_000_000
+    assert found.model_dump()["parameters"]["total"] == 8_030_261_248
+
+
+def test_the_context_is_the_training_window_where_none_is_given():
+    assert cost(load_config("mistral-7b-v0.1")).context == 8192
+    assert cost(load_config("tiny-llama")).context == 256
+
+
+def test_learned_positions_end():
+    with pytest.raises(UserError, match="context 2048 is beyond max_seq_len = 1024"):
+        cost(load_config("gpt-2"), context=2048)
+
+
+def test_numbers_for_people():
+    assert [si(n) for n in (0, 7, 999, 999.7, 1234567, 14.5e9)] == ["0", "7", "999", "1k", "1.23M", "14.5G"]
+    assert [binary(n) for n in (100, 131072, 1048575, 3 * 2**29)] == ["100 B", "128 KiB", "1 MiB", "1.5 GiB"]
+    assert count(8_030_261_248) == "8.03B"

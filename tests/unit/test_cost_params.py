@@ -1,0 +1,122 @@
+"""Parameter counts: equal to what the decoder allocates, and to what was published."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from archlab.config.io import build_config, load_config
+from archlab.cost.params import parameters
+from archlab.errors import UserError
+
+PUBLISHED = {
+    "gpt-2": 124_439_808,
+    "gpt-2-xl": 1_557_611_200,
+    "llama-7b": 6_738_415_616,
+    "llama-2-7b": 6_738_415_616,
+    "llama-2-70b": 68_976_648_192,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+    "mistral-7b-v0.1": 7_241_732_096,
+    "qwen2.5-7b": 7_615_616_512,
+}
+"""What `sum(p.numel())` gives for the checkpoints on the Hugging Face hub."""
+
+CHOICES = {
+    "norm": [
+        {"kind": "none"},
+        *({"kind": "layernorm", "bias": b, "placement": p} for b in (True, False) for p in ("pre", "post")),
+        *({"kind": "rmsnorm", "placement": p} for p in ("pre", "post", "double", "output")),
+    ],
+    "block.parallel": ["none", "shared", "separate"],
+    "attention.n_kv_heads": [1, 2, 4],
+    "attention.head_dim": [None, 4, 10],
+    "attention.qkv_bias": [False, True],
+    "attention.out_bias": [False, True],
+    "position.kind": ["none", "sinusoidal", "learned", "rope"],
+    "mlp.kind": ["plain", "gated"],
+    "mlp.bias": [False, True],
+    "mlp.d_ff": [None, 20],
+    "head": [{"tied": t, "bias": b} for t in (True, False) for b in (True, False)],
+    "layers": [
+        None,
+        {
+            "a": {"norm.kind": "none"},
+            "b": {"mlp.d_ff": 12, "attention.n_kv_heads": 1},
+            "pattern": ["a", "b", "b"],
+        },
+    ],
+}
+
+
+def config_of(choices):
+    raw = {"vocab_size": 11, "d_model": 24, "n_layers": 3, "max_seq_len": 16, "attention.n_heads": 4}
+    return build_config({}, [f"model.{key}={yaml(value)}" for key, value in (raw | choices).items()])
+
+
+def yaml(value):
+    return "null" if value is None else str(value).replace("True", "true").replace("False", "false")
+
+
+def assert_equal_to_the_decoder(choices):
+    import archlab
+
+    try:
+        config = config_of(choices)
+    except UserError:  # two choices that exclude each other
+        return False
+    allocated = sum(p.numel() for p in archlab.Decoder(config.model).parameters())
+    assert parameters(config.model).total == allocated, choices
+    return True
+
+
+def test_every_pair_of_choices_counts_what_the_decoder_allocates():
+    tried = 0
+    for (a, values_a), (b, values_b) in itertools.combinations(CHOICES.items(), 2):
+        for value_a, value_b in itertools.product(values_a, values_b):
+            tried += assert_equal_to_the_decoder({a: value_a, b: value_b})
+    assert tried > 400
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.fixed_dictionaries({key: st.sampled_from(values) for key, values in CHOICES.items()}))
+def test_any_combination_counts_what_the_decoder_allocates(choices):
+    assert_equal_to_the_decoder(choices)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_counts(name):
+    assert parameters(load_config(name).model).total == PUBLISHED[name]
+
+
+def test_roles_of_gpt_2_by_hand():
+    found = parameters(load_config("gpt-2").model)
+    d, layers = 768, 12
+    assert found.embedding == 50257 * d
+    assert found.positions == 1024 * d
+    assert found.attention == layers * (4 * d * d + 4 * d)
+    assert found.mlp == layers * (8 * d * d + 5 * d)
+    assert found.norms == (2 * layers + 1) * 2 * d
+    assert found.head == 0
+    assert found.non_embedding == found.total - found.embedding - found.positions
+
+
+@pytest.mark.parametrize(
+    ("placement", "parallel", "norms"),
+    [
+        ("pre", "none", 2 * 6 + 1),
+        ("post", "none", 2 * 6),
+        ("double", "none", 4 * 6 + 1),
+        ("output", "none", 2 * 6 + 1),
+        ("pre", "shared", 6 + 1),
+        ("pre", "separate", 2 * 6 + 1),
+        ("double", "shared", 3 * 6 + 1),
+        ("double", "separate", 4 * 6 + 1),
+    ],
+)
+def test_how_many_norms_a_placement_has(placement, parallel, norms):
+    model = load_config(
+        "tiny-llama", f"model.norm.placement={placement}", f"model.block.parallel={parallel}"
+    ).model
+    assert parameters(model).norms == norms * 128

@@ -1,0 +1,183 @@
+"""Sources to documents, and which of them are held out."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from archlab.data.corpus import Corpus, Document
+from archlab.data.split import divide
+from archlab.errors import UserError
+
+
+def text_of(corpus: Corpus, side: str, held_out: float = 0.2) -> str:
+    return "".join(p.text for p in divide(corpus, held_out).pieces(corpus) if p.side == side)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "texts"
+    (root / "deep").mkdir(parents=True)
+    for i in range(40):
+        (root / ("deep" if i % 2 else ".") / f"{i:02d}.txt").write_text(
+            f"document {i}\n" * 20, encoding="utf-8"
+        )
+    return root
+
+
+def test_stdlib_has_the_library_and_no_tests():
+    names = [d.name for d in Corpus(["python-stdlib"])]
+    assert "ast.py" in names
+    assert "json/decoder.py" in names
+    assert names == sorted(names)
+    assert not [n for n in names if {"test", "tests", "site-packages"} & set(n.split("/"))]
+
+
+def test_a_folder_is_read_recursively_in_order_and_binary_files_are_counted(folder: Path):
+    (folder / "picture.png").write_bytes(b"\x89PNG\0\0")
+    (folder / "latin.txt").write_bytes("é".encode("latin-1"))
+    (folder / ".hidden").write_text("no")
+    corpus = Corpus([str(folder)])
+    names = [d.name for d in corpus]
+    assert names == sorted(names)
+    assert len(names) == 40
+    assert "texts/deep/01.txt" in names
+    assert corpus.skipped == 2
+
+
+def test_names_do_not_depend_on_where_the_folder_lies(folder: Path, tmp_path: Path):
+    before = list(Corpus([str(folder)]))
+    (tmp_path / "elsewhere").mkdir()
+    assert list(Corpus([str(folder.rename(tmp_path / "elsewhere" / "texts"))])) == before
+
+
+def test_glob_and_overlapping_sources_read_each_file_once(folder: Path):
+    by_glob = list(Corpus([f"{folder}/**/*.txt"]))
+    assert len(by_glob) == 40
+    assert list(Corpus([f"{folder}/**/*.txt", str(folder), str(folder / "00.txt")])) == by_glob
+
+
+def test_jsonl_and_parquet(tmp_path: Path):
+    texts = ["one\nline", "é ☃", ""]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": t, "n": 1}) for t in texts) + "\n\n")
+    parquet.write_table(pa.table({"text": texts}), tmp_path / "b.parquet")
+    assert [d.text for d in Corpus([str(tmp_path)])] == texts[:2] * 2
+    assert list(Corpus([str(tmp_path / "a.jsonl")]))[1] == Document("a.jsonl:2", "é ☃")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"text": ', "not valid JSON"),
+        ('{"body": "x"}', "no field 'text'; found body"),
+        ('{"text": 3}', "'text' is int"),
+        ("[1]", "found list"),
+        (r'{"text": "\ud800"}', "surrogate"),
+    ],
+)
+def test_bad_jsonl_names_file_and_line(tmp_path: Path, line: str, says: str):
+    (tmp_path / "a.jsonl").write_text('{"text": "fine"}\n' + line + "\n")
+    with pytest.raises(UserError, match=r"a\.jsonl, line 2") as error:
+        list(Corpus([str(tmp_path)]))
+    assert says in str(error.value)
+
+
+def test_bad_parquet(tmp_path: Path):
+    parquet.write_table(pa.table({"body": ["x"]}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a\.parquet: no column 'text'; found body"):
+        list(Corpus([str(tmp_path)]))
+    (tmp_path / "a.parquet").write_bytes(b"nonsense")
+    with pytest.raises(UserError, match="not a Parquet file"):
+        list(Corpus([str(tmp_path)]))
+
+
+def test_parquet_without_pyarrow_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "a.parquet").write_bytes(b"")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(UserError, match=r"pip install 'archlab\[parquet\]'"):
+        list(Corpus([str(tmp_path)]))
+
+
+def test_bad_sources(tmp_path: Path):
+    (tmp_path / "shakespeare.txt").write_bytes(b"\0\1")
+    with pytest.raises(UserError, match=r"shakespeare\.txt: binary"):
+        list(Corpus([str(tmp_path / "shakespeare.txt")]))
+    with pytest.raises(UserError, match="no text; 1 binary"):
+        divide(Corpus([str(tmp_path)]), 0.1)
+    with pytest.raises(UserError, match=r"did you mean shakespeare\.txt"):
+        list(Corpus([str(tmp_path / "shakespear.txt")]))
+    with pytest.raises(UserError, match="no such file"):
+        list(Corpus([str(tmp_path / "*.md")]))
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(UserError, match=r"empty\.txt: no text"):
+        divide(Corpus([str(tmp_path / "empty.txt")]), 0.1)
+    with pytest.raises(UserError, match="no source"):
+        Corpus([""])
+
+
+def test_whole_files_are_held_out_by_their_name(folder: Path):
+    corpus = Corpus([str(folder)])
+    train, held_out = text_of(corpus, "train"), text_of(corpus, "held_out")
+    for i in range(40):
+        text = (folder / ("deep" if i % 2 else ".") / f"{i:02d}.txt").read_text()
+        assert (text in train) != (text in held_out)
+    assert 0.05 < len(held_out) / len(train + held_out) < 0.5
+    (folder / "new.txt").write_text("new\n" * 20)
+    assert set(text_of(corpus, "held_out").split("\n")) >= set(held_out.split("\n"))
+
+
+def test_of_a_single_file_the_tail_is_held_out_from_a_line_on(tmp_path: Path):
+    text = "".join(f"line {i}\n" for i in range(1000))
+    (tmp_path / "one.txt").write_text(text)
+    corpus = Corpus([str(tmp_path / "one.txt")])
+    train, held_out = text_of(corpus, "train"), text_of(corpus, "held_out")
+    assert train + held_out == text
+    assert train.endswith("\n")
+    assert len(held_out) / len(text) == pytest.approx(0.2, abs=0.01)
+
+
+@pytest.mark.parametrize("text", ["ab", "no line ends at all", "\n\n", "a\n" + "b" * 50, "a" * 50 + "\nb"])
+def test_both_sides_of_a_tiny_text_hold_something(tmp_path: Path, text: str):
+    (tmp_path / "one.txt").write_text(text)
+    corpus = Corpus([str(tmp_path / "one.txt")])
+    train, held_out = text_of(corpus, "train"), text_of(corpus, "held_out")
+    assert train
+    assert held_out
+    assert train + held_out == text
+
+
+def test_a_file_longer_than_the_held_out_share_is_trained_on(tmp_path: Path):
+    for i in range(50):
+        (tmp_path / f"{i}.txt").write_text("short\n" * 10)
+    corpus = Corpus([str(tmp_path)])
+    chosen = [p.name for p in divide(corpus, 0.2).pieces(corpus) if p.side == "held_out"]
+    (tmp_path.parent / chosen[0]).write_text("long\n" * 150)
+    assert "long" in text_of(corpus, "train")
+    assert [p.name for p in divide(corpus, 0.2).pieces(corpus) if p.side == "held_out"] == chosen[1:]
+
+
+def test_long_documents_are_cut_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("archlab.data.split.PIECE", 10)
+    (tmp_path / "one.txt").write_text("a\nbb\nccccccccccccccccccccccc\ndd\n\n\ne" * 5)
+    corpus = Corpus([str(tmp_path / "one.txt")])
+    pieces = list(divide(corpus, 0.2).pieces(corpus))
+    assert "".join(p.text for p in pieces) == (tmp_path / "one.txt").read_text()
+    assert max(len(p.text) for p in pieces) <= 10
+    assert [p.opens for p in pieces].count(True) == 2
+
+
+def test_text_that_changes_while_it_is_read_is_noticed(tmp_path: Path):
+    (tmp_path / "one.txt").write_text("before\n" * 9)
+    corpus = Corpus([str(tmp_path / "one.txt")])
+    split = divide(corpus, 0.2)
+    (tmp_path / "one.txt").write_text("behind\n" * 9)
+    with pytest.raises(UserError, match="changed while"):
+        list(split.pieces(corpus))
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_share_of_nothing_or_everything_is_refused(folder: Path, share: float):
+    with pytest.raises(UserError, match=r"data\.held_out"):
+        divide(Corpus([str(folder)]), share)

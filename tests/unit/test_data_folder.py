@@ -1,0 +1,266 @@
+"""Data folders: made whole or not at all, checked on opening, found again in the cache."""
+
+import errno
+import json
+import multiprocessing
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from archlab.config.schema import DataConfig
+from archlab.data import writer
+from archlab.data.prepare import open_data, prepare
+from archlab.data.shards import DataFolder
+from archlab.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "data"
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    (tmp_path / "texts").mkdir()
+    for i in range(60):
+        text = f"é document {i} <|endoftext|>\n" + "".join(
+            f"word{j} again and {j * i}\n" for j in range(9 * (i % 7))
+        )
+        (tmp_path / "texts" / f"{i}.txt").write_text(text, encoding="utf-8")
+    return tmp_path / "texts"
+
+
+def made(texts: Path, out: Path) -> DataFolder:
+    return prepare([str(texts)], out, 300, None, 0.2)
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+def test_every_byte_of_both_sides_is_counted_once(texts: Path, tmp_path: Path):
+    data = made(texts, tmp_path / "out")
+    total = sum(f.stat().st_size for f in texts.iterdir())
+    assert data.manifest.train.bytes + data.manifest.held_out.bytes == total
+    for tokens, info in ((data.train, data.manifest.train), (data.held_out, data.manifest.held_out)):
+        ids = tokens.read(0, len(tokens))
+        assert data.token_bytes[ids].sum() == info.bytes
+        assert (ids == data.manifest.end_of_text).sum() == info.documents
+        assert ids[0] == data.manifest.end_of_text
+    assert data.manifest.train.documents + data.manifest.held_out.documents == 60
+
+
+def test_the_documents_come_back(texts: Path, tmp_path: Path):
+    data = made(texts, tmp_path / "out")
+    found: list[str] = []
+    for tokens in (data.train, data.held_out):
+        ids = tokens.read(0, len(tokens))
+        starts = [*np.flatnonzero(ids == data.manifest.end_of_text), len(ids)]
+        found += [data.tokenizer.decode(ids[a:b].tolist()) for a, b in pairwise(starts)]
+    assert sorted(found) == sorted(f.read_text() for f in texts.iterdir())
+
+
+def test_making_it_twice_gives_the_same_bytes_and_is_already_there(texts: Path, tmp_path: Path):
+    a, b = made(texts, tmp_path / "a"), made(texts, tmp_path / "b")
+    assert everything(a.path) == everything(b.path)
+    stamp = (a.path / "manifest.json").stat().st_mtime_ns
+    assert made(texts, tmp_path / "a").fingerprint == b.fingerprint
+    assert (a.path / "manifest.json").stat().st_mtime_ns == stamp
+
+
+def test_the_fingerprint_follows_the_text_and_not_the_place(texts: Path, tmp_path: Path):
+    before = made(texts, tmp_path / "a").fingerprint
+    (tmp_path / "a").rename(tmp_path / "moved")
+    assert DataFolder.open(tmp_path / "moved").fingerprint == before
+    (texts / "0.txt").write_text("other text")
+    assert made(texts, tmp_path / "b").fingerprint != before
+
+
+def test_shards_are_one_sequence(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    whole = made(texts, tmp_path / "whole")
+    monkeypatch.setattr(writer, "SHARD_TOKENS", 37)
+    data = made(texts, tmp_path / "cut")
+    assert len(data.manifest.train.shards) > 20
+    expected = whole.train.read(0, len(whole.train))
+    assert len(data.train) == len(expected)
+    for start in range(0, len(expected) - 100, 7):
+        np.testing.assert_array_equal(data.train.read(start, start + 100), expected[start : start + 100])
+    for start in range(60):  # both ends on and beside borders
+        np.testing.assert_array_equal(data.train.read(start, 74), expected[start:74])
+
+
+def damage_truncate(folder: Path) -> None:
+    (folder / "train-00000.bin").write_bytes((folder / "train-00000.bin").read_bytes()[:-3])
+
+
+def damage_alter(folder: Path) -> None:
+    data = bytearray((folder / "held_out-00000.bin").read_bytes())
+    data[5] ^= 1
+    (folder / "held_out-00000.bin").write_bytes(data)
+
+
+def damage_lengthen(folder: Path) -> None:
+    (folder / "train-00000.bin").open("ab").write(b"xx")
+
+
+def damage_rename(folder: Path) -> None:
+    (folder / "train-00000.bin").rename(folder / "train-0.bin")
+
+
+def damage_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text((folder / "tokenizer.json").read_text() + " ")
+
+
+def damage_no_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+
+
+def edit(folder: Path, **change: object) -> None:
+    file = folder / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+
+
+def damage_version(folder: Path) -> None:
+    edit(folder, format=99)
+
+
+def damage_field(folder: Path) -> None:
+    edit(folder, vocab_size="many")
+
+
+def damage_vocab(folder: Path) -> None:
+    edit(folder, vocab_size=20)
+
+
+def damage_manifest(folder: Path) -> None:
+    (folder / "manifest.json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (damage_truncate, r"train-00000\.bin: truncated: expected \d+ bytes, found \d+"),
+        (damage_alter, r"held_out-00000\.bin: altered"),
+        (damage_lengthen, r"train-00000\.bin: too long: expected"),
+        (damage_rename, r"train-00000\.bin: missing"),
+        (damage_tokenizer, r"tokenizer\.json: altered"),
+        (damage_no_tokenizer, r"tokenizer\.json: missing"),
+        (damage_version, r"manifest\.json: format version 99; allowed: 1"),
+        (damage_field, r"manifest\.json: vocab_size: "),
+        (damage_vocab, r"manifest\.json: vocab_size: 20; the tokenizer has 300"),
+        (damage_manifest, r"manifest\.json: not valid JSON"),
+    ],
+)
+def test_damage_is_named(texts: Path, tmp_path: Path, damage, says: str):
+    folder = made(texts, tmp_path / "out").path
+    damage(folder)
+    with pytest.raises(UserError, match=says):
+        DataFolder.open(folder)
+
+
+def test_no_data_folder(tmp_path: Path):
+    with pytest.raises(UserError, match=r"manifest\.json: No such file"):
+        DataFolder.open(tmp_path)
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_full_disk_leaves_nothing_behind(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+):
+    monkeypatch.setattr(writer, "SHARD_TOKENS", 50)
+    calls, opened = [0], Path.open
+
+    def full(self: Path, mode: str = "r", *args, **kwargs):
+        if "a" in mode:
+            calls[0] += 1
+            if calls[0] > at:
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(self, mode, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", full)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(UserError, match="out: cannot write: No space left"):
+        made(texts, tmp_path / "out")
+    assert calls[0] > at
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_an_interrupt_leaves_nothing_behind(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer.SideWriter, "finish", interrupt)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(KeyboardInterrupt):
+        made(texts, tmp_path / "out")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_an_output_folder_that_holds_something_else_is_refused(texts: Path, tmp_path: Path):
+    (tmp_path / "out").mkdir()
+    made(texts, tmp_path / "out")  # empty: fine
+    with pytest.raises(UserError, match="already holds other data"):
+        prepare([str(texts)], tmp_path / "out", 310, None, 0.2)
+    with pytest.raises(UserError, match="exists and is no data folder"):
+        made(texts, texts)
+    with pytest.raises(UserError, match="exists and is no data folder"):
+        made(texts, texts / "0.txt")
+    assert len(list(texts.iterdir())) == 60
+
+
+def test_vocab_size_and_tokenizer_exclude_each_other(texts: Path, tmp_path: Path):
+    with pytest.raises(UserError, match="give one"):
+        prepare([str(texts)], tmp_path / "out", 300, tmp_path / "t.json", 0.2)
+
+
+def test_text_is_prepared_once_into_the_cache(texts: Path, cache: Path):
+    config = DataConfig(path=str(texts), held_out=0.2)
+    data = open_data(config, 300)
+    assert data.path.parent == cache
+    assert data.manifest.vocab_size == 300
+    stamp = data.path.stat().st_mtime_ns
+    assert open_data(config, 300).path.stat().st_mtime_ns == stamp
+    assert open_data(config, 310).path != data.path
+    assert open_data(config.model_copy(update={"held_out": 0.3}), 300).path != data.path
+    (texts / "0.txt").write_text("changed")
+    assert open_data(config, 300).path != data.path
+    assert len(list(cache.iterdir())) == 4
+
+
+def test_a_data_folder_is_opened_if_the_model_has_room_for_its_ids(texts: Path, tmp_path: Path):
+    data = made(texts, tmp_path / "out")
+    config = DataConfig(path=str(tmp_path / "out"))
+    assert open_data(config, 300).fingerprint == data.fingerprint
+    assert open_data(config, 512).fingerprint == data.fingerprint
+    with pytest.raises(UserError, match=r"model\.vocab_size: 299; .* allowed: 300 or more"):
+        open_data(config, 299)
+
+
+def prepared_fingerprint(path: str) -> str:
+    return open_data(DataConfig(path=path, held_out=0.2), 300).fingerprint
+
+
+def test_processes_that_prepare_the_same_text_at_once_agree(texts: Path, cache: Path):
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        found = pool.map(prepared_fingerprint, [str(texts)] * 3, chunksize=1)
+    assert len(set(found)) == 1
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_the_loser_of_a_race_uses_the_winners_folder(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    winner = made(texts, tmp_path / "winner")
+    finish = writer.SideWriter.finish
+
+    def late(self: writer.SideWriter):
+        if winner.path.exists():
+            winner.path.rename(tmp_path / "out")
+        return finish(self)
+
+    monkeypatch.setattr(writer.SideWriter, "finish", late)
+    assert made(texts, tmp_path / "out").fingerprint == winner.fingerprint
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "texts"]

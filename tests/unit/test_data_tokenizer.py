@@ -1,0 +1,108 @@
+"""Byte-level BPE: nothing is lost, every byte is counted."""
+
+import ast
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+from archlab.data import tokenizer as bpe
+from archlab.errors import UserError
+
+TEXT = [Path(ast.__file__).read_text(), "The cat sat on the mat; it's 1234 o'clock.\r\n" * 20]
+TOKENIZER = bpe.train(TEXT, 320)
+
+
+@given(st.text() | st.text(alphabet=" \n\r\tab'é☃<|>") | st.just("a<|endoftext|>b"))
+def test_any_text_comes_back_and_every_byte_is_counted(text: str):
+    [ids] = bpe.encode(TOKENIZER, [text])
+    assert bpe.decode(TOKENIZER, ids) == text
+    assert bpe.token_bytes(TOKENIZER)[ids].sum() == len(text.encode())
+    assert bpe.end_of_text(TOKENIZER) not in ids
+
+
+def test_every_byte_has_a_token_and_the_end_of_text_is_id_0():
+    counts = bpe.token_bytes(TOKENIZER)
+    assert bpe.vocab_size(TOKENIZER) == len(counts) == 320
+    assert (counts[0], counts.dtype) == (0, np.int32)
+    assert (counts == 1).sum() == 256
+    assert counts[1:].min() == 1
+    assert bpe.end_of_text(TOKENIZER) == 0
+
+
+def test_it_learns_and_learns_the_same_again():
+    assert len(bpe.encode(TOKENIZER, TEXT)[0]) < len(TEXT[0]) * 0.6
+    assert bpe.train(iter(TEXT), 320).to_str() == TOKENIZER.to_str()
+
+
+def test_saved_and_loaded_it_encodes_the_same(tmp_path: Path):
+    (tmp_path / "tokenizer.json").write_text(TOKENIZER.to_str())
+    loaded = bpe.load(tmp_path / "tokenizer.json")
+    texts = [*TEXT, "a<|endoftext|>b"]
+    for a, b in zip(bpe.encode(TOKENIZER, texts), bpe.encode(loaded, texts), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_vocabulary_smaller_than_the_bytes_is_refused():
+    with pytest.raises(UserError, match="256; allowed: from 257"):
+        bpe.train(TEXT, 256)
+
+
+def refusal(tmp_path: Path, change: dict) -> str:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(TOKENIZER.to_str()) | change))
+    with pytest.raises(UserError, match=r"tokenizer\.json") as error:
+        bpe.load(path)
+    return str(error.value)
+
+
+def test_tokenizers_that_are_not_byte_level_are_refused(tmp_path: Path):
+    whole = json.loads(TOKENIZER.to_str())
+    assert "pre_tokenizer is not byte-level" in refusal(tmp_path, {"pre_tokenizer": {"type": "Whitespace"}})
+    assert "decoder is not byte-level" in refusal(tmp_path, {"decoder": None})
+    vocab = {t: i for t, i in whole["model"]["vocab"].items() if t != "a"}
+    model = whole["model"] | {"vocab": vocab, "merges": []}
+    assert "1 of the 256 bytes have no token" in refusal(tmp_path, {"model": model})
+    vocab = {t: i for t, i in whole["model"]["vocab"].items() if t != bpe.END_OF_TEXT}
+    model = whole["model"] | {"vocab": vocab}
+    assert "no end-of-text token" in refusal(tmp_path, {"model": model, "added_tokens": []})
+    words = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    (tmp_path / "words.json").write_text(words.to_str())
+    with pytest.raises(UserError, match="bits per byte could not be exact"):
+        bpe.load(tmp_path / "words.json")
+    (tmp_path / "words.json").write_text("{}")
+    with pytest.raises(UserError, match=r"words\.json: not a tokenizer\.json"):
+        bpe.load(tmp_path / "words.json")
+
+
+def test_special_tokens_count_nothing_and_added_words_count_their_bytes():
+    tokenizer = Tokenizer.from_str(TOKENIZER.to_str())
+    tokenizer.add_tokens(["☃☃"])
+    tokenizer.add_special_tokens(["<|pad|>"])
+    counts = bpe.token_bytes(tokenizer)
+    assert counts[tokenizer.token_to_id("☃☃")] == 6
+    assert counts[tokenizer.token_to_id("<|pad|>")] == 0
+
+
+def normalizing() -> str:
+    tokenizer = Tokenizer.from_str(TOKENIZER.to_str())
+    tokenizer.normalizer = normalizers.NFC()
+    return tokenizer.to_str()
+
+
+def test_a_tokenizer_that_changes_the_text_is_refused_when_it_does(tmp_path: Path):
+    from archlab.data.prepare import prepare
+
+    (tmp_path / "nfc.json").write_text(normalizing())
+    (tmp_path / "plain.txt").write_text("plain text\n" * 50)
+    (tmp_path / "decomposed.txt").write_text("cafe\u0301\n" * 50)
+    made = prepare([str(tmp_path / "plain.txt")], tmp_path / "a", None, tmp_path / "nfc.json", 0.1)
+    assert made.manifest.vocab_size == 320
+    with pytest.raises(UserError, match=r"decomposed\.txt: the tokenizer changes its text"):
+        prepare([str(tmp_path / "decomposed.txt")], tmp_path / "b", None, tmp_path / "nfc.json", 0.1)
+    assert not (tmp_path / "b").exists()
