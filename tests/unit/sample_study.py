@@ -1,4 +1,4 @@
-"""Studies as a runner would leave them, with made-up but likely numbers, for the tests of statistics and report."""
+"""Studies as a runner would leave them, with made-up but likely numbers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -47,7 +47,12 @@ def ladder() -> StudySummary:
 
 def diverging_ladder() -> StudySummary:
     """The same with one seed of RoPE and all seeds of the original lost."""
-    return study(LADDER, seeds=[0, 1, 2], against="previous", diverged={("rope", 1), ("original", 0), ("original", 1), ("original", 2)})
+    return study(
+        LADDER,
+        seeds=[0, 1, 2],
+        against="previous",
+        diverged={("rope", 1), ("original", 0), ("original", 1), ("original", 2)},
+    )
 
 
 def pair() -> StudySummary:
@@ -64,26 +69,45 @@ def many() -> StudySummary:
 def hostile() -> StudySummary:
     """Every text that a user may write, written by someone who wants a script to run."""
     bad = "<b>x</b><script>alert(1)</script>"
-    found = study({bad: (bad, 2.6, {}), "b": ('"quoted" & co', 2.7, {bad: bad})}, seeds=[0, 1], against="base")
+    found = study(
+        {bad: (bad, 2.6, {}), "b": ('"quoted" & co', 2.7, {bad: bad})}, seeds=[0, 1], against="base"
+    )
     return found.model_copy(
-        update={"name": bad, "question": bad, "claim": bad, "answer": bad, "warnings": [bad], "corpus": bad, "command": bad}
+        update={
+            "name": bad,
+            "question": bad,
+            "claim": bad,
+            "answer": bad,
+            "warnings": [bad],
+            "corpus": bad,
+            "command": bad,
+        }
     )
 
 
 def study(
-    arms: Arms, seeds: Sequence[int], against: Literal["base", "previous"], diverged: frozenset[tuple[str, int]] | set[tuple[str, int]] = frozenset()
+    arms: Arms,
+    seeds: Sequence[int],
+    against: Literal["base", "previous"],
+    diverged: frozenset[tuple[str, int]] | set[tuple[str, int]] = frozenset(),
 ) -> StudySummary:
     names = list(arms)
     noise = np.random.default_rng(7)
     shared = noise.normal(0, 0.012, len(seeds))
     losses: dict[str, dict[int, float | None]] = {
         name: {
-            seed: None if (name, seed) in diverged else arms[name][1] + float(shared[i] + noise.normal(0, 0.004))
+            seed: None
+            if (name, seed) in diverged
+            else arms[name][1] + float(shared[i] + noise.normal(0, 0.008))
             for i, seed in enumerate(seeds)
         }
         for name in names
     }
-    before = dict(zip(names[1:], names, strict=False)) if against == "previous" else dict.fromkeys(names[1:], names[0])
+    before = (
+        dict(zip(names[1:], names, strict=False))
+        if against == "previous"
+        else dict.fromkeys(names[1:], names[0])
+    )
     comparisons = compare(losses, before)
     summaries = []
     for i, (name, (label, _, overrides)) in enumerate(arms.items()):
@@ -106,7 +130,15 @@ def study(
                 divergences=sum(loss is None for loss in losses[name].values()),
                 comparison=comparisons.get(name),
                 curves=[_curve(seed, loss, noise) for seed, loss in losses[name].items()],
-                config={"model": {"vocab_size": 2048, "d_model": 128, "n_layers": 4, "norm": {"kind": "layernorm"}}, "train": {"lr": 2e-3}},
+                config={
+                    "model": {
+                        "vocab_size": 2048,
+                        "d_model": 128,
+                        "n_layers": 4,
+                        "norm": {"kind": "layernorm"},
+                    },
+                    "train": {"lr": 2e-3},
+                },
             )
         )
     return StudySummary(
@@ -114,18 +146,30 @@ def study(
         question="Which steps from the Transformer of 2017 to today's block buy what?"
         if against == "previous"
         else "Which activation for the MLP, at equal parameters?",
-        claim="Pre-norm makes training stable; rotary positions and gated MLPs lower the loss (Xiong 2020, Su 2021, Shazeer 2020).",
+        claim="Pre-norm makes training stable (Xiong 2020); gated MLPs lower the loss (Shazeer 2020).",
         answer=answer(summaries, against),
         warnings=["3 seeds: intervals are wide; smaller differences may exist."] if len(seeds) < 4 else [],
         against=against,
         equal="parameters within 1%, by model.mlp.d_ff",
         seeds=list(seeds),
         arms=summaries,
-        corpus="python-stdlib: 12.4 MB of Python 3.11's own standard library, 4.1M tokens, 5% of the files held out",
-        environment={"archlab": "0.1.0", "torch": "2.13.0+cpu", "python": "3.11.9", "processor": "x86_64, 2 cores", "dtype": "float32", "threads": 1},
+        corpus="python-stdlib: 12.4 MB of Python's own library, 4.1M tokens, 5% of the files held out",
+        environment={
+            "archlab": "0.1.0",
+            "torch": "2.13.0+cpu",
+            "python": "3.11.9",
+            "processor": "x86_64, 2 cores",
+            "dtype": "float32",
+            "threads": 1,
+        },
         seconds=312.4,
         command="archlab study run modernisation-ladder --out studies/modernisation-ladder",
-        study={"question": "Which steps?", "base": "tiny-transformer", "budget": {"tokens": TOKENS}, "seeds": len(seeds)},
+        study={
+            "question": "Which steps?",
+            "base": "tiny-transformer",
+            "budget": {"tokens": TOKENS},
+            "seeds": len(seeds),
+        },
     )
 
 
@@ -134,5 +178,7 @@ def _curve(seed: int, loss: float | None, noise: np.random.Generator) -> Curve:
     if loss is None:
         values = [4.4, 4.1, 4.3, 5.2, 7.9]
     else:
-        values = [loss + 1.3 * ((TOKENS / t) ** 0.35 - 1) + float(noise.normal(0, 0.01)) for t in tokens[:-1]] + [loss]
+        values = [
+            loss + 1.3 * ((TOKENS / t) ** 0.35 - 1) + float(noise.normal(0, 0.01)) for t in tokens[:-1]
+        ] + [loss]
     return Curve(seed=seed, tokens=tokens[: len(values)], bits_per_byte=values)

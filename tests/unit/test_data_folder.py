@@ -79,17 +79,26 @@ def test_the_fingerprint_follows_the_text_and_not_the_place(texts: Path, tmp_pat
     assert made(texts, tmp_path / "b").fingerprint != before
 
 
+def test_the_fingerprint_is_of_every_token(tmp_path: Path):
+    found: list[str] = []
+    for place, last in (("a", "1"), ("b", "1"), ("c", "2")):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "one.txt").write_text("the same line\n" * 200 + last)
+        found.append(made(tmp_path / place / "one.txt", tmp_path / f"{place}-out").fingerprint)
+    assert found[0] == found[1] != found[2]
+
+
 def test_shards_are_one_sequence(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     whole = made(texts, tmp_path / "whole")
-    monkeypatch.setattr(writer, "SHARD_TOKENS", 37)
+    monkeypatch.setattr(writer, "SHARD_TOKENS", 211)
     data = made(texts, tmp_path / "cut")
     assert len(data.manifest.train.shards) > 20
     expected = whole.train.read(0, len(whole.train))
     assert len(data.train) == len(expected)
     for start in range(0, len(expected) - 100, 7):
         np.testing.assert_array_equal(data.train.read(start, start + 100), expected[start : start + 100])
-    for start in range(60):  # both ends on and beside borders
-        np.testing.assert_array_equal(data.train.read(start, 74), expected[start:74])
+    for start in range(150, 420):  # both ends on and beside borders
+        np.testing.assert_array_equal(data.train.read(start, 422), expected[start:422])
 
 
 def damage_truncate(folder: Path) -> None:

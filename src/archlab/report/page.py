@@ -41,8 +41,12 @@ def render(summary: StudySummary) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals.update(bits=wording.bits, interval=wording.interval, count=wording.count, p_value=wording.p_value)
-    environment.globals.update(plural=wording.plural, to_yaml=to_yaml, lost=lost, value=_value, duration=_duration)
+    environment.globals.update(
+        bits=wording.bits, interval=wording.interval, count=wording.count, p_value=wording.p_value
+    )
+    environment.globals.update(
+        span=wording.span, to_yaml=to_yaml, lost=lost, value=_value, duration=_duration
+    )
     template = environment.get_template("report.html.jinja")
     return template.render(
         s=summary,
@@ -58,7 +62,11 @@ def render(summary: StudySummary) -> str:
 
 def _specs(summary: StudySummary) -> dict[str, dict[str, Any]]:
     """Chart name -> Vega-Lite."""
-    drawn = {"levels": charts.levels(summary), "differences": charts.differences(summary), "curves": charts.curves(summary)}
+    drawn = {
+        "levels": charts.levels(summary),
+        "differences": charts.differences(summary),
+        "curves": charts.curves(summary),
+    }
     fit = {"autosize": {"type": "fit-x", "contains": "padding"}}
     return {name: {**chart.to_dict(), **fit} for name, chart in drawn.items() if chart is not None}
 
@@ -82,7 +90,11 @@ def _unclosed(code: str) -> Markup:
 
 def _value(value: Any) -> str:
     """A config value as YAML would write it, on one line."""
-    return value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n...\n").strip()
+    return (
+        value
+        if isinstance(value, str)
+        else yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n...\n").strip()
+    )
 
 
 def _duration(seconds: float) -> str:

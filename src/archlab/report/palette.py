@@ -1,4 +1,4 @@
-"""Colours: told apart by color-blind readers (checked pairs of Okabe & Ito 2008, viridis 2015), light and dark."""
+"""Colours for light and dark that color-blind readers tell apart, after Okabe & Ito 2008 and viridis 2015."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -8,7 +8,14 @@ from archlab.study.record import StudySummary, Verdict
 Mode = Literal["light", "dark"]
 MODES: tuple[Mode, ...] = ("light", "dark")
 
-VERDICTS: tuple[Verdict, ...] = ("better", "not distinguishable", "worse", "diverged", "reference diverged", "too few runs")
+VERDICTS: tuple[Verdict, ...] = (
+    "better",
+    "not distinguishable",
+    "worse",
+    "diverged",
+    "reference diverged",
+    "too few runs",
+)
 """In the order of Ink.verdicts."""
 
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
@@ -27,7 +34,7 @@ class Ink(NamedTuple):
     distinct: tuple[str, ...]
     """For up to 8 arms without an order: Okabe & Ito, the pale ones darkened on white."""
     ramp: tuple[str, ...]
-    """For a ladder, or more arms than anyone can tell apart: viridis without the end that the paper swallows."""
+    """For a ladder, or more arms than anyone tells apart: viridis without the end that the paper swallows."""
 
 
 INKS: dict[Mode, Ink] = {
@@ -61,7 +68,7 @@ def arm_colours(summary: StudySummary, mode: Mode) -> list[str]:
 
 
 def vega_config(summary: StudySummary, mode: Mode) -> dict[str, Any]:
-    """The Vega-Lite config that dresses every chart; charts name `category` for arms and `ordinal` for verdicts."""
+    """The Vega-Lite config that dresses every chart; there `category` is for arms, `ordinal` for verdicts."""
     ink = INKS[mode]
     words = {"labelColor": ink.faint, "titleColor": ink.faint, "labelFontSize": 12, "titleFontSize": 12}
     return {
@@ -69,12 +76,24 @@ def vega_config(summary: StudySummary, mode: Mode) -> dict[str, Any]:
         "font": SANS,
         "view": {"stroke": None},
         "range": {"category": arm_colours(summary, mode), "ordinal": list(ink.verdicts)},
-        "axis": {**words, "gridColor": ink.line, "domain": False, "ticks": False, "titleFontWeight": "normal", "labelPadding": 6},
+        "axis": {
+            **words,
+            "gridColor": ink.line,
+            "domain": False,
+            "ticks": False,
+            "titleFontWeight": "normal",
+            "labelPadding": 6,
+        },
         "legend": {**words, "labelColor": ink.text, "symbolStrokeWidth": 3},
-        "title": {"color": ink.text, "subtitleColor": ink.faint, "anchor": "start", "fontSize": 14, "subtitleFontSize": 12},
+        "title": {
+            "color": ink.text,
+            "subtitleColor": ink.faint,
+            "anchor": "start",
+            "fontSize": 14,
+            "subtitleFontSize": 12,
+        },
         "text": {"color": ink.text},
-        "style": {"halo": {"stroke": ink.paper, "strokeWidth": 5, "strokeJoin": "round"}},
-        "rule": {"color": ink.faint},
+        "style": {"ground": {"color": ink.line}, "notch": {"color": ink.faint}},
     }
 
 

@@ -19,12 +19,19 @@ _FONT = "Liberation Sans"
 def picture(summary: StudySummary) -> bytes:
     """Levels beside differences, the learning curves below, under the study's question; light, as a PNG."""
     upper = [charts.levels(summary, _PANEL)]
-    if differences := charts.differences(summary):
+    if differences := charts.differences(summary, _PANEL):
         upper.append(differences)
-    parts: list[alt.HConcatChart | alt.LayerChart] = [alt.hconcat(*upper, spacing=48).resolve_scale(color="independent", shape="independent")]
+    parts: list[alt.HConcatChart | alt.LayerChart] = [
+        alt.hconcat(*upper, spacing=48).resolve_scale(color="independent", shape="independent")
+    ]
     if curves := charts.curves(summary, 2 * _PANEL - 110, legend=True):
         parts.append(curves)
-    title = alt.TitleParams(summary.question, subtitle=textwrap.wrap(summary.answer, 150), fontSize=18, offset=18)
+    title = alt.TitleParams(
+        summary.question, subtitle=textwrap.wrap(summary.answer, 150), fontSize=18, offset=18
+    )
     whole = alt.vconcat(*parts, spacing=36, padding=24, title=title).resolve_scale(color="independent")
-    config = palette.vega_config(summary, "light") | {"background": palette.INKS["light"].paper, "font": _FONT}
+    config = palette.vega_config(summary, "light") | {
+        "background": palette.INKS["light"].paper,
+        "font": _FONT,
+    }
     return vl_convert.vegalite_to_png(whole.to_dict(), config=config, scale=_SCALE)

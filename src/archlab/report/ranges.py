@@ -32,7 +32,7 @@ def padded(low: float, high: float) -> tuple[float, float]:
 
 
 def curve_range(summary: StudySummary) -> tuple[float, float] | None:
-    """Bits per byte from the best end to where most arms are after a fifth of the run; None without curves.
+    """Bits per byte from the best end to where most arms are after a tenth of the run; None without curves.
 
     The very start of training, and an arm that is far off, leave the picture at the top.
     """
@@ -42,7 +42,9 @@ def curve_range(summary: StudySummary) -> tuple[float, float] | None:
             if not curve.bits_per_byte or arm.bits_per_byte.get(curve.seed) is None:
                 continue
             ends.append(curve.bits_per_byte[-1])
-            early += [b for t, b in zip(curve.tokens, curve.bits_per_byte, strict=True) if t >= arm.tokens / 5][:1]
+            early += [
+                b for t, b in zip(curve.tokens, curve.bits_per_byte, strict=True) if t >= arm.tokens / 10
+            ][:1]
     every = [bits for arm in summary.arms for curve in arm.curves for bits in curve.bits_per_byte]
     if not every:
         return None

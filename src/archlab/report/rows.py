@@ -5,7 +5,7 @@ from typing import Any
 
 from archlab.study.record import ArmSummary, Comparison, StudySummary
 from archlab.study.stats import estimate
-from archlab.study.wording import bits, count, interval
+from archlab.study.wording import bits, count, interval, span
 
 Row = dict[str, Any]
 
@@ -13,22 +13,32 @@ Row = dict[str, Any]
 def labels(summary: StudySummary) -> dict[str, str]:
     """Arm -> its label; where two arms share one, their names tell them apart."""
     every = [arm.label for arm in summary.arms]
-    return {arm.name: arm.label if every.count(arm.label) == 1 else f"{arm.label} ({arm.name})" for arm in summary.arms}
+    return {
+        arm.name: arm.label if every.count(arm.label) == 1 else f"{arm.label} ({arm.name})"
+        for arm in summary.arms
+    }
 
 
 def level_rows(summary: StudySummary) -> list[Row]:
-    """Per arm: mean and the 95% interval of the mean."""
-    return [_level(arm, label) for arm, label in zip(summary.arms, labels(summary).values(), strict=True)]
+    """Per arm: mean, the 95% interval of the mean, and the mean of its reference as `origin`."""
+    means = {arm.name: arm.mean for arm in summary.arms}
+    return [
+        _level(arm, label, means[arm.comparison.reference] if arm.comparison else None)
+        for arm, label in zip(summary.arms, labels(summary).values(), strict=True)
+    ]
 
 
-def _level(arm: ArmSummary, label: str) -> Row:
+def _level(arm: ArmSummary, label: str, origin: float | None) -> Row:
     found = estimate([loss for loss in arm.bits_per_byte.values() if loss is not None])
     return {
         "arm": label,
         "value": arm.mean,
+        "origin": origin,
         "low": found.low if found else None,
         "high": found.high if found else None,
-        "text": lost(arm) if arm.mean is None else bits(arm.mean) + (f" · {lost(arm)}" if arm.divergences else ""),
+        "text": lost(arm)
+        if arm.mean is None
+        else bits(arm.mean) + (f" · {lost(arm)}" if arm.divergences else ""),
     }
 
 
@@ -43,20 +53,29 @@ def seed_rows(summary: StudySummary) -> list[Row]:
 
 
 def difference_rows(summary: StudySummary) -> list[Row]:
-    """Per comparison: the difference, its interval and its verdict."""
+    """Per arm: the difference, its interval and its verdict; an arm without a reference has an empty row."""
     named = labels(summary)
-    return [
-        {
-            "arm": f"{named[arm.name]} vs {named[arm.comparison.reference]}",
-            "value": arm.comparison.difference,
-            "low": arm.comparison.low,
-            "high": arm.comparison.high,
-            "verdict": arm.comparison.verdict,
-            "text": _said(arm, arm.comparison),
-        }
+    shown = {
+        arm.name: f"{named[arm.name]} vs {named[arm.comparison.reference]}"
+        if arm.comparison and summary.against == "previous"
+        else named[arm.name]
         for arm in summary.arms
-        if arm.comparison
-    ]
+    }
+    return [_difference(arm, shown[arm.name]) for arm in summary.arms]
+
+
+def _difference(arm: ArmSummary, label: str) -> Row:
+    c = arm.comparison
+    if c is None:
+        return {"arm": label, "value": None, "low": None, "high": None, "verdict": None, "text": "reference"}
+    return {
+        "arm": label,
+        "value": c.difference,
+        "low": c.low,
+        "high": c.high,
+        "verdict": c.verdict,
+        "text": _said(arm, c),
+    }
 
 
 def _said(arm: ArmSummary, comparison: Comparison) -> str:
@@ -74,7 +93,11 @@ def lost(arm: ArmSummary) -> str:
 
 def curve_rows(summary: StudySummary) -> list[Row]:
     """Per arm and training length: mean, lowest and highest over the seeds that finished."""
-    return [row for arm, label in zip(summary.arms, labels(summary).values(), strict=True) for row in _curve(arm, label)]
+    return [
+        row
+        for arm, label in zip(summary.arms, labels(summary).values(), strict=True)
+        for row in _curve(arm, label)
+    ]
 
 
 def _curve(arm: ArmSummary, label: str) -> Iterator[Row]:
@@ -84,14 +107,14 @@ def _curve(arm: ArmSummary, label: str) -> Iterator[Row]:
             for tokens, loss in zip(curve.tokens, curve.bits_per_byte, strict=True):
                 at.setdefault(tokens, []).append(loss)
     for tokens, losses in sorted(at.items()):
-        mean = sum(losses) / len(losses)
+        mean, low, high = sum(losses) / len(losses), min(losses), max(losses)
         yield {
             "arm": label,
             "tokens": tokens,
             "mean": mean,
-            "low": min(losses),
-            "high": max(losses),
-            "text": f"{bits(mean)} at {count(tokens)} tokens, seeds from {bits(min(losses))} to {bits(max(losses))}",
+            "low": low,
+            "high": high,
+            "text": f"{bits(mean)} at {count(tokens)} tokens, seeds {span(bits(low), bits(high))}",
         }
 
 
@@ -122,8 +145,10 @@ def ends(rows: Sequence[Row], near: Sequence[float]) -> list[float]:
 
 
 def pin(rows: Sequence[Row], low: float, high: float) -> None:
-    """Add to each row where it is drawn: `inside`, at the `left` or `right` edge that its value lies beyond, or `nowhere`."""
+    """Add where each row is drawn: `inside`, at the `left` or `right` edge if beyond it, or `nowhere`."""
     for row in rows:
         value = row["value"]
-        row["at"] = "nowhere" if value is None else "left" if value < low else "right" if value > high else "inside"
+        row["at"] = (
+            "nowhere" if value is None else "left" if value < low else "right" if value > high else "inside"
+        )
         row["edge"] = None if value is None else min(max(value, low), high)

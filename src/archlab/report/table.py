@@ -12,7 +12,7 @@ _STYLES: dict[Verdict, str] = {"better": "bold blue", "worse": "bold yellow", "d
 
 def terminal_table(summary: StudySummary) -> Table:
     """Two lines per arm, at most 80 columns wide, legible without colours."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("arm", overflow="fold", max_width=16)
     table.add_column("params", justify="right", no_wrap=True)
     table.add_column("bits/byte\n± sd", justify="right", no_wrap=True)
@@ -29,10 +29,14 @@ def _cells(arm: ArmSummary) -> list[Text]:
     c = arm.comparison
     level = "-" if arm.mean is None else bits(arm.mean)
     spread = "" if arm.deviation is None else f"±{bits(arm.deviation)}"
-    difference = "" if c is None or c.difference is None else f"{bits(c.difference)}\n{interval(c.low, c.high)}"
+    difference = (
+        "" if c is None or c.difference is None else f"{bits(c.difference)}\n{interval(c.low, c.high)}"
+    )
     verdict = "reference" if c is None else c.verdict.replace(" ", "\n")
     if arm.divergences:
-        verdict = f"{verdict if c else 'diverged'}\n{arm.divergences} of {plural(len(arm.bits_per_byte), 'seed')}"
+        verdict = (
+            f"{verdict if c else 'diverged'}\n{arm.divergences} of {plural(len(arm.bits_per_byte), 'seed')}"
+        )
     return [
         Text(count(arm.parameters)),
         Text(f"{level}\n{spread}".strip()),

@@ -1,4 +1,4 @@
-"""A study's verdict in one to three sentences: what was found, what could not be told apart, what went wrong."""
+"""A study's verdict in one to three sentences: what was found, what was not, what went wrong."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -55,7 +55,7 @@ def _seeds(pairs: Sequence[_Pair]) -> str:
 
 
 def _found(pairs: Sequence[_Pair], verdict: Literal["better", "worse"], against: Against) -> str:
-    """`RoPE bought 0.730 bits per byte [0.690, 0.770] and SwiGLU 0.090 [...] (3 paired seeds, each Holm p ≤ 0.01)`."""
+    """`RoPE bought 0.730 bits per byte [...] and SwiGLU 0.090 [...] (3 paired seeds, each Holm p ≤ 0.01)`."""
     found, sign = _with(pairs, verdict), -1 if verdict == "better" else 1
     if not found:
         return ""
@@ -65,7 +65,9 @@ def _found(pairs: Sequence[_Pair], verdict: Literal["better", "worse"], against:
     if len(found) <= _NAMED[against]:
         does = _does(verdict, against, found[0].reference, one=True)
         return f"{_amounts(found, sign, f' {does} ', against)} {proof}"
-    most = sorted(found, key=lambda pair: abs(pair.comparison.difference or 0), reverse=True)[: _NAMED[against]]
+    most = sorted(found, key=lambda pair: abs(pair.comparison.difference or 0), reverse=True)[
+        : _NAMED[against]
+    ]
     whole = f"{len(found)} of {len(pairs)} {'arms' if against == 'base' else 'steps'}"
     does = _does(verdict, against, found[0].reference, one=False)
     joint = " by " if against == "base" else " "
@@ -117,21 +119,27 @@ def _detail(comparison: Comparison) -> str:
     if comparison.low == comparison.high == 0:
         return f"identical results on {plural(comparison.pairs, 'paired seed')}"
     if comparison.smallest_effect is None:
-        return f"difference {bits(comparison.difference or 0)} on every seed, with no scatter to test it against"
-    found = f"this design would have found {bits(comparison.smallest_effect)}"
-    return f"difference {_amount(comparison, 1)} bits per byte over {plural(comparison.pairs, 'paired seed')}; {found}"
+        return (
+            f"difference {bits(comparison.difference or 0)} on every seed, with no scatter to test it against"
+        )
+    found = (
+        f"difference {_amount(comparison, 1)} bits per byte over {plural(comparison.pairs, 'paired seed')}"
+    )
+    return f"{found}; this design would have found {bits(comparison.smallest_effect)}"
 
 
 def _diverged(pairs: Sequence[_Pair]) -> str:
     said = [
-        f"{pair.arm.label} diverged on {pair.arm.divergences} of {plural(len(pair.arm.bits_per_byte), 'seed')}"
-        for pair in _with(pairs, "diverged")
+        f"{arm.label} diverged on {arm.divergences} of {plural(len(arm.bits_per_byte), 'seed')}"
+        for arm, _, _ in _with(pairs, "diverged")
     ]
     return listed(said) if said else ""
 
 
 def _reference_diverged(pairs: Sequence[_Pair]) -> str:
-    said = [f"{p.arm.label} finished where {p.reference} diverged" for p in _with(pairs, "reference diverged")]
+    said = [
+        f"{p.arm.label} finished where {p.reference} diverged" for p in _with(pairs, "reference diverged")
+    ]
     return listed(said) if said else ""
 
 

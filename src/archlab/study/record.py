@@ -18,7 +18,7 @@ class Comparison(Base):
     difference: float | None
     """Mean paired difference; negative is better. null with fewer than one pair."""
     low: float | None
-    """Lower end of the 95% interval of the difference; null with fewer than two pairs, or without any scatter."""
+    """Lower end of the 95% interval of the difference; null with fewer than two pairs or no scatter."""
     high: float | None
     """Upper end."""
     p: float | None
@@ -26,8 +26,8 @@ class Comparison(Base):
     p_holm: float | None
     """After Holm's correction over the study's comparisons."""
     smallest_effect: float | None
-    """The smallest true difference that this design would have found with 80% probability; null like `low`, and for
-    arms that gave identical results."""
+    """The smallest true difference that this design would have found with 80% probability; null where `low`
+    is, and for arms that gave identical results."""
     verdict: Verdict
 
 

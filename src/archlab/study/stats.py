@@ -1,9 +1,9 @@
-"""The statistics of a study: paired differences, their intervals, and a verdict that survives many comparisons.
+"""The statistics of a study: paired differences, their intervals, and verdicts that survive many comparisons.
 
-A study has few seeds, so the primary test is the paired t-test. The usual distribution-free alternatives cannot answer
-here: the sign-flip permutation test of n pairs never gives p below 2 / 2^n (0.25 with 3 seeds, so at least 6 seeds are
-needed for 0.05 and more under a correction), and a bootstrap (BCa too) of 3 differences has 10 distinct resamples and
-intervals far too short. The price is an assumption: differences between seeds scatter roughly normally.
+A study has few seeds, so the primary test is the paired t-test. The usual distribution-free alternatives
+cannot answer here: the sign-flip permutation test of n pairs never gives p below 2 / 2^n (0.25 with 3 seeds;
+it takes 6 to pass 0.05, more under a correction), and a bootstrap (BCa too) of 3 differences has 10 distinct
+resamples and intervals far too short. The price is an assumption: the differences scatter roughly normally.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,14 +23,14 @@ POWER = 0.8
 """With which `smallest_effect` is found."""
 
 _NO_SCATTER = 1e-12
-"""Bits per byte: a thousand times the rounding of 64-bit subtraction, far below what any two trainings share."""
+"""Bits per byte: a thousand times the rounding of 64-bit subtraction, far below any real scatter."""
 
 Losses = Mapping[int, float | None]
 """Seed -> final held-out bits per byte; None where the run diverged."""
 
 
 class Estimate(NamedTuple):
-    """A mean, its 95% interval, the two-sided p-value against zero, and the standard deviation behind them."""
+    """A mean, its 95% interval, the two-sided p-value against zero, and the standard deviation."""
 
     mean: float
     low: float | None
@@ -42,8 +42,8 @@ class Estimate(NamedTuple):
 def compare(losses: Mapping[str, Losses], references: Mapping[str, str]) -> dict[str, Comparison]:
     """Every arm of `references` (arm -> the arm it is compared with) against its reference, paired by seed.
 
-    Holm's correction runs over all of `references`. A comparison that could not be tested still counts as one of them,
-    so that a study does not become more lenient where runs diverged or are missing.
+    Holm's correction runs over all of `references`. A comparison that could not be tested still counts as one
+    of them, so that a study does not become more lenient where runs diverged or are missing.
     """
     differences = {arm: _differences(losses[arm], losses[reference]) for arm, reference in references.items()}
     tests = {arm: estimate(values) for arm, values in differences.items()}
@@ -62,7 +62,9 @@ def compare(losses: Mapping[str, Losses], references: Mapping[str, str]) -> dict
             p=test and test.p,
             p_holm=p_holm,
             smallest_effect=(
-                smallest_effect(test.deviation, pairs, _level(p_values, index)) if test and test.deviation else None
+                smallest_effect(test.deviation, pairs, _level(p_values, index))
+                if test and test.deviation
+                else None
             ),
             verdict=_verdict(losses[arm], losses[reference], test, p_holm),
         )
@@ -72,9 +74,10 @@ def compare(losses: Mapping[str, Losses], references: Mapping[str, str]) -> dict
 def estimate(values: Sequence[float]) -> Estimate | None:
     """The one-sample t estimate of `values` (Student 1908); None with fewer than two.
 
-    Values without any scatter have no t: all zero, as from one config under two names, they are exactly zero
-    (interval [0, 0], p = 1). All equal to something else is no evidence of a noiseless difference but of a metric
-    that hides the noise: no interval, and p of the sign-flip test, 2 / 2^n, which assumes nothing about scatter.
+    Values without any scatter have no t. All zero, as from one config under two names, they are exactly zero:
+    interval [0, 0], p = 1. All equal to something else is no evidence of a noiseless difference but of a
+    metric that hides the noise: no interval, and p of the sign-flip test, 2 / 2^n, which assumes nothing of
+    scatter.
     """
     n = len(values)
     if n < 2:
@@ -83,7 +86,9 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     if deviation > _NO_SCATTER:
         error = deviation / sqrt(n)
         reach = float(stats.t.isf(ALPHA / 2, n - 1)) * error
-        return Estimate(mean, mean - reach, mean + reach, float(2 * stats.t.sf(abs(mean) / error, n - 1)), deviation)
+        return Estimate(
+            mean, mean - reach, mean + reach, float(2 * stats.t.sf(abs(mean) / error, n - 1)), deviation
+        )
     if abs(mean) <= _NO_SCATTER:
         return Estimate(0.0, 0.0, 0.0, 1.0, 0.0)
     return Estimate(mean, None, None, 2.0 ** (1 - n), 0.0)
@@ -112,7 +117,7 @@ def smallest_effect(deviation: float, pairs: int, alpha: float = ALPHA) -> float
 def _noncentrality(pairs: int, alpha: float) -> float:
     """Mean of the t statistic at which its test has power POWER.
 
-    t^2 follows the noncentral F distribution, both tails in one; scipy's noncentral t loses the far tail to nan.
+    t^2 follows the noncentral F distribution, both tails in one; scipy's noncentral t is nan in the far tail.
     """
     freedom = pairs - 1
     critical = float(stats.t.isf(alpha / 2, freedom))

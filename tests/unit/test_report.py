@@ -1,0 +1,230 @@
+"""The report: one file, nothing loaded, everything named, nothing executed that a user wrote."""
+
+import io
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import sample_study
+from rich.console import Console
+
+from archlab.errors import UserError
+from archlab.report import charts
+from archlab.report.page import render, write_report
+from archlab.report.palette import MODES, arm_colours
+from archlab.report.ranges import curve_range, without_far
+from archlab.report.table import terminal_table
+from archlab.study.record import StudySummary
+
+LOADING = {"src", "href", "srcset", "data", "poster", "action", "background"}
+
+
+class Page(HTMLParser):
+    """The tags, the loaded addresses, and the text and data of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+        self.text, self.style = "", ""
+        self.data: dict[str, str] = {}
+        self._in: str | None = None
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loads += [value or "" for name, value in attrs if name in LOADING]
+        named = dict(attrs)
+        self._in = f"json:{named['id']}" if named.get("type") == "application/json" else tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in = None if tag in ("script", "style") else self._in
+
+    def handle_data(self, data: str) -> None:
+        if self._in and self._in.startswith("json:"):
+            self.data[self._in[5:]] = self.data.get(self._in[5:], "") + data
+        elif self._in == "style":
+            self.style += data
+        elif self._in != "script":
+            self.text += data
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.fixture(scope="module", params=["ladder", "diverging_ladder", "pair", "many"])
+def study(request: pytest.FixtureRequest) -> StudySummary:
+    return getattr(sample_study, request.param)()
+
+
+@pytest.fixture(scope="module")
+def page(study: StudySummary) -> Page:
+    return Page(render(study))
+
+
+def test_nothing_is_loaded_from_anywhere(page: Page) -> None:
+    assert page.loads == []
+    assert not {"link", "img", "iframe", "object", "embed", "base"} & set(page.tags)
+    assert "url(" not in page.style
+    assert "@import" not in page.style
+
+
+def test_the_browser_is_told_to_load_nothing() -> None:
+    assert "default-src 'none'" in render(sample_study.pair())
+
+
+def test_what_was_asked_what_came_out_and_how_to_do_it_again(study: StudySummary, page: Page) -> None:
+    text = words(page.text)
+    for said in (study.question, study.answer, study.command, study.corpus, *study.warnings):
+        assert words(said) in text
+    assert text.index(words(study.question)) < text.index(words(study.answer)) < text.index("The numbers")
+
+
+def test_every_arm_with_its_verdict_and_config(study: StudySummary, page: Page) -> None:
+    assert page.tags.count("tr") == 1 + len(study.arms)
+    assert page.tags.count("details") == 1 + len(study.arms)
+    for arm in study.arms:
+        assert arm.label in page.text
+        assert not arm.comparison or arm.comparison.verdict in page.text
+        assert all(f"{key}:" in page.text for key in arm.overrides)
+
+
+def test_divergences_are_said_in_page_and_table() -> None:
+    study = sample_study.diverging_ladder()
+    text = words(Page(render(study)).text)
+    assert "diverged on 1 of 3 seeds" in text
+    assert "diverged on 3 of 3 seeds" in text
+    assert "reference diverged" in text
+    assert "none finished" in text
+    assert "1 of 3 seeds" in plain(study)
+
+
+def test_what_a_user_wrote_is_never_markup() -> None:
+    html = render(sample_study.hostile())
+    calm, page = Page(render(sample_study.pair())), Page(html)
+    assert "<b>x</b>" not in html
+    assert "alert(1)</script>" not in html
+    assert page.tags.count("script") == calm.tags.count("script")
+    assert page.text.count("<b>x</b><script>alert(1)</script>") > 5
+    assert "<b>x</b>" in json.dumps(json.loads(page.data["specs"])), "the charts still have the name as it is"
+
+
+def test_both_modes_give_every_arm_its_own_colour(study: StudySummary, page: Page) -> None:
+    themes = json.loads(page.data["themes"])
+    for mode in MODES:
+        assert themes[mode]["range"]["category"] == arm_colours(study, mode)
+        assert len(set(arm_colours(study, mode))) == len(study.arms)
+    assert "prefers-color-scheme: dark" in page.style
+
+
+def test_report_is_two_whole_files_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "study"
+    path = write_report(sample_study.pair(), folder)
+    assert path == folder / "report.html"
+    assert sorted(file.name for file in folder.iterdir()) == ["report.html", "report.png"]
+    assert "vegaEmbed" in path.read_text(encoding="utf-8")
+    assert len(path.read_bytes()) < 1.5e6
+    png = (folder / "report.png").read_bytes()
+    width, height = int.from_bytes(png[16:20]), int.from_bytes(png[20:24])
+    assert (png[:8], png[12:16], png[-8:-4]) == (b"\x89PNG\r\n\x1a\n", b"IHDR", b"IEND")
+    assert width > 1500
+    assert height > 800
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("archlab.report.page.picture", lambda _: b"")
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match=r"report\.png: cannot be written"):
+        write_report(sample_study.pair(), tmp_path / "file")
+
+
+def test_a_failed_write_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("archlab.report.page.picture", lambda _: b"new")
+    (tmp_path / "report.png").write_bytes(b"old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(UserError, match="No space left"):
+        write_report(sample_study.pair(), tmp_path)
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("report.png", b"old")]
+
+
+# --- terminal -----------------------------------------------------------------------------------------
+
+
+def plain(study: StudySummary, width: int = 80) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None).print(terminal_table(study))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_terminal_table_fits_80_columns(study: StudySummary, width: int) -> None:
+    text = plain(study, width)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    assert "…" not in text, "nothing is cut off"
+    for arm in study.arms:
+        assert arm.label.split()[0] in text
+        assert arm.mean is None or f"{arm.mean:.3f}" in text
+
+
+def test_terminal_table_takes_names_literally() -> None:
+    study = sample_study.study({"a": ("[red]a", 2.6, {}), "b": ("[/]b", 2.7, {})}, [0, 1], "base")
+    assert "[red]a" in plain(study)
+
+
+# --- pictures -----------------------------------------------------------------------------------------
+
+
+def test_an_arm_far_off_does_not_squash_the_rest() -> None:
+    study = sample_study.many()
+    low, high = curve_range(study) or (0, 0)
+    assert 2.5 < low < 2.7
+    assert high < 5, "the arm that ends at 7.9 leaves the picture"
+    rows = charts.levels(study).to_dict()["datasets"].values()
+    far = [row for data in rows for row in data if row.get("at") == "right"]
+    assert {row["arm"] for row in far} == {"Identity: a linear MLP, to show what it is for"}
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        ([4.61, 3.42, 3.42, 3.39, 2.69, 2.60, 2.61], 7),
+        ([12.0, 3.42, 3.42, 3.39, 2.69, 2.60, 2.61], 6),
+        ([2.60, 2.61], 2),
+        ([2.60, 2.61, 9.0], 3),
+        ([2.6, 2.6, 2.6, 2.6, 9.0], 5),
+        ([], 0),
+    ],
+)
+def test_only_few_and_only_clear_exceptions_are_set_apart(values: list[float], kept: int) -> None:
+    assert len(without_far(values)) == kept
+
+
+def test_differences_need_something_to_differ_from() -> None:
+    study = sample_study.study({"only": ("only", 2.6, {})}, [0, 1], "base")
+    assert charts.differences(study) is None
+    assert re.search("nothing to compare", render(study))
+
+
+def test_a_study_in_which_all_diverged_still_has_a_report() -> None:
+    arms = {"a": ("a", 2.6, {}), "b": ("b", 2.7, {})}
+    study = sample_study.study(
+        arms, [0, 1], "base", diverged={(arm, seed) for arm in arms for seed in (0, 1)}
+    )
+    assert "diverged on 2 of 2 seeds" in render(study)
+
+
+def test_a_study_without_finished_runs_still_has_a_report() -> None:
+    study = sample_study.pair()
+    empty = {"bits_per_byte": {}, "curves": [], "mean": None, "deviation": None, "tokens_per_second": None}
+    study = study.model_copy(
+        update={"arms": [arm.model_copy(update={**empty, "comparison": None}) for arm in study.arms]}
+    )
+    assert charts.curves(study) is None
+    assert "Learning curves" not in render(study)

@@ -1,0 +1,249 @@
+"""The statistics against scipy's own tests, hand formulas, and simulated studies whose truth is known."""
+
+import math
+
+import numpy as np
+import pytest
+import sample_study
+from scipy import stats
+
+from archlab.study.answer import answer
+from archlab.study.record import Comparison
+from archlab.study.stats import ALPHA, POWER, compare, estimate, holm, smallest_effect
+
+BASE = {0: 2.70, 1: 2.72, 2: 2.69, 3: 2.71, 4: 2.73}
+ARM = {0: 2.66, 1: 2.69, 2: 2.66, 3: 2.66, 4: 2.70}
+
+
+def one(arm: dict[int, float | None], base: dict[int, float | None]) -> Comparison:
+    return compare({"base": base, "arm": arm}, {"arm": "base"})["arm"]
+
+
+# --- against independent computations -----------------------------------------------------------------
+
+
+def test_paired_t_test_is_scipys() -> None:
+    found = one({**ARM}, {**BASE})
+    expected = stats.ttest_rel(list(ARM.values()), list(BASE.values()))
+    low, high = expected.confidence_interval(0.95)
+    assert found.p == pytest.approx(expected.pvalue, rel=1e-9)
+    assert (found.low, found.high) == pytest.approx((low, high), rel=1e-9)
+    assert found.difference == pytest.approx(np.mean(list(ARM.values())) - np.mean(list(BASE.values())))
+    assert (found.pairs, found.verdict) == (5, "better")
+
+
+def test_pairs_are_made_by_seed_not_by_order() -> None:
+    shuffled: dict[int, float | None] = {seed: ARM[seed] for seed in (4, 2, 0, 1, 3)}
+    assert one(shuffled, {**BASE}) == one({**ARM}, {**BASE})
+
+
+def test_only_common_seeds_count() -> None:
+    found = one({**ARM, 9: 1.0}, {**BASE, 8: 9.0})
+    assert found == one({**ARM}, {**BASE})
+
+
+def test_holm_is_the_hand_formula() -> None:
+    p = [0.01, 0.04, 0.03, 0.005]
+    assert holm(p) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_holm_runs_over_every_comparison_of_the_study() -> None:
+    losses: dict[str, dict[int, float | None]] = {
+        "base": {**BASE},
+        "arm": {**ARM},
+        "gone": dict.fromkeys(BASE),
+    }
+    found = compare(losses, {"arm": "base", "gone": "base"})
+    assert found["arm"].p is not None
+    assert found["arm"].p_holm == pytest.approx(2 * found["arm"].p), (
+        "a comparison that could not be tested still counts"
+    )
+
+
+# --- what is no ordinary sample -----------------------------------------------------------------------
+
+
+def test_one_config_under_two_names() -> None:
+    found = one({**BASE}, {**BASE})
+    assert (found.difference, found.low, found.high, found.p, found.p_holm) == (0, 0, 0, 1, 1)
+    assert (found.verdict, found.smallest_effect) == ("not distinguishable", None)
+
+
+@pytest.mark.parametrize(("seeds", "p", "verdict"), [(3, 0.25, "not distinguishable"), (6, 0.03125, "worse")])
+def test_equal_differences_are_judged_by_their_signs_alone(seeds: int, p: float, verdict: str) -> None:
+    base = {seed: 2.0 + 0.1 * seed for seed in range(seeds)}
+    found = one({seed: loss + 0.3 for seed, loss in base.items()}, {**base})
+    assert found.difference == pytest.approx(0.3)
+    assert (found.low, found.high, found.smallest_effect) == (None, None, None)
+    assert (found.p, found.verdict) == (p, verdict)
+
+
+def test_divergence_outweighs_the_seeds_that_survived() -> None:
+    assert one({**ARM, 3: None}, {**BASE}).verdict == "diverged"
+    assert one({**ARM, 3: None}, {**BASE}).pairs == 4
+    assert one({**ARM, 3: None}, {**BASE, 3: None}).verdict == "better", (
+        "both diverged there: the rest decides"
+    )
+    assert one({**ARM}, {**BASE, 3: None}).verdict == "better"
+    assert one(dict.fromkeys(BASE), dict.fromkeys(BASE)).verdict == "diverged"
+    assert one({**ARM}, dict.fromkeys(BASE)).verdict == "reference diverged"
+
+
+def test_too_few_runs() -> None:
+    found = one({0: 2.6}, {**BASE})
+    assert (found.pairs, found.low, found.p, found.p_holm, found.verdict) == (
+        1,
+        None,
+        None,
+        None,
+        "too few runs",
+    )
+    assert found.difference == pytest.approx(-0.1)
+    assert one({}, {**BASE}).difference is None
+
+
+# --- simulated studies --------------------------------------------------------------------------------
+
+
+def within(found: float, nominal: float, trials: int) -> bool:
+    """Four standard errors of a binomial share: a right procedure fails one such test in 16,000."""
+    return abs(found - nominal) < 4 * math.sqrt(nominal * (1 - nominal) / trials)
+
+
+def covered(samples: np.ndarray, truth: float) -> float:
+    found = [estimate(list(sample)) for sample in samples]
+    return float(
+        np.mean([e is not None and e.low is not None and e.low <= truth <= (e.high or 0) for e in found])
+    )
+
+
+def test_interval_covers_the_truth_19_times_in_20() -> None:
+    samples = np.random.default_rng(0).normal(0.7, 0.2, (2000, 3))
+    assert within(covered(samples, 0.7), 0.95, 2000)
+    normal = np.abs(samples.mean(1) - 0.7) < 1.96 * samples.std(1, ddof=1) / math.sqrt(3)
+    assert not within(float(normal.mean()), 0.95, 2000), (
+        "the simulation would see a normal interval's shortness"
+    )
+
+
+def false_verdicts(rng: np.random.Generator, studies: int, arms: int) -> tuple[float, float]:
+    """Shares of null studies with any verdict, with and without Holm; the arms share their base."""
+    with_holm = without = 0
+    for _ in range(studies):
+        seeds = rng.normal(0, 1, 4)
+        losses = {
+            str(arm): dict(enumerate(map(float, 3 + seeds + rng.normal(0, 0.3, 4))))
+            for arm in range(arms + 1)
+        }
+        found = compare(losses, {str(arm): "0" for arm in range(1, arms + 1)}).values()
+        with_holm += any(c.verdict in ("better", "worse") for c in found)
+        without += any(c.p is not None and c.p < ALPHA for c in found)
+    return with_holm / studies, without / studies
+
+
+def test_family_wise_error_under_the_null() -> None:
+    with_holm, without = false_verdicts(np.random.default_rng(1), studies=600, arms=5)
+    limit = ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / 600)
+    assert with_holm < limit, "at most nominal: a shared base makes Holm conservative, never lenient"
+    assert without > limit, "uncorrected, the same studies must show the excess that Holm removes"
+
+
+@pytest.mark.parametrize("pairs", [2, 3, 5])
+def test_smallest_effect_is_found_four_times_in_five(pairs: int) -> None:
+    rng, studies = np.random.default_rng(pairs), 2000
+    truth = smallest_effect(0.01, pairs)
+    samples = rng.normal(truth, 0.01, (studies, pairs))
+    found = np.mean(stats.ttest_1samp(samples, 0, axis=1).pvalue < ALPHA)
+    assert within(float(found), POWER, studies)
+    halved = np.mean(stats.ttest_1samp(samples - truth / 2, 0, axis=1).pvalue < ALPHA)
+    assert not within(float(halved), POWER, studies)
+
+
+def test_smallest_effect_counts_the_correction() -> None:
+    """An arm among five, four of them null: under Holm the stated effect is found in 80% of studies."""
+    rng, studies, hits = np.random.default_rng(5), 600, 0
+    truth = smallest_effect(0.01, 5, ALPHA / 5)
+    base = dict.fromkeys(range(5), 3.0)
+    for _ in range(studies):
+        losses: dict[str, dict[int, float | None]] = {"base": {**base}}
+        for arm in range(5):
+            losses[str(arm)] = dict(
+                enumerate(map(float, rng.normal(3.0 - (truth if arm == 0 else 0), 0.01, 5)))
+            )
+        hits += compare(losses, {str(arm): "base" for arm in range(5)})["0"].verdict == "better"
+    assert within(hits / studies, POWER, studies)
+
+
+def test_the_level_of_the_smallest_effect_relaxes_with_what_others_found() -> None:
+    rng = np.random.default_rng(3)
+    arms: dict[str, dict[int, float | None]] = {
+        "base": {**BASE},
+        "same": {s: x + rng.normal(0, 0.01) for s, x in BASE.items()},
+    }
+    clear: dict[str, dict[int, float | None]] = {
+        "clear": {s: x - 0.5 + rng.normal(0, 0.001) for s, x in BASE.items()}
+    }
+    alone = compare(arms, {"same": "base"})["same"].smallest_effect
+    assert compare({**arms, **clear}, {"same": "base", "clear": "base"})[
+        "same"
+    ].smallest_effect == pytest.approx(alone)
+    unclear: dict[str, dict[int, float | None]] = {
+        "clear": {s: x + rng.normal(0, 0.01) for s, x in BASE.items()}
+    }
+    stricter = compare({**arms, **unclear}, {"same": "base", "clear": "base"})["same"].smallest_effect
+    assert stricter is not None
+    assert alone is not None
+    assert stricter > 1.1 * alone
+
+
+# --- the answer ---------------------------------------------------------------------------------------
+
+
+def test_answer_of_a_ladder() -> None:
+    text = sample_study.ladder().answer
+    assert text.startswith("At 1.21M parameters and 1M tokens, Pre-norm bought 1.1")
+    assert "RoPE 0.7" in text
+    assert "(3 paired seeds, each Holm p ≤ 0.0" in text
+    assert (
+        "are not distinguishable from the steps before them (3 paired seeds; this design would have found 0.0"
+        in text
+    )
+    assert text.count(". ") <= 2, "three sentences at most"
+
+
+def test_answer_says_who_diverged_and_how_often() -> None:
+    text = sample_study.diverging_ladder().answer
+    assert "RoPE diverged on 1 of 3 seeds" in text
+    assert "Pre-norm finished where Post-norm 2017 diverged." in text
+
+
+def test_answer_of_one_comparison() -> None:
+    text = sample_study.pair().answer
+    assert "GEGLU is not distinguishable from SwiGLU (difference 0.00" in text
+    assert "bits per byte over 5 paired seeds; this design would have found 0.0" in text
+
+
+def test_answer_of_many_arms_names_the_best_and_counts_the_rest() -> None:
+    text = sample_study.many().answer
+    assert " of 11 arms beat ReLU" in text
+    assert "most of all SwiGLU" in text
+
+
+def test_answer_of_identical_arms() -> None:
+    study = sample_study.pair()
+    a, b = study.arms
+    twin = b.model_copy(
+        update={"bits_per_byte": a.bits_per_byte, "comparison": one({**a.bits_per_byte}, {**a.bits_per_byte})}
+    )
+    twin = twin.model_copy(
+        update={"comparison": twin.comparison and twin.comparison.model_copy(update={"reference": "a"})}
+    )
+    assert "GEGLU is not distinguishable from SwiGLU (identical results on 5 paired seeds)." in answer(
+        [a, twin], "base"
+    )
+
+
+def test_answer_of_a_single_arm() -> None:
+    assert "nothing to compare" in answer(sample_study.ladder().arms[:1], "base")
