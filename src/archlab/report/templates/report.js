@@ -1,4 +1,3 @@
-"use strict";
 const read = (id) => JSON.parse(document.getElementById(id).textContent);
 const specs = read("specs");
 const themes = read("themes");
