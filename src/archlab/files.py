@@ -19,7 +19,15 @@ def disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.ENOTDIR):
+        if error.errno in (
+            errno.ENOSPC,
+            errno.EDQUOT,
+            errno.EROFS,
+            errno.EACCES,
+            errno.EPERM,
+            errno.EFBIG,
+            errno.ENOTDIR,
+        ):
             raise UserError(f"{path}: cannot write: {error.strerror}") from error
         raise
 
@@ -53,6 +61,15 @@ def folder_atomic(path: Path) -> Iterator[Path]:
             _sync(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """What a kill left half-written in a folder that nobody else is writing to."""
+    for path in folder.glob(f"{TEMPORARY}*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _sync(path: Path) -> None:

@@ -6,6 +6,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from archlab.cli.arguments import AtLeastOne
+from archlab.errors import UserError
 from archlab.infer.load import from_pretrained, load_tokenizer
 from archlab.infer.text import stream_text
 
@@ -18,7 +19,7 @@ def run(
     max_new_tokens: AtLeastOne = 128,
     temperature: Annotated[float, Parameter(validator=Number(gte=0))] = 0.8,
     top_k: AtLeastOne | None = None,
-    seed: int | None = None,
+    seed: Annotated[int, Parameter(validator=Number(gte=0, lt=1 << 63))] | None = None,
 ) -> None:
     """Continue a text, token by token.
 
@@ -37,10 +38,20 @@ def run(
     seed
         Makes the draw repeatable.
     """
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise UserError("--prompt: not valid UTF-8") from None
     model, tokenizer = from_pretrained(folder), load_tokenizer(folder)
     print(prompt, end="", flush=True)
     for piece in stream_text(
-        model, tokenizer, prompt, max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, seed=seed
+        model,
+        tokenizer,
+        prompt,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        seed=seed,
     ):
         print(piece, end="", flush=True)
     print()

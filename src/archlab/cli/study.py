@@ -8,6 +8,7 @@ from rich.console import Console
 from archlab.cli import list as list_verb
 from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.terminal import print_json, print_table
+from archlab.errors import UserError
 from archlab.study.record import StudySummary
 
 app = App(name="study", help="Run a comparison, or read one.")
@@ -26,12 +27,12 @@ def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = 
     workers
         Processes that train side by side. Left out: one per core for small models on a CPU, else one.
     """
-    from archlab.study.design import load_study
+    from archlab.study.design import is_study_folder, load_study
     from archlab.study.progress import Board
     from archlab.study.runner import Study
 
     name, config = load_study(study)
-    folder = out or (Path(study) if Path(study).is_dir() else Path("studies") / name)
+    folder = out or (Path(study) if is_study_folder(Path(study)) else Path("studies") / name)
     with Board() as board:
         summary = Study(name, config, folder, workers).run(board)
     present(summary, folder)
@@ -48,9 +49,11 @@ def report(folder: Path, /, *, json: Flag = False) -> None:
     json
         Print the summary as JSON instead of the table.
     """
-    from archlab.study.design import load_study
+    from archlab.study.design import is_study_folder, load_study
     from archlab.study.runner import Study
 
+    if not is_study_folder(folder):
+        raise UserError(f"{folder}: no study folder (no study.yaml); `archlab study run` makes one")
     name, config = load_study(str(folder))
     summary = Study(name, config, folder).read()
     if json:
@@ -87,7 +90,11 @@ def show(study: str, /) -> None:
     print_table(
         ("arm", "against", "changes"),
         [
-            (arm.name, arm.reference or "", "\n".join(f"{k}: {v}" for k, v in {**arm.overrides, **arm.adjusted}.items()))
+            (
+                arm.name,
+                arm.reference or "",
+                "\n".join(f"{k}: {v}" for k, v in {**arm.overrides, **arm.adjusted}.items()),
+            )
             for arm in designed
         ],
     )

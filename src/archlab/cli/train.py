@@ -22,14 +22,17 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
         The run's folder: config, metrics, checkpoints, summary.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("torchrun: archlab does not train on several processes yet; run it once, without torchrun")
+        raise UserError(
+            "torchrun: archlab does not train on several processes yet; run it once, without torchrun"
+        )
     summary = train(load_config(config, *overrides), out, watcher())
     if summary.status == "diverged":
-        print(f"diverged after {summary.steps} steps: the loss or its gradient is no number any more; see {out}")
+        print(f"diverged after {summary.steps} steps: a loss or gradient is no number any more; see {out}")
         return 1
     print(
         f"{summary.bits_per_byte:.4f} bits per byte of held-out text after {summary.tokens:,} tokens "
-        f"({summary.tokens_per_second:,.0f} tok/s, MFU {summary.mfu:.0%}, {summary.dtype} on {summary.device})"
+        f"({summary.tokens_per_second:,.0f} tok/s, MFU {summary.mfu:.0%}, "
+        f"{summary.dtype} on {summary.device})"
     )
     print(out)
     return 0

@@ -1,5 +1,6 @@
 """How well a model predicts held-out text."""
 
+import math
 from pathlib import Path
 
 from archlab.config.base import Base
@@ -31,17 +32,22 @@ class HeldOutScore(Base):
 
 
 def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOutScore:
-    """Score a run's last checkpoint, or an untrained config, on `tokens` tokens of held-out text (None: all)."""
+    """Score a run's last checkpoint, or an untrained config, on so many held-out tokens (None: all)."""
     config = load_config(source, *overrides)
     device = choose_device(config.train)
     data = open_data(config.data, config.model.vocab_size)
     latest = latest_checkpoint(Path(source) / "checkpoints")
     if latest and (Path(source) / TOKENIZER).read_bytes() != (data.path / TOKENIZER).read_bytes():
-        raise UserError(f"{config.data.path}: has another tokenizer than {source}; make it with --tokenizer {source}/{TOKENIZER}")
+        raise UserError(
+            f"{config.data.path}: has another tokenizer than {source}; "
+            f"make it with --tokenizer {source}/{TOKENIZER}"
+        )
     model = load_model(Path(source), config) if latest else Decoder(config.model, seed=config.train.seed)
     context = config.train.seq_len or config.model.max_seq_len
     windows = held_out_windows(data, context, tokens or len(data.held_out))
     found = evaluate(model.to(device.kind), HeldOut(windows, data.token_bytes), device)
+    if not math.isfinite(found.loss):
+        raise UserError(f"{source}: the model's output is no number: its training went astray")
     return HeldOutScore(
         bits_per_byte=found.bits_per_byte,
         loss=found.loss,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from archlab.config.identity import resolved
+from archlab.config.io import studies
 from archlab.config.study_schema import StudyConfig
 from archlab.cost.flops import training_flops
 from archlab.cost.memory import kv_bytes_per_token
@@ -55,13 +56,17 @@ def summarise(
         corpus=corpus,
         environment=_environment(all_runs.values()),
         seconds=sum(map(_seconds, all_runs.values())),
-        command=f"archlab study run {name}",
+        command=f"archlab study run {name if name in studies() else folder}",
         study=study.model_dump(mode="json", exclude_defaults=True),
     )
 
 
 def _arm(
-    arm: Arm, ended: Mapping[int, RunSummary], runs: Mapping[int, Run], comparison: Comparison | None, folder: Path
+    arm: Arm,
+    ended: Mapping[int, RunSummary],
+    runs: Mapping[int, Run],
+    comparison: Comparison | None,
+    folder: Path,
 ) -> ArmSummary:
     config = arm.config
     scores = [s.bits_per_byte for s in ended.values() if s.bits_per_byte is not None]

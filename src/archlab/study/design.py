@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from archlab.config.check import validate
-from archlab.config.identity import diff
+from archlab.config.identity import diff, flatten
 from archlab.config.io import build_config, overlay, read_config, studies
-from archlab.config.merge import Raw
+from archlab.config.merge import Raw, expand
 from archlab.config.problems import nearest
 from archlab.config.schema import Config
 from archlab.config.study_schema import StudyConfig
@@ -18,6 +18,9 @@ from archlab.config.yaml_text import read_yaml
 from archlab.cost.flops import training_flops
 from archlab.errors import UserError
 from archlab.study.match import matched, quantity
+
+_OURS = {"train.tokens": "budget", "train.seed": "seeds"}
+"""Fields that the study sets itself, and from what."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,9 @@ class Arm:
     def with_values(self, values: Raw) -> "Arm":
         """The same arm with some `train` fields set, as found by tuning."""
         raw = overlay(self.config.model_dump(), values, Config)
-        return replace(self, config=build_config(raw, source=f"arm {self.name}"), tuned={**self.tuned, **values})
+        return replace(
+            self, config=build_config(raw, source=f"arm {self.name}"), tuned={**self.tuned, **values}
+        )
 
     def seeded(self, seed: int) -> Config:
         """The config of one run."""
@@ -52,9 +57,14 @@ def load_study(source: str) -> tuple[str, StudyConfig]:
     return name, validate(StudyConfig, _read(file), str(file))
 
 
+def is_study_folder(path: Path) -> bool:
+    """Whether `archlab study run` made it."""
+    return (path / "study.yaml").is_file()
+
+
 def _find(source: str) -> tuple[str, Path | Traversable]:
     path, known = Path(source), studies()
-    if path.is_dir() and (path / "study.yaml").is_file():
+    if is_study_folder(path):
         return path.resolve().name, path / "study.yaml"
     if path.is_file():
         return path.stem, path
@@ -64,24 +74,28 @@ def _find(source: str) -> tuple[str, Path | Traversable]:
     raise UserError(f"no study {source!r}: neither a file, a study folder, nor one of ours{hint}")
 
 
-def _read(file: Path | Traversable) -> Raw:
-    """A study's raw values, over those of the study it extends; a base that lies beside the file gets its full path."""
+def _read(file: Path | Traversable, below: tuple[Path | Traversable, ...] = ()) -> Raw:
+    """A study's raw values, over those of the study it extends; files beside this one get their full path."""
+    if file in below:
+        raise UserError(f"{file}: extends itself")
     raw = read_yaml(file)
-    beside = file.parent / str(raw.get("base", "")) if isinstance(file, Path) else None
-    if beside is not None and beside.is_file():
-        raw["base"] = str(beside.resolve())
+    for field in ("base", "extends"):
+        beside = file.parent / str(raw.get(field, "")) if isinstance(file, Path) else None
+        if beside is not None and beside.is_file():
+            raw[field] = str(beside.resolve())
     if not isinstance(raw.get("extends"), str):
         return raw
-    return {**_read(_find(raw.pop("extends"))[1]), **raw}
+    return {**_read(_find(raw.pop("extends"))[1], (*below, file)), **raw}
 
 
 def arms(study: StudyConfig) -> list[Arm]:
-    """Every arm, matched; UserError where one cannot be, or differs from its reference in more than it says."""
+    """Every arm, matched: UserError if one cannot be or differs from its reference in more than it says."""
     _check_names(study)
     base = overlay(read_config(study.base), study.set, Config)
     if study.budget.tokens is not None:
         base = overlay(base, {"train.tokens": study.budget.tokens}, Config)
     designed: list[Arm] = []
+    moved: dict[str, set[str]] = {}
     target = 0.0
     raw = base
     for name, overrides in study.arms.items():
@@ -94,7 +108,9 @@ def arms(study: StudyConfig) -> list[Arm]:
         if study.equal and first:
             target = quantity(study.equal)(config)
         elif study.equal:
+            unmatched = config
             config, adjusted = matched(overlay(raw, tuned, Config), study.equal, target, name)
+            moved[name] = set(diff(unmatched, config))
         reference = None if first else designed[-1 if study.against == "previous" else 0]
         arm = Arm(
             name=name,
@@ -106,7 +122,10 @@ def arms(study: StudyConfig) -> list[Arm]:
             reference=reference and reference.name,
         )
         if reference:
-            _check_says_all(arm, reference, study)
+            turned = moved.get(arm.name, set()) | moved.get(reference.name, set())
+            _check_says_all(arm, reference, study, turned)
+        for point in grid(study):
+            arm.with_values(point)
         designed.append(arm)
     return designed
 
@@ -134,16 +153,35 @@ def _check_names(study: StudyConfig) -> None:
         if unknown:
             raise UserError(f"{section}.{unknown[0]}: no such arm; the arms are {', '.join(study.arms)}")
     fields = [*study.tune, *(field for values in study.tuned.values() for field in values)]
-    wrong = next((field for field in fields if not field.startswith("train.") or field == "train.seed"), None)
+    wrong = next((field for field in fields if not field.startswith("train.") or field in _OURS), None)
     if wrong:
-        raise UserError(f"{wrong}: only fields of train (and not the seed) can be tuned, so that arms stay what they say")
+        raise UserError(
+            f"{wrong}: only fields of train (but not {' or '.join(_OURS)}) can be tuned, "
+            "so that arms stay what they say"
+        )
     seeds = study.seed_list
     if len(set(seeds)) < len(seeds):
         raise UserError(f"seeds: {seeds} names a seed twice; a run counts once")
+    _check_fields("set", study.set)
+    for name, overrides in study.arms.items():
+        _check_fields(f"arm {name}", overrides)
+        if "data" in expand(overrides):
+            raise UserError(
+                f"arm {name}: changes data; arms are compared on the same text, so it belongs in `set`"
+            )
 
 
-def _check_says_all(arm: Arm, reference: Arm, study: StudyConfig) -> None:
-    said = {*arm.overrides, *arm.adjusted, *reference.adjusted, *arm.tuned, *reference.tuned, *study.tune}
+def _check_fields(place: str, overrides: Raw) -> None:
+    for field, section in _OURS.items():
+        if field in flatten(expand(overrides)):
+            raise UserError(
+                f"{place}: {field} is decided by the study's {section}, for all arms; leave it out"
+            )
+
+
+def _check_says_all(arm: Arm, reference: Arm, study: StudyConfig, turned: set[str]) -> None:
+    """`turned`: fields that moved when the knob was turned, with all that is derived from it."""
+    said = {*flatten(expand(arm.overrides)), *turned, *arm.tuned, *reference.tuned, *study.tune}
     if study.budget.flops is not None:
         said.add("train.tokens")
     changed = diff(reference.config, arm.config)
@@ -151,11 +189,13 @@ def _check_says_all(arm: Arm, reference: Arm, study: StudyConfig) -> None:
     if silent:
         lines = [f"  {field}: {old} in {reference.name}, {new} here" for field, (old, new) in silent.items()]
         hint = "say so in the arm, or set it in the base for all"
-        raise UserError("\n".join([f"arm {arm.name} differs from {reference.name} in more than it says; {hint}", *lines]))
+        raise UserError(
+            "\n".join([f"arm {arm.name} differs from {reference.name} in more than it says; {hint}", *lines])
+        )
 
 
 def _is_said(field: str, values: tuple[Any, Any], said: Iterable[str]) -> bool:
-    """Named itself or by a section around it, or a key that only one of two kinds has, the kind being named."""
+    """Named itself or by a section around it, or a key that only one kind has, the kind being named."""
     for name in said:
         if field == name or field.startswith(name + "."):
             return True

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from archlab.config.identity import flatten, resolved
-from archlab.config.io import build_config
+from archlab.config.io import build_config, overlay
 from archlab.config.merge import Raw
 from archlab.config.schema import Config
 from archlab.config.study_schema import Equal
@@ -29,8 +29,7 @@ def tolerance(equal: Equal) -> float:
 
 def in_words(equal: Equal) -> str:
     """`parameters within 1%, by model.mlp.d_ff`."""
-    what = "parameters" if equal.parameters is not None else "training FLOPs per token"
-    return f"{what} within {tolerance(equal):.3g}".replace("0.01", "1%") + f", by {equal.by}"
+    return f"{_what(equal)} within {100 * tolerance(equal):.3g}%, by {equal.by}"
 
 
 def matched(raw: Raw, equal: Equal, target: float, arm: str) -> tuple[Config, dict[str, int]]:
@@ -43,36 +42,51 @@ def matched(raw: Raw, equal: Equal, target: float, arm: str) -> tuple[Config, di
     if _off(size(config), target) <= tolerance(equal):
         return config, {}
     now = flatten(resolved(config))[equal.by]
+    nearest = now
     for step in _steps(equal.by, config):
-        value = _nearest(lambda n: size(_with(raw, equal.by, n, arm)), target, step)
-        found = _with(raw, equal.by, value, arm)
-        if _off(size(found), target) <= tolerance(equal):
-            return found, {equal.by: value}
+        value = _nearest(lambda n: size(_unchecked(raw, equal.by, n)), target, step)
+        nearest = min(nearest, value, key=lambda n: _off(size(_unchecked(raw, equal.by, n)), target))
+        if _off(size(_unchecked(raw, equal.by, value)), target) <= tolerance(equal):
+            return build_config(raw, [f"{equal.by}={value}"], f"arm {arm} with {equal.by}={value}"), {
+                equal.by: value
+            }
     raise UserError(
-        f"arm {arm}: {size(config):,.0f} against {target:,.0f}, and no {equal.by} brings it within "
-        f"{tolerance(equal):.1%}; it is {now} now and {value} comes nearest ({size(found):,.0f}); "
+        f"arm {arm}: {size(config):,.0f} {_what(equal)} against {target:,.0f}, and no {equal.by} brings it "
+        f"within {100 * tolerance(equal):.3g}%; it is {now} now and {nearest} comes nearest "
+        f"({size(_unchecked(raw, equal.by, nearest)):,.0f}); "
         "allow more, turn another knob, or leave `equal` out"
     )
 
 
+def _what(equal: Equal) -> str:
+    return "parameters" if equal.parameters is not None else "training FLOPs per token"
+
+
 def _steps(knob: str, config: Config) -> tuple[int, ...]:
     """Granularities to try: round widths first, for they compute faster."""
-    if knob == "model.d_model":
-        return (config.model.attention.n_heads,)
-    return (8, 1) if knob == "model.mlp.d_ff" else (1,)
+    if knob == "model.n_layers":
+        return (1,)
+    if knob == "model.mlp.d_ff" or config.model.attention.head_dim:
+        return (8, 1)
+    heads = config.model.attention.n_heads
+    return (8 * heads, (2 if config.model.position.kind == "rope" else 1) * heads)  # RoPE turns pairs
 
 
 def _nearest(size: Callable[[int], float], target: float, step: int) -> int:
     """The multiple of `step` whose size is nearest to the target; size grows with it."""
-    low, high = 1, LARGEST // step
+    high = 1
+    while high * step < LARGEST and size(high * step) < target:
+        high *= 2
+    low = max(high // 2, 1)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if size(middle * step) <= target else (low, middle)
     return min((low * step, high * step), key=lambda n: _off(size(n), target))
 
 
-def _with(raw: Raw, knob: str, value: int, arm: str) -> Config:
-    return build_config(raw, [f"{knob}={value}"], f"arm {arm} with {knob}={value}")
+def _unchecked(raw: Raw, knob: str, value: int) -> Config:
+    """For counting only: a value on the way need not keep every rule."""
+    return Config.model_validate(overlay(raw, {knob: value}, Config))
 
 
 def _off(size: float, target: float) -> float:

@@ -14,7 +14,11 @@ class Board:
     """Follows one phase of a study after another."""
 
     def __init__(self) -> None:
-        columns = (BarColumn(30), TextColumn("{task.percentage:3.0f}%  {task.description}"), TimeRemainingColumn())
+        columns = (
+            BarColumn(30),
+            TextColumn("{task.percentage:3.0f}%  {task.description}"),
+            TimeRemainingColumn(),
+        )
         console = Console(stderr=True, highlight=False, markup=False)
         self._progress = Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True)
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from itertools import count, islice
 from pathlib import Path
 
 from archlab.config.check import validate
@@ -19,7 +20,7 @@ from archlab.study.pool import SIDE_BY_SIDE_BELOW, Progress, run_all
 from archlab.study.record import StudySummary
 from archlab.study.runs import Run
 from archlab.train.device import choose_device
-from archlab.train.run_folder import RunFolder
+from archlab.train.run_folder import RunFolder, RunSummary
 
 FIRST_TUNING_SEED = 1000
 """Seeds of the tuning runs, apart from the comparison's, so that a lucky seed cannot choose its own judge."""
@@ -34,9 +35,11 @@ class Study:
     def __init__(self, name: str, config: StudyConfig, folder: Path, workers: int | None = None) -> None:
         self.name, self.config, self.folder = name, config, folder
         self.arms = arms(config)
-        self.workers = workers or _workers(self.arms)
-        self.threads = max(1, (os.cpu_count() or 1) // self.workers)
-        self.data: DataFolder = open_data(self.arms[0].config.data, self.arms[0].config.model.vocab_size)
+        cores = os.cpu_count() or 1
+        side_by_side = _small_on_cpu(self.arms)
+        self.workers = workers or (cores if side_by_side else 1)
+        self.threads = 1 if side_by_side else cores
+        self.data = _open_data(self.arms)
 
     def run(self, watch: Watch) -> StudySummary:
         """Everything that has not been run yet, then the summary, which is also written."""
@@ -48,6 +51,11 @@ class Study:
     def read(self) -> StudySummary:
         """The summary of what has been run so far, also written; UserError when tuning is not over."""
         tuned, warnings = self._tune(watch=None)
+        if not any(self._ended(self._run_of(arm, seed)) for arm in tuned for seed in self.config.seed_list):
+            raise UserError(
+                f"{self.folder}: no finished run that this machine and version would make again; "
+                "`archlab study run` makes them"
+            )
         return self._summarise(tuned, warnings)
 
     def _claim(self) -> None:
@@ -63,7 +71,9 @@ class Study:
             if question != self.config.question:
                 raise UserError(f"{self.folder}: holds another study ({question!r}); name another folder")
         elif foreign:
-            raise UserError(f"{self.folder}: holds something else ({foreign[0]}) and no study.yaml; name an empty folder")
+            raise UserError(
+                f"{self.folder}: holds something else ({foreign[0]}) and no study.yaml; name an empty folder"
+            )
         write_atomic(file, to_yaml(self.config.model_dump(mode="json", exclude_defaults=True)))
 
     def _tune(self, watch: Watch | None) -> tuple[list[Arm], list[str]]:
@@ -71,9 +81,12 @@ class Study:
         points = grid(self.config)
         if not points:
             return self.arms, []
-        seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.config.tune_seeds)
+        free = (seed for seed in count(FIRST_TUNING_SEED) if seed not in self.config.seed_list)
+        seeds = list(islice(free, self.config.tune_seeds))
         tries = {
-            arm.name: [[self._run_of(arm.with_values(point), seed, point) for seed in seeds] for point in points]
+            arm.name: [
+                [self._run_of(arm.with_values(point), seed, point) for seed in seeds] for point in points
+            ]
             for arm in self.arms
         }
         if watch:
@@ -84,7 +97,8 @@ class Study:
             best = min(range(len(points)), key=lambda i: scores[i])
             if scores[best] == float("inf"):
                 warnings.append(f"{arm.label}: diverged at every value of the tuning grid; the first is used")
-            warnings += [f"{arm.label}: {w}" for w in self._edges(points[best])]
+            else:
+                warnings += [f"{arm.label}: {w}" for w in self._edges(points[best])]
             tuned.append(arm.with_values(points[best]))
         return tuned, warnings
 
@@ -92,38 +106,57 @@ class Study:
         """Mean bits per byte; infinite when one diverged."""
         scores = []
         for run in runs:
-            summary = RunFolder(run.folder(self.folder)).summary()
+            summary = self._ended(run)
             if summary is None:
                 raise UserError(f"{self.folder}: tuning is not over; `archlab study run` goes on with it")
             scores.append(float("inf") if summary.bits_per_byte is None else summary.bits_per_byte)
         return sum(scores) / len(scores)
 
+    def _ended(self, run: Run) -> RunSummary | None:
+        return RunFolder(run.folder(self.folder)).summary()
+
     def _edges(self, best: Raw) -> list[str]:
+        """Only numbers have an edge."""
         edges = []
         for field, values in self.config.tune.items():
-            if len(values) > 1 and best[field] in (values[0], values[-1]):
-                edges.append(f"{field} = {best[field]} won at the edge of its grid; a wider one may find better")
+            numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+            if numbers and len(values) > 1 and best[field] in (min(values), max(values)):
+                edges.append(
+                    f"{field} = {best[field]} won at the edge of its grid; a wider one may find better"
+                )
         return edges
 
     def _run_of(self, arm: Arm, seed: int, tried: Raw | None = None) -> Run:
         values = "".join(f", {field}={value}" for field, value in (tried or {}).items())
         label = f"{arm.label}{values}, seed {seed}"
-        return Run(label, arm.seeded(seed), self.data.fingerprint, self.threads)
+        return Run(label, arm.seeded(seed), self.data[arm.name].fingerprint, self.threads)
 
     def _run(self, runs: Sequence[Run], watch: Watch) -> None:
-        """Arms that are the same config share their runs."""
-        once = list({run.name: run for run in runs}.values())
-        run_all(once, self.folder, self.workers, watch(once))
+        """Those that have not ended; arms that are the same config share their runs."""
+        once: dict[str, Run] = {}
+        for run in runs:
+            if not self._ended(run):
+                once.setdefault(run.name, run)
+        if once:
+            todo = list(once.values())
+            run_all(todo, self.folder, self.workers, watch(todo))
 
     def _summarise(self, tuned: Sequence[Arm], warnings: Sequence[str]) -> StudySummary:
         runs = {arm.name: {seed: self._run_of(arm, seed) for seed in self.config.seed_list} for arm in tuned}
-        summary = summarise(self.name, self.config, tuned, runs, self.folder, str(self.data), warnings)
+        corpus = "; ".join(dict.fromkeys(map(str, self.data.values())))
+        summary = summarise(self.name, self.config, tuned, runs, self.folder, corpus, warnings)
         write_atomic(self.folder / "summary.json", summary.model_dump_json(indent=2))
         return summary
 
 
-def _workers(designed: Sequence[Arm]) -> int:
-    """One process per core for small models on a CPU, else one at a time with all of it."""
+def _open_data(designed: Sequence[Arm]) -> dict[str, DataFolder]:
+    """Arm -> its tokens; they differ only where the vocabulary does."""
+    wanted = {arm.name: (arm.config.data, arm.config.model.vocab_size) for arm in designed}
+    opened = {key: open_data(*key) for key in dict.fromkeys(wanted.values())}
+    return {name: opened[key] for name, key in wanted.items()}
+
+
+def _small_on_cpu(designed: Sequence[Arm]) -> bool:
+    """Then a one-thread process per core is fastest, else one at a time with all of the machine."""
     on_cpu = choose_device(designed[0].config.train).kind == "cpu"
-    small = all(parameters(arm.config.model).total < SIDE_BY_SIDE_BELOW for arm in designed)
-    return (os.cpu_count() or 1) if on_cpu and small else 1
+    return on_cpu and all(parameters(arm.config.model).total < SIDE_BY_SIDE_BELOW for arm in designed)

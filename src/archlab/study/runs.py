@@ -1,6 +1,7 @@
 """A run of a study: its config, and the name that everything deciding its result gives it."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -9,9 +10,7 @@ import archlab
 from archlab.config.identity import config_hash, resolved
 from archlab.config.schema import Config
 from archlab.train.device import choose_device
-
-_NO_EFFECT = ("eval_every", "checkpoint_every")
-"""Fields of `train` that do not decide how a run ends."""
+from archlab.train.run_folder import NO_EFFECT
 
 
 @dataclass(frozen=True)
@@ -25,14 +24,14 @@ class Run:
     """Fingerprint of the tokens."""
     threads: int
 
-    @property
+    @cached_property
     def name(self) -> str:
         """12 hex digits: runs of the same name have the same result, so it is run once."""
         plain = resolved(self.config)
         device = choose_device(self.config.train)
         decides = {
             "model": plain["model"],
-            "train": {key: value for key, value in plain["train"].items() if key not in _NO_EFFECT},
+            "train": {key: value for key, value in plain["train"].items() if f"train.{key}" not in NO_EFFECT},
             "corpus": self.corpus,
             "threads": self.threads,
             "device": device.name,

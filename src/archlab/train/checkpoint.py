@@ -19,12 +19,14 @@ OPTIMIZER = "optimizer.safetensors"
 
 def save_checkpoint(folder: Path, step: int, model: nn.Module, optimizer: Optimizer | None) -> None:
     """Write `folder/step-N`, then remove older ones. Without the optimiser a run is over."""
-    folder.mkdir(exist_ok=True)
     older = list(_steps(folder).values())
-    with folder_atomic(folder / f"step-{step:08d}") as temporary:
-        save_file({name: p.detach() for name, p in model.named_parameters()}, temporary / WEIGHTS)
-        if optimizer is not None:
-            save_file(_state(model, optimizer), temporary / OPTIMIZER)
+    try:
+        with folder_atomic(folder / f"step-{step:08d}") as temporary:
+            save_file({name: p.detach() for name, p in model.named_parameters()}, temporary / WEIGHTS)
+            if optimizer is not None:
+                save_file(_state(model, optimizer), temporary / OPTIMIZER)
+    except SafetensorError as error:  # how it reports a full disk
+        raise UserError(f"{folder}: cannot write the checkpoint of step {step}: {error}") from None
     for path in older:
         shutil.rmtree(path)
 
@@ -40,9 +42,12 @@ def load_weights(path: Path, model: nn.Module) -> None:
     tensors = _read(path / WEIGHTS)
     parameters = dict(model.named_parameters())
     wrong = sorted(tensors.keys() ^ parameters.keys())
-    wrong += [n for n, p in parameters.items() if n in tensors and tensors[n].shape != p.shape]
+    wrong += [n for n, p in parameters.items() if n in tensors and not _alike(tensors[n], p)]
     if wrong:
-        raise UserError(f"{path / WEIGHTS}: does not fit the config; missing, surplus or mis-shaped: {', '.join(wrong[:8])}")
+        raise UserError(
+            f"{path / WEIGHTS}: does not fit the config; "
+            f"missing, surplus or mis-shaped: {', '.join(wrong[:8])}"
+        )
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[name])
@@ -50,15 +55,30 @@ def load_weights(path: Path, model: nn.Module) -> None:
 
 def load_optimizer(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
     """Fill the optimiser's state from a checkpoint."""
-    tensors = _read(path / OPTIMIZER)
-    for name, parameter in model.named_parameters():
-        state = {key.rpartition("/")[2]: value for key, value in tensors.items() if key.startswith(name + "/")}
-        optimizer.state[parameter] = {k: v if k == "step" else v.to(parameter.device) for k, v in state.items()}
+    states: dict[str, dict[str, Tensor]] = {}
+    for key, value in _read(path / OPTIMIZER).items():
+        name, _, field = key.rpartition("/")
+        states.setdefault(name, {})[field] = value
+    parameters = dict(model.named_parameters())
+    if wrong := sorted(states.keys() ^ parameters.keys()):
+        raise UserError(
+            f"{path / OPTIMIZER}: does not fit the model; missing or surplus: {', '.join(wrong[:8])}"
+        )
+    for name, parameter in parameters.items():
+        optimizer.state[parameter] = {
+            k: v if k == "step" else v.to(parameter.device) for k, v in states[name].items()
+        }
 
 
 def _state(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    return {f"{names[p]}/{key}": value for p, state in optimizer.state.items() for key, value in state.items()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    return {
+        f"{names[p]}/{key}": value for p, state in optimizer.state.items() for key, value in state.items()
+    }
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -71,5 +91,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _steps(folder: Path) -> dict[int, Path]:
-    found = {path: re.fullmatch(r"step-(\d+)", path.name) for path in (folder.iterdir() if folder.is_dir() else ())}
+    found = {
+        path: re.fullmatch(r"step-(\d+)", path.name) for path in (folder.iterdir() if folder.is_dir() else ())
+    }
     return {int(match[1]): path for path, match in found.items() if match}

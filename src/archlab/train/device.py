@@ -2,7 +2,6 @@
 
 import platform
 import time
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +17,7 @@ class Device:
     kind: str
     dtype: torch.dtype
 
-    def autocast(self) -> AbstractContextManager[None]:
+    def autocast(self) -> torch.autocast:
         """Matrix products in `dtype`; weights and sums stay float32."""
         return torch.autocast(self.kind, torch.bfloat16, enabled=self.dtype is torch.bfloat16)
 
@@ -49,7 +48,13 @@ def choose_device(train: TrainConfig) -> Device:
     if kind == "cuda" and not torch.cuda.is_available():
         raise UserError("train.device: cuda, but torch finds no CUDA device here; allowed: auto, cpu")
     native = torch.cuda.is_bf16_supported() if kind == "cuda" else _cpu_multiplies_bfloat16()
-    wanted = "bfloat16" if train.dtype == "auto" and native else "float32" if train.dtype == "auto" else train.dtype
+    wanted = (
+        "bfloat16"
+        if train.dtype == "auto" and native
+        else "float32"
+        if train.dtype == "auto"
+        else train.dtype
+    )
     return Device(kind, getattr(torch, wanted))
 
 

@@ -15,7 +15,7 @@ class Stop:
 
 @contextmanager
 def stoppable() -> Iterator[Stop]:
-    """Turn the first SIGINT or SIGTERM into `stop.asked`; the second acts at once."""
+    """Turn SIGINT and SIGTERM into `stop.asked`; a second Ctrl-C acts at once."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -24,7 +24,8 @@ def stoppable() -> Iterator[Stop]:
 
     def handle(number: int, _frame: FrameType | None) -> None:
         stop.asked = True
-        signal.signal(number, before[number])
+        if number == signal.SIGINT:
+            signal.signal(number, before[signal.SIGINT])
 
     for number in before:
         signal.signal(number, handle)
@@ -33,3 +34,16 @@ def stoppable() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def deaf() -> Iterator[None]:
+    """Started processes ignore Ctrl-C: a terminal sends it to all, but it is the parent's to handle"""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,9 +1,10 @@
 """The training loop: from a config and a folder to a finished run."""
 
+import math
 import statistics
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch.optim import Optimizer
@@ -28,39 +29,46 @@ from archlab.train.step import update
 def train(config: Config, out: Path, watch: Watcher) -> RunSummary:
     """Train to the end, from the last checkpoint if there is one; a finished run is only read.
 
-    Raises UserError for a folder that holds another run, KeyboardInterrupt (after a checkpoint) when asked to stop.
+    Raises UserError for a folder that holds another run, KeyboardInterrupt (after a checkpoint) when asked
+    to stop.
     """
     device = choose_device(config.train)
     data = open_data(config.data, config.model.vocab_size)
+    held_out = HeldOut(held_out_windows(data, _seq_len(config), config.train.eval_tokens), data.token_bytes)
     folder = RunFolder(out)
     folder.claim(config, environment(device, data.fingerprint), data.path / TOKENIZER)
     with folder.locked():
-        return folder.summary() or _train(config, folder, data, device, watch)
+        return folder.summary() or _train(config, folder, data, held_out, device, watch)
 
 
-def _train(config: Config, folder: RunFolder, data: DataFolder, device: Device, watch: Watcher) -> RunSummary:
+def _train(
+    config: Config, folder: RunFolder, data: DataFolder, held_out: HeldOut, device: Device, watch: Watcher
+) -> RunSummary:
     settings, steps = config.train, n_steps(config.train)
-    seq_len = settings.seq_len or config.model.max_seq_len
+    seq_len = _seq_len(config)
     rows = settings.batch_tokens // seq_len
     eval_every = settings.eval_every or max(1, steps // 10)
     checkpoint_every = settings.checkpoint_every or eval_every
-    held_out = HeldOut(held_out_windows(data, seq_len, settings.eval_tokens), data.token_bytes)
 
     model = Decoder(config.model, seed=settings.seed).to(device.kind).train()
     optimizer = make_optimizer(model, settings)
     first = _resume(folder, model, optimizer, steps)
-    forward = torch.compile(model) if settings.compile else model
+    forward = cast(Decoder, torch.compile(model)) if settings.compile else model
     mfu_per_speed = training_flops(config.model, seq_len) / device.peak_flops()
     status: Literal["finished", "diverged"] = "finished"
 
     with stoppable() as stop, watch:
         for step in range(first, steps):
             start = time.perf_counter()
-            result = update(forward, optimizer, batch(data, settings.seed, step, rows, seq_len), settings, step, device)
+            result = update(
+                forward, optimizer, batch(data, settings.seed, step, rows, seq_len), settings, step, device
+            )
             speed = settings.batch_tokens / (time.perf_counter() - start)
             if result.diverged:
                 status = "diverged"
-                folder.log(step=step + 1, diverged=True, loss=str(result.loss), grad_norm=str(result.grad_norm))
+                folder.log(
+                    step=step + 1, diverged=True, loss=str(result.loss), grad_norm=str(result.grad_norm)
+                )
                 break
             done, tokens = step + 1, (step + 1) * settings.batch_tokens
             folder.log(
@@ -70,18 +78,31 @@ def _train(config: Config, folder: RunFolder, data: DataFolder, device: Device, 
             bits_per_byte = None
             if done % eval_every == 0 or done == steps:
                 score = evaluate(forward, held_out, device)
+                if not math.isfinite(score.loss):
+                    status = "diverged"
+                    folder.log(step=done, diverged=True, held_out_loss=str(score.loss))
+                    break
                 bits_per_byte = score.bits_per_byte
                 folder.log(step=done, tokens=tokens, bits_per_byte=bits_per_byte, held_out_loss=score.loss)
-            if done < steps and (done % checkpoint_every == 0 or stop.asked):
-                save_checkpoint(folder.checkpoints, done, model, optimizer)
             watch.beat(Beat(done, steps, result.loss, speed, speed * mfu_per_speed, bits_per_byte))
-            if stop.asked and done < steps:
-                raise KeyboardInterrupt
-    if status == "finished":
-        save_checkpoint(folder.checkpoints, steps, model, optimizer=None)
-    summary = _summary(status, config, folder, device, mfu_per_speed, sum(p.numel() for p in model.parameters()))
-    folder.finish(summary)
+            stopping = stop.asked
+            if done < steps and (stopping or done % checkpoint_every == 0):
+                save_checkpoint(folder.checkpoints, done, model, optimizer)
+                if stopping:
+                    raise KeyboardInterrupt
+        if status == "finished" and first < steps:
+            save_checkpoint(folder.checkpoints, steps, model, optimizer=None)
+        summary = _summary(
+            status, config, folder, device, mfu_per_speed, sum(p.numel() for p in model.parameters())
+        )
+        folder.finish(summary)
+        if stop.asked:
+            raise KeyboardInterrupt
     return summary
+
+
+def _seq_len(config: Config) -> int:
+    return config.train.seq_len or config.model.max_seq_len
 
 
 def _resume(folder: RunFolder, model: Decoder, optimizer: Optimizer, steps: int) -> int:

@@ -7,7 +7,7 @@ from archlab.config.schema import TrainConfig
 
 
 def decay_groups(model: nn.Module, decay_embeddings: bool) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """(decayed, not decayed): projection matrices are; norms and biases are not; embeddings and the head if asked."""
+    """(decayed, not decayed): projections are; norms and biases are not; embeddings and the head if asked."""
     decayed_roles = {"input", "output"} | ({"embedding", "head"} if decay_embeddings else set())
     decayed: list[nn.Parameter] = []
     kept: list[nn.Parameter] = []

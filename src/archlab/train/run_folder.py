@@ -1,4 +1,4 @@
-"""A run's folder: config.yaml, env.json, tokenizer.json, metrics.jsonl, checkpoints/, at the end summary.json."""
+"""A run's folder: config.yaml, env.json, tokenizer.json, metrics.jsonl, checkpoints/, then summary.json."""
 
 import fcntl
 import json
@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import ValidationError
 
 import archlab
 from archlab.config.base import Base
@@ -19,8 +18,11 @@ from archlab.config.io import load_config
 from archlab.config.schema import Config
 from archlab.config.yaml_text import to_yaml
 from archlab.errors import UserError
-from archlab.files import TEMPORARY, disk_errors, write_atomic
+from archlab.files import TEMPORARY, disk_errors, remove_leftovers, write_atomic
 from archlab.train.device import Device
+
+NO_EFFECT = ("train.eval_every", "train.checkpoint_every")
+"""Fields that do not decide how a run ends, so they may change when it goes on."""
 
 
 class RunSummary(Base):
@@ -60,28 +62,37 @@ class RunFolder:
             raise UserError(f"{self.path}: is a file; --out names a folder")
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            ours = {"config.yaml", "tokenizer.json", "env.json"}
-            foreign = [p.name for p in self.path.iterdir() if p.name not in ours and not p.name.startswith(TEMPORARY)]
-        if not (self.path / "config.yaml").exists():
-            if foreign:
-                raise UserError(f"{self.path}: holds something else ({sorted(foreign)[0]}) and no config.yaml; name an empty folder")
+            held = sorted(p.name for p in self.path.iterdir() if not p.name.startswith(TEMPORARY))
+        if "config.yaml" in held:
+            self._check_same(config, env, _parsed(self.path / "env.json") if "env.json" in held else {})
+        elif held:
+            raise UserError(
+                f"{self.path}: holds something else ({held[0]}) and no config.yaml; name an empty folder"
+            )
+        else:
+            write_atomic(self.path / "config.yaml", to_yaml(config.model_dump(mode="json")))
+        if "env.json" not in held:  # also when a kill came between these files
             write_atomic(self.path / "tokenizer.json", tokenizer.read_bytes())
             write_atomic(self.path / "env.json", json.dumps(env, indent=2))
-            write_atomic(self.path / "config.yaml", to_yaml(config.model_dump(mode="json")))
-            return
-        changed = diff(load_config(self.path), config)
+
+    def _check_same(self, config: Config, env: dict[str, Any], before: dict[str, Any]) -> None:
+        """Where the text lies may differ as long as its tokens are the same."""
+        moved = before.get("corpus") == env["corpus"]
+        changed = {
+            field: values
+            for field, values in diff(load_config(self.path), config).items()
+            if field not in NO_EFFECT and not (moved and field.startswith("data."))
+        }
         if changed:
             lines = [f"  {field}: {old} there, {new} here" for field, (old, new) in changed.items()]
-            raise UserError("\n".join([f"{self.path}: holds a run of another config; name another folder", *lines]))
-        self._same_environment(env)
-
-    def _same_environment(self, env: dict[str, Any]) -> None:
-        before = json.loads((self.path / "env.json").read_text())
+            raise UserError(
+                "\n".join([f"{self.path}: holds a run of another config; name another folder", *lines])
+            )
         for what in ("corpus", "dtype", "device"):
-            if before[what] != env[what]:
+            if before and before.get(what) != env[what]:
                 raise UserError(
-                    f"{self.path}: was begun with {what} {before[what]} and cannot go on with {env[what]}: "
-                    "the losses would not be the same; name another folder"
+                    f"{self.path}: was begun with {what} {before.get(what)} and cannot go on "
+                    f"with {env[what]}: the losses would not be the same; name another folder"
                 )
 
     @contextmanager
@@ -92,10 +103,12 @@ class RunFolder:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise UserError(f"{self.path}: another process is training this run") from None
+            for folder in (self.path, self.checkpoints):
+                remove_leftovers(folder)
             yield
 
     def rewind(self, step: int) -> None:
-        """Forget metrics after `step`, which a resumed run will write again, and a last line cut off by a kill."""
+        """Forget metrics after `step`, which will be written again, and a last line cut off by a kill."""
         if self._metrics.exists():
             kept = [line for line in _whole_lines(self._metrics) if line["step"] <= step]
             write_atomic(self._metrics, "".join(json.dumps(line) + "\n" for line in kept))
@@ -120,7 +133,7 @@ class RunFolder:
             return None
         try:
             return RunSummary.model_validate_json(path.read_text())
-        except (ValidationError, UnicodeDecodeError):
+        except ValueError:
             raise UserError(f"{path}: damaged; remove the file and run again") from None
 
 
@@ -141,5 +154,16 @@ def environment(device: Device, corpus: str) -> dict[str, Any]:
 
 
 def _whole_lines(path: Path) -> list[dict[str, Any]]:
-    lines = path.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    """Without a last line that a kill cut off."""
+    try:
+        lines = path.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+    except ValueError as error:
+        raise UserError(f"{path}: damaged: {error}; name another folder") from None
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except ValueError:
+        raise UserError(f"{path}: damaged; name another folder") from None

@@ -35,9 +35,10 @@ class StepResult:
 def update(
     model: Decoder, optimizer: Optimizer, batch: np.ndarray, train: TrainConfig, step: int, device: Device
 ) -> StepResult:
-    """Gradient over the batch [windows, seq_len + 1], clipped, and one optimiser step; none where it diverged.
+    """Gradient over the batch [windows, seq_len + 1], clipped, and one update; none where it diverged.
 
-    Dropout draws from a stream of its own per (seed, step), so a resumed run drops what an uninterrupted one would.
+    Dropout draws from a stream of its own per (seed, step), so a resumed run drops what an uninterrupted one
+    would.
     """
     torch.manual_seed(_stream(train.seed, step))
     windows_BT = torch.from_numpy(batch).to(device.kind)

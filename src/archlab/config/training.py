@@ -1,0 +1,49 @@
+"""From the authored train config to one with nothing left to derive, which is all that training reads."""
+
+from math import ceil
+
+from archlab.config.schema import Config, TrainConfig
+
+ABOUT_A_BATCH = 8192
+"""Tokens that a batch holds at least where the config does not say."""
+
+
+class ResolvedTrain(TrainConfig):
+    """TrainConfig with every derived value filled in."""
+
+    seq_len: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+    batch_tokens: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+    micro_batch_tokens: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+    final_lr: float  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+    decay: float  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+    eval_every: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+    checkpoint_every: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+
+    @property
+    def steps(self) -> int:
+        """Optimiser updates in the whole run."""
+        return self.tokens // self.batch_tokens
+
+    @property
+    def rows(self) -> int:
+        """Training windows per step."""
+        return self.batch_tokens // self.seq_len
+
+
+def resolve_train(config: Config) -> ResolvedTrain:
+    """The train section with derived fields written out; resolving twice changes nothing."""
+    train = config.train
+    seq_len = train.seq_len or config.model.max_seq_len
+    batch_tokens = train.batch_tokens or seq_len * ceil(ABOUT_A_BATCH / seq_len)
+    eval_every = train.eval_every or max(1, train.tokens // batch_tokens // 10)
+    constant, wsd = train.schedule == "constant", train.schedule == "wsd"
+    derived = {
+        "seq_len": seq_len,
+        "batch_tokens": batch_tokens,
+        "micro_batch_tokens": train.micro_batch_tokens or batch_tokens,
+        "final_lr": (1.0 if constant else 0.1) if train.final_lr is None else train.final_lr,
+        "decay": (0.2 if wsd else 0.0) if train.decay is None else train.decay,
+        "eval_every": eval_every,
+        "checkpoint_every": train.checkpoint_every or eval_every,
+    }
+    return ResolvedTrain.model_construct(**{**dict(train), **derived})

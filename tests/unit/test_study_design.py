@@ -1,0 +1,377 @@
+"""From a study file to its arms: what is refused, what is matched, what a ladder adds up to."""
+
+import pytest
+from tiny import MODEL, TRAIN
+
+from archlab.config.check import validate
+from archlab.config.identity import diff
+from archlab.config.study_schema import StudyConfig
+from archlab.config.yaml_text import to_yaml
+from archlab.cost.flops import training_flops
+from archlab.errors import UserError
+from archlab.model.decoder import Decoder
+from archlab.study.design import arms, grid, load_study
+from archlab.study.match import in_words, quantity
+
+
+@pytest.fixture(autouse=True)
+def _base(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base.yaml").write_text(to_yaml({"model": MODEL, "train": TRAIN}))
+
+
+def study(**values):
+    raw = {"question": "Which?", "base": "base.yaml", "budget": {"tokens": 640}, "seeds": 2}
+    return validate(StudyConfig, {**raw, **values}, "study.yaml")
+
+
+def two(overrides, **values):
+    """A reference as the base is, and one arm."""
+    return study(arms={"base": {}, "other": overrides}, **values)
+
+
+def parameters_of(arm):
+    return sum(p.numel() for p in Decoder(arm.config.model).parameters())
+
+
+# --- what an arm says -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {},
+        {"model.norm.kind": "layernorm"},
+        {"model": {"norm": {"kind": "layernorm", "bias": False}}},
+        {"model.norm": {"kind": "none"}},
+        {"model.mlp.kind": "plain"},
+        {"model.position.kind": "learned"},
+        {"model.dropout": 0.1},
+        {"model.layers": {"a": {"attention.window": 4}, "b": {}, "pattern": ["a", "b"]}},
+        {"model.attention.head_dim": 16, "model.attention.scale": 0.25},
+        {"train.lr": 1e-2},
+    ],
+)
+def test_an_arm_that_says_all_it_changes_is_taken(overrides):
+    base, other = arms(two(overrides))
+    assert (base.reference, other.reference) == (None, "base")
+    assert bool(diff(base.config, other.config)) == bool(overrides)
+
+
+@pytest.mark.parametrize(
+    ("in_base", "overrides", "silent"),
+    [
+        (
+            {"model.attention.head_dim": None},
+            {"model.attention.n_heads": 8},
+            "model.attention.head_dim: 8 in base, 4 here",
+        ),
+        ({}, {"model.attention.head_dim": 16}, "model.attention.scale: 0.35"),
+        ({"model.mlp.d_ff": None}, {"model.mlp.kind": "plain"}, "model.mlp.d_ff: 88 in base, 128 here"),
+        (
+            {"model.mlp.d_ff": None},
+            {"model": {"mlp": {"kind": "plain"}}},
+            "model.mlp.d_ff: 88 in base, 128 here",
+        ),
+        ({}, {"model.max_seq_len": 32}, "train.seq_len: 16 in base, 32 here"),
+        (
+            {"model.attention.n_kv_heads": None},
+            {"model.attention.n_heads": 2},
+            "model.attention.n_kv_heads: 4",
+        ),
+    ],
+)
+def test_an_arm_that_changes_more_than_it_says_is_refused(in_base, overrides, silent):
+    with pytest.raises(UserError) as refused:
+        arms(two(overrides, set=in_base))
+    message = str(refused.value)
+    assert message.startswith("arm other differs from base in more than it says; say so in the arm")
+    assert silent in message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"model.nrm.kind": "x"}, r"arm other\n  model.nrm  unknown; did you mean norm\?"),
+        ({"model.norm.knd": "x"}, r"model.norm.knd  unknown; did you mean kind\?"),
+        ({"model.norm.kind": "layrnorm"}, r"model.norm.kind  'layrnorm'; did you mean layernorm\?"),
+        ({"model.attention.n_kv_heads": 3}, "3 does not divide n_heads = 4; allowed: 1, 2, 4"),
+        ({"model.norm.kind": "x", "model.mlp.kid": "y"}, "2 problems in arm other"),
+        ({"model.d_model": 64, "model": {"d_model": 32}}, "model.d_model is given twice"),
+    ],
+)
+def test_a_wrong_arm_is_named_with_its_field(overrides, message):
+    with pytest.raises(UserError, match=message):
+        arms(two(overrides))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"base": "tiny-lama"},
+            r"no config 'tiny-lama': neither a preset nor a file; did you mean tiny-llama\?",
+        ),
+        ({"set": {"train.lrr": 1}}, r"train.lrr  unknown; did you mean lr\?"),
+        ({"set": {"train.seed": 3}}, "set: train.seed is decided by the study's seeds"),
+        ({"set": {"train": {"tokens": 64}}}, "set: train.tokens is decided by the study's budget"),
+        (
+            {"arms": {"a": {}, "b": {"train.tokens": 64}}},
+            "arm b: train.tokens is decided by the study's budget",
+        ),
+        ({"arms": {"a": {"train.seed": 1}}}, "arm a: train.seed is decided by the study's seeds"),
+        (
+            {"arms": {"a": {}, "b": {"data.path": "x"}}},
+            "arm b: changes data; arms are compared on the same text",
+        ),
+        ({"labels": {"othr": "x"}}, "labels.othr: no such arm; the arms are base, other"),
+        ({"tuned": {"othr": {"train.lr": 1}}}, "tuned.othr: no such arm; the arms are base, other"),
+        ({"tuned": {"other": {"model.d_model": 64}}}, "model.d_model: only fields of train"),
+        ({"tuned": {"other": {"train.lr": -1}}}, "train.lr  -1; allowed: more than 0"),
+        ({"tune": {"model.mlp.d_ff": [64, 72]}}, "model.mlp.d_ff: only fields of train"),
+        ({"tune": {"train.seed": [0, 1]}}, "train.seed: only fields of train"),
+        ({"tune": {"train.tokens": [64, 128]}}, "train.tokens: only fields of train"),
+        ({"tune": {"train.lrr": [0.1]}}, r"train.lrr  unknown; did you mean lr\?"),
+        ({"tune": {"train.lr": [0.1, 0]}}, "train.lr  0; allowed: more than 0"),
+        ({"seeds": [3, 1, 3]}, r"seeds: \[3, 1, 3\] names a seed twice"),
+        ({"budget": {"tokens": 10}}, "10 is less than one batch of 64 tokens"),
+        ({"budget": {"flops": 10}}, "arm base at 10 FLOPs"),
+    ],
+)
+def test_a_study_that_cannot_be_fair_is_refused(values, message):
+    with pytest.raises(UserError, match=message):
+        arms(study(**{"arms": {"base": {}, "other": {"model.norm.kind": "layernorm"}}, **values}))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"budget": {"tokens": 1, "flops": 1}}, "budget  give either tokens or flops"),
+        ({"budget": {}}, "budget  give either tokens or flops"),
+        ({"equal": {"parameters": 0.01, "flops": 0.01}}, "equal  give either parameters or flops"),
+        (
+            {"equal": {"parameters": 0.01, "by": "model.mlp.dff"}},
+            r"equal.by  .*did you mean model.mlp.d_ff\?",
+        ),
+        ({"equal": {"parameters": "200%"}}, "equal.parameters  2.0; allowed: less than 1"),
+        ({"arms": {}}, "arms  "),
+        ({"seeds": 1}, "seeds  1; allowed: at least 2"),
+        ({"agains": "previous"}, r"agains  unknown; did you mean against\?"),
+        ({"tune": {"train.lr": []}}, "tune.train.lr  "),
+    ],
+)
+def test_a_study_file_with_a_mistake_is_refused(values, message):
+    with pytest.raises(UserError, match=message):
+        study(**{"arms": {"a": {}}, **values})
+
+
+def test_two_names_for_one_config_are_allowed():
+    base, other = arms(two({}))
+    assert base.config == other.config
+
+
+# --- what is held equal ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("position", ["rope", "none"])
+@pytest.mark.parametrize("head_dim", [8, None])
+@pytest.mark.parametrize("by", ["model.mlp.d_ff", "model.d_model", "model.n_layers"])
+def test_parameters_are_matched_by_each_knob(by, head_dim, position):
+    """Counted again from the tensors of the model itself."""
+    in_base = {
+        "model.d_model": 128,
+        "model.n_layers": 24,
+        "model.mlp.d_ff": 320,
+        "model.attention.head_dim": head_dim,
+        "model.position.kind": position,
+    }
+    overrides = {"model.mlp.kind": "plain", "model.attention.n_kv_heads": 4}
+    reference, other = arms(two(overrides, set=in_base, equal={"parameters": "4%", "by": by}))
+    assert list(other.adjusted) == [by]
+    assert reference.adjusted == {}
+    assert parameters_of(other) == pytest.approx(parameters_of(reference), rel=0.04)
+    derived = {"model.attention.head_dim", "model.attention.scale"} if by == "model.d_model" else set()
+    assert set(diff(reference.config, other.config)) <= {by, *overrides, *derived}
+
+
+@pytest.mark.parametrize("by", ["model.mlp.d_ff", "model.n_layers"])
+def test_flops_are_matched(by):
+    overrides = {"model.attention.n_kv_heads": 4}
+    values = {"set": {"model.n_layers": 40}, "equal": {"flops": "1.5%", "by": by}}
+    reference, other = arms(two(overrides, **values))
+    spent = [training_flops(arm.config.model, 16) for arm in (reference, other)]
+    assert list(other.adjusted) == [by]
+    assert spent[1] == pytest.approx(spent[0], rel=0.015)
+
+
+def test_the_nearest_value_is_found():
+    """By brute force over every width."""
+    values = {"equal": {"parameters": 0.0004, "by": "model.mlp.d_ff"}, "set": {"model.mlp.d_ff": 1500}}
+    reference, other = arms(two({"model.mlp.kind": "plain", "model.attention.n_kv_heads": 1}, **values))
+    target = parameters_of(reference)
+    per_width = 2 * 2 * 32
+    rest = parameters_of(other) - per_width * other.adjusted["model.mlp.d_ff"]
+    nearest = min(range(1, 4000), key=lambda width: abs(rest + per_width * width - target))
+    assert abs(other.adjusted["model.mlp.d_ff"] - nearest) < 8
+    assert abs(parameters_of(other) / target - 1) <= 0.0004
+
+
+def test_round_widths_come_first():
+    for by in ("model.mlp.d_ff", "model.d_model"):
+        equal = {"parameters": "2%", "by": by}
+        _, other = arms(two({"model.mlp.kind": "plain"}, set={"model.d_model": 512}, equal=equal))
+        assert other.adjusted[by] % 8 == 0
+
+
+def test_an_arm_within_the_tolerance_is_left_alone():
+    reference, other = arms(two({"model.norm.kind": "layernorm"}, equal={"parameters": "1%"}))
+    assert other.adjusted == {}
+    assert parameters_of(other) != parameters_of(reference)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "equal", "message"),
+    [
+        (
+            {"model.mlp.kind": "plain"},
+            {"parameters": "1%", "by": "model.n_layers"},
+            "33,696 parameters against 37,792, and no model.n_layers brings it within 1%; it is 2 now and 3",
+        ),
+        (
+            {"model.vocab_size": 600},
+            {"parameters": "1%"},
+            r"56,992 parameters against 37,792.* 1 comes nearest",
+        ),
+        ({"model.mlp.bias": True}, {"parameters": "0.04%"}, r"no model.mlp.d_ff brings it within 0.04%"),
+        ({"model.n_layers": 4}, {"flops": "1%", "by": "model.d_model"}, "training FLOPs per token against"),
+    ],
+)
+def test_what_no_knob_can_match_is_refused(overrides, equal, message):
+    with pytest.raises(UserError, match=message):
+        arms(two(overrides, equal=equal))
+
+
+def test_what_is_equal_is_said_in_words():
+    for given, said in (("1%", "1%"), ("1.2%", "1.2%"), ("0.05%", "0.05%"), ("10%", "10%")):
+        equal = study(arms={"a": {}}, equal={"parameters": given}).equal
+        assert in_words(equal) == f"parameters within {said}, by model.mlp.d_ff"
+    equal = study(arms={"a": {}}, equal={"flops": 0.02, "by": "model.n_layers"}).equal
+    assert in_words(equal) == "training FLOPs per token within 2%, by model.n_layers"
+
+
+def test_quantities_are_those_of_the_model():
+    arm, *_ = arms(study(arms={"a": {}}))
+    equal = study(arms={"a": {}}, equal={"parameters": 0.1}).equal
+    assert quantity(equal)(arm.config) == parameters_of(arm)
+
+
+# --- ladders, budgets, tuning ---------------------------------------------------------------------
+
+STEPS = {
+    "first": {"model.norm.kind": "layernorm"},
+    "second": {"model.mlp.kind": "plain"},
+    "third": {"model.attention.n_kv_heads": 1},
+}
+
+
+def test_a_ladder_adds_up():
+    first, second, third = arms(study(arms=STEPS, against="previous", equal={"parameters": "3%"}))
+    assert [arm.reference for arm in (first, second, third)] == [None, "first", "second"]
+    model = third.config.model
+    assert (model.norm.kind, model.mlp.kind, model.attention.n_kv_heads) == ("layernorm", "plain", 1)
+    assert second.config.model.attention.n_kv_heads == 2
+    for arm in (second, third):
+        assert parameters_of(arm) == pytest.approx(parameters_of(first), rel=0.03)
+
+
+def test_against_the_base_every_arm_starts_from_the_first():
+    first, second, third = arms(study(arms=STEPS))
+    assert [arm.reference for arm in (first, second, third)] == [None, "first", "first"]
+    assert third.config.model.mlp.kind == "gated"
+    assert third.config.model.norm.kind == second.config.model.norm.kind == "layernorm"
+
+
+def test_a_budget_of_flops_is_spent_by_every_arm():
+    overrides = {"model.n_layers": 3, "model.mlp.d_ff": 200}
+    for arm in arms(two(overrides, budget={"flops": "3G"})):
+        per_token = training_flops(arm.config.model, 16)
+        assert 3e9 - 64 * per_token < arm.config.train.tokens * per_token <= 3e9
+        assert arm.config.train.tokens % 64 == 0
+    small, large = arms(two(overrides, budget={"flops": "3G"}))
+    assert small.config.train.tokens > 1.5 * large.config.train.tokens
+
+
+def test_a_budget_of_tokens_is_the_same_for_every_arm():
+    designed = arms(two({"model.n_layers": 3}, budget={"tokens": "1K"}))
+    assert [arm.config.train.tokens for arm in designed] == [1000, 1000]
+
+
+def test_the_grid_is_every_combination():
+    tuned = study(arms={"a": {}}, tune={"train.lr": [0.1, 0.2], "train.weight_decay": [0.0, 0.3, 0.5]})
+    points = grid(tuned)
+    assert len(points) == 6
+    assert {"train.lr": 0.2, "train.weight_decay": 0.3} in points
+    assert grid(study(arms={"a": {}})) == []
+
+
+def test_tuned_values_reach_their_arm_and_seeds_their_run():
+    base, other = arms(two({"model.norm.kind": "layernorm"}, tuned={"other": {"train.lr": 0.5}}))
+    assert (base.config.train.lr, other.config.train.lr) == (1e-3, 0.5)
+    again = other.with_values({"train.lr": 0.25})
+    assert (again.config.train.lr, again.tuned) == (0.25, {"train.lr": 0.25})
+    assert other.seeded(7).train.seed == 7
+    assert diff(other.seeded(7), other.config) == {"train.seed": (7, 0)}
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def write(path, **values):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(to_yaml(values))
+    return path
+
+
+def test_extends_takes_what_is_not_said_from_another(tmp_path):
+    said = {"question": "Which?", "base": "small.yaml", "budget": {"tokens": 640}, "arms": {"a": {}}}
+    write(tmp_path / "deep" / "short.yaml", seeds=2, **said)
+    write(tmp_path / "deep" / "small.yaml", model=MODEL, train=TRAIN)
+    long = write(tmp_path / "deep" / "long.yaml", extends="short.yaml", seeds=5)
+    name, found = load_study(str(long))
+    assert (name, found.seeds, found.question) == ("long", 5, "Which?")
+    assert arms(found)[0].config.model.d_model == 32
+
+
+def test_extending_one_of_ours(tmp_path):
+    _, ours = load_study("ladder")
+    _, found = load_study(str(write(tmp_path / "mine.yaml", extends="ladder", seeds=4)))
+    assert found == ours.model_copy(update={"seeds": 4})
+    assert len(arms(found)) == 7
+
+
+def test_a_circle_of_extends_is_refused(tmp_path):
+    write(tmp_path / "a.yaml", extends="b.yaml")
+    write(tmp_path / "b.yaml", extends="a.yaml")
+    with pytest.raises(UserError, match="extends itself"):
+        load_study("a.yaml")
+
+
+@pytest.mark.parametrize("name", ["laddr", "no/such/ladder.yaml"])
+def test_an_unknown_study_is_a_message(name):
+    with pytest.raises(
+        UserError, match=f"no study '{name}': neither a file, a study folder, nor one of ours"
+    ):
+        load_study(name)
+    with pytest.raises(UserError, match=r"did you mean ladder\?"):
+        load_study("laddr")
+
+
+def test_an_unknown_study_to_extend_is_a_message(tmp_path):
+    with pytest.raises(UserError, match=r"no study 'laddr'.*did you mean ladder\?"):
+        load_study(str(write(tmp_path / "mine.yaml", extends="laddr")))
+
+
+@pytest.mark.parametrize("name", ["ladder", "ladder-rates"])
+def test_our_own_studies_are_fair(name):
+    _, found = load_study(name)
+    assert len(arms(found)) == 7

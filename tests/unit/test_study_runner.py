@@ -1,0 +1,251 @@
+"""What a study runs and what it makes of it; the trainings themselves are played by a table of results."""
+
+import json
+
+import pytest
+from tiny import MODEL, TRAIN, write_text
+
+from archlab.config.check import validate
+from archlab.config.study_schema import StudyConfig
+from archlab.config.yaml_text import to_yaml
+from archlab.errors import UserError
+from archlab.study import runner
+from archlab.study.runner import Study
+from archlab.train.run_folder import RunFolder, RunSummary
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory):
+    return write_text(tmp_path_factory.mktemp("corpus"))
+
+
+def watch(runs):
+    """As the terminal's board, but silent."""
+    return lambda news: None
+
+
+class Laboratory:
+    """Studies in a folder; every run scores what `score` says of its config, and is noted."""
+
+    def __init__(self, folder, text):
+        self.folder, self.text, self.ran = folder, text, []
+        self.score = lambda config: 2.0 + config.train.seed / 100
+
+    def study(self, workers=None, **values):
+        raw = {
+            "question": "Which?",
+            "base": "base.yaml",
+            "set": {"data.path": str(self.text)},
+            "budget": {"tokens": 640},
+            "seeds": 2,
+            "arms": {"a": {}, "b": {"model.norm.kind": "layernorm"}},
+        }
+        config = validate(StudyConfig, {**raw, **values}, "study.yaml")
+        return Study("which", config, self.folder / "out", workers)
+
+    def run(self, **values):
+        self.ran = []
+        return self.study(**values).run(watch)
+
+    def run_all(self, runs, folder, workers, tell):
+        for run in runs:
+            self.ran.append((run.config.model.norm.kind, run.config.train.seed, run.config.train.lr))
+            run.folder(folder).mkdir(parents=True)
+            score = self.score(run.config)
+            summary = RunSummary(
+                status="finished" if score else "diverged",
+                steps=10,
+                tokens=640,
+                bits_per_byte=score,
+                loss=score,
+                train_loss=score,
+                tokens_per_second=1e3,
+                mfu=0.1,
+                parameters=9,
+                device="a CPU",
+                dtype="float32",
+            )
+            RunFolder(run.folder(folder)).finish(summary)
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch, text, tmp_path_factory):
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base.yaml").write_text(to_yaml({"model": MODEL, "train": TRAIN}))
+    laboratory = Laboratory(tmp_path, text)
+    monkeypatch.setattr(runner, "run_all", laboratory.run_all)
+    return laboratory
+
+
+RMS, LAYER = "rmsnorm", "layernorm"
+
+
+def test_every_arm_runs_with_every_seed_and_never_again(lab):
+    summary = lab.run()
+    assert lab.ran == [(RMS, 0, 1e-3), (LAYER, 0, 1e-3), (RMS, 1, 1e-3), (LAYER, 1, 1e-3)]
+    assert summary.arms[0].bits_per_byte == {0: 2.0, 1: 2.01}
+    assert lab.run() == summary
+    assert lab.ran == []
+
+
+def test_one_more_seed_runs_only_that_seed(lab):
+    lab.run()
+    lab.run(seeds=3)
+    assert lab.ran == [(RMS, 2, 1e-3), (LAYER, 2, 1e-3)]
+    lab.run(seeds=[1, 7])
+    assert lab.ran == [(RMS, 7, 1e-3), (LAYER, 7, 1e-3)]
+
+
+def test_one_more_arm_runs_only_that_arm(lab):
+    lab.run(arms={"a": {}})
+    lab.run()
+    assert {norm for norm, *_ in lab.ran} == {LAYER}
+
+
+def test_arms_of_the_same_config_share_their_runs(lab):
+    summary = lab.run(arms={"a": {}, "b": {}})
+    assert lab.ran == [(RMS, 0, 1e-3), (RMS, 1, 1e-3)]
+    comparison = summary.arms[1].comparison
+    assert (comparison.verdict, comparison.difference) == ("not distinguishable", 0)
+
+
+def test_what_does_not_decide_a_result_repeats_no_run(lab):
+    """Fewer workers, as after running out of memory; or other checkpoints."""
+    lab.run()
+    before = {path.name for path in (lab.folder / "out" / "runs").iterdir()}
+    lab.study(workers=1).run(watch)
+    lab.run(set={"data.path": str(lab.text), "train.checkpoint_every": 3, "train.eval_every": 5})
+    assert lab.ran == []
+    assert {path.name for path in (lab.folder / "out" / "runs").iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"set": {"train.lr": 2e-3}},
+        {"set": {"train.dtype": "bfloat16"}},
+        {"set": {"model.dropout": 0.1}},
+        {"set": {"data.held_out": 0.2}},
+        {"budget": {"tokens": 704}},
+    ],
+)
+def test_what_decides_a_result_runs_anew(lab, change):
+    lab.run()
+    lab.run(**{**change, "set": {"data.path": str(lab.text), **change.get("set", {})}})
+    assert len(lab.ran) == 4
+
+
+def test_arms_of_other_vocabularies_get_tokens_of_their_own(lab):
+    study = lab.study(arms={"a": {}, "b": {"model.vocab_size": 280}})
+    assert study.data["a"].fingerprint != study.data["b"].fingerprint
+    assert {len(run.corpus) for run in (study._run_of(arm, 0) for arm in study.arms)} == {16}
+    assert study._run_of(study.arms[1], 0).corpus == study.data["b"].fingerprint
+
+
+# --- tuning ---------------------------------------------------------------------------------------
+
+GRID = {"train.lr": [0.5, 0.1, 0.2, 0.3]}
+
+
+def far_from(best):
+    """Scores by the distance of the learning rate from an arm's best, the same for all seeds."""
+    return lambda config: 2.0 + abs(config.train.lr - best[config.model.norm.kind])
+
+
+def test_every_arm_gets_its_best_value_and_a_warning_at_the_edge(lab):
+    lab.score = far_from({RMS: 0.2, LAYER: 0.5})
+    summary = lab.run(tune=GRID, labels={"b": "LayerNorm"})
+    assert [arm.tuned for arm in summary.arms] == [{"train.lr": 0.2}, {"train.lr": 0.5}]
+    assert summary.warnings == [
+        "LayerNorm: train.lr = 0.5 won at the edge of its grid; a wider one may find better"
+    ]
+    assert [seed for _, seed, _ in lab.ran] == [1000] * 8 + [0, 0, 1, 1]
+    assert lab.ran[8:] == [(RMS, 0, 0.2), (LAYER, 0, 0.5), (RMS, 1, 0.2), (LAYER, 1, 0.5)]
+
+
+def test_the_lowest_value_is_an_edge_wherever_it_stands(lab):
+    lab.score = far_from({RMS: 0.1, LAYER: 0.3})
+    assert [w.partition(":")[0] for w in lab.run(tune=GRID).warnings] == ["a"]
+
+
+def test_words_have_no_edge(lab):
+    lab.score = lambda config: 1.0
+    assert (
+        lab.run(
+            tune={"train.schedule": ["cosine", "linear"], "train.decay_embeddings": [True, False]}
+        ).warnings
+        == []
+    )
+
+
+def test_tuning_averages_over_its_seeds_which_are_never_the_comparisons(lab):
+    """0.2 is best on average but not on the first seed."""
+    scores = {(0.1, 1001): 1.0, (0.1, 1003): 3.0, (0.2, 1001): 1.5, (0.2, 1003): 1.6}
+    lab.score = lambda config: scores.get((config.train.lr, config.train.seed), 2.0)
+    summary = lab.run(tune={"train.lr": [0.1, 0.2, 0.3]}, tune_seeds=2, seeds=[1000, 1002], arms={"a": {}})
+    assert summary.arms[0].tuned == {"train.lr": 0.2}
+    assert sorted({seed for _, seed, _ in lab.ran}) == [1000, 1001, 1002, 1003]
+
+
+def test_a_value_that_diverged_is_not_chosen(lab):
+    lab.score = lambda config: None if config.train.lr > 0.15 else 2.0
+    summary = lab.run(tune={"train.lr": [0.05, 0.1, 0.2]})
+    assert {arm.tuned["train.lr"] for arm in summary.arms} == {0.05}
+
+
+def test_an_arm_that_diverges_everywhere_is_counted(lab):
+    lab.score = lambda config: None if config.model.norm.kind == LAYER else 2.0 + config.train.seed / 100
+    summary = lab.run(tune=GRID)
+    assert summary.arms[1].divergences == 2
+    assert summary.arms[1].comparison.verdict == "diverged"
+    assert "b: diverged at every value of the tuning grid; the first is used" in summary.warnings
+    assert not any("b: train.lr" in warning for warning in summary.warnings)
+
+
+# --- folders --------------------------------------------------------------------------------------
+
+
+def test_the_summary_is_written_and_read_again(lab):
+    summary = lab.run()
+    assert json.loads((lab.folder / "out" / "summary.json").read_text())["answer"] == summary.answer
+    assert lab.study().read() == summary
+    assert summary.command.endswith(f"archlab study run {lab.folder / 'out'}")
+
+
+def test_an_unfinished_study_says_what_is_missing(lab):
+    lab.run(arms={"a": {}})
+    summary = lab.study().read()
+    assert summary.warnings == ["2 runs have not finished and are left out"]
+    assert summary.arms[1].comparison.verdict == "too few runs"
+
+
+def test_nothing_is_written_when_there_is_nothing_to_report(lab):
+    study = lab.study()
+    study._claim()
+    with pytest.raises(UserError, match="no finished run"):
+        study.read()
+    assert [path.name for path in study.folder.iterdir()] == ["study.yaml"]
+    with pytest.raises(UserError, match="tuning is not over"):
+        lab.study(tune=GRID).read()
+
+
+@pytest.mark.parametrize("held", ["thesis.tex", "runs", "summary.json"])
+def test_a_folder_with_something_else_is_refused(lab, held):
+    (lab.folder / "out").mkdir()
+    (lab.folder / "out" / held).write_text("mine")
+    with pytest.raises(UserError, match=f"holds something else \\({held}\\) and no study.yaml"):
+        lab.run()
+    assert [path.name for path in (lab.folder / "out").iterdir()] == [held]
+
+
+def test_another_question_needs_another_folder(lab):
+    lab.run()
+    with pytest.raises(UserError, match=r"holds another study \('Which\?'\); name another folder"):
+        lab.run(question="Why?")
+
+
+def test_a_file_is_no_folder(lab):
+    (lab.folder / "out").write_text("mine")
+    with pytest.raises(UserError, match="is a file; --out names a folder"):
+        lab.run()

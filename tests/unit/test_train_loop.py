@@ -1,0 +1,121 @@
+"""How a run may end: finished, diverged, interrupted; and what it leaves."""
+
+import math
+
+import pytest
+from tiny import config, write_text
+
+from archlab.errors import UserError
+from archlab.train import loop
+from archlab.train.evaluate import Score
+from archlab.train.loop import train
+from archlab.train.progress import Watcher
+from archlab.train.run_folder import RunFolder
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory):
+    return write_text(tmp_path_factory.mktemp("corpus"))
+
+
+class Recorder(Watcher):
+    """Keeps what it was told, and may raise when told of a step."""
+
+    def __init__(self, stop_at=None):
+        self.beats, self._stop_at = [], stop_at
+
+    def beat(self, beat):
+        self.beats.append(beat)
+        if beat.step == self._stop_at:
+            raise KeyboardInterrupt
+
+
+def test_a_finished_run_leaves_what_it_says(text, tmp_path):
+    recorder = Recorder()
+    summary = train(config(data=text), tmp_path / "run", recorder)
+    folder = RunFolder(tmp_path / "run")
+    assert (summary.status, summary.steps, summary.tokens) == ("finished", 10, 640)
+    assert [beat.step for beat in recorder.beats] == list(range(1, 11))
+    metrics = folder.metrics()
+    updates = [line for line in metrics if "lr" in line]
+    evaluations = [line for line in metrics if "bits_per_byte" in line]
+    assert [line["tokens"] for line in updates] == list(range(64, 641, 64))
+    assert [line["step"] for line in evaluations] == list(range(1, 11))
+    assert summary.bits_per_byte == evaluations[-1]["bits_per_byte"] == recorder.beats[-1].bits_per_byte
+    assert summary.train_loss == updates[-1]["loss"]
+    assert folder.summary() == summary
+    assert [path.name for path in folder.checkpoints.iterdir()] == ["step-00000010"]
+
+
+def test_a_finished_run_is_only_read(text, tmp_path):
+    summary = train(config(data=text), tmp_path / "run", Watcher())
+    recorder = Recorder()
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.name != ".lock"}
+    assert train(config(data=text), tmp_path / "run", recorder) == summary
+    assert recorder.beats == []
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_a_loss_that_is_no_number_ends_the_run_as_diverged(text, tmp_path):
+    """At this rate the first update already throws the weights out of the range of float32."""
+    run = config("train.lr=1e38", "train.warmup=0", "train.eval_every=10", data=text)
+    summary = train(run, tmp_path, Watcher())
+    assert summary.status == "diverged"
+    assert summary.bits_per_byte is None
+    assert summary.steps < 10
+    last = RunFolder(tmp_path).metrics()[-1]
+    assert last["diverged"] is True
+    assert last["step"] == summary.steps + 1
+    assert train(run, tmp_path, Watcher()) == summary
+
+
+def test_an_evaluation_that_is_no_number_is_a_divergence_too(text, tmp_path, monkeypatch):
+    """The last update may ruin a model whose last training loss was fine."""
+    monkeypatch.setattr(loop, "evaluate", lambda *_: Score(math.nan, math.nan))
+    summary = train(config("train.eval_every=10", data=text), tmp_path, Watcher())
+    assert (summary.status, summary.steps, summary.bits_per_byte) == ("diverged", 10, None)
+    assert RunFolder(tmp_path).metrics()[-1] == {"step": 10, "diverged": True, "held_out_loss": "nan"}
+
+
+def deterministic(folder):
+    kept = ("step", "loss", "grad_norm", "lr", "bits_per_byte", "held_out_loss")
+    return [{k: line[k] for k in kept if k in line} for line in RunFolder(folder).metrics()]
+
+
+@pytest.mark.parametrize("stop_at", [1, 4, 9])
+def test_an_interrupted_run_goes_on_as_if_nothing_had_been(text, tmp_path, stop_at):
+    run = config("model.dropout=0.1", "train.checkpoint_every=3", data=text)
+    whole = train(run, tmp_path / "whole", Watcher())
+    with pytest.raises(KeyboardInterrupt):
+        train(run, tmp_path / "parts", Recorder(stop_at))
+    rest = Recorder()
+    summary = train(run, tmp_path / "parts", rest)
+    assert rest.beats[0].step == (stop_at - 1) // 3 * 3 + 1
+    assert summary.bits_per_byte == whole.bits_per_byte
+    assert deterministic(tmp_path / "parts") == deterministic(tmp_path / "whole")
+
+
+def test_a_kill_between_the_last_checkpoint_and_the_summary(text, tmp_path, monkeypatch):
+    run = config(data=text)
+    whole = train(run, tmp_path / "whole", Watcher())
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunFolder, "finish", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(run, tmp_path / "parts", Watcher())
+    monkeypatch.undo()
+    assert train(run, tmp_path / "parts", Watcher()).bits_per_byte == whole.bits_per_byte
+    assert [path.name for path in (tmp_path / "parts" / "checkpoints").iterdir()] == ["step-00000010"]
+
+
+def test_a_config_that_the_text_cannot_serve_leaves_nothing_behind(text, tmp_path):
+    with pytest.raises(UserError, match="vocab_size: 100"):
+        train(config("model.vocab_size=100", data=text), tmp_path / "run", Watcher())
+    assert not (tmp_path / "run").exists()

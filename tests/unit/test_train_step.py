@@ -1,0 +1,193 @@
+"""One update: decay groups, the objective, gradient accumulation, bits per byte."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from tiny import config
+
+from archlab.model.decoder import Decoder
+from archlab.train.device import Device
+from archlab.train.evaluate import HeldOut, evaluate
+from archlab.train.loss import objective
+from archlab.train.optim import decay_groups, make_optimizer
+from archlab.train.step import update
+
+CPU = Device("cpu", torch.float32)
+
+
+def windows(rows=4, length=16, seed=0):
+    return np.random.default_rng(seed).integers(0, 300, (rows, length + 1))
+
+
+EVERY_PARAMETER = (
+    "model.norm.kind=layernorm",
+    "model.position.kind=learned",
+    "model.attention.qkv_bias=true",
+    "model.attention.out_bias=true",
+    "model.mlp.bias=true",
+    "model.head.bias=true",
+)
+
+
+@pytest.mark.parametrize("overrides", [(), EVERY_PARAMETER, (*EVERY_PARAMETER, "model.head.tied=true")])
+@pytest.mark.parametrize("decay_embeddings", [False, True])
+def test_only_projections_decay(overrides, decay_embeddings):
+    model = Decoder(config(*overrides).model)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    decayed, kept = ([names[p] for p in group] for group in decay_groups(model, decay_embeddings))
+    assert sorted(decayed + kept) == sorted(names.values())
+
+    def should_decay(name):
+        if name.endswith("bias") or "norm" in name:
+            return False
+        return decay_embeddings if name.startswith(("embedding", "positions", "head")) else True
+
+    assert {name for name in names.values() if should_decay(name)} == set(decayed)
+
+
+def test_the_groups_reach_the_optimiser():
+    settings = config("train.weight_decay=0.3", "train.lr=0.002").train
+    model = Decoder(config().model)
+    decayed, kept = make_optimizer(model, settings).param_groups
+    assert (decayed["weight_decay"], kept["weight_decay"]) == (0.3, 0.0)
+    assert (decayed["lr"], decayed["betas"]) == (0.002, (0.9, 0.95))
+    assert sum(p.numel() for g in (decayed, kept) for p in g["params"]) == sum(
+        p.numel() for p in model.parameters()
+    )
+
+
+def test_decay_pulls_a_projection_but_not_a_norm():
+    """With gradients of zero, AdamW moves a weight only by its decay: w * (1 - lr * decay)."""
+    settings = config("train.weight_decay=0.5", "train.lr=0.1").train
+    model = Decoder(config().model)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = make_optimizer(model, settings)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    after = dict(model.named_parameters())
+    torch.testing.assert_close(after["layers.0.mlp.up.weight"], before["layers.0.mlp.up.weight"] * 0.95)
+    for name in ("embedding.weight", "head.weight", "norm.weight"):
+        assert torch.equal(after[name], before[name])
+
+
+@pytest.mark.parametrize("z_loss", [0.0, 1e-4, 0.5])
+def test_the_objective_is_cross_entropy_plus_z_loss(z_loss):
+    draw = np.random.default_rng(1)
+    logits, targets = draw.normal(0, 5, (2, 3, 7)), draw.integers(0, 7, (2, 3))
+    log_z = np.log(np.exp(logits).sum(-1))
+    cross_entropy = (log_z - np.take_along_axis(logits, targets[..., None], -1)[..., 0]).mean()
+    minimised, reported = objective(torch.from_numpy(logits), torch.from_numpy(targets), z_loss)
+    assert float(reported) == pytest.approx(cross_entropy, rel=1e-12)
+    assert float(minimised) == pytest.approx(cross_entropy + z_loss * (log_z**2).mean(), rel=1e-12)
+
+
+def test_bfloat16_logits_are_scored_in_float32():
+    logits = torch.randn(1, 2, 50, generator=torch.Generator().manual_seed(0)).bfloat16()
+    targets = torch.tensor([[3, 4]])
+    for found in objective(logits, targets, 0.1):
+        assert found.dtype == torch.float32
+    assert torch.equal(objective(logits, targets, 0.1)[0], objective(logits.float(), targets, 0.1)[0])
+
+
+def one_update(micro, *overrides):
+    settings = config(*overrides, *([f"train.micro_batch_tokens={micro}"] if micro else [])).train
+    model = Decoder(config(*overrides).model).train()
+    gradients = {}
+    optimizer = make_optimizer(model, settings)
+    step = optimizer.step
+    optimizer.step = lambda: (
+        gradients.update({n: p.grad.clone() for n, p in model.named_parameters()}),
+        step(),
+    )
+    result = update(model, optimizer, windows(), settings, 3, CPU)
+    return result, gradients, model
+
+
+@pytest.mark.parametrize("micro", [16, 32])
+@pytest.mark.parametrize("overrides", [("train.z_loss=0.01",), ("train.grad_clip=0.05",)])
+def test_accumulated_gradients_are_those_of_the_whole_batch(micro, overrides):
+    whole, expected, _ = one_update(None, *overrides)
+    pieces, found, _ = one_update(micro, *overrides)
+    assert pieces.loss == pytest.approx(whole.loss, rel=1e-6)
+    assert pieces.grad_norm == pytest.approx(whole.grad_norm, rel=1e-5)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-7)
+
+
+def test_clipping_scales_to_the_largest_norm_and_reports_the_norm_before():
+    free, unclipped, _ = one_update(None, "train.grad_clip=null")
+    result, clipped, _ = one_update(None, "train.grad_clip=0.01")
+    assert result.grad_norm == free.grad_norm > 0.01
+    norm = math.sqrt(sum(float(g.double().square().sum()) for g in clipped.values()))
+    assert norm == pytest.approx(0.01, rel=1e-3)
+    assert all(torch.allclose(clipped[n], g * 0.01 / free.grad_norm, rtol=1e-3) for n, g in unclipped.items())
+
+
+def test_the_reported_loss_is_before_the_update_and_without_z_loss():
+    result, _, _ = one_update(None, "train.z_loss=0.5")
+    model, batch = Decoder(config().model), torch.from_numpy(windows())
+    logits = model(batch[:, :-1]).detach().double()
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+    assert result.loss == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_the_rate_of_the_step_is_the_one_applied():
+    settings = config("train.warmup=0", "train.schedule=linear", "train.final_lr=0").train
+    model = Decoder(config().model).train()
+    optimizer = make_optimizer(model, settings)
+    result = update(model, optimizer, windows(), settings, 5, CPU)
+    assert result.lr == pytest.approx(settings.lr / 2)
+    assert {group["lr"] for group in optimizer.param_groups} == {result.lr}
+
+
+def test_dropout_depends_on_seed_and_step_only():
+    """Whatever the generator did before, so that a resumed run drops what an uninterrupted one would."""
+    torch.manual_seed(1)
+    first, _, _ = one_update(None, "model.dropout=0.5")
+    torch.manual_seed(2)
+    second, _, _ = one_update(None, "model.dropout=0.5")
+    other, _, _ = one_update(None, "model.dropout=0.5", "train.seed=1")
+    assert first == second
+    assert first.loss != other.loss
+
+
+def test_an_update_that_is_no_number_changes_nothing():
+    model = Decoder(config().model).train()
+    optimizer = make_optimizer(model, config().train)
+    with torch.no_grad():
+        model.norm.weight[0] = float("nan")
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    result = update(model, optimizer, windows(), config().train, 0, CPU)
+    assert result.diverged
+    assert all(torch.equal(p, before[n]) for n, p in model.named_parameters() if n != "norm.weight")
+    assert not optimizer.state
+
+
+def numpy_bits_per_byte(model, held_out, token_bytes):
+    bits, n_bytes = 0.0, 0
+    for row in held_out:
+        logits = model(torch.from_numpy(row[None, :-1]))[0].detach().double().numpy()
+        for at, target in enumerate(row[1:]):
+            if token_bytes[target]:
+                bits += np.logaddexp.reduce(logits[at]) / np.log(2) - logits[at][target] / np.log(2)
+                n_bytes += token_bytes[target]
+    return bits / n_bytes
+
+
+def test_bits_per_byte_is_total_bits_over_total_bytes():
+    """Special tokens (0 bytes) count neither way, and the batching of windows does not matter."""
+    model = Decoder(config("model.dropout=0.5").model, seed=3).train()
+    held_out = windows(rows=7, seed=5)
+    held_out[:, 4] = 0
+    token_bytes = np.random.default_rng(2).integers(1, 9, 300).astype(np.int32)
+    token_bytes[0] = 0
+    scores = [evaluate(model, HeldOut(held_out, token_bytes), CPU, batch_tokens=n) for n in (1, 40, 8192)]
+    assert model.training
+    expected = numpy_bits_per_byte(model.eval(), held_out, token_bytes)
+    assert [s.bits_per_byte for s in scores] == pytest.approx([expected] * 3, rel=1e-6)
+    n_text = int((token_bytes[held_out[:, 1:]] > 0).sum())
+    n_bytes = int(token_bytes[held_out[:, 1:]].sum())
+    assert scores[0].loss == pytest.approx(expected * math.log(2) * n_bytes / n_text, rel=1e-6)

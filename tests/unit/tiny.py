@@ -1,0 +1,35 @@
+"""The smallest configs and texts that train in a moment, for the tests of training and studies."""
+
+import random
+from pathlib import Path
+
+import torch
+
+from archlab.config.io import build_config
+from archlab.config.schema import Config
+
+torch.set_num_threads(1)
+
+MODEL = {
+    "vocab_size": 300,
+    "d_model": 32,
+    "n_layers": 2,
+    "max_seq_len": 16,
+    "attention": {"n_heads": 4, "n_kv_heads": 2, "head_dim": 8},
+    "mlp": {"d_ff": 64},
+}
+TRAIN = {"tokens": 640, "batch_tokens": 64, "eval_tokens": 256, "dtype": "float32", "device": "cpu"}
+
+
+def config(*overrides: str, data: Path | str = "python-stdlib") -> Config:
+    """The tiny model, 10 steps of 4 windows, with overrides."""
+    return build_config({"model": MODEL, "train": TRAIN, "data": {"path": str(data)}}, overrides, "tiny")
+
+
+def write_text(folder: Path, name: str = "text.txt", lines: int = 2000) -> Path:
+    """A text file of made-up but repetitive lines, always the same."""
+    words = ("the cat sat on a mat", "and saw one dog", "run far away", "from its old", "red house")
+    draw = random.Random(0)
+    text = "\n".join(" ".join(draw.choices(words, k=3)) for _ in range(lines))
+    (folder / name).write_text(text, encoding="utf-8")
+    return folder / name
