@@ -6,10 +6,10 @@ nothing). It is asked only when all those fields are valid by themselves, so one
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from archlab.config.layers import resolve
-from archlab.config.model_schema import ModelConfig
+from archlab.config.model_schema import Llama3Scaling, ModelConfig, Yarn
 from archlab.config.problems import choose
 from archlab.config.schema import Config
 
@@ -66,14 +66,117 @@ def _parallel_has_a_norm_before(m: ModelConfig) -> str | None:
     return f"{found}; placement {m.norm.placement} has none; allowed: none"
 
 
+def _beyond_a_window(field: str) -> Callable[[ModelConfig], str | None]:
+    def broken(m: ModelConfig) -> str | None:
+        value = getattr(m.attention, field)
+        return f"{value} is about keys beyond a window, and there is none; give attention.window" if value else None
+
+    return lambda m: None if m.attention.window is not None else broken(m)
+
+
+def _window_or_blocks(m: ModelConfig) -> str | None:
+    if m.attention.blocks is None or m.attention.window is None:
+        return None
+    return f"sparse blocks take the place of a window, and window is {m.attention.window}; give one of them"
+
+
+def _summary_fits_block(m: ModelConfig) -> str | None:
+    blocks = m.attention.blocks
+    if blocks is None or blocks.summary < blocks.size:
+        return None
+    return f"{blocks.summary} of {blocks.size} tokens is all of a block; allowed: 1 to size - 1"
+
+
+def _needs_a_norm(field: str) -> Callable[[ModelConfig], str | None]:
+    section, name = field.split(".")
+
+    def broken(m: ModelConfig) -> str | None:
+        asked = getattr(getattr(m, section), name)
+        return "is a norm of model.norm's kind, and that is none" if asked and m.norm.kind == "none" else None
+
+    return broken
+
+
+def _offset_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[ModelConfig], str | None]:
+    def broken(m: ModelConfig) -> str | None:
+        norm = norm_of(m)
+        lacks = norm.kind != "none" and norm.unit_offset and not norm.weight
+        return "is about the weight, and there is none; allowed: false" if lacks else None
+
+    return broken
+
+
+def _cast_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[ModelConfig], str | None]:
+    def broken(m: ModelConfig) -> str | None:
+        norm = norm_of(m)
+        lacks = norm.kind == "rmsnorm" and norm.cast == "before_weight" and not norm.weight
+        return "is about the weight, and there is none; allowed: after_weight" if lacks else None
+
+    return broken
+
+
+def _order_needs_qk_norm(m: ModelConfig) -> str | None:
+    if m.position.kind != "rope" or m.position.order == "after_qk_norm" or m.attention.qk_norm.kind != "none":
+        return None
+    return "before_qk_norm is about attention.qk_norm, and that is none"
+
+
+def _longrope_has_a_factor_per_pair(m: ModelConfig) -> str | None:
+    if m.position.kind != "rope" or m.position.scaling.kind != "longrope":
+        return None
+    pairs = int((resolve(m).attention.head_dim or 0) * m.position.fraction) // 2
+    given = {len(m.position.scaling.short_factor), len(m.position.scaling.long_factor)}
+    return None if given == {pairs} else f"lists of {sorted(given)} factors for {pairs} turning pairs of each head"
+
+
+def _scaling_bands_in_order(m: ModelConfig) -> str | None:
+    if m.position.kind != "rope":
+        return None
+    match m.position.scaling:
+        case Llama3Scaling(low_freq_factor=low, high_freq_factor=high) if low >= high:
+            return f"low_freq_factor {low} must be below high_freq_factor {high}"
+        case Yarn(beta_slow=low, beta_fast=high) if low >= high:
+            return f"beta_slow {low} must be below beta_fast {high}"
+        case _:
+            return None
+
+
+def _t5_buckets_reach(m: ModelConfig) -> str | None:
+    if m.position.kind != "t5" or m.position.max_distance > m.position.buckets // 2:
+        return None
+    return f"{m.position.max_distance} is within the single distances; allowed: more than {m.position.buckets // 2}"
+
+
+_HEAD_WIDTH = ("attention.n_heads", "attention.head_dim", "d_model")
+
+
+def _norm(m: ModelConfig) -> Any:
+    return m.norm
+
+
+def _qk_norm(m: ModelConfig) -> Any:
+    return m.attention.qk_norm
+
+
 LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
-    Rule("attention.n_heads", ("attention.n_heads", "attention.head_dim", "d_model"), _heads_divide_d_model),
+    Rule("attention.n_heads", _HEAD_WIDTH, _heads_divide_d_model),
     Rule("attention.n_kv_heads", ("attention.n_kv_heads", "attention.n_heads"), _kv_heads_divide_heads),
-    Rule(
-        "position.fraction",
-        ("position", "attention.n_heads", "attention.head_dim", "d_model"),
-        _rope_turns_pairs,
-    ),
+    Rule("attention.stride", ("attention.window", "attention.stride"), _beyond_a_window("stride")),
+    Rule("attention.global_tokens", ("attention.window", "attention.global_tokens"), _beyond_a_window("global_tokens")),
+    Rule("attention.blocks", ("attention.window", "attention.blocks"), _window_or_blocks),
+    Rule("attention.blocks.summary", ("attention.blocks",), _summary_fits_block),
+    Rule("attention.sub_norm", ("attention.sub_norm", "norm"), _needs_a_norm("attention.sub_norm")),
+    Rule("attention.qk_norm.unit_offset", ("attention.qk_norm",), _offset_has_a_weight(_qk_norm)),
+    Rule("attention.qk_norm.cast", ("attention.qk_norm",), _cast_has_a_weight(_qk_norm)),
+    Rule("mlp.sub_norm", ("mlp.sub_norm", "norm"), _needs_a_norm("mlp.sub_norm")),
+    Rule("embedding.norm", ("embedding.norm", "norm"), _needs_a_norm("embedding.norm")),
+    Rule("norm.unit_offset", ("norm",), _offset_has_a_weight(_norm)),
+    Rule("norm.cast", ("norm",), _cast_has_a_weight(_norm)),
+    Rule("position.fraction", ("position", *_HEAD_WIDTH), _rope_turns_pairs),
+    Rule("position.order", ("position", "attention.qk_norm"), _order_needs_qk_norm),
+    Rule("position.scaling", ("position", *_HEAD_WIDTH), _longrope_has_a_factor_per_pair),
+    Rule("position.scaling", ("position",), _scaling_bands_in_order),
+    Rule("position.max_distance", ("position",), _t5_buckets_reach),
     Rule("block.parallel", ("block", "norm"), _parallel_has_a_norm_before),
 )
 
