@@ -47,7 +47,8 @@ def test_diff_names_fields_with_both_values_section_by_section():
     assert diff(base, other) == {
         "model.norm.kind": ("rmsnorm", "layernorm"),
         "model.norm.bias": (None, True),
+        "model.norm.cast": ("after_weight", None),
         "model.layers.a.mlp.d_ff": (None, 8),
         "model.layers.pattern": (None, ["a"]),
     }
-    assert list(diff(base, other))[:2] == ["model.norm.kind", "model.norm.bias"]
+    assert list(diff(base, other))[:3] == ["model.norm.kind", "model.norm.cast", "model.norm.bias"]

@@ -24,6 +24,7 @@ Placement = Literal["pre", "post", "double", "output"]
 class _Scaling(Base):
     """What layer norm and RMS norm have in common: the epsilon, and the learned weight."""
 
+    kind: str
     eps: Positive = 1e-5
     """Added to the variance (or the mean square) before the root."""
     weight: bool = True
@@ -136,7 +137,7 @@ class Attention(Base):
     """Width of one head; n_heads * head_dim need not be d_model. null: d_model / n_heads."""
     window: Width | None = None
     """Keys that a query sees, its own included: those at distance < window. null: all before it."""
-    stride: Width | None = None
+    stride: Annotated[int, Field(ge=2)] | None = None
     """Beyond the window, keys at distances divisible by it are seen too (dilated). null: none."""
     global_tokens: Annotated[int, Field(ge=0)] = 0
     """The first tokens of a sequence, which all later ones see, window or not (Longformer, causal form)."""
@@ -160,6 +161,8 @@ class Attention(Base):
 
 # --- positions ------------------------------------------------------------------------------------------------
 
+Theta = Annotated[float, Field(gt=1)]
+
 
 class NoPosition(Base):
     """No position information but the causal mask (NoPE)."""
@@ -171,7 +174,7 @@ class Sinusoidal(Base):
     """Fixed sines and cosines added to the embedding (Vaswani 2017)."""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
-    theta: Positive = 10000.0
+    theta: Theta = 10000.0
     """Base of the geometric series of wavelengths."""
     layout: Literal["interleaved", "halves"] = "interleaved"
     """Sine and cosine of a frequency side by side (2017), or all sines, then all cosines."""
@@ -271,10 +274,11 @@ class Yarn(Base):
 
 
 class Longrope(Base):
-    """A factor per pair, one list for short and one for long sequences (Ding 2024)."""
+    """A factor per pair, one list for short and one for long sequences (Ding 2024); cached decoding across the
+    original length differs from the full pass by design, for earlier keys were turned by the short list."""
 
     kind: Literal["longrope"] = "longrope"
-    original_max_seq_len: Width
+    original_max_seq_len: Annotated[int, Field(ge=2)]
     """Longer sequences take the long factors, whole."""
     short_factor: Annotated[tuple[Positive, ...], Field(min_length=1, strict=False)]
     """Divides each pair's frequency up to the original length."""
@@ -293,6 +297,10 @@ class Proportional(Base):
     turning: Annotated[float, Field(gt=0, lt=1)]
     """Share of the pairs that turn."""
 
+    def turning_pairs(self, n: int) -> int:
+        """How many of the pairs of n dimensions turn."""
+        return int(self.turning * n // 2)
+
 
 RopeScaling = Annotated[
     NoScaling | LinearScaling | DynamicNTK | Llama3Scaling | Yarn | Longrope | Proportional,
@@ -304,7 +312,7 @@ class Rope(Base):
     """Rotary embedding of queries and keys (Su 2021)."""
 
     kind: Literal["rope"] = "rope"
-    theta: Positive = 10000.0
+    theta: Theta = 10000.0
     """Base of the rotation frequencies."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Part of each head that turns: its first int(head_dim * fraction) dimensions."""

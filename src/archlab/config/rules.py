@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from archlab.config.layers import resolve
-from archlab.config.model_schema import Llama3Scaling, ModelConfig, Yarn
+from archlab.config.model_schema import DynamicNTK, Llama3Scaling, ModelConfig, Proportional, Yarn
 from archlab.config.problems import choose
 from archlab.config.schema import Config
 
@@ -129,6 +129,19 @@ def _longrope_has_a_factor_per_pair(m: ModelConfig) -> str | None:
     return None if given == {pairs} else f"lists of {sorted(given)} factors for {pairs} turning pairs of each head"
 
 
+def _scaling_has_pairs_to_turn(m: ModelConfig) -> str | None:
+    if m.position.kind != "rope":
+        return None
+    n = int((resolve(m).attention.head_dim or 0) * m.position.fraction)
+    match m.position.scaling:
+        case DynamicNTK() if n == 2:
+            return "dynamic stretches between the fastest and the slowest pair; of 2 turning dimensions there is one"
+        case Proportional(turning=turning) as scaling if scaling.turning_pairs(n) < 1:
+            return f"turning {turning} of {n // 2} pairs is none; position.kind none says that"
+        case _:
+            return None
+
+
 def _scaling_bands_in_order(m: ModelConfig) -> str | None:
     if m.position.kind != "rope":
         return None
@@ -175,6 +188,7 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("position.fraction", ("position", *_HEAD_WIDTH), _rope_turns_pairs),
     Rule("position.order", ("position", "attention.qk_norm"), _order_needs_qk_norm),
     Rule("position.scaling", ("position", *_HEAD_WIDTH), _longrope_has_a_factor_per_pair),
+    Rule("position.scaling", ("position", *_HEAD_WIDTH), _scaling_has_pairs_to_turn),
     Rule("position.scaling", ("position",), _scaling_bands_in_order),
     Rule("position.max_distance", ("position",), _t5_buckets_reach),
     Rule("block.parallel", ("block", "norm"), _parallel_has_a_norm_before),
@@ -197,6 +211,12 @@ def _layer_kinds_are_used(c: Config) -> str | None:
     return f"{', '.join(unused)} never comes up in {c.model.n_layers} layers; use it or leave it out"
 
 
+def _tied_head_has_no_values(c: Config) -> str | None:
+    if c.model.init.head is None or not c.model.head.tied:
+        return None
+    return f"{c.model.init.head} is for a head of its own; a tied one starts as the embedding"
+
+
 def _learned_positions_suffice(c: Config) -> str | None:
     seq_len = c.train.seq_len
     if c.model.position.kind != "learned" or seq_len is None or seq_len <= c.model.max_seq_len:
@@ -208,7 +228,8 @@ def _batch_holds_sequences(c: Config) -> str | None:
     seq_len = c.train.seq_len or c.model.max_seq_len
     if c.train.batch_tokens % seq_len == 0:
         return None
-    return f"{c.train.batch_tokens} is not a multiple of the sequence length {seq_len}"
+    said_by = "train.seq_len" if c.train.seq_len else "model.max_seq_len"
+    return f"{c.train.batch_tokens} is not a multiple of the sequence length {seq_len} ({said_by})"
 
 
 def _micro_batch_divides(c: Config) -> str | None:
@@ -241,6 +262,7 @@ _SEQ_LEN = ("train.seq_len", "model.max_seq_len")
 CONFIG_RULES: tuple[Rule[Config], ...] = (
     Rule("model.layers.pattern", ("model.layers",), _pattern_names_exist),
     Rule("model.layers", ("model.layers", "model.n_layers"), _layer_kinds_are_used),
+    Rule("model.init.head", ("model.init", "model.head"), _tied_head_has_no_values),
     Rule("train.seq_len", (*_SEQ_LEN, "model.position"), _learned_positions_suffice),
     Rule("train.batch_tokens", (*_SEQ_LEN, "train.batch_tokens"), _batch_holds_sequences),
     Rule(

@@ -21,6 +21,8 @@ class TrainConfig(Base):
     """Tokens per forward and backward pass, accumulated to batch_tokens. null: the whole batch at once."""
     seq_len: Count | None = None
     """Tokens per training window. null: model.max_seq_len."""
+    document_mask: bool = False
+    """Documents in one window do not see each other, and positions restart with each; in evaluation too."""
     lr: Positive = 1e-3
     """Peak learning rate."""
     warmup: Annotated[int, Field(ge=0)] | Share = 0.02

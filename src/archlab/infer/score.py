@@ -41,7 +41,8 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOu
     model = load_model(Path(source), config) if latest else Decoder(config.model, seed=config.train.seed)
     context = config.train.seq_len or config.model.max_seq_len
     windows = held_out_windows(data, context, tokens or len(data.held_out))
-    found = evaluate(model.to(device.kind), HeldOut(windows, data.token_bytes), device)
+    begins = data.manifest.end_of_text if config.train.document_mask else None
+    found = evaluate(model.to(device.kind), HeldOut(windows, data.token_bytes, begins), device)
     return HeldOutScore(
         bits_per_byte=found.bits_per_byte,
         loss=found.loss,

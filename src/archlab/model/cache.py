@@ -30,7 +30,7 @@ class LayerCache:
         n = k_BKTC.shape[2]
         newest = torch.arange(max(0, n - self.slots), n, device=k_BKTC.device)
         slots = (length + newest) % self.slots
-        self.k[:, :, slots], self.v[:, :, slots] = k_BKTC[:, :, newest], v_BKTC[:, :, newest]
+        self.k[:, :, slots], self.v[:, :, slots] = k_BKTC.detach()[:, :, newest], v_BKTC.detach()[:, :, newest]
         return seen  # pyright: ignore[reportReturnType]
 
     def indices(self, length: int, n_new: int) -> Tensor:
@@ -55,6 +55,7 @@ class Cache:
     ) -> None:
         self.layers = [LayerCache(layer, batch, capacity, dtype, torch.device(device)) for layer in layer_configs(model)]
         self.capacity, self.length = capacity, 0
+        self.is_padded = padding is not None
         self.padding_B1 = torch.zeros(1, 1, dtype=torch.int64, device=device) if padding is None else padding[:, None]
 
     def room_for(self, n_new: int) -> None:

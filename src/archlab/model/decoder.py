@@ -11,7 +11,7 @@ from archlab.model.block import Block
 from archlab.model.cache import Cache
 from archlab.model.init import Role, initialise
 from archlab.model.norms import make_norm
-from archlab.model.position_bias import make_position_bias
+from archlab.model.position_bias import T5Bias
 from archlab.model.position_embed import make_positions
 from archlab.model.view import View, place
 
@@ -62,7 +62,7 @@ class Decoder(nn.Module):
         self.embedding = TokenEmbedding(config)
         self.positions = make_positions(config)
         shares_bias = isinstance(config.position, T5) and config.position.shared
-        self.position_bias = make_position_bias(self.layer_configs[0]) if shares_bias else None
+        self.position_bias = T5Bias(config.position, config.attention.n_heads) if shares_bias else None
         self.dropout = nn.Dropout(config.dropout.embedding)
         self.layers = nn.ModuleList(Block(layer, kernel) for layer in self.layer_configs)
         normed_already = isinstance(config.norm, NoNorm) or config.norm.placement == "post"
@@ -73,7 +73,7 @@ class Decoder(nn.Module):
     def forward(self, tokens_BT: Tensor, *, documents: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         """[B, T] int64 -> [B, T, V] logits.
 
-        `documents` [B, T]: tokens of different numbers do not see each other, and each document starts at position 0.
+        `documents` [B, T]: runs of equal numbers do not see each other, and each starts at position 0.
         `cache`: goes on after the tokens in it, and adds these.
         """
         return self.head(self.hidden(tokens_BT, documents=documents, cache=cache), self.embedding.weight)

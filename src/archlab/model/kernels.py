@@ -38,7 +38,8 @@ def reference(
     """dropout(softmax(mask(cap(scale q k^T + bias)))) v written out; the scores in at least float32."""
     group = q_BHQC.shape[1] // k_BKSC.shape[1]
     k_BHSC, v_BHSC = (x.repeat_interleave(group, dim=1) for x in (k_BKSC, v_BKSC))
-    scores_BHQS = at_least_float32(q_BHQC @ k_BHSC.transpose(-1, -2)) * how.scale
+    with torch.autocast(q_BHQC.device.type, enabled=False):
+        scores_BHQS = at_least_float32(q_BHQC) @ at_least_float32(k_BHSC).transpose(-1, -2) * how.scale
     if bias_BHQS is not None:
         scores_BHQS = scores_BHQS + bias_BHQS
     if how.softcap is not None:
@@ -72,8 +73,10 @@ def sdpa(
 def flex(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSC: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, how: Scoring
 ) -> Tensor:
-    """Compiled flex_attention; on CPU forward only."""
+    """Compiled flex_attention."""
     from torch.nn.attention.flex_attention import create_block_mask
+
+    refuse_unable("flex", needs_of_call(q_BHQC, k_BKSC, v_BKSC, bias_BHQS))
 
     def score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         if bias_BHQS is not None:
@@ -98,16 +101,16 @@ def _compiled_flex() -> Callable[..., Tensor]:
 
 @dataclass(frozen=True)
 class Ability:
-    """A kernel, and which needs of a layer it meets."""
+    """A kernel, and which needs of a layer or of a call it meets."""
 
     kernel: Kernel
     can: frozenset[str]
 
 
 KERNELS = {
-    "sdpa": Ability(sdpa, frozenset({"bias", "dropout", "backward on cpu"})),
+    "sdpa": Ability(sdpa, frozenset({"bias", "dropout", "float64", "gradients on cpu"})),
     "flex": Ability(flex, frozenset({"bias", "softcap"})),
-    "reference": Ability(reference, frozenset({"bias", "softcap", "dropout", "backward on cpu"})),
+    "reference": Ability(reference, frozenset({"bias", "softcap", "dropout", "float64", "gradients on cpu"})),
 }
 """Every kernel does masks, grouped heads and any scale."""
 
@@ -125,6 +128,23 @@ def needs(layer: LayerConfig) -> frozenset[str]:
     return frozenset(need for need, is_wanted in wanted.items() if is_wanted)
 
 
+def needs_of_call(*tensors: Tensor | None) -> frozenset[str]:
+    """What the tensors at hand ask of a kernel."""
+    given = [x for x in tensors if x is not None]
+    wanted = {
+        "float64": any(x.dtype is torch.float64 for x in given),
+        "gradients on cpu": torch.is_grad_enabled() and any(x.requires_grad and x.is_cpu for x in given),
+    }
+    return frozenset(need for need, is_wanted in wanted.items() if is_wanted)
+
+
+def refuse_unable(name: str, wanted: frozenset[str]) -> None:
+    """UserError when the named kernel lacks something that is wanted."""
+    if missing := wanted - KERNELS[name].can:
+        able = [k for k, ability in KERNELS.items() if wanted <= ability.can]
+        raise UserError(f"kernel {name} cannot do {', '.join(sorted(missing))}; allowed: auto, {', '.join(able)}")
+
+
 def choose_kernel(name: str, layer: LayerConfig) -> Kernel:
     """The named kernel, or the first of AUTO that can do what the layer needs; UserError when a named one cannot."""
     wanted = needs(layer)
@@ -132,8 +152,5 @@ def choose_kernel(name: str, layer: LayerConfig) -> Kernel:
         return next(KERNELS[k].kernel for k in AUTO if wanted <= KERNELS[k].can)
     if name not in KERNELS:
         raise UserError(f"kernel {name!r}; allowed: auto, {', '.join(KERNELS)}")
-    missing = wanted - KERNELS[name].can
-    if missing:
-        able = [k for k, ability in KERNELS.items() if wanted <= ability.can]
-        raise UserError(f"kernel {name} cannot do {', '.join(sorted(missing))}; allowed: auto, {', '.join(able)}")
+    refuse_unable(name, wanted)
     return KERNELS[name].kernel

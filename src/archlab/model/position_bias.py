@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from archlab.config import model_schema as schema
 from archlab.config.layers import LayerConfig
 from archlab.model.init import Role
+from archlab.model.norms import at_least_float32
 
 
 class AlibiBias(nn.Module):
@@ -71,7 +72,7 @@ class ShawBias(nn.Module):
 
     def forward(self, distance_BQS: Tensor, q_BHQC: Tensor) -> Tensor:
         """-> [B, H, Q, S]."""
-        per_distance_BHQN = q_BHQC @ self.weight.to(q_BHQC.dtype).T * self.scale
+        per_distance_BHQN = at_least_float32(q_BHQC) @ self.weight.to(_wide(q_BHQC)).T * self.scale
         index_BHQS = distance_BQS.clamp(0, len(self.weight) - 1)[:, None].expand(*q_BHQC.shape[:2], -1, -1)
         return per_distance_BHQN.gather(-1, index_BHQS)
 

@@ -14,14 +14,14 @@ from archlab.config.model_schema import Rope
 
 
 class Frequencies(NamedTuple):
-    """Radians per token of each pair, [n / 2], and the factor on cos and sin."""
+    """Radians per token of each pair, [n / 2] or [B, T, n / 2], and the factor on cos and sin."""
 
     per_token: Tensor
     amplitude: float = 1.0
 
 
-def frequencies(config: Rope, n: int, length: int, pairs: Tensor) -> Frequencies:
-    """Frequencies at a sequence of `length` tokens; `pairs` is 0 .. n/2 - 1 in the dtype wanted."""
+def frequencies(config: Rope, n: int, lengths_BT1: Tensor, pairs: Tensor) -> Frequencies:
+    """Frequencies in texts of those lengths; `pairs` is 0 .. n/2 - 1 in the dtype wanted."""
     plain = config.theta ** (-2 * pairs / n)
     match config.scaling:
         case schema.NoScaling():
@@ -29,8 +29,8 @@ def frequencies(config: Rope, n: int, length: int, pairs: Tensor) -> Frequencies
         case schema.LinearScaling(factor=factor):
             return Frequencies(plain / factor)
         case schema.DynamicNTK() as s:
-            longest = max(length, s.original_max_seq_len)
-            stretch = s.factor * longest / s.original_max_seq_len - (s.factor - 1)
+            longer = (lengths_BT1.to(pairs.dtype) / s.original_max_seq_len).clamp(min=1)
+            stretch = s.factor * longer - (s.factor - 1)
             theta = config.theta * stretch ** (n / (n - 2))
             return Frequencies(theta ** (-2 * pairs / n))
         case schema.Llama3Scaling() as s:
@@ -38,10 +38,11 @@ def frequencies(config: Rope, n: int, length: int, pairs: Tensor) -> Frequencies
         case schema.Yarn() as s:
             return Frequencies(_yarn(s, config.theta, n, plain, pairs), s.attention_factor or _yarn_amplitude(s.factor))
         case schema.Longrope() as s:
-            factors = s.long_factor if length > s.original_max_seq_len else s.short_factor
-            return Frequencies(plain / plain.new_tensor(factors), s.attention_factor or _longrope_amplitude(s))
-        case schema.Proportional(turning=turning):
-            return Frequencies(torch.where(pairs < round(turning * n / 2), plain, 0.0))
+            long, short = plain.new_tensor(s.long_factor), plain.new_tensor(s.short_factor)
+            factors = torch.where(lengths_BT1 > s.original_max_seq_len, long, short)
+            return Frequencies(plain / factors, s.attention_factor or _longrope_amplitude(s))
+        case schema.Proportional() as s:
+            return Frequencies(torch.where(pairs < s.turning_pairs(n), plain, 0.0))
 
 
 def _llama3(s: schema.Llama3Scaling, plain: Tensor) -> Tensor:

@@ -27,11 +27,13 @@ class Rotation:
         return torch.cat((joined.to(x.dtype), rest), dim=-1) if rest.shape[-1] else joined.to(x.dtype)
 
 
-def rotation(config: Rope, head_dim: int, positions_BT: Tensor, length: int, dtype: torch.dtype) -> Rotation:
-    """The rotation at these positions of a sequence of `length` tokens; angles in float32, or `dtype` if wider."""
+def rotation(
+    config: Rope, head_dim: int, positions_BT: Tensor, lengths_BT: Tensor, dtype: torch.dtype
+) -> Rotation:
+    """The rotation at positions of texts of those lengths; angles in float32, or `dtype` if wider."""
     turning = int(head_dim * config.fraction)
     wide = torch.promote_types(dtype, torch.float32)
     pairs = torch.arange(turning // 2, device=positions_BT.device, dtype=wide)
-    per_token, amplitude = frequencies(config, turning, length, pairs)
-    angles = positions_BT[:, None, :, None].to(wide) * per_token
+    per_token, amplitude = frequencies(config, turning, lengths_BT[..., None], pairs)
+    angles = (positions_BT[..., None].to(wide) * per_token)[:, None]
     return Rotation(angles.cos() * amplitude, angles.sin() * amplitude, config.pairing == "interleaved")

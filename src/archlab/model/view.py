@@ -33,7 +33,12 @@ class Place:
     """Positions of a pass's new tokens, [B or 1, T]; negative ones are padding."""
 
     positions_BT: Tensor
-    documents_BT: Tensor | None
+    lengths_BT: Tensor
+    """Tokens, so far, of the text or document that each belongs to, [B or 1, T or 1]."""
+    starts_BT: Tensor | None
+    """Index of the first token of each one's document; None where a row is one text."""
+    plain: bool
+    """Whether every row is one text from its first token: nothing cached, padded or packed."""
     cache: Cache | None
     dtype: torch.dtype
 
@@ -43,12 +48,12 @@ class Place:
         length = self.cache.length if self.cache else 0
         key_BS = cache.indices(length, T)[None] - self.cache.padding_B1 if self.cache and cache else query_BT
         distance_BTS = query_BT[:, :, None] - key_BS[:, None, :]
-        plain = length == 0 and len(query_BT) == 1 and is_plain_causal(layer.attention, T)
+        plain = self.plain and is_plain_causal(layer.attention, T)
         reads_distance = layer.position.kind in ("alibi", "t5", "shaw")
         return View(
             mask_BTS=None if plain else self._mask(layer, query_BT, key_BS),
             distance_BTS=distance_BTS if reads_distance else None,
-            rotation=self._rotation(layer, length + T),
+            rotation=self._rotation(layer),
             shared_bias=shared_bias if isinstance(layer.position, T5) else None,
             length=length,
         )
@@ -56,24 +61,36 @@ class Place:
     def _mask(self, layer: LayerConfig, query_BT: Tensor, key_BS: Tensor) -> Tensor:
         query_BT1, key_B1S = query_BT[:, :, None], key_BS[:, None, :]
         seen_BTS = visible(layer.attention, query_BT1, key_B1S)
-        if self.documents_BT is not None:
-            return seen_BTS & (self.documents_BT[:, :, None] == self.documents_BT[:, None, :])
+        if self.starts_BT is not None:
+            return seen_BTS & (self.starts_BT[:, :, None] == self.starts_BT[:, None, :])
         # A padding token sees itself alone: a softmax over nothing is not a number.
         return (seen_BTS & (key_B1S >= 0)) | (key_B1S == query_BT1)
 
-    def _rotation(self, layer: LayerConfig, length: int) -> Rotation | None:
+    def _rotation(self, layer: LayerConfig) -> Rotation | None:
         if not isinstance(layer.position, Rope):
             return None
-        return rotation(layer.position, layer.attention.head_dim, self.positions_BT, length, self.dtype)
+        head_dim = layer.attention.head_dim
+        return rotation(layer.position, head_dim, self.positions_BT, self.lengths_BT, self.dtype)
 
 
 def place(tokens_BT: Tensor, documents_BT: Tensor | None, cache: Cache | None, dtype: torch.dtype) -> Place:
     """Positions count from the start of the cache, of the text behind the padding, or of each document."""
-    index_1T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
-    if cache is not None:
-        return Place(cache.length + index_1T - cache.padding_B1, None, cache, dtype)
-    if documents_BT is None:
-        return Place(index_1T, None, None, dtype)
-    begins_BT = torch.ones_like(documents_BT, dtype=torch.bool)
-    begins_BT[:, 1:] = documents_BT[:, 1:] != documents_BT[:, :-1]
-    return Place(index_1T - (index_1T * begins_BT).cummax(-1).values, documents_BT, None, dtype)
+    T = tokens_BT.shape[1]
+    index_1T = torch.arange(T, device=tokens_BT.device)[None]
+    if documents_BT is not None:
+        return _packed(index_1T, documents_BT, dtype)
+    if cache is None:
+        return Place(index_1T, torch.full_like(index_1T[:, :1], T), None, True, None, dtype)
+    positions_BT = cache.length + index_1T - cache.padding_B1
+    plain = cache.length == 0 and not cache.is_padded
+    return Place(positions_BT, cache.length + T - cache.padding_B1, None, plain, cache, dtype)
+
+
+def _packed(index_1T: Tensor, documents_BT: Tensor, dtype: torch.dtype) -> Place:
+    """A document is a run of equal numbers."""
+    T = documents_BT.shape[1]
+    differs_BT = documents_BT[:, 1:] != documents_BT[:, :-1]
+    edge_B1 = torch.ones_like(documents_BT[:, :1], dtype=torch.bool)
+    starts_BT = (index_1T * torch.cat((edge_B1, differs_BT), 1)).cummax(-1).values
+    ends_BT = torch.where(torch.cat((differs_BT, edge_B1), 1), index_1T + 1, T).flip(-1).cummin(-1).values.flip(-1)
+    return Place(index_1T - starts_BT, ends_BT - starts_BT, starts_BT, False, None, dtype)

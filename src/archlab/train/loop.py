@@ -44,7 +44,8 @@ def _train(config: Config, folder: RunFolder, data: DataFolder, device: Device, 
     rows = settings.batch_tokens // seq_len
     eval_every = settings.eval_every or max(1, steps // 10)
     checkpoint_every = settings.checkpoint_every or eval_every
-    held_out = HeldOut(held_out_windows(data, seq_len, settings.eval_tokens), data.token_bytes)
+    begins = data.manifest.end_of_text if settings.document_mask else None
+    held_out = HeldOut(held_out_windows(data, seq_len, settings.eval_tokens), data.token_bytes, begins)
 
     model = Decoder(config.model, seed=settings.seed).to(device.kind).train()
     optimizer = make_optimizer(model, settings)
@@ -56,7 +57,8 @@ def _train(config: Config, folder: RunFolder, data: DataFolder, device: Device, 
     with stoppable() as stop, watch:
         for step in range(first, steps):
             start = time.perf_counter()
-            result = update(forward, optimizer, batch(data, settings.seed, step, rows, seq_len), settings, step, device)
+            windows = batch(data, settings.seed, step, rows, seq_len)
+            result = update(forward, optimizer, windows, settings, step, device, begins)
             speed = settings.batch_tokens / (time.perf_counter() - start)
             if result.diverged:
                 status = "diverged"

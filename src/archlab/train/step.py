@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from archlab.config.schema import TrainConfig
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
+from archlab.train.documents import document_ids
 from archlab.train.loss import objective
 from archlab.train.schedule import learning_rate
 
@@ -33,9 +34,17 @@ class StepResult:
 
 
 def update(
-    model: Decoder, optimizer: Optimizer, batch: np.ndarray, train: TrainConfig, step: int, device: Device
+    model: Decoder,
+    optimizer: Optimizer,
+    batch: np.ndarray,
+    train: TrainConfig,
+    step: int,
+    device: Device,
+    begins: int | None = None,
 ) -> StepResult:
     """Gradient over the batch [windows, seq_len + 1], clipped, and one optimiser step; none where it diverged.
+
+    `begins` is the token that begins a document which sees no other; None: they see each other.
 
     Dropout draws from a stream of its own per (seed, step), so a resumed run drops what an uninterrupted one would.
     """
@@ -46,7 +55,7 @@ def update(
     loss = torch.zeros((), device=device.kind)
     for piece_BT in pieces:
         with device.autocast():
-            logits_BTV = model(piece_BT[:, :-1])
+            logits_BTV = model(piece_BT[:, :-1], documents=document_ids(piece_BT[:, :-1], begins))
         minimised, cross_entropy = objective(logits_BTV, piece_BT[:, 1:], train.z_loss)
         (minimised / len(pieces)).backward()
         loss += cross_entropy.detach() / len(pieces)
