@@ -39,9 +39,7 @@ class Lab:
         """The command in a session of its own, so that a test can press Ctrl-C for all its processes."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         command = [str(ARCHLAB), *map(str, arguments)]
-        return subprocess.Popen(
-            command, cwd=self.folder, env=self.env, start_new_session=True, **pipes, **options
-        )
+        return subprocess.Popen(command, cwd=self.folder, env=self.env, start_new_session=True, **pipes, **options)
 
     def run(self, *arguments: str, code: int = 0, **options) -> subprocess.CompletedProcess[str]:
         """The command to its end, which must be with this exit code and without a traceback."""

@@ -190,9 +190,7 @@ def test_a_damaged_shard_is_named_before_anything_is_written(here):
 
 
 def test_what_is_no_number_is_not_sampled_or_scored(here, trained, monkeypatch):
-    monkeypatch.setattr(
-        "archlab.model.decoder.Decoder.forward", lambda self, x: torch.full((*x.shape, 300), torch.nan)
-    )
+    monkeypatch.setattr("archlab.model.decoder.Decoder.forward", lambda self, x: torch.full((*x.shape, 300), torch.nan))
     assert "the model's output is no number" in here("generate", trained, "--prompt", "a")
     assert "the model's output is no number" in here("eval", trained)
 
@@ -214,9 +212,7 @@ def test_a_full_disk_stops_a_run_that_goes_on_when_there_is_room(lab, here, n_by
     assert "File too large" in err
     assert not list((lab.folder / "run").rglob("step-*"))
     assert "after 1,280 tokens" in here(*arguments, code=0)
-    assert [line["step"] for line in lines(lab.folder / "run" / "metrics.jsonl") if "lr" in line] == list(
-        range(1, 21)
-    )
+    assert [line["step"] for line in lines(lab.folder / "run" / "metrics.jsonl") if "lr" in line] == list(range(1, 21))
 
 
 def test_a_full_disk_leaves_no_half_of_a_data_folder(lab):

@@ -41,10 +41,7 @@ def summary(folder):
 def results(folder):
     """What must not depend on when and how often the study was stopped."""
     return [
-        {
-            key: arm[key]
-            for key in ("name", "bits_per_byte", "comparison", "curves", "divergences", "parameters")
-        }
+        {key: arm[key] for key in ("name", "bits_per_byte", "comparison", "curves", "divergences", "parameters")}
         for arm in summary(folder)["arms"]
     ]
 
@@ -174,9 +171,7 @@ def test_ctrl_c_stops_all_of_it_and_keeps_what_was_done(stopped):
     begun = [run for run in runs(folder).values() if not (run / "summary.json").exists()]
     assert begun
     for run in begun:
-        done = max(
-            int(line["step"]) for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-        )
+        done = max(int(line["step"]) for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()))
         assert (run / "checkpoints" / f"step-{done:08d}").is_dir()
 
 

@@ -41,13 +41,12 @@ def test_no_difference_between_spellings():
 
 def test_diff_names_fields_with_both_values_section_by_section():
     base = load_config("tiny-llama")
-    other = load_config(
-        "tiny-llama", "model.norm.kind=layernorm", "model.layers={a: {mlp.d_ff: 8}, pattern: [a]}"
-    )
+    other = load_config("tiny-llama", "model.norm.kind=layernorm", "model.layers={a: {mlp.d_ff: 8}, pattern: [a]}")
     assert diff(base, other) == {
         "model.norm.kind": ("rmsnorm", "layernorm"),
         "model.norm.bias": (None, True),
+        "model.norm.cast": ("after_weight", None),
         "model.layers.a.mlp.d_ff": (None, 8),
         "model.layers.pattern": (None, ["a"]),
     }
-    assert list(diff(base, other))[:2] == ["model.norm.kind", "model.norm.bias"]
+    assert list(diff(base, other))[:3] == ["model.norm.kind", "model.norm.cast", "model.norm.bias"]

@@ -139,7 +139,10 @@ def test_a_choice_leaves_all_other_initial_values_bit_identical(override: str) -
 def test_initial_deviations_are_by_role() -> None:
     config = build_config(
         {"model": {"vocab_size": 512, "d_model": 128, "n_layers": 8, "attention": {"n_heads": 4}}},
-        ["model.init={embedding: 0.5, input: 0.03, output: 0.04, head: 0.7, depth_scaled: true}", "model.mlp.bias=true"],
+        [
+            "model.init={embedding: 0.5, input: 0.03, output: 0.04, head: 0.7, depth_scaled: true}",
+            "model.mlp.bias=true",
+        ],
     )
     model = Decoder(config.model)
     deviations = {"embedding.weight": 0.5, "head.weight": 0.7, "layers.1.attention.q.weight": 0.03,

@@ -157,9 +157,7 @@ def test_every_arm_gets_its_best_value_and_a_warning_at_the_edge(lab):
     lab.score = far_from({RMS: 0.2, LAYER: 0.5})
     summary = lab.run(tune=GRID, labels={"b": "LayerNorm"})
     assert [arm.tuned for arm in summary.arms] == [{"train.lr": 0.2}, {"train.lr": 0.5}]
-    assert summary.warnings == [
-        "LayerNorm: train.lr = 0.5 won at the edge of its grid; a wider one may find better"
-    ]
+    assert summary.warnings == ["LayerNorm: train.lr = 0.5 won at the edge of its grid; a wider one may find better"]
     assert [seed for _, seed, _ in lab.ran] == [1000] * 8 + [0, 0, 1, 1]
     assert lab.ran[8:] == [(RMS, 0, 0.2), (LAYER, 0, 0.5), (RMS, 1, 0.2), (LAYER, 1, 0.5)]
 
@@ -172,10 +170,7 @@ def test_the_lowest_value_is_an_edge_wherever_it_stands(lab):
 def test_words_have_no_edge(lab):
     lab.score = lambda config: 1.0
     assert (
-        lab.run(
-            tune={"train.schedule": ["cosine", "linear"], "train.decay_embeddings": [True, False]}
-        ).warnings
-        == []
+        lab.run(tune={"train.schedule": ["cosine", "linear"], "train.decay_embeddings": [True, False]}).warnings == []
     )
 
 

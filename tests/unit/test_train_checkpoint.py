@@ -88,9 +88,7 @@ def test_damage_is_a_message_that_names_the_file(saved, file, damage):
     damage(saved / file)
     model, optimizer = trained()
     load = (
-        (lambda: load_weights(saved, model))
-        if "model" in file
-        else (lambda: load_optimizer(saved, model, optimizer))
+        (lambda: load_weights(saved, model)) if "model" in file else (lambda: load_optimizer(saved, model, optimizer))
     )
     with pytest.raises(UserError, match=rf"{file}: (damaged|missing)"):
         load()
@@ -142,9 +140,7 @@ def test_a_kill_between_writing_and_removing_leaves_the_newest_in_use(saved, mon
     def killed(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(
-        checkpoint.shutil, "rmtree", lambda path, ignore_errors=False: ignore_errors or killed(path)
-    )
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", lambda path, ignore_errors=False: ignore_errors or killed(path))
     with pytest.raises(KeyboardInterrupt):
         save_checkpoint(saved.parent, 3, *trained())
     monkeypatch.undo()

@@ -101,9 +101,7 @@ def test_a_file_is_no_folder(tmp_path, tokenizer, below):
 
 
 @pytest.mark.parametrize("kill_before", [1, 2, 3])
-def test_a_kill_during_the_claim_leaves_a_folder_that_can_be_claimed(
-    tmp_path, tokenizer, monkeypatch, kill_before
-):
+def test_a_kill_during_the_claim_leaves_a_folder_that_can_be_claimed(tmp_path, tokenizer, monkeypatch, kill_before):
     folder, write, written = RunFolder(tmp_path / "run"), run_folder.write_atomic, []
 
     def killed(path, content):

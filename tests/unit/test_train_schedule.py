@@ -23,9 +23,7 @@ def test_steps_are_whole_batches():
     assert n_steps(settings()) == STEPS
 
 
-@pytest.mark.parametrize(
-    ("warmup", "steps"), [(0, 0), (7, 7), (1, 1), (0.0, 0), (0.02, 2), (0.25, 25), (0.999, 100)]
-)
+@pytest.mark.parametrize(("warmup", "steps"), [(0, 0), (7, 7), (1, 1), (0.0, 0), (0.02, 2), (0.25, 25), (0.999, 100)])
 def test_warmup_counts_steps_or_a_share_of_them(warmup, steps):
     assert warmup_steps(settings(warmup=warmup)) == steps
 

@@ -53,9 +53,7 @@ def test_the_groups_reach_the_optimiser():
     decayed, kept = make_optimizer(model, settings).param_groups
     assert (decayed["weight_decay"], kept["weight_decay"]) == (0.3, 0.0)
     assert (decayed["lr"], decayed["betas"]) == (0.002, (0.9, 0.95))
-    assert sum(p.numel() for g in (decayed, kept) for p in g["params"]) == sum(
-        p.numel() for p in model.parameters()
-    )
+    assert sum(p.numel() for g in (decayed, kept) for p in g["params"]) == sum(p.numel() for p in model.parameters())
 
 
 def test_decay_pulls_a_projection_but_not_a_norm():

@@ -1,13 +1,8 @@
 """`archlab generate`."""
 
-from typing import Annotated
-
-from cyclopts import Parameter
-from cyclopts.validators import Number
-
 from archlab.cli.arguments import AtLeastOne
-from archlab.errors import UserError
 from archlab.infer.load import from_pretrained, load_tokenizer
+from archlab.infer.sampling import Sampling
 from archlab.infer.text import stream_text
 
 
@@ -15,11 +10,15 @@ def run(
     folder: str,
     /,
     *,
-    prompt: str,
+    prompt: str = "",
     max_new_tokens: AtLeastOne = 128,
-    temperature: Annotated[float, Parameter(validator=Number(gte=0))] = 0.8,
-    top_k: AtLeastOne | None = None,
-    seed: Annotated[int, Parameter(validator=Number(gte=0, lt=1 << 63))] | None = None,
+    temperature: float = 0.8,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    stop: tuple[str, ...] = (),
+    seed: int | None = None,
 ) -> None:
     """Continue a text, token by token.
 
@@ -28,30 +27,27 @@ def run(
     folder
         A run folder.
     prompt
-        The text to go on from.
+        The text to go on from; left out, it begins a new one.
     max_new_tokens
         Stop after so many, or at the end of the text.
     temperature
         0 takes the likeliest token each time.
     top_k
         Draw from so many of the likeliest tokens. Left out: from all.
+    top_p
+        Draw from the likeliest tokens that together have this probability.
+    min_p
+        Draw from tokens at least this times as likely as the likeliest.
+    repetition_penalty
+        Above 1: tokens that occurred become less likely.
+    stop
+        End before this text; can be given several times. A line's end is $'\\n' in bash.
     seed
         Makes the draw repeatable.
     """
-    try:
-        prompt.encode()
-    except UnicodeEncodeError:
-        raise UserError("--prompt: not valid UTF-8") from None
-    model, tokenizer = from_pretrained(folder), load_tokenizer(folder)
+    sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
+    pieces = stream_text(from_pretrained(folder), load_tokenizer(folder), prompt, max_new_tokens, sampling, stop)
     print(prompt, end="", flush=True)
-    for piece in stream_text(
-        model,
-        tokenizer,
-        prompt,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        seed=seed,
-    ):
+    for piece in pieces:
         print(piece, end="", flush=True)
     print()

@@ -22,9 +22,7 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
         The run's folder: config, metrics, checkpoints, summary.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError(
-            "torchrun: archlab does not train on several processes yet; run it once, without torchrun"
-        )
+        raise UserError("torchrun: archlab does not train on several processes yet; run it once, without torchrun")
     summary = train(load_config(config, *overrides), out, watcher())
     if summary.status == "diverged":
         print(f"diverged after {summary.steps} steps: a loss or gradient is no number any more; see {out}")

@@ -70,9 +70,7 @@ def _without(raw: Raw, paths: Sequence[str]) -> Raw:
 
 
 def _layer_problems(model: ModelConfig, bad: Sequence[str]) -> Iterator[Problem]:
-    broken = {
-        rule.field: m for rule in LAYER_RULES if _may_judge(rule.reads, bad) and (m := rule.broken(model))
-    }
+    broken = {rule.field: m for rule in LAYER_RULES if _may_judge(rule.reads, bad) and (m := rule.broken(model))}
     yield from (Problem(f"model.{field}", message) for field, message in broken.items())
     for name, change in (model.layers.kinds if model.layers else {}).items():
         prefix = f"model.layers.{name}"
@@ -84,8 +82,11 @@ def _layer_problems(model: ModelConfig, bad: Sequence[str]) -> Iterator[Problem]
         yield from (Problem(f"{prefix}.{problem.path}".rstrip("."), problem.message) for problem in wrong)
         if view is None:
             continue
-        if clash := _moved_embedded_position(model, view):
+        if clash := _moved_common_position(model, view):
             yield Problem(f"{prefix}.position", clash)
+        if view.dropout.embedding != model.dropout.embedding:
+            message = "drops once, before all layers; a layer has dropout.attention and dropout.branch"
+            yield Problem(f"{prefix}.dropout.embedding", message)
         for rule in LAYER_RULES:
             message = rule.broken(view) if _may_judge(rule.reads, bad) else None
             if message and message != broken.get(rule.field):
@@ -101,9 +102,7 @@ def _view(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelConfig |
     change = expand(change)
     unknown = [key for key in change if key not in PER_LAYER]
     if unknown:
-        return [
-            Problem("", f"{', '.join(unknown)} cannot differ per layer{choose(unknown[0], PER_LAYER)}")
-        ], None
+        return [Problem("", f"{', '.join(unknown)} cannot differ per layer{choose(unknown[0], PER_LAYER)}")], None
     try:
         return [], with_overrides(model, change)
     except ValidationError as error:
@@ -111,8 +110,11 @@ def _view(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelConfig |
         return explain(error, ModelConfig, raw), None
 
 
-def _moved_embedded_position(model: ModelConfig, view: ModelConfig) -> str | None:
-    """Positions that are added to the embedding cannot be switched per layer."""
+def _moved_common_position(model: ModelConfig, view: ModelConfig) -> str | None:
+    """Positions that all layers have in common, on the embedding or in one table, cannot differ per layer."""
+    if view.position.kind == "t5" and view.position.shared:
+        same = view.position == model.position and view.attention.n_heads == model.attention.n_heads
+        return None if same else "t5 has one table for all layers, of model's heads; give position.shared = false"
     embedded = [p.kind for p in (view.position, model.position) if p.kind in ("sinusoidal", "learned")]
     if view.position == model.position or not embedded:
         return None

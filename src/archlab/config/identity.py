@@ -7,6 +7,7 @@ from typing import Any
 from archlab.config.layers import resolve
 from archlab.config.merge import Raw, expand
 from archlab.config.schema import Config
+from archlab.config.training import resolve_train
 
 
 def resolved(config: Config) -> Raw:
@@ -15,13 +16,7 @@ def resolved(config: Config) -> Raw:
     raw["model"] = resolve(config.model).model_dump(mode="json")
     if raw["model"]["layers"]:
         raw["model"]["layers"] = expand(raw["model"]["layers"])
-    train = config.train
-    raw["train"]["seq_len"] = train.seq_len or config.model.max_seq_len
-    raw["train"]["micro_batch_tokens"] = train.micro_batch_tokens or train.batch_tokens
-    if train.schedule != "constant" and train.final_lr is None:
-        raw["train"]["final_lr"] = 0.1
-    if train.schedule == "wsd" and train.decay is None:
-        raw["train"]["decay"] = 0.2
+    raw["train"] = resolve_train(config).model_dump(mode="json")
     return raw
 
 

@@ -35,11 +35,13 @@ def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
     """`over` laid over `base`.
 
     Where `over` switches a tagged union (`norm.kind`), keys that only the old variant has are dropped; where
-    neither says the kind, it is the field's default.
+    neither says the kind, it is the field's default. A bare string in its place is its kind (`position: alibi`).
     """
     out = dict(base)
     for key, value in over.items():
         below, field = out.get(key), schema.model_fields.get(key)
+        if isinstance(value, str) and _tagged(field):
+            value = {"kind": value}
         if not isinstance(value, dict):
             out[key] = value
             continue

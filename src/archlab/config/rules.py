@@ -6,12 +6,13 @@ nothing). It is asked only when all those fields are valid by themselves, so one
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from archlab.config.layers import resolve
-from archlab.config.model_schema import ModelConfig
+from archlab.config.model_schema import DynamicNTK, Llama3Scaling, ModelConfig, Proportional, Yarn
 from archlab.config.problems import choose
 from archlab.config.schema import Config
+from archlab.config.training import resolve_train
 
 T = TypeVar("T")
 
@@ -66,14 +67,131 @@ def _parallel_has_a_norm_before(m: ModelConfig) -> str | None:
     return f"{found}; placement {m.norm.placement} has none; allowed: none"
 
 
+def _beyond_a_window(field: str) -> Callable[[ModelConfig], str | None]:
+    def broken(m: ModelConfig) -> str | None:
+        value = getattr(m.attention, field)
+        return f"{value} is about keys beyond a window, and there is none; give attention.window" if value else None
+
+    return lambda m: None if m.attention.window is not None else broken(m)
+
+
+def _window_or_blocks(m: ModelConfig) -> str | None:
+    if m.attention.blocks is None or m.attention.window is None:
+        return None
+    return f"sparse blocks take the place of a window, and window is {m.attention.window}; give one of them"
+
+
+def _summary_fits_block(m: ModelConfig) -> str | None:
+    blocks = m.attention.blocks
+    if blocks is None or blocks.summary < blocks.size:
+        return None
+    return f"{blocks.summary} of {blocks.size} tokens is all of a block; allowed: 1 to size - 1"
+
+
+def _needs_a_norm(field: str) -> Callable[[ModelConfig], str | None]:
+    section, name = field.split(".")
+
+    def broken(m: ModelConfig) -> str | None:
+        asked = getattr(getattr(m, section), name)
+        return "is a norm of model.norm's kind, and that is none" if asked and m.norm.kind == "none" else None
+
+    return broken
+
+
+def _offset_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[ModelConfig], str | None]:
+    def broken(m: ModelConfig) -> str | None:
+        norm = norm_of(m)
+        lacks = norm.kind != "none" and norm.unit_offset and not norm.weight
+        return "is about the weight, and there is none; allowed: false" if lacks else None
+
+    return broken
+
+
+def _cast_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[ModelConfig], str | None]:
+    def broken(m: ModelConfig) -> str | None:
+        norm = norm_of(m)
+        lacks = norm.kind == "rmsnorm" and norm.cast == "before_weight" and not norm.weight
+        return "is about the weight, and there is none; allowed: after_weight" if lacks else None
+
+    return broken
+
+
+def _order_needs_qk_norm(m: ModelConfig) -> str | None:
+    if m.position.kind != "rope" or m.position.order == "after_qk_norm" or m.attention.qk_norm.kind != "none":
+        return None
+    return "before_qk_norm is about attention.qk_norm, and that is none"
+
+
+def _longrope_has_a_factor_per_pair(m: ModelConfig) -> str | None:
+    if m.position.kind != "rope" or m.position.scaling.kind != "longrope":
+        return None
+    pairs = int((resolve(m).attention.head_dim or 0) * m.position.fraction) // 2
+    given = {len(m.position.scaling.short_factor), len(m.position.scaling.long_factor)}
+    return None if given == {pairs} else f"lists of {sorted(given)} factors for {pairs} turning pairs of each head"
+
+
+def _scaling_has_pairs_to_turn(m: ModelConfig) -> str | None:
+    if m.position.kind != "rope":
+        return None
+    n = int((resolve(m).attention.head_dim or 0) * m.position.fraction)
+    match m.position.scaling:
+        case DynamicNTK() if n == 2:
+            return "dynamic stretches between the fastest and the slowest pair; of 2 turning dimensions there is one"
+        case Proportional(turning=turning) as scaling if scaling.turning_pairs(n) < 1:
+            return f"turning {turning} of {n // 2} pairs is none; position.kind none says that"
+        case _:
+            return None
+
+
+def _scaling_bands_in_order(m: ModelConfig) -> str | None:
+    if m.position.kind != "rope":
+        return None
+    match m.position.scaling:
+        case Llama3Scaling(low_freq_factor=low, high_freq_factor=high) if low >= high:
+            return f"low_freq_factor {low} must be below high_freq_factor {high}"
+        case Yarn(beta_slow=low, beta_fast=high) if low >= high:
+            return f"beta_slow {low} must be below beta_fast {high}"
+        case _:
+            return None
+
+
+def _t5_buckets_reach(m: ModelConfig) -> str | None:
+    if m.position.kind != "t5" or m.position.max_distance > m.position.buckets // 2:
+        return None
+    return f"{m.position.max_distance} is within the single distances; allowed: more than {m.position.buckets // 2}"
+
+
+_HEAD_WIDTH = ("attention.n_heads", "attention.head_dim", "d_model")
+
+
+def _norm(m: ModelConfig) -> Any:
+    return m.norm
+
+
+def _qk_norm(m: ModelConfig) -> Any:
+    return m.attention.qk_norm
+
+
 LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
-    Rule("attention.n_heads", ("attention.n_heads", "attention.head_dim", "d_model"), _heads_divide_d_model),
+    Rule("attention.n_heads", _HEAD_WIDTH, _heads_divide_d_model),
     Rule("attention.n_kv_heads", ("attention.n_kv_heads", "attention.n_heads"), _kv_heads_divide_heads),
-    Rule(
-        "position.fraction",
-        ("position", "attention.n_heads", "attention.head_dim", "d_model"),
-        _rope_turns_pairs,
-    ),
+    Rule("attention.stride", ("attention.window", "attention.stride"), _beyond_a_window("stride")),
+    Rule("attention.global_tokens", ("attention.window", "attention.global_tokens"), _beyond_a_window("global_tokens")),
+    Rule("attention.blocks", ("attention.window", "attention.blocks"), _window_or_blocks),
+    Rule("attention.blocks.summary", ("attention.blocks",), _summary_fits_block),
+    Rule("attention.sub_norm", ("attention.sub_norm", "norm"), _needs_a_norm("attention.sub_norm")),
+    Rule("attention.qk_norm.unit_offset", ("attention.qk_norm",), _offset_has_a_weight(_qk_norm)),
+    Rule("attention.qk_norm.cast", ("attention.qk_norm",), _cast_has_a_weight(_qk_norm)),
+    Rule("mlp.sub_norm", ("mlp.sub_norm", "norm"), _needs_a_norm("mlp.sub_norm")),
+    Rule("embedding.norm", ("embedding.norm", "norm"), _needs_a_norm("embedding.norm")),
+    Rule("norm.unit_offset", ("norm",), _offset_has_a_weight(_norm)),
+    Rule("norm.cast", ("norm",), _cast_has_a_weight(_norm)),
+    Rule("position.fraction", ("position", *_HEAD_WIDTH), _rope_turns_pairs),
+    Rule("position.order", ("position", "attention.qk_norm"), _order_needs_qk_norm),
+    Rule("position.scaling", ("position", *_HEAD_WIDTH), _longrope_has_a_factor_per_pair),
+    Rule("position.scaling", ("position", *_HEAD_WIDTH), _scaling_has_pairs_to_turn),
+    Rule("position.scaling", ("position",), _scaling_bands_in_order),
+    Rule("position.max_distance", ("position",), _t5_buckets_reach),
     Rule("block.parallel", ("block", "norm"), _parallel_has_a_norm_before),
 )
 
@@ -94,6 +212,12 @@ def _layer_kinds_are_used(c: Config) -> str | None:
     return f"{', '.join(unused)} never comes up in {c.model.n_layers} layers; use it or leave it out"
 
 
+def _tied_head_has_no_values(c: Config) -> str | None:
+    if c.model.init.head is None or not c.model.head.tied:
+        return None
+    return f"{c.model.init.head} is for a head of its own; a tied one starts as the embedding"
+
+
 def _learned_positions_suffice(c: Config) -> str | None:
     seq_len = c.train.seq_len
     if c.model.position.kind != "learned" or seq_len is None or seq_len <= c.model.max_seq_len:
@@ -102,33 +226,35 @@ def _learned_positions_suffice(c: Config) -> str | None:
 
 
 def _batch_holds_sequences(c: Config) -> str | None:
-    seq_len = c.train.seq_len or c.model.max_seq_len
-    if c.train.batch_tokens % seq_len == 0:
+    train = resolve_train(c)
+    if train.batch_tokens % train.seq_len == 0:
         return None
-    return f"{c.train.batch_tokens} is not a multiple of the sequence length {seq_len}"
+    said_by = "train.seq_len" if c.train.seq_len else "model.max_seq_len"
+    return f"{train.batch_tokens} is not a multiple of the sequence length {train.seq_len} ({said_by})"
 
 
 def _micro_batch_divides(c: Config) -> str | None:
-    micro, seq_len = c.train.micro_batch_tokens, c.train.seq_len or c.model.max_seq_len
-    if micro is None or (c.train.batch_tokens % micro == 0 and micro % seq_len == 0):
+    micro, train = c.train.micro_batch_tokens, resolve_train(c)
+    if micro is None or (train.batch_tokens % micro == 0 and micro % train.seq_len == 0):
         return None
-    return f"{micro} must divide batch_tokens = {c.train.batch_tokens} and hold whole sequences of {seq_len}"
+    return f"{micro} must divide batch_tokens = {train.batch_tokens} and hold whole sequences of {train.seq_len}"
 
 
 def _one_step_at_least(c: Config) -> str | None:
-    if c.train.tokens >= c.train.batch_tokens:
+    batch_tokens = c.train.batch_tokens
+    if batch_tokens is None or c.train.tokens >= batch_tokens:
         return None
-    return f"{c.train.tokens} is less than one batch of {c.train.batch_tokens} tokens"
+    return f"{c.train.tokens} is less than one batch of {batch_tokens} tokens"
 
 
 def _decay_is_for_wsd(c: Config) -> str | None:
-    if c.train.decay is None or c.train.schedule == "wsd":
+    if not c.train.decay or c.train.schedule == "wsd":
         return None
     return f"only schedule wsd has a decay phase; schedule is {c.train.schedule}"
 
 
 def _constant_ends_at_its_peak(c: Config) -> str | None:
-    if c.train.final_lr is None or c.train.schedule != "constant":
+    if c.train.final_lr in (None, 1.0) or c.train.schedule != "constant":
         return None
     return "schedule constant never changes; leave it out"
 
@@ -138,6 +264,7 @@ _SEQ_LEN = ("train.seq_len", "model.max_seq_len")
 CONFIG_RULES: tuple[Rule[Config], ...] = (
     Rule("model.layers.pattern", ("model.layers",), _pattern_names_exist),
     Rule("model.layers", ("model.layers", "model.n_layers"), _layer_kinds_are_used),
+    Rule("model.init.head", ("model.init", "model.head"), _tied_head_has_no_values),
     Rule("train.seq_len", (*_SEQ_LEN, "model.position"), _learned_positions_suffice),
     Rule("train.batch_tokens", (*_SEQ_LEN, "train.batch_tokens"), _batch_holds_sequences),
     Rule(

@@ -15,12 +15,14 @@ class TrainConfig(Base):
 
     tokens: Count = 1_000_000
     """Training tokens; steps are tokens // batch_tokens."""
-    batch_tokens: Count = 8192
-    """Tokens per step."""
+    batch_tokens: Count | None = None
+    """Tokens per step. null: as many whole sequences as hold 8192 tokens."""
     micro_batch_tokens: Count | None = None
     """Tokens per forward and backward pass, accumulated to batch_tokens. null: the whole batch at once."""
     seq_len: Count | None = None
     """Tokens per training window. null: model.max_seq_len."""
+    document_mask: bool = False
+    """Documents in one window do not see each other, and positions restart with each; in evaluation too."""
     lr: Positive = 1e-3
     """Peak learning rate."""
     warmup: Annotated[int, Field(ge=0)] | Share = 0.02
@@ -28,9 +30,9 @@ class TrainConfig(Base):
     schedule: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
     """Shape after the warm-up; wsd holds the peak, then decays linearly."""
     final_lr: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Learning rate at the end, as a part of the peak. null: 0.1 (not for constant)."""
+    """Learning rate at the end, as a part of the peak. null: 0.1 (constant: 1)."""
     decay: Share | None = None
-    """wsd only: share of the steps that decay. null: 0.2."""
+    """wsd only: share of the steps that decay. null: 0.2 (other schedules: 0)."""
     weight_decay: NonNegative = 0.1
     """Decoupled weight decay of the matrices; norms and biases never decay (Loshchilov 2019)."""
     decay_embeddings: bool = False

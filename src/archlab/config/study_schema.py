@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from archlab.config.base import Base, Count, Flops, Overrides, Share
 
@@ -39,8 +39,15 @@ class Equal(Base):
         return self
 
 
+def _required_unless_extending(schema: dict[str, Any]) -> None:
+    """For editors: a file that extends another study may leave everything else to it."""
+    schema["anyOf"] = [{"required": ["extends"]}, {"required": schema.pop("required")}]
+
+
 class StudyConfig(Base):
     """A comparison of architectures under one budget."""
+
+    model_config = ConfigDict(json_schema_extra=_required_unless_extending)
 
     extends: str | None = None
     """Another study, by name or file, whose values hold where this one says nothing."""

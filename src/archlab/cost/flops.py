@@ -8,7 +8,7 @@ from pydantic import computed_field
 
 from archlab.config.base import Base
 from archlab.config.layers import LayerConfig, layer_configs
-from archlab.config.model_schema import ModelConfig
+from archlab.config.model_schema import ModelConfig, Shaw
 from archlab.model.visibility import visible_pairs
 
 BACKWARD = 2
@@ -56,9 +56,11 @@ def _projections(layer: LayerConfig) -> int:
 
 
 def _scores(layer: LayerConfig, seq_len: int) -> int:
-    """Of a whole sequence: a visible pair costs one product with k and one with v, in every query head."""
+    """Of a whole sequence: a visible pair costs one product with k and one with v (with Shaw's vectors one
+    more), in every query head."""
     heads = layer.attention
-    return 2 * 2 * heads.n_heads * heads.head_dim * visible_pairs(heads, seq_len)
+    products = 3 if isinstance(layer.position, Shaw) else 2
+    return products * 2 * heads.n_heads * heads.head_dim * visible_pairs(heads, seq_len)
 
 
 def _mlp(layer: LayerConfig) -> int:

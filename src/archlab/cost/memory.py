@@ -5,7 +5,7 @@ from pydantic import computed_field
 from archlab.config.base import Base
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
-from archlab.model.visibility import keys_seen
+from archlab.model.visibility import keys_kept
 
 BF16, FP32 = 2, 4
 """Bytes per number."""
@@ -36,16 +36,13 @@ def kv_bytes_per_token(model: ModelConfig, bytes_each: int = BF16) -> int:
 
 def kv_cache_bytes(model: ModelConfig, context: int, batch: int = 1, bytes_each: int = BF16) -> int:
     """Cache bytes of `batch` sequences of `context` tokens; a layer keeps no more than its window."""
-    kept = (keys_seen(layer.attention, context - 1) for layer in layer_configs(model))
+    kept = (keys_kept(layer.attention, context) for layer in layer_configs(model))
     return batch * sum(n * each for n, each in zip(kept, kv_bytes_by_layer(model, bytes_each), strict=True))
 
 
 def kv_bytes_by_layer(model: ModelConfig, bytes_each: int = BF16) -> list[int]:
     """Per layer, the bytes of one token's keys and values."""
-    return [
-        2 * layer.attention.n_kv_heads * layer.attention.head_dim * bytes_each
-        for layer in layer_configs(model)
-    ]
+    return [2 * layer.attention.n_kv_heads * layer.attention.head_dim * bytes_each for layer in layer_configs(model)]
 
 
 def training_memory(n_parameters: int) -> TrainingMemory:

@@ -3,8 +3,8 @@
 from pydantic import computed_field
 
 from archlab.config.base import Base
-from archlab.config.layers import LayerConfig, layer_configs
-from archlab.config.model_schema import LayerNorm, Learned, ModelConfig, NoNorm, Norm
+from archlab.config.layers import LayerConfig, ResolvedAttention, layer_configs
+from archlab.config.model_schema import ACTIVATION_PARAMETERS, T5, Learned, ModelConfig, NoNorm, Shaw
 
 _NORMS_PER_BLOCK = {"pre": 2, "post": 2, "double": 4, "output": 2}
 """Placement -> norms in a serial block: one per filled slot of each of its two branches."""
@@ -16,7 +16,7 @@ class Parameters(Base):
     embedding: int
     """The token embedding."""
     positions: int
-    """Learned positions."""
+    """Learned positions: vectors on the embedding, or numbers beside the scores."""
     attention: int
     """Query, key, value and output projections of all layers."""
     mlp: int
@@ -45,12 +45,33 @@ def parameters(model: ModelConfig) -> Parameters:
     width, vocab = model.d_model, model.vocab_size
     return Parameters(
         embedding=vocab * width,
-        positions=model.max_seq_len * width if isinstance(model.position, Learned) else 0,
+        positions=_positions(model) + sum(map(_own_positions, layers)),
         attention=sum(map(_attention, layers)),
         mlp=sum(map(_mlp, layers)),
-        norms=sum(map(_block_norms, layers)) + _final_norm(model),
+        norms=sum(map(_block_norms, layers)) + _outer_norms(model),
         head=(0 if model.head.tied else vocab * width) + (vocab if model.head.bias else 0),
     )
+
+
+def _positions(model: ModelConfig) -> int:
+    match model.position:
+        case Learned(offset=offset):
+            return (offset + model.max_seq_len) * model.d_model
+        case T5(shared=True, buckets=buckets):
+            return buckets * model.attention.n_heads
+        case _:
+            return 0
+
+
+def _own_positions(layer: LayerConfig) -> int:
+    """Of the layer alone, beside its scores."""
+    match layer.position:
+        case T5(shared=False, buckets=buckets):
+            return buckets * layer.attention.n_heads
+        case Shaw(max_distance=max_distance):
+            return (max_distance + 1) * layer.attention.head_dim
+        case _:
+            return 0
 
 
 def _attention(layer: LayerConfig) -> int:
@@ -63,21 +84,29 @@ def _attention(layer: LayerConfig) -> int:
 def _mlp(layer: LayerConfig) -> int:
     mlp, d = layer.mlp, layer.d_model
     inputs = 2 if mlp.kind == "gated" else 1
-    return inputs * mlp.d_ff * (d + mlp.bias) + (mlp.d_ff + mlp.bias) * d
+    own = ACTIVATION_PARAMETERS.get(mlp.activation, 0)
+    return inputs * mlp.d_ff * (d + mlp.bias) + (mlp.d_ff + mlp.bias) * d + own
 
 
 def _block_norms(layer: LayerConfig) -> int:
+    heads, sub_norms = layer.attention, 0
+    sub_norms += heads.sub_norm * layer.norm.n_parameters(heads.n_heads * heads.head_dim)
+    sub_norms += layer.mlp.sub_norm * layer.norm.n_parameters(layer.mlp.d_ff)
     if isinstance(layer.norm, NoNorm):
-        return 0
+        return _qk_norms(heads)
     saved = 1 if layer.block.parallel == "shared" else 0
-    return (_NORMS_PER_BLOCK[layer.norm.placement] - saved) * _norm(layer.norm, layer.d_model)
+    in_slots = _NORMS_PER_BLOCK[layer.norm.placement] - saved
+    return in_slots * layer.norm.n_parameters(layer.d_model) + sub_norms + _qk_norms(heads)
 
 
-def _final_norm(model: ModelConfig) -> int:
-    if isinstance(model.norm, NoNorm) or model.norm.placement == "post":
-        return 0
-    return _norm(model.norm, model.d_model)
+def _qk_norms(heads: ResolvedAttention) -> int:
+    norm = heads.qk_norm
+    if isinstance(norm, NoNorm) or norm.scope == "head":
+        return 2 * norm.n_parameters(heads.head_dim)
+    return norm.n_parameters((heads.n_heads + heads.n_kv_heads) * heads.head_dim)
 
 
-def _norm(norm: Norm, width: int) -> int:
-    return width * (2 if isinstance(norm, LayerNorm) and norm.bias else 1)
+def _outer_norms(model: ModelConfig) -> int:
+    """The final norm, and the embedding's."""
+    final = 0 if isinstance(model.norm, NoNorm) or model.norm.placement == "post" else 1
+    return (final + model.embedding.norm) * model.norm.n_parameters(model.d_model)

@@ -3,6 +3,7 @@
 from archlab.config.base import Base
 from archlab.config.model_schema import Learned
 from archlab.config.schema import Config
+from archlab.config.training import resolve_train
 from archlab.cost.flops import Flops, forward_flops, training_flops
 from archlab.cost.memory import BF16, TrainingMemory, kv_bytes_per_token, kv_cache_bytes, training_memory
 from archlab.cost.params import Parameters, parameters
@@ -35,11 +36,9 @@ class Cost(Base):
 def cost(config: Config, batch: int = 1, context: int | None = None) -> Cost:
     """Counted from resolved layers; without `context`, at the training window (`train.seq_len`)."""
     model = config.model
-    context = context or config.train.seq_len or model.max_seq_len
+    context = context or resolve_train(config).seq_len
     if isinstance(model.position, Learned) and context > model.max_seq_len:
-        raise UserError(
-            f"context {context} is beyond max_seq_len = {model.max_seq_len}, where learned positions end"
-        )
+        raise UserError(f"context {context} is beyond max_seq_len = {model.max_seq_len}, where learned positions end")
     counts, forward = parameters(model), forward_flops(model, context)
     per_token = training_flops(model, context)
     return Cost(

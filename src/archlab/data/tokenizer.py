@@ -37,9 +37,7 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     It has fewer tokens than asked for when the texts hold too few pairs that occur twice.
     """
     if vocab_size < SMALLEST_VOCAB:
-        raise UserError(
-            f"vocab_size: {vocab_size}; allowed: from {SMALLEST_VOCAB} (256 bytes and {END_OF_TEXT})"
-        )
+        raise UserError(f"vocab_size: {vocab_size}; allowed: from {SMALLEST_VOCAB} (256 bytes and {END_OF_TEXT})")
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(_WORDS), behavior="isolated")
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -120,3 +118,21 @@ def token_bytes(tokenizer: Tokenizer) -> np.ndarray:
     for i, added in tokenizer.get_added_tokens_decoder().items():
         counts[i] = 0 if added.special else len(added.content.encode())
     return counts
+
+
+def bytes_of(tokenizer: Tokenizer, token: int) -> bytes:
+    """The text that one id stands for, perhaps only part of a character; nothing for special tokens."""
+    added = tokenizer.get_added_tokens_decoder().get(token)
+    if added is not None:
+        return b"" if added.special else added.content.encode()
+    return bytes(_BYTE[c] for c in tokenizer.id_to_token(token) or "")
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's: character -> byte. Printable Latin-1 is itself; the others, in order, are U+0100 and on."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [b for b in range(256) if b not in plain]
+    return {chr(b): b for b in plain} | {chr(0x100 + i): b for i, b in enumerate(others)}
+
+
+_BYTE = _byte_alphabet()

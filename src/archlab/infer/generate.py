@@ -1,13 +1,23 @@
-"""Continuing a sequence token by token. Every token recomputes the whole sequence; there is no cache yet."""
+"""Continuing texts token by token, from a cache of what was read.
 
-import math
-from collections.abc import Iterator
+Shapes: B texts side by side, T tokens so far, N new ones, D d_model, V vocabulary. Texts of unequal length
+stand flush right, with padding before them.
+
+Cached decoding gives the logits of the full pass, with one exception that is meant: RoPE scalings that look
+at the length of the whole sequence (dynamic NTK, LongRoPE). The cache keeps every key as it was turned when
+it was read; a full pass over a longer sequence turns all of them anew.
+"""
+
+from collections.abc import Iterator, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from archlab.config.model_schema import Learned
 from archlab.errors import UserError
-from archlab.infer.sampling import sample
+from archlab.infer.sampling import Sampling, choose
+from archlab.model.cache import Cache
 from archlab.model.decoder import Decoder
 
 
@@ -16,40 +26,131 @@ def generate(
     tokens_BT: Tensor,
     max_new_tokens: int = 16,
     temperature: float = 0.0,
+    *,
     top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
     seed: int | None = None,
+    padding: Tensor | Sequence[int] | None = None,
+    end_of_text: int | None = None,
+    prefill_chunk: int | None = None,
 ) -> Tensor:
-    """[B, T] int64 -> [B, T + max_new_tokens]; greedy at temperature 0."""
-    new = list(stream(model, tokens_BT, max_new_tokens, temperature, top_k, seed))
-    return torch.cat([tokens_BT, *(token_B[:, None] for token_B in new)], dim=1)
+    """[B, T] int64 -> [B, T + max_new_tokens], on the model's device; greedy at temperature 0.
+
+    `padding` [B] is how many tokens before each text are none of it (see `left_pad`). A text that reaches the
+    token `end_of_text` is over: what follows in its row is that token. The prompt is read `prefill_chunk`
+    tokens at a time (None: at once), which bounds memory and changes nothing else. The rest is `Sampling`.
+    """
+    sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
+    total = tokens_BT.shape[1] + max(max_new_tokens, 0)
+    session = Session(model, tokens_BT, capacity=total, padding=padding, prefill_chunk=prefill_chunk)
+    if session.room is not None and max_new_tokens > session.room:
+        end = f"learned positions end at max_seq_len = {model.config.max_seq_len}"
+        raise UserError(f"max_new_tokens: {max_new_tokens}; allowed: up to {session.room}, for {end}")
+    for _ in session.write(max_new_tokens, sampling, end_of_text):
+        pass
+    return F.pad(session.tokens_BT, (0, total - session.tokens_BT.shape[1]), value=end_of_text or 0)
 
 
-@torch.no_grad()
-def stream(
-    model: Decoder,
-    tokens_BT: Tensor,
-    max_new_tokens: int,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    seed: int | None = None,
-) -> Iterator[Tensor]:
-    """The new tokens one by one, each [B]. UserError for an empty prompt or values out of range."""
-    if tokens_BT.shape[1] == 0:
-        raise UserError("the prompt is empty; at least one token is needed to go on from")
-    if not 0 <= temperature < math.inf or (top_k is not None and top_k < 1):
-        raise UserError(
-            f"temperature {temperature}, top_k {top_k}: allowed are temperature >= 0 and top_k >= 1"
-        )
-    generator = None if seed is None else torch.Generator(tokens_BT.device).manual_seed(seed)
-    was_training = model.training
-    model.eval()
-    try:
+def left_pad(texts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Texts of unequal length, [T] int64 each, flush right in [B, T], and the padding before each, [B]."""
+    longest = max((len(text) for text in texts), default=0)
+    padding = [longest - len(text) for text in texts]
+    rows = [F.pad(text, (p, 0)) for text, p in zip(texts, padding, strict=True)]
+    if not rows:
+        raise UserError("no texts to pad; at least one is needed")
+    return torch.stack(rows), torch.tensor(padding, device=rows[0].device)
+
+
+class Session:
+    """Texts and a model that goes on with them, reading and writing in turn; the cache is kept.
+
+    >>> session = Session(model, prompts_BT, capacity=512)
+    >>> new_BN = torch.stack(list(session.write(32)), dim=1)
+    >>> session.read(answers_BN)
+    >>> new_BN = torch.stack(list(session.write(32)), dim=1)
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        tokens_BT: Tensor,
+        capacity: int,
+        *,
+        padding: Tensor | Sequence[int] | None = None,
+        prefill_chunk: int | None = None,
+    ) -> None:
+        """`capacity`: tokens that fit in the cache, padding and all; the last one written need not."""
+        self.model, self.prefill_chunk = model, prefill_chunk
+        weight = model.embedding.weight
+        self.tokens_BT = tokens_BT.to(weight.device)
+        """Everything read and written so far, the padding too."""
+        B, T = tokens_BT.shape
+        if T == 0:
+            raise UserError("the prompt is empty; at least one token is needed to go on from")
+        self.padding_B = torch.as_tensor([0] * B if padding is None else padding, device=weight.device)
+        if self.padding_B.shape != (B,) or not ((self.padding_B >= 0) & (self.padding_B < T)).all():
+            allowed = f"for each of {B} texts a number from 0 to {T - 1}, less than its {T} tokens"
+            raise UserError(f"padding: {self.padding_B.tolist()}; allowed: {allowed}")
+        if prefill_chunk is not None and prefill_chunk < 1:
+            raise UserError(f"prefill_chunk: {prefill_chunk}; allowed: from 1, or none for all at once")
+        padded_B = self.padding_B if self.padding_B.any() else None
+        like = {"dtype": weight.dtype, "device": weight.device}
+        self.cache = Cache(model.config, B, capacity, padding=padded_B, **like)
+        self._logits_BV = weight.new_empty(B, 0)
+
+    @property
+    def room(self) -> int | None:
+        """How many more tokens can be written before learned positions end; None where they never do."""
+        if not isinstance(self.model.config.position, Learned):
+            return None
+        longest = self.tokens_BT.shape[1] - int(self.padding_B.min())
+        # The last token written is not read, so it needs no position.
+        return max(0, self.model.config.max_seq_len - longest + 1)
+
+    def read(self, tokens_BN: Tensor) -> None:
+        """Go on with these tokens in every text."""
+        self.tokens_BT = torch.cat((self.tokens_BT, tokens_BN.to(self.tokens_BT)), dim=1)
+
+    @torch.no_grad()
+    def logits(self) -> Tensor:
+        """[B, V] after the last token of each text; what the cache lacks is read now. Dropout is off."""
+        model, was_training = self.model, self.model.training
+        if was_training:
+            model.eval()
+        try:
+            while self.cache.length < self.tokens_BT.shape[1]:
+                piece_BN = self.tokens_BT[:, self.cache.length :][:, : self.prefill_chunk]
+                last_BD = model.hidden(piece_BN, cache=self.cache)[:, -1]
+                self._logits_BV = model.head(last_BD, model.embedding.weight)
+        finally:
+            if was_training:
+                model.train()
+        return self._logits_BV
+
+    def write(
+        self, max_new_tokens: int, sampling: Sampling | None = None, end_of_text: int | None = None
+    ) -> Iterator[Tensor]:
+        """The next tokens of all texts one by one, each [B]; greedy where `sampling` is None.
+
+        After `end_of_text` a text has nothing but that token; when all texts are over, the iterator is too.
+        Two calls with the same seed write what one call would.
+        """
+        if max_new_tokens < 0:
+            raise UserError(f"max_new_tokens: {max_new_tokens}; allowed: 0 or more")
+        sampling = sampling or Sampling()
+        seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
+        return self._write(max_new_tokens, sampling, seed, end_of_text)
+
+    def _write(self, max_new_tokens: int, sampling: Sampling, seed: int, end_of_text: int | None) -> Iterator[Tensor]:
+        is_over_B = torch.zeros_like(self.padding_B, dtype=torch.bool)
         for _ in range(max_new_tokens):
-            logits_BV = model(tokens_BT)[:, -1]
-            if not logits_BV.isfinite().all():
-                raise UserError("the model's output is no number: its training went astray")
-            next_B = sample(logits_BV, temperature, top_k, generator)
+            next_B = choose(self.logits(), sampling, self.tokens_BT, self.padding_B, seed)
+            if end_of_text is not None:
+                next_B = next_B.masked_fill(is_over_B, end_of_text)
+                is_over_B |= next_B == end_of_text
+            self.read(next_B[:, None])
             yield next_B
-            tokens_BT = torch.cat((tokens_BT, next_B[:, None]), dim=1)
-    finally:
-        model.train(was_training)
+            if end_of_text is not None and is_over_B.all():
+                return

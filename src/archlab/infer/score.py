@@ -5,6 +5,7 @@ from pathlib import Path
 
 from archlab.config.base import Base
 from archlab.config.io import load_config
+from archlab.config.training import resolve_train
 from archlab.data.prepare import open_data
 from archlab.data.sampler import held_out_windows
 from archlab.data.shards import TOKENIZER
@@ -39,13 +40,13 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOu
     latest = latest_checkpoint(Path(source) / "checkpoints")
     if latest and (Path(source) / TOKENIZER).read_bytes() != (data.path / TOKENIZER).read_bytes():
         raise UserError(
-            f"{config.data.path}: has another tokenizer than {source}; "
-            f"make it with --tokenizer {source}/{TOKENIZER}"
+            f"{config.data.path}: has another tokenizer than {source}; make it with --tokenizer {source}/{TOKENIZER}"
         )
     model = load_model(Path(source), config) if latest else Decoder(config.model, seed=config.train.seed)
-    context = config.train.seq_len or config.model.max_seq_len
+    context = resolve_train(config).seq_len
     windows = held_out_windows(data, context, tokens or len(data.held_out))
-    found = evaluate(model.to(device.kind), HeldOut(windows, data.token_bytes), device)
+    begins = data.manifest.end_of_text if config.train.document_mask else None
+    found = evaluate(model.to(device.kind), HeldOut(windows, data.token_bytes, begins), device)
     if not math.isfinite(found.loss):
         raise UserError(f"{source}: the model's output is no number: its training went astray")
     return HeldOutScore(

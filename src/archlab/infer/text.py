@@ -1,27 +1,90 @@
-"""Text in, text out, as it comes."""
+"""Text in, text out, as it comes: never part of a character, never part of a stop string."""
 
-from collections.abc import Iterator
-from typing import Any
+import codecs
+from collections.abc import Iterator, Sequence
 
 import torch
 from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
+from torch import Tensor
 
 from archlab.data import tokenizer as bpe
-from archlab.infer.generate import stream
+from archlab.errors import UserError
+from archlab.infer.generate import Session
+from archlab.infer.sampling import Sampling
 from archlab.model.decoder import Decoder
 
 
-def stream_text(model: Decoder, tokenizer: Tokenizer, prompt: str, **sampling: Any) -> Iterator[str]:
-    """The continuation of a prompt in pieces that never split a character; ends at the end-of-text token.
+def stream_text(
+    model: Decoder,
+    tokenizer: Tokenizer,
+    prompt: str,
+    max_new_tokens: int = 128,
+    sampling: Sampling | None = None,
+    stop: str | Sequence[str] = (),
+) -> Iterator[str]:
+    """The continuation of a prompt in pieces, each as soon as it is certain; greedy where `sampling` is None.
 
-    `sampling` goes to `archlab.infer.generate.stream`.
+    The text starts behind an end-of-text token, so the prompt may be empty. It ends after max_new_tokens, at
+    the next end-of-text token, where learned positions end, or before the first stop string in the new text.
+    A last character whose bytes did not all come is dropped; bytes that can be no character become U+FFFD.
+    UserError before anything is read or written.
     """
     end = bpe.end_of_text(tokenizer)
-    prompt_ids = [end, *bpe.encode(tokenizer, [prompt])[0].tolist()]
-    pieces = DecodeStream(skip_special_tokens=True)
-    for token_B in stream(model, torch.tensor([prompt_ids]), **sampling):
-        if int(token_B) == end:
+    prompt_1T = torch.tensor([[end, *bpe.encode(tokenizer, [prompt])[0].tolist()]])
+    until = StopStrings(stop)
+    session = Session(model, prompt_1T, capacity=prompt_1T.shape[1] + max(max_new_tokens, 0))
+    if session.room == 0:
+        allowed = model.config.max_seq_len - 1
+        raise UserError(
+            f"prompt: {prompt_1T.shape[1] - 1} tokens; allowed: up to {allowed}, for an end-of-text token is "
+            f"before them and learned positions end at max_seq_len = {allowed + 1}"
+        )
+    room = max_new_tokens if session.room is None else min(max_new_tokens, session.room)
+    return filter(None, _pieces(session.write(room, sampling, end), tokenizer, until))
+
+
+def _pieces(tokens: Iterator[Tensor], tokenizer: Tokenizer, until: "StopStrings") -> Iterator[str]:
+    """Special tokens stand for no bytes, so the end-of-text token adds nothing."""
+    characters = codecs.getincrementaldecoder("utf-8")("replace")
+    for token_1 in tokens:
+        yield until.certain(characters.decode(bpe.bytes_of(tokenizer, int(token_1))))
+        if until.found:
             return
-        if piece := pieces.step(tokenizer, int(token_B)):
-            yield piece
+    yield until.rest()
+
+
+class StopStrings:
+    """Lets text through up to the first stop string, and holds back what may yet become one.
+
+    The first is the one complete first; of several complete at the same character, the longest. How the text
+    was cut into pieces does not matter.
+    """
+
+    def __init__(self, stop: str | Sequence[str]) -> None:
+        self.stop = (stop,) if isinstance(stop, str) else tuple(stop)
+        if "" in self.stop:
+            raise UserError("stop: ''; allowed: strings of one character or more")
+        self.found = False
+        self._held = ""
+
+    def certain(self, piece: str) -> str:
+        """Of the text so far, what is certain now and was not before. Sets `found` at a stop string."""
+        certain = ""
+        for character in piece:
+            self._held += character
+            ends = [len(stop) for stop in self.stop if self._held.endswith(stop)]
+            if ends:
+                self.found = True
+                return certain + self._held[: -max(ends)]
+            sure = len(self._held) - self._may_be_stop()
+            certain, self._held = certain + self._held[:sure], self._held[sure:]
+        return certain
+
+    def rest(self) -> str:
+        """What was held back, now that nothing follows."""
+        return self._held
+
+    def _may_be_stop(self) -> int:
+        """Characters at the end of what is held with which a stop string begins."""
+        ends = (self._held[start:] for start in range(len(self._held)))
+        return next((len(end) for end in ends if any(stop.startswith(end) for stop in self.stop)), 0)

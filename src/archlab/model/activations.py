@@ -1,20 +1,61 @@
-"""The activation table: name -> function."""
+"""The activation table: name -> what makes one. Most are functions; one has parameters of its own."""
 
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+from archlab.model.norms import at_least_float32
+
+
+class XIELU(nn.Module):
+    """x > 0: a x^2 + x/2; else (expm1(min(x, -1e-6)) - x) b + x/2, with a, b learned and b > 1/2 (Huang 2024)."""
+
+    BETA, EPS = 0.5, -1e-6
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha_p = nn.Parameter(torch.empty(1))
+        self.alpha_n = nn.Parameter(torch.empty(1))
+        # softplus of the first is 0.8, of the second 0.3: both sides start at slope parameter 0.8.
+        self.constants = {"alpha_p": 0.20341, "alpha_n": -1.05022}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Element by element."""
+        wide = at_least_float32(x)
+        a = F.softplus(self.alpha_p.to(wide.dtype))
+        b = self.BETA + F.softplus(self.alpha_n.to(wide.dtype))
+        below = (torch.expm1(wide.clamp(max=self.EPS)) - wide) * b
+        return (torch.where(wide > 0, a * wide * wide, below) + self.BETA * wide).to(x.dtype)
+
+
+class Function(nn.Module):
+    """An activation without parameters."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Element by element."""
+        return self.function(x)
+
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,  # x Phi(x), with erf (Hendrycks 2016)
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "silu": F.silu,  # x sigmoid(x); swish with beta 1 (Ramachandran 2017)
     "elu": F.elu,
     "selu": F.selu,
-    "relu_squared": lambda x: F.relu(x).square(),  # So 2021 (Primer)
     "sigmoid": torch.sigmoid,
     "softplus": F.softplus,
     "identity": lambda x: x,
 }
+
+
+def make_activation(name: str) -> nn.Module:
+    """The activation of that name."""
+    return XIELU() if name == "xielu" else Function(FUNCTIONS[name])

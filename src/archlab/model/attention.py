@@ -1,23 +1,16 @@
-"""Multi-head attention, MHA to MQA. Shapes: B batch, T tokens, D d_model, H query heads, K key/value heads, C head_dim."""
-
-from dataclasses import dataclass
+"""Multi-head attention, MHA to MQA. Shapes: B batch, T tokens, S keys, D d_model, H query heads, K key/value heads,
+C head_dim."""
 
 from torch import Tensor, nn
 
-from archlab.config.layers import LayerConfig
+from archlab.config.layers import LayerConfig, ResolvedAttention
+from archlab.config.model_schema import T5, NoNorm, Rope
+from archlab.model.cache import LayerCache
 from archlab.model.init import Projection
-from archlab.model.kernels import KERNELS
-from archlab.model.rotary import Rotation
-
-
-@dataclass(frozen=True)
-class View:
-    """What a layer's attention needs to know of where the tokens stand."""
-
-    mask_TT: Tensor | None
-    """True where a query sees a key; None for plain causal."""
-    rotation: Rotation | None
-    """How queries and keys turn; None without RoPE."""
+from archlab.model.kernels import Scoring, choose_kernel
+from archlab.model.norms import make_norm
+from archlab.model.position_bias import make_position_bias
+from archlab.model.view import View
 
 
 class Attention(nn.Module):
@@ -25,23 +18,59 @@ class Attention(nn.Module):
 
     def __init__(self, layer: LayerConfig, kernel: str) -> None:
         super().__init__()
-        config = layer.attention
-        self.head_dim, self.scale, self.dropout = config.head_dim, config.scale, layer.dropout.attention
-        self.kernel = KERNELS[kernel]
+        config, D = layer.attention, layer.d_model
         width, kv_width = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
-        self.q = Projection(layer.d_model, width, bias=config.qkv_bias, role="input")
-        self.k = Projection(layer.d_model, kv_width, bias=config.qkv_bias, role="input")
-        self.v = Projection(layer.d_model, kv_width, bias=config.qkv_bias, role="input")
-        self.out = Projection(width, layer.d_model, bias=config.out_bias, role="output")
+        self.head_dim, self.clip = config.head_dim, config.clip_qkv
+        self.scale, self.softcap, self.dropout = config.scale, config.softcap, layer.dropout.attention
+        self.q = Projection(D, width, bias=config.qkv_bias, role="input")
+        self.k = Projection(D, kv_width, bias=config.qkv_bias, role="input")
+        self.v = Projection(D, kv_width, bias=config.qkv_bias, role="input")
+        self.q_norm = HeadNorm(config, config.n_heads)
+        self.k_norm = HeadNorm(config, config.n_kv_heads)
+        self.norm_first = not (isinstance(layer.position, Rope) and layer.position.order == "before_qk_norm")
+        shares_bias = isinstance(layer.position, T5) and layer.position.shared
+        self.position_bias = None if shares_bias else make_position_bias(layer)
+        self.kernel = choose_kernel(kernel, layer)
+        self.sub_norm = make_norm(layer.norm if config.sub_norm else NoNorm(), width)
+        self.out = Projection(width, D, bias=config.out_bias, role="output")
 
-    def forward(self, x_BTD: Tensor, view: View) -> Tensor:
-        """[B, T, D] -> [B, T, D]."""
+    def forward(self, x_BTD: Tensor, view: View, cache: LayerCache | None = None) -> Tensor:
+        """[B, T, D] -> [B, T, D]; the new keys and values are added to the cache."""
         q_BHTC, k_BKTC, v_BKTC = (self._split(project(x_BTD)) for project in (self.q, self.k, self.v))
-        if view.rotation is not None:
-            q_BHTC, k_BKTC = view.rotation.turn(q_BHTC), view.rotation.turn(k_BKTC)
-        dropout = self.dropout if self.training else 0.0
-        mixed_BHTC = self.kernel(q_BHTC, k_BKTC, v_BKTC, view.mask_TT, self.scale, dropout)
-        return self.out(mixed_BHTC.transpose(1, 2).flatten(-2))
+        q_BHTC, k_BKTC = self._placed(q_BHTC, self.q_norm, view), self._placed(k_BKTC, self.k_norm, view)
+        k_BKSC, v_BKSC = cache.extend(k_BKTC, v_BKTC, view.length) if cache else (k_BKTC, v_BKTC)
+        position_bias = self.position_bias or view.shared_bias
+        bias_BHTS = position_bias(view.distance_BTS, q_BHTC) if position_bias is not None else None
+        how = Scoring(self.scale, self.softcap, self.dropout if self.training else 0.0)
+        mixed_BHTC = self.kernel(q_BHTC, k_BKSC, v_BKSC, view.mask_BTS, bias_BHTS, how)
+        return self.out(self.sub_norm(mixed_BHTC.transpose(1, 2).flatten(-2)))
 
     def _split(self, x: Tensor) -> Tensor:
+        """[B, T, heads * C] -> [B, heads, T, C], clipped."""
+        x = x if self.clip is None else x.clamp(-self.clip, self.clip)
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def _placed(self, x: Tensor, norm: "HeadNorm", view: View) -> Tensor:
+        """Normalised and turned, in the config's order."""
+        turn = view.rotation.turn if view.rotation else nn.Identity()
+        return turn(norm(x)) if self.norm_first else norm(turn(x))
+
+
+class HeadNorm(nn.Module):
+    """The norm of queries or keys, [B, heads, T, C] -> the same, in one of three scopes."""
+
+    def __init__(self, config: ResolvedAttention, heads: int) -> None:
+        super().__init__()
+        scope = "head" if isinstance(config.qk_norm, NoNorm) else config.qk_norm.scope
+        shape = {"head": (config.head_dim,), "each_head": (heads, config.head_dim), "width": (heads * config.head_dim,)}
+        self.scope = scope
+        self.norm = make_norm(config.qk_norm, *shape[scope])
+
+    def forward(self, x_BHTC: Tensor) -> Tensor:
+        """[B, heads, T, C] -> the same."""
+        if isinstance(self.norm, nn.Identity) or self.scope == "head":
+            return self.norm(x_BHTC)
+        x_BTHC = x_BHTC.transpose(1, 2)
+        if self.scope == "each_head":
+            return self.norm(x_BTHC).transpose(1, 2)
+        return self.norm(x_BTHC.flatten(-2)).unflatten(-1, x_BTHC.shape[-2:]).transpose(1, 2)

@@ -4,9 +4,11 @@ from torch import Tensor, nn
 
 from archlab.config.layers import LayerConfig
 from archlab.config.model_schema import NoNorm
-from archlab.model.attention import Attention, View
-from archlab.model.mlp import make_mlp
+from archlab.model.attention import Attention
+from archlab.model.cache import LayerCache
+from archlab.model.mlp import MLP
 from archlab.model.norms import make_norm
+from archlab.model.view import View
 
 SLOTS = {"pre": ("before",), "post": ("stream",), "double": ("before", "after"), "output": ("after",)}
 """Placement -> where norms stand: before the branch, after it, on the stream after the addition."""
@@ -23,35 +25,37 @@ class Slots(nn.Module):
 
 
 class Block(nn.Module):
-    """Data flow of `forward`, for each branch f of attention and MLP.
+    """Data flow of `forward`, for each branch f of attention and MLP; m is the branch's multiplier.
 
-    serial:    x ─┬─ before ─ f ─ after ─ dropout ─ + ─ stream ─>  (attention's output is the MLP's x)
-                  └─────────────────────────────────┘
+    serial:    x ─┬─ before ─ f ─ after ─ · m ─ dropout ─ + ─ stream ─>  (attention's output is the MLP's x)
+                  └───────────────────────────────────────┘
 
-    parallel:  x ─┬─ before ─ attention ─ after ─ dropout ─ + ─>   (shared: one `before` for both)
-                  ├─ before ─ MLP ─────── after ─ dropout ──┤
-                  └─────────────────────────────────────────┘
+    parallel:  x ─┬─ before ─ attention ─ after ─ · m ─ dropout ─ + ─>   (shared: one `before` for both)
+                  ├─ before ─ MLP ─────── after ─ · m ─ dropout ──┤
+                  └───────────────────────────────────────────────┘
     """
 
     def __init__(self, layer: LayerConfig, kernel: str) -> None:
         super().__init__()
-        self.parallel = layer.block.parallel
+        self.config = layer.block
         self.attention = Attention(layer, kernel)
-        self.mlp = make_mlp(layer)
+        self.mlp = MLP(layer)
         self.attention_norms = Slots(layer)
         self.mlp_norms = Slots(layer)
-        if self.parallel == "shared":
+        if layer.block.parallel == "shared":
             self.mlp_norms.before = nn.Identity()
         self.dropout = nn.Dropout(layer.dropout.branch)
 
-    def forward(self, x_BTD: Tensor, view: View) -> Tensor:
+    def forward(self, x_BTD: Tensor, view: View, cache: LayerCache | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
-        around = self.attention_norms
-        normed = around.before(x_BTD)
-        mixed = self.dropout(around.after(self.attention(normed, view)))
-        if self.parallel != "none":
-            normed = self.mlp_norms.before(normed if self.parallel == "shared" else x_BTD)
-            return x_BTD + mixed + self.dropout(self.mlp_norms.after(self.mlp(normed)))
-        x_BTD = around.stream(x_BTD + mixed)
-        around = self.mlp_norms
-        return around.stream(x_BTD + self.dropout(around.after(self.mlp(around.before(x_BTD)))))
+        normed_BTD = self.attention_norms.before(x_BTD)
+        mixed_BTD = self.attention_norms.after(self.attention(normed_BTD, view, cache))
+        mixed_BTD = self.dropout(mixed_BTD * self.config.attention_multiplier)
+        if self.config.parallel == "none":
+            x_BTD = self.attention_norms.stream(x_BTD + mixed_BTD)
+            return self.mlp_norms.stream(x_BTD + self._mlp(x_BTD))
+        return x_BTD + mixed_BTD + self._mlp(normed_BTD if self.config.parallel == "shared" else x_BTD)
+
+    def _mlp(self, x_BTD: Tensor) -> Tensor:
+        branch_BTD = self.mlp_norms.after(self.mlp(self.mlp_norms.before(x_BTD)))
+        return self.dropout(branch_BTD * self.config.mlp_multiplier)

@@ -5,29 +5,31 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archlab.config.layers import LayerConfig, layer_configs, resolve
-from archlab.config.model_schema import ModelConfig, NoNorm, Rope
-from archlab.model.attention import View
+from archlab.config.model_schema import T5, ModelConfig, NoNorm
+from archlab.errors import UserError
 from archlab.model.block import Block
-from archlab.model.init import Projection, Role, initialise
+from archlab.model.cache import Cache
+from archlab.model.init import Role, initialise
 from archlab.model.norms import make_norm
+from archlab.model.position_bias import T5Bias
 from archlab.model.position_embed import make_positions
-from archlab.model.rotary import rotation
-from archlab.model.visibility import is_plain_causal, visible
+from archlab.model.view import View, place
 
 
 class TokenEmbedding(nn.Module):
-    """A row per token, times the config's scale."""
+    """A row per token, times the config's scale, normalised if asked."""
 
     role: Role = "embedding"
 
-    def __init__(self, vocab_size: int, d_model: int, scale: float) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
-        self.scale = scale
+        self.weight = nn.Parameter(torch.empty(config.vocab_size, config.d_model))
+        self.scale = float(resolve(config).embedding.scale)
+        self.norm = make_norm(config.norm if config.embedding.norm else NoNorm(), config.d_model)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """[B, T] int64 -> [B, T, D]."""
-        return F.embedding(tokens_BT, self.weight) * self.scale
+        return self.norm(F.embedding(tokens_BT, self.weight) * self.scale)
 
 
 class Head(nn.Module):
@@ -37,56 +39,62 @@ class Head(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.config = config.head
         self.weight = None if config.head.tied else nn.Parameter(torch.empty(config.vocab_size, config.d_model))
         self.bias = nn.Parameter(torch.empty(config.vocab_size)) if config.head.bias else None
+        self.constants = {"bias": 0.0}
 
     def forward(self, x_BTD: Tensor, embedding_VD: Tensor) -> Tensor:
-        """[B, T, D] -> [B, T, V]."""
-        return F.linear(x_BTD, embedding_VD if self.weight is None else self.weight, self.bias)
+        """[B, T, D] -> [B, T, V]: the product, the bias, the scale, the soft cap."""
+        logits_BTV = F.linear(x_BTD, embedding_VD if self.weight is None else self.weight, self.bias)
+        logits_BTV = logits_BTV * self.config.scale
+        cap = self.config.softcap
+        return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)
 
 
 class Decoder(nn.Module):
     """tokens -> logits. `seed` decides the initial values; `kernel` is how attention is computed (see kernels.py)."""
 
-    def __init__(self, config: ModelConfig, *, seed: int = 0, kernel: str = "sdpa") -> None:
+    def __init__(self, config: ModelConfig, *, seed: int = 0, kernel: str = "auto") -> None:
         super().__init__()
         self.config = config
         self.layer_configs = layer_configs(config)
-        self.embedding = TokenEmbedding(config.vocab_size, config.d_model, _scale(config))
+        self.embedding = TokenEmbedding(config)
         self.positions = make_positions(config)
+        shares_bias = isinstance(config.position, T5) and config.position.shared
+        self.position_bias = T5Bias(config.position, config.attention.n_heads) if shares_bias else None
         self.dropout = nn.Dropout(config.dropout.embedding)
         self.layers = nn.ModuleList(Block(layer, kernel) for layer in self.layer_configs)
-        self.norm = make_norm(NoNorm() if _normed_by_last_block(config) else config.norm, config.d_model)
+        normed_already = isinstance(config.norm, NoNorm) or config.norm.placement == "post"
+        self.norm = make_norm(NoNorm() if normed_already else config.norm, config.d_model)
         self.head = Head(config)
         initialise(self, config, seed)
 
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        """[B, T] int64 -> [B, T, V] logits."""
-        return self.head(self.hidden(tokens_BT), self.embedding.weight)
+    def forward(self, tokens_BT: Tensor, *, documents: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+        """[B, T] int64 -> [B, T, V] logits.
 
-    def hidden(self, tokens_BT: Tensor) -> Tensor:
+        `documents` [B, T]: runs of equal numbers do not see each other, and each starts at position 0.
+        `cache`: goes on after the tokens in it, and adds these.
+        """
+        return self.head(self.hidden(tokens_BT, documents=documents, cache=cache), self.embedding.weight)
+
+    def hidden(self, tokens_BT: Tensor, *, documents: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         """[B, T] int64 -> [B, T, D], after the final norm."""
-        positions_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
+        if documents is not None and cache is not None:
+            raise UserError("documents and cache: packed documents are for training, a cache is for one text")
         x_BTD = self.embedding(tokens_BT)
+        where = place(tokens_BT, documents, cache, x_BTD.dtype)
+        if cache is not None:
+            cache.room_for(tokens_BT.shape[1])
         if self.positions is not None:
-            x_BTD = x_BTD + self.positions(positions_T).to(x_BTD.dtype)
+            x_BTD = x_BTD + self.positions(where.positions_BT).to(x_BTD.dtype)
         x_BTD = self.dropout(x_BTD)
-        views = {layer: _view(layer, positions_T) for layer in dict.fromkeys(self.layer_configs)}
-        for layer, block in zip(self.layer_configs, self.layers, strict=True):
-            x_BTD = block(x_BTD, views[layer])
+        caches = cache.layers if cache else [None] * len(self.layers)
+        views: dict[LayerConfig, View] = {}
+        for layer, block, of_layer in zip(self.layer_configs, self.layers, caches, strict=True):
+            if layer not in views:
+                views[layer] = where.view(layer, of_layer, self.position_bias)
+            x_BTD = block(x_BTD, views[layer], of_layer)
+        if cache is not None:
+            cache.length += tokens_BT.shape[1]
         return self.norm(x_BTD)
-
-
-def _view(layer: LayerConfig, positions_T: Tensor) -> View:
-    plain = is_plain_causal(layer.attention, len(positions_T))
-    mask = None if plain else visible(layer.attention, positions_T[:, None], positions_T[None, :])
-    turn = rotation(layer.position, layer.attention.head_dim, positions_T) if isinstance(layer.position, Rope) else None
-    return View(mask, turn)
-
-
-def _normed_by_last_block(config: ModelConfig) -> bool:
-    return not isinstance(config.norm, NoNorm) and config.norm.placement == "post"
-
-
-def _scale(config: ModelConfig) -> float:
-    return float(resolve(config).embedding.scale)

@@ -13,11 +13,14 @@ from torch import Tensor, nn
 
 from archlab.config.model_schema import ModelConfig
 
-Role = Literal["embedding", "input", "output", "head", "norm"]
+Role = Literal["embedding", "input", "output", "head"]
+"""Of a module whose weights are drawn. A module may also (or only) have `constants`: parameter -> value."""
 
 
 class Projection(nn.Linear):
     """A linear map that knows its role; its values are set by `initialise`, not here."""
+
+    constants = {"bias": 0.0}  # noqa: RUF012 - read only
 
     def __init__(self, d_in: int, d_out: int, *, bias: bool, role: Role) -> None:
         super().__init__(d_in, d_out, bias=bias)
@@ -29,19 +32,17 @@ class Projection(nn.Linear):
 
 @torch.no_grad()
 def initialise(model: nn.Module, config: ModelConfig, seed: int) -> None:
-    """Set every parameter by the role of the module that owns it; a parameter without a role is an error."""
+    """Set every parameter to its module's constant or draw it by its module's role; one with neither is an error."""
     for module_name, module in model.named_modules():
+        constants, role = getattr(module, "constants", {}), getattr(module, "role", None)
         for name, parameter in module.named_parameters(recurse=False):
-            role = getattr(module, "role", None)
-            if role is None:
-                raise TypeError(f"{module_name}.{name} has no role to be initialised by")
-            if name == "bias":
-                parameter.zero_()
-            elif role == "norm":
-                parameter.fill_(1.0)
-            else:
+            if name in constants:
+                parameter.fill_(constants[name])
+            elif role:
                 deviation = _deviation(role, parameter.shape[-1], config)
                 parameter.copy_(_normal(parameter, deviation, f"{seed}/{module_name}.{name}"))
+            else:
+                raise TypeError(f"{module_name}.{name} has neither a constant nor a role to be initialised by")
 
 
 def _deviation(role: Role, fan_in: int, config: ModelConfig) -> float:

@@ -1,43 +1,156 @@
-"""The ways to compute attention. Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C head_dim.
+"""The ways to compute attention, and a table of what each can do.
 
-Both give the same numbers; a test holds them to it.
+Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C head_dim. All give the same numbers; a test holds
+them to it.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from archlab.config.layers import LayerConfig
+from archlab.errors import UserError
 from archlab.model.norms import at_least_float32
 
 
+@dataclass(frozen=True)
+class Scoring:
+    """How a query and a key become a weight."""
+
+    scale: float
+    softcap: float | None
+    dropout: float
+    """0 outside training."""
+
+
+Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Scoring], Tensor]
+"""(q [B, H, Q, C], k and v [B, K, S, C], mask [B or 1, Q, S] or None for plain causal, bias [B or 1, H, Q, S] or None
+for none, scoring) -> [B, H, Q, C]."""
+
+
 def reference(
-    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSC: Tensor, mask_QS: Tensor | None, scale: float, dropout: float
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSC: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, how: Scoring
 ) -> Tensor:
-    """softmax(scale q k^T) v written out, softmax in at least float32; mask None is plain causal. -> [B, H, Q, C]."""
+    """dropout(softmax(mask(cap(scale q k^T + bias)))) v written out; the scores in at least float32."""
     group = q_BHQC.shape[1] // k_BKSC.shape[1]
     k_BHSC, v_BHSC = (x.repeat_interleave(group, dim=1) for x in (k_BKSC, v_BKSC))
-    scores = q_BHQC @ k_BHSC.transpose(-1, -2) * scale
-    if mask_QS is None:
-        mask_QS = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    scores = scores.masked_fill(~mask_QS, float("-inf"))
-    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v_BHSC.dtype)
-    return F.dropout(weights, dropout) @ v_BHSC
+    with torch.autocast(q_BHQC.device.type, enabled=False):
+        scores_BHQS = at_least_float32(q_BHQC) @ at_least_float32(k_BHSC).transpose(-1, -2) * how.scale
+    if bias_BHQS is not None:
+        scores_BHQS = scores_BHQS + bias_BHQS
+    if how.softcap is not None:
+        scores_BHQS = how.softcap * torch.tanh(scores_BHQS / how.softcap)
+    if mask_BQS is None:
+        mask_BQS = torch.ones(scores_BHQS.shape[-2:], dtype=torch.bool, device=scores_BHQS.device).tril()[None]
+    weights_BHQS = scores_BHQS.masked_fill(~mask_BQS[:, None], float("-inf")).softmax(-1).to(v_BHSC.dtype)
+    return F.dropout(weights_BHQS, how.dropout) @ v_BHSC
 
 
 def sdpa(
-    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSC: Tensor, mask_QS: Tensor | None, scale: float, dropout: float
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSC: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, how: Scoring
 ) -> Tensor:
-    """torch's fused attention, the same contract as `reference`."""
-    grouped = q_BHQC.shape[1] != k_BKSC.shape[1]
+    """torch's fused attention."""
     dtype = q_BHQC.dtype
     if q_BHQC.device.type == "cpu":
-        # Its bfloat16 backward on CPU is two to three times slower than float32's (benchmarks/attention_cpu.py).
+        # On CPU its bfloat16 backward is two to three times slower than float32's.
         q_BHQC, k_BKSC, v_BKSC = (at_least_float32(x) for x in (q_BHQC, k_BKSC, v_BKSC))
+    mask = None if mask_BQS is None else mask_BQS[:, None]
+    if bias_BHQS is not None:
+        causal = torch.ones(bias_BHQS.shape[-2:], dtype=torch.bool, device=bias_BHQS.device).tril()
+        mask = bias_BHQS.to(q_BHQC.dtype).masked_fill(~(causal if mask is None else mask), float("-inf"))
+    grouped = q_BHQC.shape[1] != k_BKSC.shape[1]
     with torch.autocast(q_BHQC.device.type, enabled=False):
         mixed_BHQC = F.scaled_dot_product_attention(
-            q_BHQC, k_BKSC, v_BKSC, mask_QS, dropout, is_causal=mask_QS is None, scale=scale, enable_gqa=grouped
+            q_BHQC, k_BKSC, v_BKSC, mask, how.dropout, is_causal=mask is None, scale=how.scale, enable_gqa=grouped
         )
     return mixed_BHQC.to(dtype)
 
 
-KERNELS = {"reference": reference, "sdpa": sdpa}
+def flex(
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSC: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, how: Scoring
+) -> Tensor:
+    """Compiled flex_attention."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    refuse_unable("flex", needs_of_call(q_BHQC, k_BKSC, v_BKSC, bias_BHQS))
+
+    def score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        if bias_BHQS is not None:
+            s = s + bias_BHQS[b if len(bias_BHQS) > 1 else 0, h, q, k]
+        return s if how.softcap is None else how.softcap * torch.tanh(s / how.softcap)
+
+    def seen(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return k <= q if mask_BQS is None else mask_BQS[b if len(mask_BQS) > 1 else 0, q, k]
+
+    B, _, Q, _ = q_BHQC.shape
+    blocks = create_block_mask(seen, B, None, Q, k_BKSC.shape[2], device=q_BHQC.device.type)
+    grouped = q_BHQC.shape[1] != k_BKSC.shape[1]
+    return _compiled_flex()(q_BHQC, k_BKSC, v_BKSC, score, blocks, how.scale, grouped)
+
+
+@cache
+def _compiled_flex() -> Callable[..., Tensor]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)
+
+
+@dataclass(frozen=True)
+class Ability:
+    """A kernel, and which needs of a layer or of a call it meets."""
+
+    kernel: Kernel
+    can: frozenset[str]
+
+
+KERNELS = {
+    "sdpa": Ability(sdpa, frozenset({"bias", "dropout", "float64", "gradients on cpu"})),
+    "flex": Ability(flex, frozenset({"bias", "softcap"})),
+    "reference": Ability(reference, frozenset({"bias", "softcap", "dropout", "float64", "gradients on cpu"})),
+}
+"""Every kernel does masks, grouped heads and any scale."""
+
+AUTO = ("sdpa", "reference")
+"""In order of preference; flex compiles for every new shape, so it is used only when named."""
+
+
+def needs(layer: LayerConfig) -> frozenset[str]:
+    """What the layer asks of a kernel."""
+    wanted = {
+        "softcap": layer.attention.softcap is not None,
+        "dropout": layer.dropout.attention > 0,
+        "bias": layer.position.kind in ("alibi", "t5", "shaw"),
+    }
+    return frozenset(need for need, is_wanted in wanted.items() if is_wanted)
+
+
+def needs_of_call(*tensors: Tensor | None) -> frozenset[str]:
+    """What the tensors at hand ask of a kernel."""
+    given = [x for x in tensors if x is not None]
+    wanted = {
+        "float64": any(x.dtype is torch.float64 for x in given),
+        "gradients on cpu": torch.is_grad_enabled() and any(x.requires_grad and x.is_cpu for x in given),
+    }
+    return frozenset(need for need, is_wanted in wanted.items() if is_wanted)
+
+
+def refuse_unable(name: str, wanted: frozenset[str]) -> None:
+    """UserError when the named kernel lacks something that is wanted."""
+    if missing := wanted - KERNELS[name].can:
+        able = [k for k, ability in KERNELS.items() if wanted <= ability.can]
+        raise UserError(f"kernel {name} cannot do {', '.join(sorted(missing))}; allowed: auto, {', '.join(able)}")
+
+
+def choose_kernel(name: str, layer: LayerConfig) -> Kernel:
+    """The named kernel, or the first of AUTO that can do what the layer needs; UserError when a named one cannot."""
+    wanted = needs(layer)
+    if name == "auto":
+        return next(KERNELS[k].kernel for k in AUTO if wanted <= KERNELS[k].can)
+    if name not in KERNELS:
+        raise UserError(f"kernel {name!r}; allowed: auto, {', '.join(KERNELS)}")
+    refuse_unable(name, wanted)
+    return KERNELS[name].kernel

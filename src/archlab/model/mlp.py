@@ -3,37 +3,28 @@
 from torch import Tensor, nn
 
 from archlab.config.layers import LayerConfig
-from archlab.model.activations import ACTIVATIONS
+from archlab.config.model_schema import NoNorm
+from archlab.model.activations import make_activation
 from archlab.model.init import Projection
+from archlab.model.norms import make_norm
 
 
-class PlainMLP(nn.Module):
-    """W2 act(W1 x)."""
+class MLP(nn.Module):
+    """plain: down(act(up x)). gated: down(act(gate x) * up x) (Shazeer 2020)."""
 
     def __init__(self, layer: LayerConfig) -> None:
         super().__init__()
         config = layer.mlp
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation = make_activation(config.activation)
         self.up = Projection(layer.d_model, config.d_ff, bias=config.bias, role="input")
+        self.gate = (
+            Projection(layer.d_model, config.d_ff, bias=config.bias, role="input") if config.kind == "gated" else None
+        )
+        self.sub_norm = make_norm(layer.norm if config.sub_norm else NoNorm(), config.d_ff)
         self.down = Projection(config.d_ff, layer.d_model, bias=config.bias, role="output")
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
-        return self.down(self.activation(self.up(x_BTD)))
-
-
-class GatedMLP(PlainMLP):
-    """W2 (act(W1 x) * V x) (Shazeer 2020); the gate W1 is the part that is activated."""
-
-    def __init__(self, layer: LayerConfig) -> None:
-        super().__init__(layer)
-        self.gate = Projection(layer.d_model, layer.mlp.d_ff, bias=layer.mlp.bias, role="input")
-
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        """[B, T, D] -> [B, T, D]."""
-        return self.down(self.activation(self.gate(x_BTD)) * self.up(x_BTD))
-
-
-def make_mlp(layer: LayerConfig) -> nn.Module:
-    """The MLP that the layer's config names."""
-    return {"plain": PlainMLP, "gated": GatedMLP}[layer.mlp.kind](layer)
+        up_BTF = self.up(x_BTD)
+        inner_BTF = self.activation(up_BTF) if self.gate is None else self.activation(self.gate(x_BTD)) * up_BTF
+        return self.down(self.sub_norm(inner_BTF))

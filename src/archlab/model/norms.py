@@ -1,53 +1,58 @@
-"""Normalisation over the feature axis, in float32 whatever the activations are."""
+"""Normalisation over the feature axis, in at least float32 whatever the activations are."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archlab.config import model_schema as schema
-from archlab.model.init import Role
+
+Shape = tuple[int, ...]
 
 
 class LayerNorm(nn.Module):
     """(x - mean) / sqrt(var + eps) * w + b."""
 
-    role: Role = "norm"
-
-    def __init__(self, config: schema.LayerNorm, width: int) -> None:
+    def __init__(self, config: schema.LayerNormScaling, shape: Shape) -> None:
         super().__init__()
-        self.eps = config.eps
-        self.weight = nn.Parameter(torch.empty(width))
-        self.bias = nn.Parameter(torch.empty(width)) if config.bias else None
+        self.eps, self.offset = config.eps, float(config.unit_offset)
+        self.weight = nn.Parameter(torch.empty(shape)) if config.weight else None
+        self.bias = nn.Parameter(torch.empty(shape)) if config.bias else None
+        self.constants = {"weight": 1 - self.offset, "bias": 0.0}
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., width] -> [..., width]."""
-        wide = at_least_float32(x)
-        return F.layer_norm(wide, self.weight.shape, self.weight.to(wide.dtype), _like(self.bias, wide), self.eps).to(x.dtype)
+        """[..., *shape] -> [..., *shape]; statistics over the last axis."""
+        wide = F.layer_norm(at_least_float32(x), x.shape[-1:], eps=self.eps)
+        if self.weight is not None:
+            wide = wide * (self.weight.to(wide.dtype) + self.offset)
+        return (wide if self.bias is None else wide + self.bias.to(wide.dtype)).to(x.dtype)
 
 
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * w."""
 
-    role: Role = "norm"
-
-    def __init__(self, config: schema.RMSNorm, width: int) -> None:
+    def __init__(self, config: schema.RMSNormScaling, shape: Shape) -> None:
         super().__init__()
-        self.eps = config.eps
-        self.weight = nn.Parameter(torch.empty(width))
+        self.eps, self.offset, self.cast = config.eps, float(config.unit_offset), config.cast
+        self.weight = nn.Parameter(torch.empty(shape)) if config.weight else None
+        self.constants = {"weight": 1 - self.offset}
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., width] -> [..., width]."""
-        wide = at_least_float32(x)
-        return F.rms_norm(wide, self.weight.shape, self.weight.to(wide.dtype), self.eps).to(x.dtype)
+        """[..., *shape] -> [..., *shape]; the mean square over the last axis."""
+        normed = F.rms_norm(at_least_float32(x), x.shape[-1:], eps=self.eps)
+        if self.weight is None:
+            return normed.to(x.dtype)
+        if self.cast == "before_weight":
+            normed = normed.to(x.dtype)
+        return (normed * (self.weight.to(normed.dtype) + self.offset)).to(x.dtype)
 
 
-def make_norm(config: schema.Norm, width: int) -> nn.Module:
-    """The norm that the config names, over `width` features."""
+def make_norm(config: schema.Norm | schema.QKNorm, *shape: int) -> nn.Module:
+    """The norm that the config names; the last axis of `shape` is normalised, each entry has a weight."""
     match config:
-        case schema.LayerNorm():
-            return LayerNorm(config, width)
-        case schema.RMSNorm():
-            return RMSNorm(config, width)
+        case schema.LayerNormScaling():
+            return LayerNorm(config, shape)
+        case schema.RMSNormScaling():
+            return RMSNorm(config, shape)
         case schema.NoNorm():
             return nn.Identity()
 
@@ -55,7 +60,3 @@ def make_norm(config: schema.Norm, width: int) -> nn.Module:
 def at_least_float32(x: Tensor) -> Tensor:
     """bfloat16 and float16 widened; float32 and float64 as they are."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def _like(parameter: Tensor | None, x: Tensor) -> Tensor | None:
-    return None if parameter is None else parameter.to(x.dtype)

@@ -10,17 +10,19 @@ from archlab.model.init import Role
 
 
 class SinusoidalPositions(nn.Module):
-    """PE(t, 2i) = sin(t / theta^(2i/d)), PE(t, 2i+1) = cos of the same (Vaswani 2017)."""
+    """sin and cos of t / theta^(2i/d), side by side or in halves (Vaswani 2017)."""
 
     def __init__(self, config: schema.Sinusoidal, d_model: int) -> None:
         super().__init__()
-        self.theta, self.d_model = config.theta, d_model
+        self.config, self.d_model = config, d_model
 
-    def forward(self, positions_T: Tensor) -> Tensor:
-        """[T] -> [T, D]."""
-        exponent = torch.arange(0, self.d_model, 2, device=positions_T.device) / self.d_model
-        angles = positions_T[:, None].float() * self.theta**-exponent
-        return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[:, : self.d_model]
+    def forward(self, positions_BT: Tensor) -> Tensor:
+        """[B, T] -> [B, T, D]."""
+        exponent = torch.arange(0, self.d_model, 2, device=positions_BT.device) / self.d_model
+        angles = positions_BT[..., None].float() * self.config.theta**-exponent
+        waves = (angles.sin(), angles.cos())
+        joined = torch.stack(waves, -1).flatten(-2) if self.config.layout == "interleaved" else torch.cat(waves, -1)
+        return joined[..., : self.d_model]
 
 
 class LearnedPositions(nn.Module):
@@ -28,23 +30,25 @@ class LearnedPositions(nn.Module):
 
     role: Role = "embedding"
 
-    def __init__(self, max_seq_len: int, d_model: int) -> None:
+    def __init__(self, config: schema.Learned, max_seq_len: int, d_model: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(max_seq_len, d_model))
+        self.offset, self.max_seq_len = config.offset, max_seq_len
+        self.weight = nn.Parameter(torch.empty(config.offset + max_seq_len, d_model))
 
-    def forward(self, positions_T: Tensor) -> Tensor:
-        """[T] -> [T, D]; UserError beyond the last position."""
-        if len(positions_T) > len(self.weight):
-            raise UserError(f"{len(positions_T)} tokens, but learned positions end at max_seq_len = {len(self.weight)}")
-        return self.weight[positions_T]
+    def forward(self, positions_BT: Tensor) -> Tensor:
+        """[B, T] -> [B, T, D]; UserError beyond the last position."""
+        last = int(positions_BT.max())
+        if last >= self.max_seq_len:
+            raise UserError(f"{last + 1} tokens, but learned positions end at max_seq_len = {self.max_seq_len}")
+        return self.weight[positions_BT.clamp(min=0) + self.offset]
 
 
 def make_positions(model: ModelConfig) -> nn.Module | None:
-    """The module whose output is added to the embedding, or None where positions act in the attention or not at all."""
+    """The module whose output is added to the embedding; None where positions act elsewhere or not at all."""
     match model.position:
         case schema.Sinusoidal() as config:
             return SinusoidalPositions(config, model.d_model)
-        case schema.Learned():
-            return LearnedPositions(model.max_seq_len, model.d_model)
+        case schema.Learned() as config:
+            return LearnedPositions(config, model.max_seq_len, model.d_model)
         case _:
             return None

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from archlab.config.model_schema import Rope
+from archlab.model.rope_scaling import frequencies
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """cos and sin of every position's angles, [T, turning / 2], at least float32."""
+    """cos and sin of every position's angles, [B or 1, 1, T, turning / 2], in at least float32."""
 
     cos: Tensor
     sin: Tensor
@@ -26,10 +27,11 @@ class Rotation:
         return torch.cat((joined.to(x.dtype), rest), dim=-1) if rest.shape[-1] else joined.to(x.dtype)
 
 
-def rotation(config: Rope, head_dim: int, positions_T: Tensor) -> Rotation:
-    """The rotation at these positions; angles in float32 (float64 positions: float64)."""
+def rotation(config: Rope, head_dim: int, positions_BT: Tensor, lengths_BT: Tensor, dtype: torch.dtype) -> Rotation:
+    """The rotation at positions of texts of those lengths; angles in float32, or `dtype` if wider."""
     turning = int(head_dim * config.fraction)
-    dtype = torch.promote_types(positions_T.dtype, torch.float32) if positions_T.is_floating_point() else torch.float32
-    exponent = torch.arange(0, turning, 2, device=positions_T.device, dtype=dtype) / turning
-    angles = positions_T.to(dtype)[:, None] * config.theta**-exponent
-    return Rotation(angles.cos(), angles.sin(), config.pairing == "interleaved")
+    wide = torch.promote_types(dtype, torch.float32)
+    pairs = torch.arange(turning // 2, device=positions_BT.device, dtype=wide)
+    per_token, amplitude = frequencies(config, turning, lengths_BT[..., None], pairs)
+    angles = (positions_BT[..., None].to(wide) * per_token)[:, None]
+    return Rotation(angles.cos() * amplitude, angles.sin() * amplitude, config.pairing == "interleaved")

@@ -73,6 +73,7 @@ def _arm(
     speeds = [s.tokens_per_second for s in ended.values() if s.tokens_per_second is not None]
     plain = resolved(config)
     del plain["train"]["seed"]
+    batch_tokens = plain["train"]["batch_tokens"]
     return ArmSummary(
         name=arm.name,
         label=arm.label,
@@ -83,7 +84,7 @@ def _arm(
         flops_per_token=training_flops(config.model, plain["train"]["seq_len"]),
         kv_bytes_per_token=kv_bytes_per_token(config.model),
         tokens_per_second=statistics.median(speeds) if speeds else None,
-        tokens=config.train.tokens // config.train.batch_tokens * config.train.batch_tokens,
+        tokens=config.train.tokens // batch_tokens * batch_tokens,
         bits_per_byte={seed: s.bits_per_byte for seed, s in ended.items()},
         mean=statistics.fmean(scores) if scores else None,
         deviation=statistics.stdev(scores) if len(scores) > 1 else None,
@@ -96,9 +97,7 @@ def _arm(
 
 def _curve(seed: int, run: RunFolder) -> Curve:
     points = [m for m in run.metrics() if "bits_per_byte" in m]
-    return Curve(
-        seed=seed, tokens=[m["tokens"] for m in points], bits_per_byte=[m["bits_per_byte"] for m in points]
-    )
+    return Curve(seed=seed, tokens=[m["tokens"] for m in points], bits_per_byte=[m["bits_per_byte"] for m in points])
 
 
 def _environment(folders: Any) -> dict[str, Any]:

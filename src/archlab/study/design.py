@@ -14,6 +14,7 @@ from archlab.config.merge import Raw, expand
 from archlab.config.problems import nearest
 from archlab.config.schema import Config
 from archlab.config.study_schema import StudyConfig
+from archlab.config.training import resolve_train
 from archlab.config.yaml_text import read_yaml
 from archlab.cost.flops import training_flops
 from archlab.errors import UserError
@@ -42,9 +43,7 @@ class Arm:
     def with_values(self, values: Raw) -> "Arm":
         """The same arm with some `train` fields set, as found by tuning."""
         raw = overlay(self.config.model_dump(), values, Config)
-        return replace(
-            self, config=build_config(raw, source=f"arm {self.name}"), tuned={**self.tuned, **values}
-        )
+        return replace(self, config=build_config(raw, source=f"arm {self.name}"), tuned={**self.tuned, **values})
 
     def seeded(self, seed: int) -> Config:
         """The config of one run."""
@@ -140,8 +139,8 @@ def grid(study: StudyConfig) -> list[Raw]:
 def _within_budget(config: Config, study: StudyConfig, arm: str) -> Config:
     if study.budget.flops is None:
         return config
-    train = config.train
-    per_token = training_flops(config.model, train.seq_len or config.model.max_seq_len)
+    train = resolve_train(config)
+    per_token = training_flops(config.model, train.seq_len)
     tokens = int(study.budget.flops / per_token) // train.batch_tokens * train.batch_tokens
     raw = overlay(config.model_dump(), {"train.tokens": max(tokens, 1)}, Config)
     return build_config(raw, source=f"arm {arm} at {study.budget.flops:.3g} FLOPs")
@@ -166,24 +165,20 @@ def _check_names(study: StudyConfig) -> None:
     for name, overrides in study.arms.items():
         _check_fields(f"arm {name}", overrides)
         if "data" in expand(overrides):
-            raise UserError(
-                f"arm {name}: changes data; arms are compared on the same text, so it belongs in `set`"
-            )
+            raise UserError(f"arm {name}: changes data; arms are compared on the same text, so it belongs in `set`")
 
 
 def _check_fields(place: str, overrides: Raw) -> None:
     for field, section in _OURS.items():
         if field in flatten(expand(overrides)):
-            raise UserError(
-                f"{place}: {field} is decided by the study's {section}, for all arms; leave it out"
-            )
+            raise UserError(f"{place}: {field} is decided by the study's {section}, for all arms; leave it out")
 
 
 def _check_says_all(arm: Arm, reference: Arm, study: StudyConfig, turned: set[str]) -> None:
     """`turned`: fields that moved when the knob was turned, with all that is derived from it."""
     said = {*flatten(expand(arm.overrides)), *turned, *arm.tuned, *reference.tuned, *study.tune}
     if study.budget.flops is not None:
-        said.add("train.tokens")
+        said |= {"train.tokens", "train.eval_every", "train.checkpoint_every"}
     changed = diff(reference.config, arm.config)
     silent = {field: values for field, values in changed.items() if not _is_said(field, values, said)}
     if silent:

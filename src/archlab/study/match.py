@@ -7,6 +7,7 @@ from archlab.config.io import build_config, overlay
 from archlab.config.merge import Raw
 from archlab.config.schema import Config
 from archlab.config.study_schema import Equal
+from archlab.config.training import resolve_train
 from archlab.cost.flops import training_flops
 from archlab.cost.params import parameters
 from archlab.errors import UserError
@@ -19,7 +20,7 @@ def quantity(equal: Equal) -> Callable[[Config], float]:
     """What is held equal: parameters, or training FLOPs per token."""
     if equal.parameters is not None:
         return lambda config: parameters(config.model).total
-    return lambda config: training_flops(config.model, config.train.seq_len or config.model.max_seq_len)
+    return lambda config: training_flops(config.model, resolve_train(config).seq_len)
 
 
 def tolerance(equal: Equal) -> float:
@@ -47,9 +48,7 @@ def matched(raw: Raw, equal: Equal, target: float, arm: str) -> tuple[Config, di
         value = _nearest(lambda n: size(_unchecked(raw, equal.by, n)), target, step)
         nearest = min(nearest, value, key=lambda n: _off(size(_unchecked(raw, equal.by, n)), target))
         if _off(size(_unchecked(raw, equal.by, value)), target) <= tolerance(equal):
-            return build_config(raw, [f"{equal.by}={value}"], f"arm {arm} with {equal.by}={value}"), {
-                equal.by: value
-            }
+            return build_config(raw, [f"{equal.by}={value}"], f"arm {arm} with {equal.by}={value}"), {equal.by: value}
     raise UserError(
         f"arm {arm}: {size(config):,.0f} {_what(equal)} against {target:,.0f}, and no {equal.by} brings it "
         f"within {100 * tolerance(equal):.3g}%; it is {now} now and {nearest} comes nearest "

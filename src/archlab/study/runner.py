@@ -84,9 +84,7 @@ class Study:
         free = (seed for seed in count(FIRST_TUNING_SEED) if seed not in self.config.seed_list)
         seeds = list(islice(free, self.config.tune_seeds))
         tries = {
-            arm.name: [
-                [self._run_of(arm.with_values(point), seed, point) for seed in seeds] for point in points
-            ]
+            arm.name: [[self._run_of(arm.with_values(point), seed, point) for seed in seeds] for point in points]
             for arm in self.arms
         }
         if watch:
@@ -121,9 +119,7 @@ class Study:
         for field, values in self.config.tune.items():
             numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
             if numbers and len(values) > 1 and best[field] in (min(values), max(values)):
-                edges.append(
-                    f"{field} = {best[field]} won at the edge of its grid; a wider one may find better"
-                )
+                edges.append(f"{field} = {best[field]} won at the edge of its grid; a wider one may find better")
         return edges
 
     def _run_of(self, arm: Arm, seed: int, tried: Raw | None = None) -> Run:

@@ -45,8 +45,7 @@ def load_weights(path: Path, model: nn.Module) -> None:
     wrong += [n for n, p in parameters.items() if n in tensors and not _alike(tensors[n], p)]
     if wrong:
         raise UserError(
-            f"{path / WEIGHTS}: does not fit the config; "
-            f"missing, surplus or mis-shaped: {', '.join(wrong[:8])}"
+            f"{path / WEIGHTS}: does not fit the config; missing, surplus or mis-shaped: {', '.join(wrong[:8])}"
         )
     with torch.no_grad():
         for name, parameter in parameters.items():
@@ -61,20 +60,14 @@ def load_optimizer(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
         states.setdefault(name, {})[field] = value
     parameters = dict(model.named_parameters())
     if wrong := sorted(states.keys() ^ parameters.keys()):
-        raise UserError(
-            f"{path / OPTIMIZER}: does not fit the model; missing or surplus: {', '.join(wrong[:8])}"
-        )
+        raise UserError(f"{path / OPTIMIZER}: does not fit the model; missing or surplus: {', '.join(wrong[:8])}")
     for name, parameter in parameters.items():
-        optimizer.state[parameter] = {
-            k: v if k == "step" else v.to(parameter.device) for k, v in states[name].items()
-        }
+        optimizer.state[parameter] = {k: v if k == "step" else v.to(parameter.device) for k, v in states[name].items()}
 
 
 def _state(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-    return {
-        f"{names[p]}/{key}": value for p, state in optimizer.state.items() for key, value in state.items()
-    }
+    return {f"{names[p]}/{key}": value for p, state in optimizer.state.items() for key, value in state.items()}
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:
@@ -91,7 +84,5 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _steps(folder: Path) -> dict[int, Path]:
-    found = {
-        path: re.fullmatch(r"step-(\d+)", path.name) for path in (folder.iterdir() if folder.is_dir() else ())
-    }
+    found = {path: re.fullmatch(r"step-(\d+)", path.name) for path in (folder.iterdir() if folder.is_dir() else ())}
     return {int(match[1]): path for path, match in found.items() if match}

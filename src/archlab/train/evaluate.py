@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
+from archlab.train.documents import document_ids
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class HeldOut:
     """int64 [windows, seq_len + 1]; the first token of each is only context."""
     token_bytes: np.ndarray
     """int [vocab], 0 for special tokens, which do not count."""
+    begins: int | None = None
+    """The token that begins a document which sees no other, as in training; None: they see each other."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ def evaluate(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: in
         window_BT = torch.from_numpy(held_out.windows[start : start + rows]).to(device.kind)
         targets_BT = window_BT[:, 1:]
         with device.autocast():
-            logits_BTV = model(window_BT[:, :-1])
+            logits_BTV = model(window_BT[:, :-1], documents=document_ids(window_BT[:, :-1], held_out.begins))
         losses_N = F.cross_entropy(logits_BTV.flatten(0, 1).float(), targets_BT.flatten(), reduction="none")
         bytes_N = torch.from_numpy(held_out.token_bytes).to(device.kind)[targets_BT.flatten()]
         is_text_N = bytes_N > 0

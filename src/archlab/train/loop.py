@@ -10,10 +10,12 @@ import torch
 from torch.optim import Optimizer
 
 from archlab.config.schema import Config
+from archlab.config.training import ResolvedTrain, resolve_train
 from archlab.cost.flops import training_flops
 from archlab.data.prepare import open_data
 from archlab.data.sampler import batch, held_out_windows
 from archlab.data.shards import TOKENIZER, DataFolder
+from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import latest_checkpoint, load_optimizer, load_weights, save_checkpoint
 from archlab.train.device import Device, choose_device
@@ -22,7 +24,6 @@ from archlab.train.interrupt import stoppable
 from archlab.train.optim import make_optimizer
 from archlab.train.progress import Beat, Watcher
 from archlab.train.run_folder import RunFolder, RunSummary, environment
-from archlab.train.schedule import n_steps
 from archlab.train.step import update
 
 
@@ -34,7 +35,14 @@ def train(config: Config, out: Path, watch: Watcher) -> RunSummary:
     """
     device = choose_device(config.train)
     data = open_data(config.data, config.model.vocab_size)
-    held_out = HeldOut(held_out_windows(data, _seq_len(config), config.train.eval_tokens), data.token_bytes)
+    settings = resolve_train(config)
+    if settings.steps < 1:
+        raise UserError(f"train.tokens: {settings.tokens} is less than one batch of {settings.batch_tokens} tokens")
+    held_out = HeldOut(
+        held_out_windows(data, settings.seq_len, settings.eval_tokens),
+        data.token_bytes,
+        data.manifest.end_of_text if settings.document_mask else None,
+    )
     folder = RunFolder(out)
     folder.claim(config, environment(device, data.fingerprint), data.path / TOKENIZER)
     with folder.locked():
@@ -44,12 +52,8 @@ def train(config: Config, out: Path, watch: Watcher) -> RunSummary:
 def _train(
     config: Config, folder: RunFolder, data: DataFolder, held_out: HeldOut, device: Device, watch: Watcher
 ) -> RunSummary:
-    settings, steps = config.train, n_steps(config.train)
-    seq_len = _seq_len(config)
-    rows = settings.batch_tokens // seq_len
-    eval_every = settings.eval_every or max(1, steps // 10)
-    checkpoint_every = settings.checkpoint_every or eval_every
-
+    settings = resolve_train(config)
+    steps, seq_len = settings.steps, settings.seq_len
     model = Decoder(config.model, seed=settings.seed).to(device.kind).train()
     optimizer = make_optimizer(model, settings)
     first = _resume(folder, model, optimizer, steps)
@@ -60,15 +64,12 @@ def _train(
     with stoppable() as stop, watch:
         for step in range(first, steps):
             start = time.perf_counter()
-            result = update(
-                forward, optimizer, batch(data, settings.seed, step, rows, seq_len), settings, step, device
-            )
+            windows = batch(data, settings.seed, step, settings.rows, seq_len)
+            result = update(forward, optimizer, windows, settings, step, device, held_out.begins)
             speed = settings.batch_tokens / (time.perf_counter() - start)
             if result.diverged:
                 status = "diverged"
-                folder.log(
-                    step=step + 1, diverged=True, loss=str(result.loss), grad_norm=str(result.grad_norm)
-                )
+                folder.log(step=step + 1, diverged=True, loss=str(result.loss), grad_norm=str(result.grad_norm))
                 break
             done, tokens = step + 1, (step + 1) * settings.batch_tokens
             folder.log(
@@ -76,7 +77,7 @@ def _train(
                 tokens_per_second=speed,
             )  # fmt: skip
             bits_per_byte = None
-            if done % eval_every == 0 or done == steps:
+            if done % settings.eval_every == 0 or done == steps:
                 score = evaluate(forward, held_out, device)
                 if not math.isfinite(score.loss):
                     status = "diverged"
@@ -86,23 +87,17 @@ def _train(
                 folder.log(step=done, tokens=tokens, bits_per_byte=bits_per_byte, held_out_loss=score.loss)
             watch.beat(Beat(done, steps, result.loss, speed, speed * mfu_per_speed, bits_per_byte))
             stopping = stop.asked
-            if done < steps and (stopping or done % checkpoint_every == 0):
+            if done < steps and (stopping or done % settings.checkpoint_every == 0):
                 save_checkpoint(folder.checkpoints, done, model, optimizer)
                 if stopping:
                     raise KeyboardInterrupt
         if status == "finished" and first < steps:
             save_checkpoint(folder.checkpoints, steps, model, optimizer=None)
-        summary = _summary(
-            status, config, folder, device, mfu_per_speed, sum(p.numel() for p in model.parameters())
-        )
+        summary = _summary(status, settings, folder, device, mfu_per_speed, sum(p.numel() for p in model.parameters()))
         folder.finish(summary)
         if stop.asked:
             raise KeyboardInterrupt
     return summary
-
-
-def _seq_len(config: Config) -> int:
-    return config.train.seq_len or config.model.max_seq_len
 
 
 def _resume(folder: RunFolder, model: Decoder, optimizer: Optimizer, steps: int) -> int:
@@ -119,7 +114,7 @@ def _resume(folder: RunFolder, model: Decoder, optimizer: Optimizer, steps: int)
 
 def _summary(
     status: Literal["finished", "diverged"],
-    config: Config,
+    settings: ResolvedTrain,
     folder: RunFolder,
     device: Device,
     mfu_per_speed: float,
@@ -134,7 +129,7 @@ def _summary(
     return RunSummary(
         status=status,
         steps=len(updates),
-        tokens=len(updates) * config.train.batch_tokens,
+        tokens=len(updates) * settings.batch_tokens,
         bits_per_byte=last.get("bits_per_byte"),
         loss=last.get("held_out_loss"),
         train_loss=statistics.fmean(m["loss"] for m in ending) if ending else None,

@@ -66,9 +66,7 @@ class RunFolder:
         if "config.yaml" in held:
             self._check_same(config, env, _parsed(self.path / "env.json") if "env.json" in held else {})
         elif held:
-            raise UserError(
-                f"{self.path}: holds something else ({held[0]}) and no config.yaml; name an empty folder"
-            )
+            raise UserError(f"{self.path}: holds something else ({held[0]}) and no config.yaml; name an empty folder")
         else:
             write_atomic(self.path / "config.yaml", to_yaml(config.model_dump(mode="json")))
         if "env.json" not in held:  # also when a kill came between these files
@@ -85,9 +83,7 @@ class RunFolder:
         }
         if changed:
             lines = [f"  {field}: {old} there, {new} here" for field, (old, new) in changed.items()]
-            raise UserError(
-                "\n".join([f"{self.path}: holds a run of another config; name another folder", *lines])
-            )
+            raise UserError("\n".join([f"{self.path}: holds a run of another config; name another folder", *lines]))
         for what in ("corpus", "dtype", "device"):
             if before and before.get(what) != env[what]:
                 raise UserError(

@@ -9,9 +9,10 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from archlab.config.schema import TrainConfig
+from archlab.config.training import ResolvedTrain
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
+from archlab.train.documents import document_ids
 from archlab.train.loss import objective
 from archlab.train.schedule import learning_rate
 
@@ -33,21 +34,28 @@ class StepResult:
 
 
 def update(
-    model: Decoder, optimizer: Optimizer, batch: np.ndarray, train: TrainConfig, step: int, device: Device
+    model: Decoder,
+    optimizer: Optimizer,
+    batch: np.ndarray,
+    train: ResolvedTrain,
+    step: int,
+    device: Device,
+    begins: int | None = None,
 ) -> StepResult:
     """Gradient over the batch [windows, seq_len + 1], clipped, and one update; none where it diverged.
 
-    Dropout draws from a stream of its own per (seed, step), so a resumed run drops what an uninterrupted one
-    would.
+    `begins` is the token that begins a document which sees no other; None: they see each other.
+
+    Dropout draws from a stream of its own per (seed, step), so a resumed run drops what an uninterrupted one would.
     """
     torch.manual_seed(_stream(train.seed, step))
     windows_BT = torch.from_numpy(batch).to(device.kind)
-    rows = (train.micro_batch_tokens or train.batch_tokens) // (windows_BT.shape[1] - 1)
+    rows = train.micro_batch_tokens // (windows_BT.shape[1] - 1)
     pieces = windows_BT.split(rows)
     loss = torch.zeros((), device=device.kind)
     for piece_BT in pieces:
         with device.autocast():
-            logits_BTV = model(piece_BT[:, :-1])
+            logits_BTV = model(piece_BT[:, :-1], documents=document_ids(piece_BT[:, :-1], begins))
         minimised, cross_entropy = objective(logits_BTV, piece_BT[:, 1:], train.z_loss)
         (minimised / len(pieces)).backward()
         loss += cross_entropy.detach() / len(pieces)

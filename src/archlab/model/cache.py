@@ -1,0 +1,73 @@
+"""The key/value cache: per layer n_kv_heads wide, and no longer than a window needs (then a ring).
+
+Shapes: B batch, K key/value heads, S slots, C head_dim. Tokens are counted by index, padding included; token i of a
+sequence padded on the left by p has position i - p.
+"""
+
+import torch
+from torch import Tensor
+
+from archlab.config.layers import LayerConfig, layer_configs
+from archlab.config.model_schema import ModelConfig
+from archlab.errors import UserError
+from archlab.model.visibility import keys_kept
+
+
+class LayerCache:
+    """Keys and values of one layer; slot i % S holds token i, the newest that fits there."""
+
+    def __init__(self, layer: LayerConfig, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
+        heads = layer.attention
+        self.slots = keys_kept(heads, capacity)
+        shape = (batch, heads.n_kv_heads, self.slots, heads.head_dim)
+        self.k = torch.zeros(shape, dtype=dtype, device=device)
+        self.v = torch.zeros(shape, dtype=dtype, device=device)
+
+    def extend(self, k_BKTC: Tensor, v_BKTC: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """Add tokens length, length + 1, ...; the keys and values that they may see, in the order of `indices`."""
+        kept = min(length, self.slots)
+        seen = tuple(torch.cat((old[:, :, :kept], new), 2) for old, new in ((self.k, k_BKTC), (self.v, v_BKTC)))
+        n = k_BKTC.shape[2]
+        newest = torch.arange(max(0, n - self.slots), n, device=k_BKTC.device)
+        slots = (length + newest) % self.slots
+        self.k[:, :, slots], self.v[:, :, slots] = k_BKTC.detach()[:, :, newest], v_BKTC.detach()[:, :, newest]
+        return seen  # pyright: ignore[reportReturnType]
+
+    def indices(self, length: int, n_new: int) -> Tensor:
+        """Token index of each key that `extend` returns: the slots' newest, then the new ones."""
+        slots = torch.arange(min(length, self.slots), device=self.k.device)
+        held = length - 1 - (length - 1 - slots) % self.slots
+        return torch.cat((held, torch.arange(length, length + n_new, device=self.k.device)))
+
+
+class Cache:
+    """All layers' caches for a batch of sequences of at most `capacity` tokens."""
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        batch: int,
+        capacity: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        padding: Tensor | None = None,
+    ) -> None:
+        self.layers = [
+            LayerCache(layer, batch, capacity, dtype, torch.device(device)) for layer in layer_configs(model)
+        ]
+        self.capacity, self.length = capacity, 0
+        self.is_padded = padding is not None
+        self.padding_B1 = torch.zeros(1, 1, dtype=torch.int64, device=device) if padding is None else padding[:, None]
+
+    def room_for(self, n_new: int) -> None:
+        """UserError when that many more tokens do not fit."""
+        if self.length + n_new > self.capacity:
+            raise UserError(
+                f"the cache holds {self.capacity} tokens; {self.length} are in it and {n_new} more do not fit"
+            )
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all keys and values."""
+        return sum(t.numel() * t.element_size() for layer in self.layers for t in (layer.k, layer.v))

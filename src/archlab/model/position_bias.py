@@ -1,0 +1,95 @@
+"""Positions that add to the attention scores. Shapes: B batch, H heads, Q queries, S keys, C head_dim.
+
+Each module maps the distances (query position - key position, [B or 1, Q, S]) and the queries to [B or 1, H, Q, S].
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from archlab.config import model_schema as schema
+from archlab.config.layers import LayerConfig
+from archlab.model.init import Role
+from archlab.model.norms import at_least_float32
+
+
+class AlibiBias(nn.Module):
+    """-slope(head) * distance (Press 2021)."""
+
+    def __init__(self, max_bias: float, n_heads: int) -> None:
+        super().__init__()
+        self.slopes = slopes(n_heads, max_bias)
+
+    def forward(self, distance_BQS: Tensor, q_BHQC: Tensor) -> Tensor:
+        """-> [B or 1, H, Q, S]."""
+        slopes_H = torch.tensor(self.slopes, device=distance_BQS.device, dtype=_wide(q_BHQC))
+        return -slopes_H[:, None, None] * distance_BQS[:, None]
+
+
+def slopes(n_heads: int, max_bias: float) -> list[float]:
+    """2^(-max_bias i / h), i from 1; where h is no power of two, that of the next lower one, then every other of the
+    next higher one's."""
+    power = 2 ** math.floor(math.log2(n_heads))
+    series = [2 ** (-max_bias * i / power) for i in range(1, power + 1)]
+    between = [2 ** (-max_bias * i / (2 * power)) for i in range(1, 2 * power + 1, 2)]
+    return (series + between)[:n_heads]
+
+
+class T5Bias(nn.Module):
+    """A learned number per head and bucket of distances (Raffel 2020)."""
+
+    role: Role = "embedding"
+
+    def __init__(self, config: schema.T5, n_heads: int) -> None:
+        super().__init__()
+        self.config = config
+        self.weight = nn.Parameter(torch.empty(config.buckets, n_heads))
+
+    def forward(self, distance_BQS: Tensor, q_BHQC: Tensor) -> Tensor:
+        """-> [B or 1, H, Q, S]."""
+        buckets = bucket(distance_BQS.clamp(min=0), self.config.buckets, self.config.max_distance)
+        return self.weight.to(_wide(q_BHQC))[buckets].movedim(-1, 1)
+
+
+def bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
+    """Half the buckets for single distances, the rest logarithmic up to max_distance; one-sided."""
+    exact = buckets // 2
+    share = (distance.clamp(min=1).float() / exact).log() / math.log(max_distance / exact)
+    far = (exact + share * (buckets - exact)).long().clamp(max=buckets - 1)
+    return torch.where(distance < exact, distance, far)
+
+
+class ShawBias(nn.Module):
+    """scale * q.a(distance), a a learned vector per clipped distance, the same in all heads (Shaw 2018)."""
+
+    role: Role = "embedding"
+
+    def __init__(self, max_distance: int, head_dim: int, scale: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(max_distance + 1, head_dim))
+        self.scale = scale
+
+    def forward(self, distance_BQS: Tensor, q_BHQC: Tensor) -> Tensor:
+        """-> [B, H, Q, S]."""
+        per_distance_BHQN = at_least_float32(q_BHQC) @ self.weight.to(_wide(q_BHQC)).T * self.scale
+        index_BHQS = distance_BQS.clamp(0, len(self.weight) - 1)[:, None].expand(*q_BHQC.shape[:2], -1, -1)
+        return per_distance_BHQN.gather(-1, index_BHQS)
+
+
+def make_position_bias(layer: LayerConfig) -> nn.Module | None:
+    """The layer's own module that biases its scores, or None."""
+    heads = layer.attention
+    match layer.position:
+        case schema.Alibi(max_bias=max_bias):
+            return AlibiBias(max_bias, heads.n_heads)
+        case schema.T5() as config:
+            return T5Bias(config, heads.n_heads)
+        case schema.Shaw(max_distance=max_distance):
+            return ShawBias(max_distance, heads.head_dim, heads.scale)
+        case _:
+            return None
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)

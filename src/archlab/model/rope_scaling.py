@@ -1,0 +1,72 @@
+"""The frequencies of RoPE, and how they stretch for sequences longer than in training.
+
+`n` is the number of turning dimensions; pair i turns by frequency[i] radians per token.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from archlab.config import model_schema as schema
+from archlab.config.model_schema import Rope
+
+
+class Frequencies(NamedTuple):
+    """Radians per token of each pair, [n / 2] or [B, T, n / 2], and the factor on cos and sin."""
+
+    per_token: Tensor
+    amplitude: float = 1.0
+
+
+def frequencies(config: Rope, n: int, lengths_BT1: Tensor, pairs: Tensor) -> Frequencies:
+    """Frequencies in texts of those lengths; `pairs` is 0 .. n/2 - 1 in the dtype wanted."""
+    plain = config.theta ** (-2 * pairs / n)
+    match config.scaling:
+        case schema.NoScaling():
+            return Frequencies(plain)
+        case schema.LinearScaling(factor=factor):
+            return Frequencies(plain / factor)
+        case schema.DynamicNTK() as s:
+            longer = (lengths_BT1.to(pairs.dtype) / s.original_max_seq_len).clamp(min=1)
+            stretch = s.factor * longer - (s.factor - 1)
+            theta = config.theta * stretch ** (n / (n - 2))
+            return Frequencies(theta ** (-2 * pairs / n))
+        case schema.Llama3Scaling() as s:
+            return Frequencies(_llama3(s, plain))
+        case schema.Yarn() as s:
+            return Frequencies(_yarn(s, config.theta, n, plain, pairs), s.attention_factor or _yarn_amplitude(s.factor))
+        case schema.Longrope() as s:
+            long, short = plain.new_tensor(s.long_factor), plain.new_tensor(s.short_factor)
+            factors = torch.where(lengths_BT1 > s.original_max_seq_len, long, short)
+            return Frequencies(plain / factors, s.attention_factor or _longrope_amplitude(s))
+        case schema.Proportional() as s:
+            return Frequencies(torch.where(pairs < s.turning_pairs(n), plain, 0.0))
+
+
+def _llama3(s: schema.Llama3Scaling, plain: Tensor) -> Tensor:
+    """By the number of turns within the original length: fewer than low stretched, more than high kept."""
+    turns = s.original_max_seq_len * plain / (2 * math.pi)
+    kept = ((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)).clamp(0, 1)
+    return kept * plain + (1 - kept) * plain / s.factor
+
+
+def _yarn(s: schema.Yarn, theta: float, n: int, plain: Tensor, pairs: Tensor) -> Tensor:
+    def pair_that_turns(times: float) -> float:
+        return n * math.log(s.original_max_seq_len / (times * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair_that_turns(s.beta_fast), pair_that_turns(s.beta_slow)
+    if s.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, n - 1)
+    interpolated = ((pairs - low) / max(high - low, 1e-3)).clamp(0, 1)
+    return interpolated * plain / s.factor + (1 - interpolated) * plain
+
+
+def _yarn_amplitude(factor: float) -> float:
+    return 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
+
+
+def _longrope_amplitude(s: schema.Longrope) -> float:
+    return math.sqrt(1 + math.log(s.factor) / math.log(s.original_max_seq_len)) if s.factor > 1 else 1.0

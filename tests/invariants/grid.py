@@ -1,0 +1,263 @@
+"""A pairwise grid over all architectural choices: every pair of values that the rules allow is in some config."""
+
+import functools
+import itertools
+import random
+from typing import Any, get_args
+
+import torch
+
+from archlab.config.io import build_config
+from archlab.config.layers import layer_configs
+from archlab.config.model_schema import Activation, DynamicNTK, Longrope
+from archlab.config.schema import Config
+from archlab.errors import UserError
+from archlab.model.decoder import Decoder
+
+VOCABULARY, SEQ_LEN, AT_LEAST = 23, 26, 320
+BASE: dict[str, Any] = {
+    "model": {"vocab_size": VOCABULARY, "d_model": 24, "n_layers": 2, "max_seq_len": 32, "attention": {"n_heads": 4}}
+}
+
+
+def _rope(scaling: str, more: str = "") -> str:
+    return f"model.position={{kind: rope, theta: 50{more}, scaling: {{{scaling}}}}}"
+
+
+def _position(text: str) -> str:
+    return f"model.position={{{text}}}"
+
+
+def _layers(text: str) -> str:
+    return f"model.layers={{{text}}}"
+
+
+NOTHING = ()
+FACTORS: dict[str, list[Any]] = {
+    # Heads are 8 wide in every row, which longrope's lists go by.
+    "heads": [
+        "model.attention={n_heads: 4, head_dim: 8}",
+        "model.attention={n_heads: 4, head_dim: 8, n_kv_heads: 2}",
+        "model.attention={n_heads: 4, head_dim: 8, n_kv_heads: 1}",
+        "model.attention={n_heads: 3}",
+        "model.attention={n_heads: 6, head_dim: 8, n_kv_heads: 3}",
+    ],
+    "norm": [
+        f"model.norm={{{kind}, eps: 0.01}}"
+        for kind in (
+            "kind: rmsnorm",
+            "kind: rmsnorm, weight: false",
+            "kind: rmsnorm, unit_offset: true",
+            "kind: rmsnorm, cast: before_weight",
+            "kind: layernorm",
+            "kind: layernorm, bias: false",
+            "kind: layernorm, bias: false, weight: false",
+            "kind: layernorm, unit_offset: true",
+        )
+    ]
+    + ["model.norm={kind: none}"],
+    "placement": [NOTHING, *(f"model.norm.placement={p}" for p in ("post", "double", "output"))],
+    "parallel": [NOTHING, "model.block.parallel=shared", "model.block.parallel=separate"],
+    "multipliers": [NOTHING, "model.block={attention_multiplier: 0.5, mlp_multiplier: 0.7}"],
+    "position": [
+        _position("kind: none"),
+        _position("kind: sinusoidal"),
+        _position("kind: sinusoidal, layout: halves, theta: 100"),
+        _position("kind: learned"),
+        _position("kind: learned, offset: 2"),
+        _position("kind: shaw, max_distance: 4"),
+        _position("kind: t5, buckets: 6, max_distance: 12"),
+        _position("kind: t5, buckets: 6, max_distance: 12, shared: false"),
+        _position("kind: alibi"),
+        _position("kind: alibi, max_bias: 4"),
+        _position("kind: rope, theta: 50"),
+        _position("kind: rope, theta: 50, fraction: 0.5, pairing: interleaved"),
+        _position("kind: rope, theta: 50, order: before_qk_norm"),
+        _rope("kind: linear, factor: 2"),
+        _rope("kind: dynamic, factor: 2, original_max_seq_len: 8"),
+        _rope("kind: llama3, factor: 4, original_max_seq_len: 16"),
+        _rope("kind: yarn, factor: 4, original_max_seq_len: 64, beta_fast: 8"),
+        _rope(
+            "kind: yarn, factor: 4, original_max_seq_len: 64, beta_fast: 8, truncate: false", ", pairing: interleaved"
+        ),
+        _rope(
+            "kind: longrope, factor: 4, original_max_seq_len: 64, "
+            "short_factor: [1, 1.5, 2, 3], long_factor: [2, 3, 4, 5]"
+        ),
+        _rope(
+            "kind: longrope, factor: 4, original_max_seq_len: 8, "
+            "short_factor: [1, 1.5, 2, 3], long_factor: [2, 3, 4, 5]"
+        ),
+        _rope("kind: proportional, turning: 0.5"),
+    ],
+    "visibility": [
+        NOTHING,
+        "model.attention.window=1",
+        "model.attention.window=3",
+        "model.attention.window=5",
+        ("model.attention.window=3", "model.attention.stride=4"),
+        ("model.attention.window=2", "model.attention.global_tokens=2"),
+        ("model.attention.window=3", "model.attention.stride=5", "model.attention.global_tokens=1"),
+        "model.attention.blocks={size: 4, summary: 1}",
+        "model.attention.blocks={size: 5, summary: 3}",
+    ],
+    "qk_norm": [
+        NOTHING,
+        *(
+            f"model.attention.qk_norm={{{norm}}}"
+            for norm in (
+                "kind: rmsnorm, eps: 0.01",
+                "kind: rmsnorm, scope: width",
+                "kind: rmsnorm, weight: false, scope: width",
+                "kind: rmsnorm, unit_offset: true, scope: each_head",
+                "kind: layernorm",
+                "kind: layernorm, bias: false, scope: each_head",
+                "kind: layernorm, scope: width",
+            )
+        ),
+    ],
+    "clip": [NOTHING, "model.attention.clip_qkv=0.9"],
+    "softcap": [NOTHING, "model.attention.softcap=1.5"],
+    "scale": [NOTHING, "model.attention.scale=0.6"],
+    "attention_bias": [
+        NOTHING,
+        "model.attention.qkv_bias=true",
+        "model.attention.out_bias=true",
+        ("model.attention.qkv_bias=true", "model.attention.out_bias=true"),
+    ],
+    "sub_norms": [NOTHING, "model.attention.sub_norm=true", "model.mlp.sub_norm=true"],
+    "mlp": ["model.mlp.kind=gated", "model.mlp.kind=plain", "model.mlp={kind: gated, d_ff: 20}"],
+    "activation": [f"model.mlp.activation={name}" for name in get_args(Activation)],
+    "mlp_bias": [NOTHING, "model.mlp.bias=true"],
+    "embedding": [
+        NOTHING,
+        "model.embedding.scale=sqrt_d_model",
+        "model.embedding.norm=true",
+        "model.embedding={scale: 3.0, norm: true}",
+    ],
+    "head": ["model.head.tied=false", "model.head={tied: true, bias: true}", "model.head={bias: true, scale: 0.5}"],
+    "head_cap": [NOTHING, "model.head.softcap=3.0"],
+    "layers": [
+        NOTHING,
+        _layers("local: {attention.window: 2}, full: {}, pattern: [local, full]"),
+        _layers("a: {position.kind: none}, b: {}, pattern: [b, a]"),
+        _layers("a: {position: {kind: rope, theta: 7}}, b: {}, pattern: [a, b]"),
+        _layers(
+            "a: {attention.n_heads: 2, attention.n_kv_heads: 1, attention.head_dim: 8, mlp.d_ff: 12}, b: {}, pattern: [b, a]"
+        ),
+        _layers("a: {norm: {kind: rmsnorm}, block.parallel: none, mlp.kind: plain}, b: {}, pattern: [a, b]"),
+    ],
+}
+
+
+def _overrides(row: dict[str, Any]) -> tuple[str, ...]:
+    """A row's overrides, in the order of FACTORS."""
+    values = (row[factor] for factor in FACTORS)
+    return tuple(o for value in values for o in ((value,) if isinstance(value, str) else value))
+
+
+@functools.cache
+def _is_valid(overrides: tuple[str, ...]) -> bool:
+    try:
+        build_config(BASE, overrides)
+    except UserError:
+        return False
+    return True
+
+
+def _pairs(row: dict[str, Any]) -> set[tuple[str, Any, str, Any]]:
+    return {(a, row[a], b, row[b]) for a, b in itertools.combinations(FACTORS, 2)}
+
+
+def _filled(row: dict[str, Any], missing: set[Any], draw: random.Random) -> dict[str, Any]:
+    """The other factors in random order, each with the value that makes most missing pairs."""
+    for factor in draw.sample([f for f in FACTORS if f not in row], len(FACTORS) - len(row)):
+
+        def new(value: Any, factor: str = factor) -> int:
+            order = list(FACTORS)
+            ends = (
+                (factor, value, o, row[o]) if order.index(factor) < order.index(o) else (o, row[o], factor, value)
+                for o in row
+            )
+            return sum(pair in missing for pair in ends)
+
+        values = draw.sample(FACTORS[factor], len(FACTORS[factor]))
+        row[factor] = max(values, key=new)
+    return row
+
+
+@functools.cache
+def _grid() -> tuple[tuple[tuple[str, ...], ...], frozenset[tuple[str, Any, str, Any]]]:
+    draw = random.Random(0)
+    every = [(a, x, b, y) for a, b in itertools.combinations(FACTORS, 2) for x in FACTORS[a] for y in FACTORS[b]]
+    missing, impossible = set(every), set()
+    rows: dict[tuple[str, ...], None] = {}
+    for pair in every:
+        if pair not in missing:
+            continue
+        a, x, b, y = pair
+        first = {f: values[0] for f, values in FACTORS.items()} | {a: x, b: y}
+        for attempt in range(60):
+            # At first greedily, then at random, at last with as little else as possible.
+            row = _filled({a: x, b: y}, missing if attempt < 20 else set(), draw) if attempt < 59 else first
+            if _is_valid(_overrides(row)):
+                rows[_overrides(row)] = None
+                missing -= _pairs(row)
+                break
+        else:
+            impossible.add(pair)
+            missing.discard(pair)
+    while len(rows) < AT_LEAST:
+        overrides = _overrides({f: draw.choice(values) for f, values in FACTORS.items()})
+        if _is_valid(overrides):
+            rows[overrides] = None
+    return tuple(rows), frozenset(impossible)
+
+
+def grid() -> tuple[tuple[str, ...], ...]:
+    """At least AT_LEAST sets of overrides, the same in every run."""
+    return _grid()[0]
+
+
+def left_out() -> frozenset[tuple[str, Any, str, Any]]:
+    """Pairs of values for which no valid config was found."""
+    return _grid()[1]
+
+
+def config(index: int) -> Config:
+    """Config number `index` of the grid."""
+    return build_config(BASE, grid()[index])
+
+
+def randomised(config: Config, **kwargs: Any) -> Decoder:
+    """A float64 decoder with every parameter drawn, so that zero biases and unit norms hide nothing.
+
+    A parameter's values depend on its name and shape alone.
+    """
+    model = Decoder(config.model, **kwargs).double().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            generator = torch.Generator().manual_seed(sum(map(ord, name)))
+            drawn = torch.empty(parameter.shape, dtype=torch.float64).normal_(generator=generator)
+            fan_in = parameter.shape[-1] if parameter.ndim > 1 else 1
+            parameter.copy_(drawn / fan_in**0.5 if parameter.ndim > 1 else 0.5 + 0.4 * drawn)
+    return model
+
+
+@functools.cache
+def model(index: int) -> Decoder:
+    """The randomised decoder of config number `index`."""
+    return randomised(config(index))
+
+
+def tokens(batch: int, length: int = SEQ_LEN, seed: int = 0) -> torch.Tensor:
+    """Drawn from the grid's vocabulary."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, VOCABULARY, (batch, length), generator=generator)
+
+
+def turns_by_length(config: Config, length: int = SEQ_LEN) -> bool:
+    """Whether RoPE's angles depend on how long the text is, within `length`: then cached decoding differs from the
+    full pass by design."""
+    scalings = [getattr(layer.position, "scaling", None) for layer in layer_configs(config.model)]
+    return any(isinstance(s, DynamicNTK | Longrope) and s.original_max_seq_len < length for s in scalings)

@@ -1,0 +1,243 @@
+"""Every setting works or is refused: a walk through the schema, for every field, every kind and several values.
+
+Each value is laid over configs of the grid until one changes what the model computes. A config that takes a value
+silently everywhere, or a refusal that does not name the field, is a failure. Values are made from types and
+constraints; no field is listed here.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import grid
+import numpy as np
+import pytest
+import torch
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from torch import Tensor
+
+from archlab.config.io import build_config, overlay, parse_overrides
+from archlab.config.layers import PER_LAYER, layer_configs, resolve
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.config.schema import Config
+from archlab.errors import UserError
+from archlab.model.decoder import Decoder
+from archlab.train.device import Device
+from archlab.train.loss import objective
+
+# --- from types to values -------------------------------------------------------------------------------------
+
+NUMBERS: tuple[Any, ...] = (1, 3, 2, 6, 0, 0.4, 1.7)
+LENGTHS = (4, 1)
+"""Of lists; longrope's must have one number per pair of the grid's heads, which is 4."""
+VERSIONS = 3
+"""Of a section that requires values."""
+
+
+def values(hint: Any) -> Iterator[Any]:
+    """Some values of a type, None among them where it may be; dicts for config sections."""
+    if get_origin(hint) is Annotated:
+        yield from (v for v in values(get_args(hint)[0]) if is_valid(hint, v))
+    elif get_origin(hint) in (Union, UnionType):
+        for part in get_args(hint):
+            yield from values(part)
+    elif get_origin(hint) is Literal:
+        yield from get_args(hint)
+    elif get_origin(hint) is tuple:
+        kinds = get_args(hint)
+        lengths = LENGTHS if kinds[-1] is ... else (len(kinds),)
+        items = list(values(kinds[0]))
+        for n in lengths:
+            yield from ([items[(i + shift) % len(items)] for i in range(n)] for shift in (0, 1))
+    elif isinstance(hint, type) and issubclass(hint, BaseModel):
+        yield from sections(hint)
+    elif hint is type(None):
+        yield None
+    elif hint is bool:
+        yield from (False, True)
+    elif hint in (int, float):
+        yield from (v for v in NUMBERS if is_valid(hint, v))
+    elif hint is str:
+        yield from ("a", "b")
+    else:
+        raise TypeError(f"no values for {hint}")
+
+
+def is_valid(hint: Any, value: Any) -> bool:
+    try:
+        TypeAdapter(hint).validate_python(value)
+    except ValidationError:
+        return False
+    return True
+
+
+def hint_of(field: FieldInfo) -> Any:
+    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+
+
+def sections(schema: type[BaseModel]) -> Iterator[Raw]:
+    """The section with only what it requires, in several versions; tagged ones name their kind."""
+    required = {name: f for name, f in schema.model_fields.items() if f.is_required()}
+    kind = {"kind": schema.model_fields["kind"].default} if "kind" in schema.model_fields else {}
+    if schema.model_config.get("extra") == "allow":
+        # Sections of one's own naming: the names that lists of text are made of.
+        kind = {"a": {"mlp.d_ff": 12}, "b": {"position.kind": "none"}}
+    options = [list(values(hint_of(f))) for f in required.values()]
+    if not options:
+        yield kind
+        return
+    for i in range(VERSIONS):
+        # Earlier ones a step ahead, so that not all are equal.
+        chosen = (some[(i + len(options) - 1 - j) % len(some)] for j, some in enumerate(options))
+        yield kind | dict(zip(required, chosen, strict=True))
+
+
+def section_classes(hint: Any) -> list[type[BaseModel]]:
+    parts = [hint, *get_args(hint), *itertools.chain(*map(get_args, get_args(hint)))]
+    return [p for p in parts if isinstance(p, type) and issubclass(p, BaseModel)]
+
+
+Change = tuple[tuple[str, Any], ...]
+"""Dotted path -> value, one after the other."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A field, and two settings of `model` that differ in it alone."""
+
+    path: str
+    before: Change
+    after: Change
+
+
+def walk(schema: type[BaseModel], at: str = "", company: Change = ()) -> Iterator[Setting]:
+    """Every value of every field of the section, then of the sections in it."""
+    for name, field in schema.model_fields.items():
+        path = f"{at}{name}"
+        classes = section_classes(field.annotation)
+        if name != "kind":
+            for value in values(hint_of(field)):
+                yield Setting(path, company, (*company, (path, value)))
+        for inner in classes:
+            # Company: a section that is not there by default is put there first, with what it requires; or it is in
+            # some config of the grid already.
+            there = len(classes) == 1 and field.default is not None
+            for least in [()] if there else [(), *(((path, section),) for section in sections(inner))]:
+                yield from walk(inner, f"{path}.", company + least)
+
+
+def by_path() -> dict[str, dict[str, list[Setting]]]:
+    """Field -> value -> the settings that give it, in different company."""
+    found: dict[str, dict[str, list[Setting]]] = {}
+    for setting in walk(ModelConfig):
+        found.setdefault(setting.path, {}).setdefault(repr(setting.after[-1][1]), []).append(setting)
+    return found
+
+
+# --- what a config computes -----------------------------------------------------------------------------------
+
+TEXT = torch.from_numpy(np.random.default_rng(0).integers(0, 23, (2, 200)))
+CPU = Device("cpu", torch.float32)
+
+
+def outputs(config: Config) -> Iterator[Tensor]:
+    """All that may change, what is quick first: logits by drawn parameters, initial values, dropout, loss, bfloat16."""
+    model = grid.randomised(config)
+    tokens = TEXT[:, : grid.SEQ_LEN] % config.model.vocab_size
+    with torch.no_grad():
+        yield model(tokens)
+        yield Decoder(config.model).eval()(tokens)
+        torch.manual_seed(0)
+        yield model.train()(tokens)
+        seq_len = config.train.seq_len or config.model.max_seq_len
+        window = TEXT[:, : seq_len + 1] % config.model.vocab_size
+        yield objective(model.eval()(window[:, :-1]), window[:, 1:], config.train.z_loss)[0]
+        yield model.bfloat16()(tokens)
+
+
+@cache
+def base(index: int) -> Raw:
+    return overlay(grid.BASE, parse_overrides(grid.grid()[index]), Config)
+
+
+def built(index: int, change: Change) -> Config | str:
+    """A config of the grid with a change, or why not."""
+    raw = base(index)
+    try:
+        for path, value in change:
+            raw = overlay(raw, {f"model.{path}": value}, Config)
+        return build_config(raw)
+    except UserError as error:
+        return str(error)
+
+
+def meaning(config: Config) -> Any:
+    """Equal for configs that say the same in other words."""
+    outside = resolve(config.model).model_copy(update={"layers": None})
+    return outside, layer_configs(config.model), config.train
+
+
+def differ(a: Config, b: Config) -> bool:
+    for x, y in zip(outputs(a), outputs(b), strict=True):
+        if x.shape != y.shape or (x.double() - y.double()).abs().max() > 1e-9 * x.double().abs().max():
+            return True
+    return False
+
+
+def outcome(settings: list[Setting]) -> Literal["works", "refused", "silent", "same"]:
+    """Over company and configs of the grid: works where it first changes something, else the worst that was seen."""
+    seen: Any = "same"
+    for setting, index in itertools.product(settings, BASES):
+        was, is_now = built(index, setting.before), built(index, setting.after)
+        if isinstance(was, str):
+            continue
+        if isinstance(is_now, str):
+            *_, section, name = f"model.{setting.path}".split(".")
+            assert name in is_now or section in is_now, is_now
+            seen = "refused" if seen == "same" else seen
+        elif meaning(was) != meaning(is_now):
+            if differ(was, is_now):
+                return "works"
+            seen = "silent"
+    return seen
+
+
+BASES = range(0, grid.AT_LEAST, 4)
+PATHS = by_path()
+
+
+def test_the_walk_reaches_everything() -> None:
+    assert {"norm.cast", "attention.qk_norm.scope", "attention.blocks.summary", "init.head"} <= set(PATHS)
+    assert {"layers.pattern", "position.scaling.beta_fast", "dropout.branch", "embedding.scale"} <= set(PATHS)
+    assert len(PATHS) > 80
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_setting_works_or_is_refused(path: str) -> None:
+    results = {value: outcome(settings) for value, settings in PATHS[path].items()}
+    assert "silent" not in results.values(), results
+    assert "works" in results.values() or set(results) == {"{}"}, results
+
+
+@pytest.mark.parametrize("path", [p for p in PATHS if p.split(".")[0] in PER_LAYER])
+def test_every_setting_of_one_layer_works_or_is_refused(path: str) -> None:
+    def in_one_layer(change: Change) -> Change:
+        return (("layers", None), ("layers", {"a": dict(change), "b": {}, "pattern": ["b", "a"]}))
+
+    results = {
+        value: outcome([Setting(path, in_one_layer(s.before), in_one_layer(s.after)) for s in settings])
+        for value, settings in PATHS[path].items()
+    }
+    assert "silent" not in results.values(), results
+    assert {"works", "refused"} & set(results.values()) or set(results) == {"{}"}, results
+
+
+# --- training -------------------------------------------------------------------------------------------------
+STEPS = 4
+TRAIN = {"tokens": 4 * 2 * 16, "batch_tokens": 2 * 16, "seq_len": 16, "device": "cpu", "dtype": "float32", "warmup": 1}
+LOGGED_ONLY = {"device", "compile", "eval_every", "eval_tokens", "checkpoint_every"}

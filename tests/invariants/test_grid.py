@@ -1,0 +1,235 @@
+"""Over a pairwise grid of all choices: who sees whom, kernels, packing, the cache, and what is counted without building."""
+
+from functools import cache
+
+import grid
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from archlab.config.io import build_config
+from archlab.config.layers import LayerConfig, layer_configs
+from archlab.cost.memory import kv_cache_bytes
+from archlab.cost.params import parameters
+from archlab.errors import UserError
+from archlab.model.cache import Cache
+from archlab.model.decoder import Decoder
+from archlab.model.kernels import KERNELS
+from archlab.model.visibility import visible, visible_pairs
+
+T = grid.SEQ_LEN
+every_config = pytest.mark.parametrize("index", range(len(grid.grid())))
+
+
+def test_the_grid_leaves_out_only_what_rules_forbid() -> None:
+    assert len(grid.grid()) >= 300
+    assert len(grid.left_out()) <= 24
+    for a, x, b, y in grid.left_out():
+        overrides = [o for value in (x, y) for o in ((value,) if isinstance(value, str) else value)]
+        with pytest.raises(UserError, match="problem"):
+            build_config(grid.BASE, ["model.attention.n_heads=4", *overrides])
+
+
+# --- who sees whom --------------------------------------------------------------------------------------------
+
+
+def seen_by_hand(layer: LayerConfig, length: int) -> np.ndarray:
+    """[query, key], written out pair by pair."""
+    a = layer.attention
+    seen = np.zeros((length, length), dtype=bool)
+    for q in range(length):
+        for k in range(q + 1):
+            if a.blocks is not None:
+                last = range(a.blocks.size - a.blocks.summary, a.blocks.size)
+                seen[q, k] = k // a.blocks.size == q // a.blocks.size or k % a.blocks.size in last
+            elif a.window is None or q - k <= a.window - 1 or min(q, k) < a.global_tokens:
+                seen[q, k] = True
+            elif a.stride is not None:
+                seen[q, k] = (q - k) % a.stride == 0
+    return seen
+
+
+@cache
+def effects(index: int) -> np.ndarray:
+    """[changed token, position]: how far the logits there move, against the largest of all."""
+    model, tokens = grid.model(index), grid.tokens(1)
+    changed = tokens.repeat(T, 1)
+    at = torch.arange(T)
+    changed[at, at] = (changed[at, at] + 1) % grid.VOCABULARY
+    with torch.no_grad():
+        logits = model(torch.cat((tokens, changed)))
+    return ((logits[1:] - logits[:1]).abs().amax(-1) / logits.abs().max()).numpy()
+
+
+@every_config
+def test_the_future_does_not_move_the_past(index: int) -> None:
+    assert effects(index)[np.tril_indices(T, -1)].max() < 1e-12
+
+
+@every_config
+def test_a_token_moves_exactly_those_that_see_it(index: int) -> None:
+    """Through all layers: a token is seen over others that see it."""
+    reached = np.eye(T, dtype=bool)
+    for layer in layer_configs(grid.config(index).model):
+        reached = (seen_by_hand(layer, T).astype(int) @ reached) > 0
+    moved = effects(index).T
+    assert moved[~reached].max(initial=0) < 1e-12
+    assert moved[reached].min() > 1e-12
+
+
+@every_config
+def test_visibility_is_counted_as_it_is_masked(index: int) -> None:
+    for layer in layer_configs(grid.config(index).model):
+        by_hand, at = seen_by_hand(layer, T), np.arange(T)
+        assert np.array_equal(visible(layer.attention, at[:, None], at), by_hand)
+        assert visible_pairs(layer.attention, T) == by_hand.sum()
+
+
+@every_config
+def test_packed_documents_are_as_if_alone(index: int) -> None:
+    model, tokens = grid.model(index), grid.tokens(2)
+    # The second row comes back to an earlier number: that is another document.
+    lengths = ((4, 9, 1, 12), (11, 2, 13))
+    documents = [[n for n, length in enumerate(row) for _ in range(length)] for row in lengths]
+    documents[1] = [n % 2 for n in documents[1]]
+    packed = torch.tensor(documents)
+    with torch.no_grad():
+        both = model(tokens, documents=packed)
+        assert_close(model(tokens[:1], documents=packed[:1]), both[:1])
+        for row, pieces in enumerate(lengths):
+            ends = np.cumsum(pieces)
+            for start, end in zip(ends - pieces, ends, strict=True):
+                assert_close(both[row : row + 1, start:end], model(tokens[row : row + 1, start:end]))
+
+
+# --- kernels --------------------------------------------------------------------------------------------------
+
+
+def assert_close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> None:
+    """Relative to the largest value: zeros beside large values round."""
+    assert a.shape == b.shape
+    assert (a - b).abs().max() <= tolerance * b.abs().max().clamp(min=1e-3)
+
+
+def forward_and_gradients(index: int, kernel: str) -> list[Tensor]:
+    model, tokens = grid.randomised(grid.config(index), kernel=kernel), grid.tokens(2)
+    logits = model(tokens)
+    documents = torch.arange(T).div(10, rounding_mode="floor").expand(2, T)
+    (logits.square().mean() + model(tokens, documents=documents).square().mean()).backward()
+    return [logits.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+
+
+@every_config
+def test_kernels_agree_forward_and_backward(index: int) -> None:
+    softcap = grid.config(index).model.attention.softcap is not None
+    results = [forward_and_gradients(index, kernel) for kernel in ("reference", "auto")]
+    if softcap:
+        with pytest.raises(UserError, match="kernel sdpa cannot do softcap; allowed: auto, flex, reference"):
+            Decoder(grid.config(index).model, kernel="sdpa")
+    else:
+        results.append(forward_and_gradients(index, "sdpa"))
+    for other in results[1:]:
+        for a, b in zip(other, results[0], strict=True):
+            assert_close(a, b)
+
+
+# --- the cache ------------------------------------------------------------------------------------------------
+
+
+def cached(index: int, tokens: Tensor, chunks: list[int], padding: Tensor | None = None) -> Tensor:
+    """Logits of a forward pass in pieces."""
+    model = grid.model(index)
+    cache = Cache(model.config, len(tokens), tokens.shape[1], dtype=torch.float64, padding=padding)
+    with torch.no_grad():
+        return torch.cat([model(piece, cache=cache) for piece in tokens.split(chunks, 1)], 1)
+
+
+CHUNKS = {
+    "whole": [T],
+    "by token": [1] * T,
+    "uneven": [3, 1, 7, 1, 1, 9, 4],
+    "a prompt, then by token": [10] + [1] * (T - 10),
+}
+
+
+@every_config
+@pytest.mark.parametrize("chunks", CHUNKS)
+def test_cached_is_full(index: int, chunks: str) -> None:
+    tokens = grid.tokens(2)
+    with torch.no_grad():
+        full = grid.model(index)(tokens)
+    pieces = cached(index, tokens, CHUNKS[chunks])
+    first = CHUNKS[chunks][0]
+    if grid.turns_by_length(grid.config(index)) and first < T:
+        with torch.no_grad():
+            assert_close(pieces[:, :first], grid.model(index)(tokens[:, :first]))
+    else:
+        assert_close(pieces, full)
+
+
+DYNAMIC = "{kind: dynamic, factor: 2, original_max_seq_len: 8}"
+LONGROPE = "{kind: longrope, factor: 4, original_max_seq_len: 8, short_factor: [1, 1, 1, 1], long_factor: [2, 3, 4, 5]}"
+
+
+@pytest.mark.parametrize(
+    ("scaling", "chunks", "is_full"),
+    [
+        (DYNAMIC, [1] * 8, True),
+        (DYNAMIC, [12], True),
+        (DYNAMIC, [1] * 12, False),
+        (DYNAMIC, [10, 2], False),
+        (LONGROPE, [1] * 8, True),
+        (LONGROPE, [9, 1, 1, 1], True),
+        (LONGROPE, [8, 4], False),
+    ],
+)
+def test_only_angles_that_depend_on_the_length_make_cached_differ(scaling, chunks, is_full) -> None:
+    """The documented exceptions: keys were turned as those of a text as long as it then was."""
+    config = build_config(grid.BASE, ["model.attention.head_dim=8", f"model.position.scaling={scaling}"])
+    model, tokens = grid.randomised(config), grid.tokens(1, sum(chunks))
+    cache = Cache(model.config, 1, sum(chunks), dtype=torch.float64)
+    with torch.no_grad():
+        pieces = torch.cat([model(piece, cache=cache) for piece in tokens.split(chunks, 1)], 1)
+        difference = (pieces - model(tokens)).abs().max()
+    assert difference < 1e-12 if is_full else difference > 1e-3
+
+
+@every_config
+def test_cached_is_full_for_prompts_of_unequal_length(index: int) -> None:
+    """Padded on the left, each row is as if alone, however the padded prompts are cut."""
+    lengths, longest = [14, 6, 1], 14
+    texts = [grid.tokens(1, n + T - longest, seed=n) for n in lengths]
+    padded = torch.cat([torch.nn.functional.pad(t, (T - t.shape[1], 0)) for t in texts])
+    padding = torch.tensor([longest - n for n in lengths])
+    pieces = cached(index, padded, [5, 9, *[1] * (T - longest)], padding)
+    alone = cached(index, padded[1:2], [longest, *[1] * (T - longest)], padding[1:2])
+    assert_close(alone, pieces[1:2])
+    if grid.turns_by_length(grid.config(index)):
+        return
+    for row, text in enumerate(texts):
+        with torch.no_grad():
+            assert_close(pieces[row : row + 1, T - text.shape[1] :], grid.model(index)(text))
+
+
+@every_config
+def test_the_cache_is_as_large_as_predicted(index: int) -> None:
+    model = grid.config(index).model
+    for context in (1, 4, T):
+        cache = Cache(model, 3, context, dtype=torch.bfloat16)
+        assert cache.n_bytes == kv_cache_bytes(model, context, batch=3, bytes_each=2)
+    windows = [layer.attention.window for layer in layer_configs(model)]
+    for layer, window in zip(cache.layers, windows, strict=True):
+        # That the tests above go round each ring twice at least.
+        assert layer.slots in (T, window)
+        assert layer.slots == T or 3 * layer.slots < T
+
+
+@every_config
+def test_parameters_are_counted_as_they_are_allocated(index: int) -> None:
+    allocated = sum(p.numel() for p in grid.model(index).parameters())
+    assert parameters(grid.config(index).model).total == allocated
+
+
+def test_every_kernel_is_in_these_tests() -> None:
+    assert set(KERNELS) == {"reference", "sdpa", "flex"}

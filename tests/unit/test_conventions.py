@@ -1,0 +1,254 @@
+"""What docs/conventions.md says of each word, held: one test per word, named there."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.special import logsumexp, softmax
+from torch import Tensor
+from transformers.masking_utils import sliding_window_overlay
+from transformers.models.cohere.modeling_cohere import CohereLayerNorm
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as interleaved_as_in_gptj
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as half_as_in_llama
+
+from archlab.config import model_schema as schema
+from archlab.config.io import build_config
+from archlab.config.layers import layer_configs
+from archlab.config.schema import Config
+from archlab.model.cache import Cache
+from archlab.model.decoder import Decoder
+from archlab.model.kernels import KERNELS, Scoring
+from archlab.model.norms import make_norm
+from archlab.model.rotary import rotation
+from archlab.train.device import Device
+from archlab.train.evaluate import HeldOut, evaluate
+from archlab.train.loss import objective
+from archlab.train.schedule import learning_rate
+
+DOCS = Path(__file__).parents[2] / "docs" / "conventions.md"
+RNG = np.random.default_rng(0)
+
+
+def tiny(*overrides: str) -> Config:
+    raw: dict[str, Any] = {
+        "model": {
+            "vocab_size": 17,
+            "d_model": 16,
+            "n_layers": 1,
+            "max_seq_len": 16,
+            "attention": {"n_heads": 4},
+        }
+    }
+    return build_config(raw, overrides)
+
+
+def randomised(*overrides: str) -> Decoder:
+    """A float64 decoder with every parameter drawn, so that zero biases and unit norms hide nothing."""
+    model = Decoder(tiny(*overrides).model).double().eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.empty(parameter.shape).normal_(0, 0.3, generator=generator))
+    return model
+
+
+def random(*shape: int) -> Tensor:
+    return torch.from_numpy(RNG.normal(size=shape))
+
+
+TOKENS = torch.from_numpy(RNG.integers(0, 17, size=(2, 12)))
+
+
+def test_every_test_that_the_document_names_exists() -> None:
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", DOCS.read_text())
+    for file, test in named:
+        assert f"def {test}(" in (Path(__file__).parent / file).read_text(), f"{file}::{test}"
+    here = set(re.findall(r"^def (test_\w+)", Path(__file__).read_text(), re.MULTILINE))
+    assert here - {test for _, test in named} == {"test_every_test_that_the_document_names_exists"}
+
+
+# --- attention ---------------------------------------------------------------------------------------------
+
+
+def test_window() -> None:
+    seen = sliding_window_overlay(3)
+    model, before = randomised("model.attention.window=3"), None
+    for key in range(12):
+        changed = TOKENS[:1].clone()
+        changed[0, key] = (changed[0, key] + 1) % 17
+        before = model(TOKENS[:1])
+        moved = ((model(changed) - before).abs().amax(-1)[0] > 1e-9).tolist()
+        assert moved == [key <= query and bool(seen(0, 0, query, key)) for query in range(12)]
+        assert sum(moved) == min(3, 12 - key)
+
+
+@pytest.mark.parametrize("kernel", [name for name, able in KERNELS.items() if {"softcap", "float64"} <= able.can])
+def test_soft_cap(kernel: str) -> None:
+    q, k, v = (random(1, 2, 5, 4) for _ in range(3))
+    bias, mask = random(1, 2, 5, 5), torch.ones(5, 5, dtype=torch.bool).tril(0)[None]
+    capped = 3 * np.tanh((0.7 * q.numpy() @ k.numpy().swapaxes(-1, -2) + bias.numpy()) / 3)
+    expected = softmax(np.where(mask, capped, -np.inf), axis=-1) @ v.numpy()
+    got = KERNELS[kernel].kernel(q, k, v, mask, bias, Scoring(0.7, 3.0, 0.0))
+    np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
+    head = ("model.head.scale=0.5", "model.head.bias=true")
+    plain = randomised(*head)(TOKENS)
+    torch.testing.assert_close(randomised(*head, "model.head.softcap=2")(TOKENS), 2 * torch.tanh(plain / 2))
+
+
+def test_head_dim() -> None:
+    config = tiny("model.attention={n_heads: 4, n_kv_heads: 2, head_dim: 6}")
+    attention = Decoder(config.model).layers[0].attention
+    assert attention.q.weight.shape == (4 * 6, 16)
+    assert attention.k.weight.shape == attention.v.weight.shape == (2 * 6, 16)
+    assert attention.out.weight.shape == (16, 4 * 6)
+    assert attention.scale == pytest.approx(1 / math.sqrt(6))
+
+
+def test_qk_norm_scope() -> None:
+    x, shapes = random(2, 4, 5, 6), {"head": (6,), "each_head": (4, 6), "width": (24,)}
+    for scope, shape in shapes.items():
+        qk_norm = f"{{kind: layernorm, bias: false, scope: {scope}}}"
+        config = tiny(f"model.attention={{n_heads: 4, head_dim: 6, qk_norm: {qk_norm}}}")
+        norm = Decoder(config.model).layers[0].attention.q_norm.double()
+        assert norm.norm.weight.shape == shape
+        norm.norm.weight.data = weight = random(*shape)
+        rows = x.transpose(1, 2)  # [batch, tokens, heads, head_dim]
+        rows = rows.flatten(-2) if scope == "width" else rows
+        variance = rows.var(-1, keepdim=True, correction=0)
+        expected = (rows - rows.mean(-1, keepdim=True)) / (variance + 1e-5).sqrt()
+        expected = (expected * weight).reshape(2, 5, 4, 6).transpose(1, 2)
+        torch.testing.assert_close(norm(x), expected)
+        if scope == "each_head":
+            cohere = CohereLayerNorm((4, 6), eps=1e-5)
+            cohere.weight.data = weight.float()
+            theirs = cohere(x.transpose(1, 2)).transpose(1, 2)
+            torch.testing.assert_close(norm(x), theirs, rtol=1e-5, atol=1e-6)
+
+
+# --- positions ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_pairing(pairing: str) -> None:
+    x, at = random(1, 2, 7, 8), torch.arange(7)[None]
+    angles = at[0, :, None].double() * 100.0 ** (-torch.arange(0, 8, 2) / 8)
+    cos, sin = angles.cos(), angles.sin()
+    if pairing == "half":
+        expected, _ = half_as_in_llama(x, x, torch.cat((cos, cos), -1)[None], torch.cat((sin, sin), -1)[None])
+    else:
+        expected = interleaved_as_in_gptj(x.transpose(1, 2), sin[None], cos[None]).transpose(1, 2)
+    config = schema.Rope(theta=100.0, pairing=pairing)
+    turn = rotation(config, 8, at, torch.tensor([[7]]), torch.float64).turn
+    torch.testing.assert_close(turn(x), expected)
+
+
+@pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope", "alibi"])
+def test_positions_with_padding_and_documents(position: str) -> None:
+    model = randomised(f"model.position.kind={position}")
+    padding = torch.tensor([0, 5])
+    cache = Cache(model.config, 2, 12, dtype=torch.float64, padding=padding)
+    padded = model(TOKENS, cache=cache)
+    torch.testing.assert_close(padded[1:, 5:], model(TOKENS[1:, 5:]))
+    packed = model(TOKENS[:1], documents=torch.tensor([[0] * 4 + [1] * 8]))
+    torch.testing.assert_close(packed, torch.cat((model(TOKENS[:1, :4]), model(TOKENS[:1, 4:])), 1))
+
+
+# --- block and norms ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("placement", ["pre", "post", "double", "output"])
+def test_placement(placement: str) -> None:
+    model = randomised(f"model.norm={{kind: rmsnorm, placement: {placement}}}", "model.position.kind=none")
+    block = model.layers[0]
+    x = seen = model.embedding(TOKENS)
+    view_of_causal = _recorded_view(model)
+
+    def n(norm: torch.nn.Module, y: Tensor) -> Tensor:
+        return F.rms_norm(y, (16,), norm.weight, 1e-5)
+
+    branches = (
+        (lambda y: block.attention(y, view_of_causal), block.attention_norms),
+        (block.mlp, block.mlp_norms),
+    )
+    for f, norms in branches:
+        match placement:
+            case "pre":
+                x = x + f(n(norms.before, x))
+            case "post":
+                x = n(norms.stream, x + f(x))
+            case "double":
+                x = x + n(norms.after, f(n(norms.before, x)))
+            case "output":
+                x = x + n(norms.after, f(x))
+    torch.testing.assert_close(block(seen, view_of_causal), x)
+    final = x if placement == "post" else n(model.norm, x)
+    torch.testing.assert_close(model.hidden(TOKENS), final)
+
+
+def _recorded_view(model: Decoder) -> Any:
+    """How the layer sees TOKENS, as the model itself says."""
+    views = []
+    hook = model.layers[0].register_forward_pre_hook(lambda _, inputs: views.append(inputs[1]))
+    model(TOKENS)
+    hook.remove()
+    return views[0]
+
+
+def test_unit_offset() -> None:
+    ours, gemma = make_norm(schema.RMSNorm(unit_offset=True, eps=1e-6), 12), GemmaRMSNorm(12)
+    weight = random(12).float()
+    ours.weight.data, gemma.weight.data = weight, weight
+    x = random(3, 12).float()
+    torch.testing.assert_close(ours(x), gemma(x))
+    fresh = Decoder(tiny("model.norm.unit_offset=true").model).norm.weight
+    assert torch.equal(fresh, torch.zeros(16))
+
+
+def test_d_ff() -> None:
+    for kind, matrices in (("plain", 2), ("gated", 3)):
+        config = tiny(f"model.mlp={{kind: {kind}, d_ff: 24}}")
+        mlp = Decoder(config.model).layers[0].mlp
+        assert sum(p.numel() for p in mlp.parameters()) == matrices * 24 * 16
+        assert mlp.up.weight.shape == (24, 16)
+    defaults = {kind: layer_configs(tiny(f"model.mlp.kind={kind}").model)[0].mlp.d_ff for kind in ("plain", "gated")}
+    assert defaults == {"plain": 64, "gated": 48}  # 4 * 16; 8/3 * 16 = 42.7, up to a multiple of 8
+
+
+# --- training and evaluation -------------------------------------------------------------------------------
+
+
+def test_z_loss() -> None:
+    logits, targets = random(2, 3, 7), torch.tensor([[0, 1, 2], [3, 4, 5]])
+    log_z = logsumexp(logits.numpy(), axis=-1)
+    cross_entropy = (log_z - np.take_along_axis(logits.numpy(), targets.numpy()[..., None], -1)[..., 0]).mean()
+    minimised, reported = objective(logits, targets, 0.1)
+    assert reported.item() == pytest.approx(cross_entropy)
+    assert minimised.item() == pytest.approx(cross_entropy + 0.1 * (log_z**2).mean())
+
+
+def test_warm_up() -> None:
+    train = tiny("train={lr: 1.0, warmup: 4, tokens: 160, batch_tokens: 16, schedule: linear, final_lr: 0}").train
+    rates = [learning_rate(train, step) for step in range(10)]
+    assert rates[:5] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
+    assert rates[5:] == pytest.approx([5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
+    share = tiny("train={lr: 1.0, warmup: 0.4, tokens: 160, batch_tokens: 16}").train
+    assert learning_rate(share, 2) == pytest.approx(0.75)
+
+
+def test_bits_per_byte() -> None:
+    model = Decoder(tiny().model).eval()
+    token_bytes = np.array([0, *RNG.integers(1, 5, size=16)])
+    windows = RNG.integers(0, 17, size=(7, 13))
+    logits = model(torch.from_numpy(windows[:, :-1])).detach().double().numpy()
+    targets = windows[:, 1:]
+    nats = logsumexp(logits, axis=-1) - np.take_along_axis(logits, targets[..., None], -1)[..., 0]
+    is_text = token_bytes[targets] > 0
+    expected = nats[is_text].sum() / np.log(2) / token_bytes[targets].sum()
+    found = evaluate(model, HeldOut(windows, token_bytes), Device("cpu", torch.float32), batch_tokens=30)
+    assert found.bits_per_byte == pytest.approx(expected, rel=1e-6)

@@ -1,0 +1,255 @@
+"""Generation with the cache is that without: whole or in chunks, padded or alone, in one go or several."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import archlab
+from archlab.config.io import build_config
+from archlab.errors import UserError
+from archlab.infer.generate import Session, left_pad
+from archlab.infer.sampling import Sampling
+from archlab.model.decoder import Decoder
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "plain": (),
+    "gqa, window": ("model.attention={n_heads: 4, n_kv_heads: 2, window: 4}",),
+    "window and full": ("model.layers={a: {attention.window: 3}, b: {position.kind: none}, pattern: [a, b]}",),
+    "alibi, window": ("model.attention.window=4", "model.position={kind: alibi}"),
+    "t5, soft cap": ("model.position={kind: t5, buckets: 8, max_distance: 20}", "model.attention.softcap=2"),
+    "shaw": ("model.position={kind: shaw, max_distance: 5}",),
+    "learned": ("model.position={kind: learned, offset: 2}",),
+    "sinusoidal, post": ("model.position={kind: sinusoidal}", "model.norm={kind: rmsnorm, placement: post}"),
+    "dilated, global": ("model.attention={n_heads: 4, window: 3, stride: 4, global_tokens: 2}",),
+    "blocks": ("model.attention.blocks={size: 5, summary: 2}",),
+    "qk-norm, yarn": (
+        "model.attention.qk_norm={kind: rmsnorm, scope: width}",
+        "model.position={kind: rope, scaling: {kind: yarn, factor: 4, original_max_seq_len: 16}}",
+    ),
+}
+
+
+def tiny(*overrides: str) -> Decoder:
+    """A float64 decoder with every parameter drawn, so that zero biases and unit norms hide nothing."""
+    raw: dict[str, Any] = {
+        "model": {
+            "vocab_size": 19,
+            "d_model": 16,
+            "n_layers": 2,
+            "max_seq_len": 64,
+            "attention": {"n_heads": 4},
+        }
+    }
+    model = Decoder(build_config(raw, overrides).model).double().eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.empty(parameter.shape).normal_(0, 0.4, generator=generator))
+    return model
+
+
+def text(length: int, seed: int = 0, batch: int = 1) -> Tensor:
+    return torch.randint(1, 19, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def recomputed(model: Decoder, tokens: Tensor, n: int) -> Tensor:
+    """Greedy, the whole text through the model for every token."""
+    for _ in range(n):
+        tokens = torch.cat((tokens, model(tokens)[:, -1].argmax(-1, keepdim=True)), dim=1)
+    return tokens
+
+
+@pytest.fixture(params=CHOICES.values(), ids=CHOICES.keys())
+def model(request: pytest.FixtureRequest) -> Decoder:
+    return tiny(*request.param)
+
+
+def test_greedy_with_the_cache_is_greedy_without(model: Decoder) -> None:
+    prompts = text(15, batch=3)
+    expected = recomputed(model, prompts, 25)
+    assert torch.equal(archlab.generate(model, prompts, 25), expected)
+    assert len(expected[:, 15:].unique()) > 3
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7, 14, 15, 99])
+def test_prefill_in_chunks_changes_nothing(model: Decoder, chunk: int) -> None:
+    prompts = text(15, batch=2)
+    whole, pieces = (Session(model, prompts, capacity=40, prefill_chunk=c) for c in (None, chunk))
+    torch.testing.assert_close(pieces.logits(), whole.logits(), rtol=0, atol=1e-10)
+    torch.testing.assert_close(whole.logits(), model(prompts)[:, -1], rtol=0, atol=1e-10)
+    expected = archlab.generate(model, prompts, 20)
+    assert torch.equal(archlab.generate(model, prompts, 20, prefill_chunk=chunk), expected)
+
+
+def test_logits_of_every_step_are_those_of_the_full_pass(model: Decoder) -> None:
+    session = Session(model, text(5, batch=2), capacity=30)
+    for _ in session.write(25):
+        torch.testing.assert_close(session.logits(), model(session.tokens_BT)[:, -1], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("chunk", [None, 4])
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_unequal_prompts_side_by_side_are_each_alone(model: Decoder, chunk: int | None, temperature: float) -> None:
+    texts = [text(length, seed=length)[0] for length in (13, 6, 1, 9)]
+    tokens, padding = left_pad(texts)
+    together = archlab.generate(
+        model, tokens, 20, temperature, seed=3, repetition_penalty=1.2, padding=padding, prefill_chunk=chunk
+    )
+    assert together.shape == (4, 33)
+    for row, (alone, p) in enumerate(zip(texts, padding.tolist(), strict=True)):
+        # The same place in the batch, for each place draws from a stream of its own.
+        own = alone.expand(row + 1, -1)
+        expected = archlab.generate(model, own, 20, temperature, seed=3, repetition_penalty=1.2)[row]
+        assert torch.equal(together[row, p:], expected)
+
+
+def test_one_padded_prompt_is_the_prompt(model: Decoder) -> None:
+    prompt = text(6)
+    padded = torch.cat((text(4, seed=5), prompt), dim=1)
+    expected = archlab.generate(model, prompt, 12)
+    assert torch.equal(archlab.generate(model, padded, 12, padding=[4])[:, 4:], expected)
+
+
+def test_going_on_from_a_kept_cache_is_one_go(model: Decoder) -> None:
+    prompts, question = text(5, batch=2), text(4, seed=7, batch=2)
+    session = Session(model, prompts, capacity=60, prefill_chunk=3)
+    new = [*session.write(6), *session.write(7)]
+    expected = recomputed(model, prompts, 13)
+    assert torch.equal(torch.cat((prompts, torch.stack(new, 1)), 1), expected)
+    session.read(question)
+    list(session.write(9))
+    assert torch.equal(session.tokens_BT, recomputed(model, torch.cat((expected, question), 1), 9))
+
+
+def test_a_drawn_text_in_several_goes_is_the_one_in_one() -> None:
+    model, sampling = tiny(), Sampling(temperature=2.0, seed=5)
+    parts, whole = (Session(model, text(5, batch=2), capacity=40) for _ in range(2))
+    for n in (1, 0, 12, 7):
+        list(parts.write(n, sampling))
+    list(whole.write(20, sampling))
+    assert torch.equal(parts.tokens_BT, whole.tokens_BT)
+
+
+def test_seeds() -> None:
+    model, prompts = tiny(), text(5).expand(2, -1)
+    same = [archlab.generate(model, prompts, 20, 1.5, seed=s) for s in (0, 0, 1)]
+    assert torch.equal(same[0], same[1])
+    assert not torch.equal(same[0], same[2])
+    assert not torch.equal(same[0][0], same[0][1])
+    torch.manual_seed(0)
+    free = [archlab.generate(model, prompts, 20, 1.5) for _ in range(2)]
+    torch.manual_seed(0)
+    assert not torch.equal(free[0], free[1])
+    assert torch.equal(archlab.generate(model, prompts, 20, 1.5), free[0])
+
+
+def test_a_text_that_is_over_is_filled_and_the_others_go_on() -> None:
+    model, prompts = tiny(), text(5, batch=3)
+    free = archlab.generate(model, prompts, 20)
+    end = int(free[0, 12])
+    first = [(row[5:] == end).nonzero().flatten().tolist()[:1] for row in free]
+    assert first[0]
+    assert [] in first
+    expected = free.clone()
+    for row, at in enumerate(first):
+        if at:
+            expected[row, 5 + at[0] :] = end
+    assert torch.equal(archlab.generate(model, prompts, 20, end_of_text=end), expected)
+
+
+def test_when_all_texts_are_over_nothing_is_computed() -> None:
+    model, prompt = tiny(), text(5)
+    end = int(archlab.generate(model, prompt, 1)[0, -1])
+    session = Session(model, prompt, capacity=6)
+    assert len(list(session.write(1000, end_of_text=end))) == 1
+    assert archlab.generate(model, prompt, 9, end_of_text=end)[0, 5:].tolist() == [end] * 9
+
+
+def test_repetition_penalty_counts_prompt_and_new_text() -> None:
+    model, prompt = tiny("model.vocab_size=64"), text(8)
+    out = archlab.generate(model, prompt, 30, repetition_penalty=1e9)[0].tolist()
+    assert len(set(out[8:])) == 30
+    assert not set(out[8:]) & set(out[:8])
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = tiny("model.dropout=0.5").train()
+    expected = recomputed(model.eval(), text(5), 8)
+    assert torch.equal(archlab.generate(model.train(), text(5), 8), expected)
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_cache_has_the_models_dtype_and_dropped_nothing() -> None:
+    session = Session(tiny().bfloat16(), text(5), capacity=9)
+    assert session.cache.layers[0].k.dtype is torch.bfloat16
+    assert torch.stack(list(session.write(4))).shape == (4, 1)
+
+
+def test_int32_prompts_and_no_new_tokens() -> None:
+    model, prompt = tiny(), text(5)
+    assert torch.equal(archlab.generate(model, prompt, 0), prompt)
+    assert torch.equal(archlab.generate(model, prompt.int(), 4), archlab.generate(model, prompt, 4))
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        "{kind: dynamic, factor: 4, original_max_seq_len: 8}",
+        "{kind: longrope, factor: 4, original_max_seq_len: 8, short_factor: [1, 1], long_factor: [2, 3]}",
+    ],
+)
+def test_scalings_that_look_at_the_whole_length_are_the_exception(scaling: str) -> None:
+    """Documented: each key stays turned as it was when it was read."""
+    model = tiny(f"model.position={{kind: rope, scaling: {scaling}}}")
+    session = Session(model, text(5), capacity=30)
+    gaps = []
+    for _ in session.write(10):
+        gaps.append((session.logits() - model(session.tokens_BT)[:, -1]).abs().max().item())
+    assert max(gaps[:3]) < 1e-10
+    assert min(gaps[3:]) > 1e-4
+
+
+def test_learned_positions_end() -> None:
+    model = tiny("model.position={kind: learned}", "model.max_seq_len=16")
+    assert archlab.generate(model, text(10), 7).shape == (1, 17)
+    with pytest.raises(UserError, match="max_new_tokens: 8; allowed: up to 7, for learned positions end at max"):
+        archlab.generate(model, text(10), 8)
+    tokens, padding = left_pad([text(10)[0], text(12)[0]])
+    assert archlab.generate(model, tokens, 5, padding=padding).shape == (2, 17)
+    with pytest.raises(UserError, match="allowed: up to 5"):
+        archlab.generate(model, tokens, 6, padding=padding)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_new_tokens": -3}, "max_new_tokens: -3; allowed: 0 or more"),
+        ({"temperature": -1}, "temperature: -1; allowed"),
+        ({"prefill_chunk": 0}, "prefill_chunk: 0; allowed: from 1"),
+        ({"padding": [1]}, r"padding: \[1\]; allowed: for each of 2 texts a number from 0 to 4"),
+        ({"padding": [0, 5]}, r"padding: \[0, 5\]; allowed"),
+        ({"padding": [-1, 0]}, r"padding: \[-1, 0\]; allowed"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        archlab.generate(tiny(), text(5, batch=2), **settings)
+
+
+def test_empty_prompts_are_refused() -> None:
+    with pytest.raises(UserError, match="the prompt is empty"):
+        archlab.generate(tiny(), text(0))
+    with pytest.raises(UserError, match="no texts to pad"):
+        left_pad([])
+    tokens, padding = left_pad([text(3)[0], text(0)[0]])
+    with pytest.raises(UserError, match=r"padding: \[0, 3\]"):
+        archlab.generate(tiny(), tokens, padding=padding)
+
+
+def test_a_full_cache_says_so() -> None:
+    session = Session(tiny(), text(5), capacity=7)
+    with pytest.raises(UserError, match="the cache holds 7 tokens"):
+        list(session.write(4))

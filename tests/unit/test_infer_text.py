@@ -1,0 +1,289 @@
+"""Text as it comes: no split characters, no part of a stop string, whatever the tokens are."""
+
+import itertools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from archlab.cli import app
+from archlab.config.io import build_config
+from archlab.data import tokenizer as bpe
+from archlab.errors import UserError
+from archlab.infer import text as text_module
+from archlab.infer.generate import Session
+from archlab.infer.sampling import Sampling
+from archlab.infer.text import StopStrings, stream_text
+from archlab.model.decoder import Decoder
+
+TEXT = "日本語のテキスト 👩‍🚀🎉 naïve café — Ωmega\n\nthe cat sat on the mat. " * 8
+TOKENIZER = bpe.train([TEXT], 300)
+END = bpe.end_of_text(TOKENIZER)
+
+
+def tiny(*overrides: str) -> Decoder:
+    sizes = {"vocab_size": 300, "d_model": 16, "n_layers": 1, "max_seq_len": 32, "attention": {"n_heads": 2}}
+    return Decoder(build_config({"model": sizes}, overrides).model)
+
+
+def writing(tokens: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every session write these tokens, so that what becomes of them can be seen."""
+
+    def write(_: Session, n: int, *__: Any) -> Iterator[torch.Tensor]:
+        ended = itertools.accumulate(tokens, lambda over, t: over or t == END, initial=False)
+        kept = [t for t, over in zip(tokens, ended, strict=False) if not over]
+        return iter(torch.tensor(kept[:n])[:, None])
+
+    monkeypatch.setattr(text_module.Session, "write", write)
+
+
+def pieces(tokens: list[int], stop: str | list[str] = ()) -> list[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        writing(tokens, patch)
+        return list(stream_text(tiny(), TOKENIZER, "", 1000, stop=stop))
+
+
+def by_bytes(text: str) -> list[int]:
+    """One token per byte, so that every character beyond ASCII is split over several."""
+    single = {bpe.bytes_of(TOKENIZER, i): i for i in range(300)}
+    return [single[bytes([b])] for b in text.encode()]
+
+
+def test_the_tokenizer_splits_characters_as_these_tests_need() -> None:
+    ids = bpe.encode(TOKENIZER, ["🎉 Ω 語 ☃"])[0].tolist()
+    assert b"".join(bpe.bytes_of(TOKENIZER, i) for i in ids) == "🎉 Ω 語 ☃".encode()
+    parts = [bpe.bytes_of(TOKENIZER, i) for i in bpe.encode(TOKENIZER, ["☃"])[0]]
+    assert len(parts) > 1
+
+
+def test_bytes_of_a_token_are_those_that_count() -> None:
+    counts = bpe.token_bytes(TOKENIZER)
+    assert [len(bpe.bytes_of(TOKENIZER, i)) for i in range(len(counts))] == counts.tolist()
+    assert {bpe.bytes_of(TOKENIZER, i) for i in range(300)} >= {bytes([b]) for b in range(256)}
+    assert bpe.bytes_of(TOKENIZER, END) == bpe.bytes_of(TOKENIZER, 999) == b""
+
+
+def test_characters_come_whole() -> None:
+    found = pieces(by_bytes("é語🎉a"))
+    assert found == ["é", "語", "🎉", "a"]
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="ab é☃🎉👩‍🚀\n日"))
+def test_any_text_comes_back(text: str) -> None:
+    assert "".join(pieces(by_bytes(text))) == text
+    assert "".join(pieces(bpe.encode(TOKENIZER, [text])[0].tolist())) == text
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 299)))
+def test_any_tokens_become_what_decode_makes_of_them_but_for_an_unfinished_end(tokens: list[int]) -> None:
+    kept = tokens[: tokens.index(END)] if END in tokens else tokens
+    whole = bpe.decode(TOKENIZER, kept)
+    data = b"".join(bpe.bytes_of(TOKENIZER, t) for t in kept)
+    unfinished = next((n for n in (1, 2, 3) if data[-n:].decode(errors="ignore") == "" and _may_go_on(data[-n:])), 0)
+    assert "".join(pieces(tokens)) == (whole.removesuffix("\ufffd") if unfinished else whole)
+
+
+def _may_go_on(start: bytes) -> bool:
+    """Whether some bytes after these make one character of them all."""
+    tails = itertools.chain.from_iterable(itertools.product((0x80, 0x90, 0xA0, 0xBF), repeat=n) for n in (1, 2, 3))
+    for tail in tails:
+        try:
+            if len((start + bytes(tail)).decode()) == 1:
+                return True
+        except UnicodeDecodeError:
+            continue
+    return False
+
+
+@pytest.mark.parametrize("missing", [1, 2, 3])
+def test_an_unfinished_last_character_is_dropped(missing: int) -> None:
+    assert "".join(pieces(by_bytes("so 🎉")[:-missing])) == "so "
+    assert "".join(pieces([*by_bytes("so 🎉")[:-missing], END, *by_bytes("x")])) == "so "
+
+
+def test_bytes_that_are_no_character_are_replaced() -> None:
+    assert "".join(pieces([*by_bytes("🎉")[:2], *by_bytes("ab")])) == "\ufffdab"
+    assert "".join(pieces([by_bytes("☃")[1]])) == "\ufffd"
+
+
+def test_it_ends_at_the_end_of_text() -> None:
+    assert pieces([*by_bytes("ab"), END, *by_bytes("cd")]) == ["a", "b"]
+
+
+# --- stop strings ------------------------------------------------------------------------------------------
+
+
+def reference(text: str, stops: list[str]) -> str:
+    """The text before the stop string that is complete first, the longest where several are at once."""
+    for end in range(len(text) + 1):
+        found = [s for s in stops if text[:end].endswith(s)]
+        if found:
+            return text[: end - max(map(len, found))]
+    return text
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.text(alphabet="ab\n", max_size=30),
+    st.lists(st.text(alphabet="ab\n", min_size=1, max_size=5), max_size=3),
+    st.integers(0, 2**32),
+)
+def test_stop_strings_however_the_text_is_cut(text: str, stops: list[str], seed: int) -> None:
+    cut, until, shown = random.Random(seed), StopStrings(stops), ""
+    expected, rest = reference(text, stops), text
+    while rest and not until.found:
+        n = cut.randint(0, 4)
+        shown, rest = shown + until.certain(rest[:n]), rest[n:]
+        assert expected.startswith(shown)
+        # What is certain is not held back: only what a stop string begins with is.
+        so_far = text[: len(text) - len(rest)]
+        if not until.found:
+            assert any(s.startswith(so_far[len(shown) :]) for s in [*stops, ""])
+    assert until.found == (expected != text or any(text.endswith(s) for s in stops))
+    assert (shown if until.found else shown + until.rest()) == expected
+
+
+def test_a_stop_string_over_several_tokens_is_never_shown_in_part() -> None:
+    assert pieces(by_bytes("one\n\ntwo"), ["\n\n"]) == ["o", "n", "e"]
+    assert pieces(by_bytes("one\ntwo"), ["\n\n"]) == ["o", "n", "e", "\nt", "w", "o"]
+    assert "".join(pieces(by_bytes("one\n"), ["\n\n"])) == "one\n"
+    assert "".join(pieces(by_bytes("aaab!"), "aab")) == "a"
+    assert "".join(pieces(by_bytes("x🎉y"), ["🎉"])) == "x"
+    assert pieces(by_bytes("stop"), "stop") == []
+
+
+def test_a_token_that_goes_beyond_the_stop_string_is_cut() -> None:
+    tokens = bpe.encode(TOKENIZER, ["the cat sat on"])[0].tolist()
+    assert len(tokens) < len("the cat sat on")
+    assert "".join(pieces(tokens, "t s")) == "the ca"
+
+
+def test_nothing_is_written_after_a_stop_string(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    writing(by_bytes("ab.cd"), monkeypatch)
+    original = bpe.bytes_of
+    monkeypatch.setattr(bpe, "bytes_of", lambda t, i: seen.append(original(t, i)) or original(t, i))
+    assert "".join(stream_text(tiny(), TOKENIZER, "", 99, stop=".")) == "ab"
+    assert seen == [b"a", b"b", b"."]
+
+
+def test_an_empty_stop_string_is_refused() -> None:
+    with pytest.raises(UserError, match="stop: ''"):
+        stream_text(tiny(), TOKENIZER, "x", stop=["a", ""])
+
+
+# --- with a model ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prompt", ["", "the cat 日本"])
+def test_the_text_is_that_of_the_tokens(prompt: str) -> None:
+    model, shown = tiny(), []
+    ids = torch.tensor([[END, *bpe.encode(TOKENIZER, [prompt])[0].tolist()]])
+    for seed in range(10):
+        sampling = Sampling(temperature=1.0, seed=seed)
+        tokens = [int(t) for t in Session(model, ids, capacity=60).write(40, sampling, END)]
+        data = b"".join(bpe.bytes_of(TOKENIZER, t) for t in tokens)
+        shown.append("".join(stream_text(model, TOKENIZER, prompt, 40, sampling)))
+        assert data.decode(errors="replace").rstrip("\ufffd") == shown[-1].rstrip("\ufffd")
+    assert len(set(shown)) == 10
+    assert any("\ufffd" in text for text in shown)
+
+
+def test_a_prompt_beyond_learned_positions_is_refused_before_anything_is_shown() -> None:
+    model = tiny("model.position.kind=learned")
+    with pytest.raises(UserError, match=r"prompt: 32 tokens; allowed: up to 31.*max_seq_len = 32"):
+        stream_text(model, TOKENIZER, "\x01" * 32)
+    list(stream_text(model, TOKENIZER, "\x01" * 31))
+    list(stream_text(tiny(), TOKENIZER, "\x01" * 100, 4))
+
+
+def test_writing_ends_where_learned_positions_do() -> None:
+    model = tiny("model.position.kind=learned")
+    sampling = Sampling(temperature=1.0, seed=1)
+    with pytest.MonkeyPatch.context() as patch:
+        asked = []
+        write = Session.write
+        patch.setattr(Session, "write", lambda s, n, *a: asked.append(n) or write(s, n, *a))
+        list(stream_text(model, TOKENIZER, "\x01" * 9, 500, sampling))
+    assert asked == [32 - 10 + 1]
+
+
+# --- the command line --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from archlab.config.yaml_text import to_yaml
+    from archlab.train.checkpoint import save_checkpoint
+
+    folder = tmp_path_factory.mktemp("run")
+    model = tiny("model.position.kind=learned", "model.max_seq_len=64")
+    raw = {"model": model.config.model_dump(mode="json"), "train": {"batch_tokens": 64}}
+    (folder / "config.yaml").write_text(to_yaml(raw))
+    (folder / "tokenizer.json").write_text(TOKENIZER.to_str())
+    save_checkpoint(folder / "checkpoints", 1, model, None)
+    return folder
+
+
+def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert app.main(["generate", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_generate_prints_the_prompt_and_what_follows(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [
+        "--max-new-tokens",
+        "30",
+        "--temperature",
+        "1",
+        "--top-k",
+        "50",
+        "--top-p",
+        "0.95",
+        "--min-p",
+        "0.01",
+    ]
+    settings += ["--repetition-penalty", "1.1", "--seed", "3"]
+    text = output(capsys, str(run_folder), "--prompt", "日本", *settings)
+    sampling = Sampling(1.0, 50, 0.95, 0.01, 1.1, 3)
+    model = loaded(run_folder)
+    assert text == "日本" + "".join(stream_text(model, TOKENIZER, "日本", 30, sampling)) + "\n"
+    assert output(capsys, str(run_folder), "--prompt", "日本", *settings) == text
+    whole = output(capsys, str(run_folder), *settings)
+    stop = next(c for c in whole[5:] if c.isprintable())
+    cut = whole.index(stop)
+    assert output(capsys, str(run_folder), *settings, "--stop", "never there", "--stop", stop) == whole[:cut] + "\n"
+
+
+def loaded(folder: Path) -> Decoder:
+    from archlab.infer.load import from_pretrained
+
+    return from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--prompt", "\x01" * 200], "prompt: 200 tokens; allowed: up to 63"),
+        (["--top-p", "2"], "top_p: 2.0; allowed: above 0, up to 1"),
+        (["--temperature", "-1"], "temperature: -1.0; allowed: 0 (greedy) or more"),
+        (["--stop", ""], "stop: ''; allowed: strings of one character or more"),
+        (["--seed", "-1"], "seed: -1; allowed"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_2(
+    run_folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert app.main(["generate", str(run_folder), *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert np.char.count(err.strip(), "\n") == 0
