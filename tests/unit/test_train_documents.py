@@ -10,6 +10,7 @@ import torch
 
 from archlab.config.io import build_config
 from archlab.config.schema import Config
+from archlab.config.training import resolve_train
 from archlab.infer.score import score
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
@@ -57,7 +58,9 @@ def test_the_loss_is_that_of_each_document_alone(position: str) -> None:
     losses = []
     for begins in (END, None):
         model = Decoder(config.model)
-        losses.append(update(model, make_optimizer(model, config.train), WINDOW, config.train, 0, DEVICE, begins).loss)
+        losses.append(
+            update(model, make_optimizer(model, config.train), WINDOW, resolve_train(config), 0, DEVICE, begins).loss
+        )
     assert losses[0] == pytest.approx(expected.mean(), rel=1e-6)
     assert abs(losses[1] - expected.mean()) > 1e-4
 

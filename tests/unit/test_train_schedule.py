@@ -4,14 +4,17 @@ import math
 
 import pytest
 
-from archlab.config.schema import TrainConfig
-from archlab.train.schedule import learning_rate, n_steps, warmup_steps
+from archlab.config.io import load_config
+from archlab.config.training import resolve_train
+from archlab.train.schedule import learning_rate, warmup_steps
 
 STEPS, PEAK = 100, 2e-3
 
 
 def settings(**values):
-    return TrainConfig(tokens=STEPS * 64 + 63, batch_tokens=64, lr=PEAK, **values)
+    fixed = {"tokens": STEPS * 64 + 63, "batch_tokens": 64, "seq_len": 64, "lr": PEAK}
+    overrides = (f"train.{k}={'null' if v is None else v}" for k, v in (fixed | values).items())
+    return resolve_train(load_config("tiny-llama", *overrides))
 
 
 def rates(**values):
@@ -20,7 +23,7 @@ def rates(**values):
 
 
 def test_steps_are_whole_batches():
-    assert n_steps(settings()) == STEPS
+    assert settings().steps == STEPS
 
 
 @pytest.mark.parametrize(("warmup", "steps"), [(0, 0), (7, 7), (1, 1), (0.0, 0), (0.02, 2), (0.25, 25), (0.999, 100)])

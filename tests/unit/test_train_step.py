@@ -7,6 +7,7 @@ import pytest
 import torch
 from tiny import config
 
+from archlab.config.training import resolve_train
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
 from archlab.train.evaluate import HeldOut, evaluate
@@ -48,7 +49,7 @@ def test_only_projections_decay(overrides, decay_embeddings):
 
 
 def test_the_groups_reach_the_optimiser():
-    settings = config("train.weight_decay=0.3", "train.lr=0.002").train
+    settings = resolve_train(config("train.weight_decay=0.3", "train.lr=0.002"))
     model = Decoder(config().model)
     decayed, kept = make_optimizer(model, settings).param_groups
     assert (decayed["weight_decay"], kept["weight_decay"]) == (0.3, 0.0)
@@ -58,7 +59,7 @@ def test_the_groups_reach_the_optimiser():
 
 def test_decay_pulls_a_projection_but_not_a_norm():
     """With gradients of zero, AdamW moves a weight only by its decay: w * (1 - lr * decay)."""
-    settings = config("train.weight_decay=0.5", "train.lr=0.1").train
+    settings = resolve_train(config("train.weight_decay=0.5", "train.lr=0.1"))
     model = Decoder(config().model)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizer = make_optimizer(model, settings)
@@ -91,7 +92,7 @@ def test_bfloat16_logits_are_scored_in_float32():
 
 
 def one_update(micro, *overrides):
-    settings = config(*overrides, *([f"train.micro_batch_tokens={micro}"] if micro else [])).train
+    settings = resolve_train(config(*overrides, *([f"train.micro_batch_tokens={micro}"] if micro else [])))
     model = Decoder(config(*overrides).model).train()
     gradients = {}
     optimizer = make_optimizer(model, settings)
@@ -133,7 +134,7 @@ def test_the_reported_loss_is_before_the_update_and_without_z_loss():
 
 
 def test_the_rate_of_the_step_is_the_one_applied():
-    settings = config("train.warmup=0", "train.schedule=linear", "train.final_lr=0").train
+    settings = resolve_train(config("train.warmup=0", "train.schedule=linear", "train.final_lr=0"))
     model = Decoder(config().model).train()
     optimizer = make_optimizer(model, settings)
     result = update(model, optimizer, windows(), settings, 5, CPU)
@@ -158,7 +159,7 @@ def test_an_update_that_is_no_number_changes_nothing():
     with torch.no_grad():
         model.norm.weight[0] = float("nan")
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
-    result = update(model, optimizer, windows(), config().train, 0, CPU)
+    result = update(model, optimizer, windows(), resolve_train(config()), 0, CPU)
     assert result.diverged
     assert all(torch.equal(p, before[n]) for n, p in model.named_parameters() if n != "norm.weight")
     assert not optimizer.state

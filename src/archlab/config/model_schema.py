@@ -40,7 +40,7 @@ class _Scaling(Base):
 class LayerNormScaling(_Scaling):
     """(x - mean) / sqrt(var + eps) * w + b over the features, in float32 (Ba 2016)."""
 
-    kind: Literal["layernorm"] = "layernorm"
+    kind: Literal["layernorm"] = "layernorm"  # pyright: ignore[reportIncompatibleVariableOverride]
     bias: bool = True
     """Add a learned bias after the weight."""
 
@@ -52,7 +52,7 @@ class LayerNormScaling(_Scaling):
 class RMSNormScaling(_Scaling):
     """x / sqrt(mean(x^2) + eps) * w over the features, in float32 (Zhang & Sennrich 2019)."""
 
-    kind: Literal["rmsnorm"] = "rmsnorm"
+    kind: Literal["rmsnorm"] = "rmsnorm"  # pyright: ignore[reportIncompatibleVariableOverride]
     cast: Literal["after_weight", "before_weight"] = "after_weight"
     """When the result goes back to the activations' format: seen in bfloat16 only (Llama: before_weight)."""
 

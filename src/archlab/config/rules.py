@@ -241,10 +241,8 @@ def _micro_batch_divides(c: Config) -> str | None:
 
 
 def _one_step_at_least(c: Config) -> str | None:
-    batch_tokens = c.train.batch_tokens
-    if batch_tokens is None or c.train.tokens >= batch_tokens:
-        return None
-    return f"{c.train.tokens} is less than one batch of {batch_tokens} tokens"
+    train = resolve_train(c)
+    return f"{train.tokens} is less than one batch of {train.batch_tokens} tokens" if train.steps < 1 else None
 
 
 def _decay_is_for_wsd(c: Config) -> str | None:
@@ -272,7 +270,7 @@ CONFIG_RULES: tuple[Rule[Config], ...] = (
         (*_SEQ_LEN, "train.batch_tokens", "train.micro_batch_tokens"),
         _micro_batch_divides,
     ),
-    Rule("train.tokens", ("train.tokens", "train.batch_tokens"), _one_step_at_least),
+    Rule("train.tokens", (*_SEQ_LEN, "train.tokens", "train.batch_tokens"), _one_step_at_least),
     Rule("train.decay", ("train.decay", "train.schedule"), _decay_is_for_wsd),
     Rule("train.final_lr", ("train.final_lr", "train.schedule"), _constant_ends_at_its_peak),
 )

@@ -17,6 +17,10 @@ SLOTS = {"pre": ("before",), "post": ("stream",), "double": ("before", "after"),
 class Slots(nn.Module):
     """The norms around one branch; an empty slot passes its input through."""
 
+    before: nn.Module
+    after: nn.Module
+    stream: nn.Module
+
     def __init__(self, layer: LayerConfig) -> None:
         super().__init__()
         filled = () if isinstance(layer.norm, NoNorm) else SLOTS[layer.norm.placement]

@@ -61,8 +61,8 @@ class Decoder(nn.Module):
         self.layer_configs = layer_configs(config)
         self.embedding = TokenEmbedding(config)
         self.positions = make_positions(config)
-        shares_bias = isinstance(config.position, T5) and config.position.shared
-        self.position_bias = T5Bias(config.position, config.attention.n_heads) if shares_bias else None
+        shared = config.position if isinstance(config.position, T5) and config.position.shared else None
+        self.position_bias = T5Bias(shared, config.attention.n_heads) if shared else None
         self.dropout = nn.Dropout(config.dropout.embedding)
         self.layers = nn.ModuleList(Block(layer, kernel) for layer in self.layer_configs)
         normed_already = isinstance(config.norm, NoNorm) or config.norm.placement == "post"

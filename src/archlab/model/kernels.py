@@ -1,7 +1,7 @@
 """The ways to compute attention, and a table of what each can do.
 
-Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C head_dim. All give the same numbers; a test holds
-them to it.
+Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C head_dim. All give the same numbers; a test
+holds them to it.
 """
 
 from collections.abc import Callable

@@ -22,7 +22,7 @@ def visible(attention: Attention, query: "Positions", key: "Positions") -> "Posi
     causal = distance >= 0
     if attention.blocks is not None:
         size, summary = attention.blocks.size, attention.blocks.summary
-        return causal & ((key // size == query // size) | (key % size >= size - summary))
+        return causal & ((key // size == query // size) | (key % size >= size - summary))  # pyright: ignore[reportReturnType]
     if attention.window is None:
         return causal
     seen = distance < attention.window
@@ -30,7 +30,7 @@ def visible(attention: Attention, query: "Positions", key: "Positions") -> "Posi
         seen = seen | (distance % attention.stride == 0)
     if attention.global_tokens:
         seen = seen | (key < attention.global_tokens) | (query < attention.global_tokens)
-    return causal & seen
+    return causal & seen  # pyright: ignore[reportReturnType]
 
 
 def is_plain_causal(attention: Attention, seq_len: int) -> bool:

@@ -15,7 +15,6 @@ from archlab.cost.flops import training_flops
 from archlab.data.prepare import open_data
 from archlab.data.sampler import batch, held_out_windows
 from archlab.data.shards import TOKENIZER, DataFolder
-from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import latest_checkpoint, load_optimizer, load_weights, save_checkpoint
 from archlab.train.device import Device, choose_device
@@ -36,8 +35,6 @@ def train(config: Config, out: Path, watch: Watcher) -> RunSummary:
     device = choose_device(config.train)
     data = open_data(config.data, config.model.vocab_size)
     settings = resolve_train(config)
-    if settings.steps < 1:
-        raise UserError(f"train.tokens: {settings.tokens} is less than one batch of {settings.batch_tokens} tokens")
     held_out = HeldOut(
         held_out_windows(data, settings.seq_len, settings.eval_tokens),
         data.token_bytes,
