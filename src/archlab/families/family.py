@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from archlab.config.identity import flatten
-from archlab.config.io import build_config
+from archlab.config.io import build_config, overlay
 from archlab.config.layers import layer_configs, resolve
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
+from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.families.fields import Field, Source
 from archlab.families.weights import Row
@@ -52,7 +53,7 @@ class Family:
         if unknown:
             listed = ", ".join(f"{key} = {value!r}" for key, value in unknown.items())
             raise UserError(f"{where}: {listed}: not understood for family {self.model_type}")
-        return build_config({"model": {}}, [], where).model if not ours else _built(ours, where)
+        return _built(ours, where)
 
     def hf_config(self, model: ModelConfig) -> Raw:
         """Their config of ours; UserError that names the fields which this family cannot express."""
@@ -69,12 +70,9 @@ class Family:
 
 
 def _built(ours: Raw, where: str) -> ModelConfig:
-    from archlab.config.io import overlay
-    from archlab.config.schema import Config
-
-    raw = overlay({}, {f"model.{key}": value for key, value in ours.items() if value is not None}, Config)
-    longest = raw["model"].get("max_seq_len", 1)
-    return build_config(overlay(raw, {"train.seq_len": 1, "train.batch_tokens": 1}, Config), source=where).model if longest else build_config(raw).model
+    """The validated model of dotted fields; how it would be trained plays no part."""
+    fields = {f"model.{key}": value for key, value in ours.items() if value is not None}
+    return build_config(overlay({}, {**fields, "train.seq_len": 1, "train.batch_tokens": 1}, Config), source=where).model
 
 
 def differing(a: ModelConfig, b: ModelConfig) -> dict[str, tuple[Any, Any]]:

@@ -53,9 +53,9 @@ class Head(nn.Module):
 
 
 class Decoder(nn.Module):
-    """tokens -> logits. `seed` decides the initial values; `kernel` is how attention is computed (see kernels.py)."""
+    """tokens -> logits. `seed` decides the initial values (None: leave the memory as it is); `kernel` is how attention is computed (see kernels.py)."""
 
-    def __init__(self, config: ModelConfig, *, seed: int = 0, kernel: str = "auto") -> None:
+    def __init__(self, config: ModelConfig, *, seed: int | None = 0, kernel: str = "auto") -> None:
         super().__init__()
         self.config = config
         self.layer_configs = layer_configs(config)
@@ -68,7 +68,8 @@ class Decoder(nn.Module):
         normed_already = isinstance(config.norm, NoNorm) or config.norm.placement == "post"
         self.norm = make_norm(NoNorm() if normed_already else config.norm, config.d_model)
         self.head = Head(config)
-        initialise(self, config, seed)
+        if seed is not None:
+            initialise(self, config, seed)
 
     def forward(self, tokens_BT: Tensor, *, documents: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         """[B, T] int64 -> [B, T, V] logits.
