@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from archlab.config.base import Base, Overrides, Positive, Probability, Width
 
 Activation = Literal[
-    "relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "elu", "selu", "sigmoid", "softplus", "identity", "xielu"
+    "relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "elu", "selu", "relu_squared", "sigmoid", "softplus", "identity", "xielu"
 ]
 ACTIVATION_PARAMETERS = {"xielu": 2}
 """Learned numbers of an activation that has any."""

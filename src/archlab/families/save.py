@@ -10,7 +10,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.families.family import Family
 from archlab.families.hf_files import write_folder
-from archlab.families.registry import FAMILIES, find_family
+from archlab.families.registry import families, find_family
 from archlab.families.weights import placed
 from archlab.model.decoder import Decoder
 
@@ -32,7 +32,7 @@ def _expressed(config: ModelConfig, family: str | None) -> tuple[Family, Raw]:
         chosen = find_family(family, "family")
         return chosen, chosen.hf_config(config)
     refusals: dict[str, str] = {}
-    for name, candidate in FAMILIES.items():
+    for name, candidate in families().items():
         try:
             return candidate, candidate.hf_config(config)
         except UserError as error:

@@ -27,20 +27,6 @@ class Case:
     note: dict[str, Any] = field(default_factory=dict)
 
 
-CASES = [
-    Case("llama", "gqa", {**SMALL, "head_dim": 12, "rms_norm_eps": 1e-3}, ("model.norm.eps=1e-6", "model.position.pairing=interleaved")),
-    Case("llama", "biases-llama3", {
-        **SMALL, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True,
-        "rope_parameters": {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0,
-                            "high_freq_factor": 4.0, "original_max_position_embeddings": 16},
-    }, ("model.position.scaling=none",)),
-    Case("gpt2", "default", {
-        "vocab_size": 61, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64, "layer_norm_epsilon": 1e-3,
-        "bos_token_id": 1, "eos_token_id": 2,
-    }, ("model.mlp.activation=gelu",)),
-]  # fmt: skip
-
-
 def tiny_model(case: Case) -> nn.Module:
     """The transformers model of a case, in float32, every parameter (norms and biases too) drawn anew."""
     config = transformers.CONFIG_MAPPING[case.model_type](**case.hf, attn_implementation=case.attention)
