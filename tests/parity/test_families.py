@@ -45,7 +45,9 @@ def test_logits_are_the_published_ones(case: Case, tmp_path: Path) -> None:
     ours = load_hf(tmp_path / "hf")
     with torch.no_grad():
         assert gap(ours(TOKENS), logits) <= 1e-4
-    greedy = theirs.generate(TOKENS, max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)
+    greedy = theirs.generate(
+        TOKENS, max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0, use_cache=case.cached
+    )
     assert torch.equal(generate(ours, TOKENS, max_new_tokens=12), greedy)
 
 
@@ -54,7 +56,9 @@ def test_saving_gives_transformers_the_same_logits_and_the_same_file_again(case:
     _, logits = saved(case, tmp_path / "hf")
     ours = load_hf(tmp_path / "hf")
     save_hf(ours, tmp_path / "ours", case.model_type)
-    back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", attn_implementation=case.attention).eval()
+    back = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "ours", attn_implementation=case.attention
+    ).eval()
     with torch.no_grad():
         assert gap(back(TOKENS).logits, logits) <= 1e-4
     again = load_hf(tmp_path / "ours")
@@ -73,7 +77,9 @@ def test_the_comparison_would_see_it(case: Case, override: str, tmp_path: Path) 
     broken = Decoder(_changed(ours.config, override), seed=None).eval()
     broken.load_state_dict(ours.state_dict(), strict=False)
     with torch.no_grad():
-        assert gap(broken(TOKENS), logits) > 3e-4  # three times the bar; erf against tanh gelu moves logits by 5e-4 only
+        assert (
+            gap(broken(TOKENS), logits) > 3e-4
+        )  # three times the bar; erf against tanh gelu moves logits by 5e-4 only
 
 
 def _changed(config: ModelConfig, override: str) -> ModelConfig:

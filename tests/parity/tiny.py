@@ -24,6 +24,8 @@ class Case:
     breaks: tuple[str, ...] = ()
     """Overrides of our config, each of which must open a visible gap: the family's odd things, undone."""
     attention: str = "eager"
+    cached: bool = True
+    """Whether transformers generates with its cache; dynamic NTK then differs from the full pass by design."""
     note: dict[str, Any] = field(default_factory=dict)
 
 

@@ -132,9 +132,7 @@ def test_every_rule_can_be_broken_and_says_where_and_how(field):
 
 def test_separate_parallel_norms_need_a_norm():
     found = problems("model.norm.kind=none", "model.block.parallel=separate")
-    assert found == {
-        "model.block.parallel": "'separate' has no second norm to be separate; allowed: none, shared"
-    }
+    assert found == {"model.block.parallel": "'separate' has no second norm to be separate; allowed: none, shared"}
 
 
 def test_a_rule_broken_by_one_layer_kind_names_that_kind():
@@ -143,16 +141,12 @@ def test_a_rule_broken_by_one_layer_kind_names_that_kind():
 
 
 def test_a_rule_broken_everywhere_is_reported_once():
-    found = problems(
-        "model.attention.n_kv_heads=3", "model.layers={a: {}, b: {mlp.d_ff: 8}, pattern: [a, b]}"
-    )
+    found = problems("model.attention.n_kv_heads=3", "model.layers={a: {}, b: {mlp.d_ff: 8}, pattern: [a, b]}")
     assert list(found) == ["model.attention.n_kv_heads"]
 
 
 def test_a_rule_that_reads_a_wrong_field_is_silent():
-    assert list(problems("model.attention.n_heads=x", "model.attention.n_kv_heads=3")) == [
-        "model.attention.n_heads"
-    ]
+    assert list(problems("model.attention.n_heads=x", "model.attention.n_kv_heads=3")) == ["model.attention.n_heads"]
 
 
 @pytest.mark.parametrize("raw", [{}, {"model": None}, {"model": []}, {"train": {"betas": [1, 2, 3]}}])

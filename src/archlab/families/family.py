@@ -12,7 +12,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.families.fields import Field, Source
-from archlab.families.weights import Row
+from archlab.families.weights import Constant, Row
 
 NO_EFFECT = {
     "model_type", "architectures", "transformers_version", "dtype", "torch_dtype", "use_cache", "initializer_range",
@@ -39,14 +39,18 @@ class Family:
     weights: Sequence[Row]
     buffers: Sequence[str] = ()
     """Suffixes of tensors in its files that are no weights."""
+    constants: Sequence[Constant] = ()
+    """Tensors in its files that must hold the number which our model has there."""
     prefix: str = ""
     """Of every tensor but the head; files without it are understood, too."""
     no_effect: frozenset[str] = field(default_factory=frozenset)
     """Keys of this family that do not change the forward pass."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Other names of its keys, found in some files."""
 
     def model_config(self, values: Mapping[str, Any], where: str) -> ModelConfig:
         """Our config of theirs; UserError for a key that archlab does not understand or cannot express."""
-        hf, ours = Source(values, where), dict[str, Any]()
+        hf, ours = Source(_canonical(values, self.aliases, where), where), dict[str, Any]()
         for part in self.fields:
             part.read(hf, ours)
         unknown = {k: v for k, v in hf.unread().items() if k not in NO_EFFECT | self.no_effect and v is not None}
@@ -57,7 +61,8 @@ class Family:
 
     def hf_config(self, model: ModelConfig) -> Raw:
         """Their config of ours; UserError that names the fields which this family cannot express."""
-        out: Raw = {"model_type": self.model_type, "architectures": [self.architecture]}
+        # A class's own padding token may lie beyond a small vocabulary, which it then refuses.
+        out: Raw = {"model_type": self.model_type, "architectures": [self.architecture], "pad_token_id": None}
         full = resolve(model)
         for part in self.fields:
             part.write(full, out)
@@ -69,10 +74,24 @@ class Family:
         return out
 
 
+def _canonical(values: Mapping[str, Any], aliases: Mapping[str, str], where: str) -> Raw:
+    """The values with one name per key; UserError where two names of a key disagree."""
+    out = dict(values)
+    for other, name in aliases.items():
+        value = out.pop(other, None)
+        if out.get(name) is None:
+            out[name] = value
+        elif value not in (None, out[name]):
+            raise UserError(f"{where}: {other} is {value!r}, but {name}, the same thing, is {out[name]!r}")
+    return out
+
+
 def _built(ours: Raw, where: str) -> ModelConfig:
     """The validated model of dotted fields; how it would be trained plays no part."""
     fields = {f"model.{key}": value for key, value in ours.items() if value is not None}
-    return build_config(overlay({}, {**fields, "train.seq_len": 1, "train.batch_tokens": 1}, Config), source=where).model
+    return build_config(
+        overlay({}, {**fields, "train.seq_len": 1, "train.batch_tokens": 1}, Config), source=where
+    ).model
 
 
 def differing(a: ModelConfig, b: ModelConfig) -> dict[str, tuple[Any, Any]]:
@@ -82,10 +101,13 @@ def differing(a: ModelConfig, b: ModelConfig) -> dict[str, tuple[Any, Any]]:
 
 
 def _meaning(model: ModelConfig) -> Raw:
-    around = resolve(model).model_dump(mode="json", include={"vocab_size", "d_model", "n_layers", "max_seq_len", "embedding", "head"})
+    around = resolve(model).model_dump(
+        mode="json", include={"vocab_size", "d_model", "n_layers", "max_seq_len", "embedding", "head"}
+    )
     around["norm"] = model.norm.model_dump(mode="json")
     around["positions"] = model.position.kind
     layers = {
-        str(i): layer.model_dump(mode="json", exclude={"kind", "dropout"}) for i, layer in enumerate(layer_configs(model))
+        str(i): layer.model_dump(mode="json", exclude={"kind", "dropout"})
+        for i, layer in enumerate(layer_configs(model))
     }
     return flatten({**around, "layers": layers})

@@ -4,8 +4,8 @@ A family's translation is a list of these, read in both directions: a value that
 cannot be written is found by reading it back (see translate.py).
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from archlab.config.merge import Raw
@@ -25,6 +25,11 @@ class Source:
         self.read.add(key)
         value = self._values.get(key)
         return default if value is None else value
+
+    def or_null(self, key: str, default: Any = None) -> Any:
+        """As `get`, for a key whose null says something: absent is the default, null is None."""
+        self.read.add(key)
+        return self._values.get(key, default)
 
     def need(self, key: str) -> Any:
         """The value of a key that must be there."""
@@ -71,10 +76,13 @@ class Key:
     """config.json -> ours."""
     back: Callable[[Any], Any] = _same
     """ours -> config.json."""
+    nullable: bool = False
+    """null in the file is not the default, but "none" (a soft cap, say)."""
 
     def read(self, hf: Source, ours: Raw) -> None:
         """The key's value, or its default in the published code."""
-        value = hf.need(self.hf_key) if self.default is REQUIRED else hf.get(self.hf_key, self.default)
+        get = hf.or_null if self.nullable else hf.get
+        value = hf.need(self.hf_key) if self.default is REQUIRED else get(self.hf_key, self.default)
         ours[self.field] = None if value is None else self.there(value)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
@@ -106,6 +114,8 @@ class Only:
     hf_key: str
     value: Any
     allowed: str = ""
+    written: bool = True
+    """Whether the published code knows the key; some only stand in files."""
 
     def read(self, hf: Source, ours: Raw) -> None:
         """UserError that names the key when it holds another value."""
@@ -115,7 +125,32 @@ class Only:
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """The one value."""
-        hf[self.hf_key] = self.value
+        if self.written:
+            hf[self.hf_key] = self.value
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A key that is true or false <-> a field that is `on` or "none"; `more` counts only where it is on."""
+
+    hf_key: str
+    field: str
+    default: bool
+    on: str
+    more: Sequence[Field] = ()
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """The field, and what comes with it."""
+        given = hf.get(self.hf_key, self.default)
+        ours[self.field] = self.on if given else "none"
+        for part in self.more if given else ():
+            part.read(hf, ours)
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Whether it is on, and what comes with it."""
+        hf[self.hf_key] = lookup(model, self.field) == self.on
+        for part in self.more if hf[self.hf_key] else ():
+            part.write(model, hf)
 
 
 ABSENT = object()
@@ -143,16 +178,18 @@ class ActivationKey:
     hf_key: str
     default: str
     meaning: Mapping[str, str] | None = None
+    names: Mapping[str, str] = field(default_factory=lambda: _ACTIVATIONS)
+    """All that this family's code knows."""
 
     def read(self, hf: Source, ours: Raw) -> None:
         """Ours for theirs."""
         name = hf.get(self.hf_key, self.default)
-        known = {**_ACTIVATIONS, **(self.meaning or {})}
+        known = {**self.names, **(self.meaning or {})}
         if name not in known:
             raise hf.refuse(self.hf_key, name, ", ".join(known))
         ours["mlp.activation"] = known[name]
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """The first of their names that means ours, the family's default before others."""
-        known = {self.default: _ACTIVATIONS.get(self.default), **_ACTIVATIONS, **(self.meaning or {})}
+        known = {self.default: self.names.get(self.default), **self.names, **(self.meaning or {})}
         hf[self.hf_key] = next((name for name, ours in known.items() if ours == model.mlp.activation), None)

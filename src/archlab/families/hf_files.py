@@ -86,7 +86,9 @@ def damage_named(file: Path) -> Iterator[None]:
         raise UserError(f"{file}: damaged: {error}") from None
 
 
-def write_folder(folder: Path, config: Raw, tensors: Iterable[tuple[str, Tensor]], companions: Mapping[str, bytes]) -> None:
+def write_folder(
+    folder: Path, config: Raw, tensors: Iterable[tuple[str, Tensor]], companions: Mapping[str, bytes]
+) -> None:
     """Config, weights in files of at most SHARD_BYTES (with an index if several) and companions, all or nothing."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: exists; name a new or an empty folder")

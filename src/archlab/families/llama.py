@@ -1,26 +1,37 @@
 """Llama 2, 3 and 3.1; also DeepSeek-LLM and Yi. (transformers: LlamaForCausalLM)"""
 
 from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key
+from archlab.families.fields import ActivationKey, Always, Field, Key
 from archlab.families.rope import RopeKeys
 from archlab.families.weights import Row, linear
 
-SIZES = (
+WIDTHS = (
     Key("vocab_size", "vocab_size"),
     Key("hidden_size", "d_model"),
     Key("num_hidden_layers", "n_layers"),
     Key("max_position_embeddings", "max_seq_len"),
     Key("intermediate_size", "mlp.d_ff"),
     Key("num_attention_heads", "attention.n_heads"),
+)
+"""Without what makes heads fewer or wider."""
+
+SIZES = (
+    *WIDTHS,
     Key("num_key_value_heads", "attention.n_kv_heads", None),
     Key("head_dim", "attention.head_dim", None),
 )
 
-RMS_NORM = (
-    Always("norm.kind", "rmsnorm"),
-    Always("norm.cast", "before_weight"),
-    Key("rms_norm_eps", "norm.eps", 1e-6),
-)
+
+def rms_norm(eps: float) -> tuple[Field, ...]:
+    """Llama's norm, with a family's default epsilon."""
+    return (
+        Always("norm.kind", "rmsnorm"),
+        Always("norm.cast", "before_weight"),
+        Key("rms_norm_eps", "norm.eps", eps),
+    )
+
+
+RMS_NORM = rms_norm(1e-6)
 
 GATED = (Always("mlp.kind", "gated"), ActivationKey("hidden_act", "silu"))
 
@@ -48,6 +59,8 @@ AROUND = [
     Row("lm_head.weight", "head.weight"),
 ]
 
+WEIGHTS = [*ATTENTION, *MLP, *PRE_NORMS, *AROUND]
+
 FAMILY = Family(
     model_type="llama",
     architecture="LlamaForCausalLM",
@@ -61,7 +74,7 @@ FAMILY = Family(
         Key("mlp_bias", "mlp.bias", False),
         Key("tie_word_embeddings", "head.tied", False),
     ],
-    weights=[*ATTENTION, *MLP, *PRE_NORMS, *AROUND],
+    weights=WEIGHTS,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
 )

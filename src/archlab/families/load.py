@@ -1,5 +1,7 @@
 """Published checkpoints to our models."""
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -10,7 +12,7 @@ from archlab.errors import UserError
 from archlab.families.family import Family
 from archlab.families.hf_files import CONFIG, Tensors, read_json
 from archlab.families.registry import find_family
-from archlab.families.weights import Placed, placed
+from archlab.families.weights import Placed, fixed, placed
 from archlab.model.decoder import Decoder
 
 
@@ -38,11 +40,14 @@ def load_hf(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
     for row in placed(family.weights, config):
         if not any(name in wanted for name in row.ours):
             continue
-        used.add(row.theirs)
-        if row.theirs not in tensors:
-            problems.append(f"  {row.theirs}  missing")
-            continue
-        problems += _fill(model, row, tensors[row.theirs], wanted, dtype)
+        used.update(row.parts)
+        missing = [f"  {name}  missing" for name in row.parts if name not in tensors]
+        problems += missing or _fill(model, row, [tensors[name] for name in row.parts], wanted, dtype)
+    for name, value in fixed(family.constants, config).items():
+        used.add(name)
+        found = tensors[name].read() if name in tensors else torch.tensor(value)
+        if found.numel() != 1 or not math.isclose(found.item(), value, rel_tol=1e-2):  # bfloat16 rounds
+            problems.append(f"  {name}  is another number than {value}, the only one that archlab can build")
     problems += [f"  {name}  surplus" for name in tensors if name not in used and not _is_ignored(name, family, model)]
     if problems:
         count = f"{len(problems)} tensors do not fit" if len(problems) > 1 else "1 tensor does not fit"
@@ -72,17 +77,25 @@ class _Lazy:
 
 
 def _fill(
-    model: nn.Module, row: Placed, lazy: _Lazy, wanted: dict[str, nn.Parameter], dtype: torch.dtype | None
+    model: nn.Module, row: Placed, lazy: Sequence[_Lazy], wanted: dict[str, nn.Parameter], dtype: torch.dtype | None
 ) -> list[str]:
-    """Put one of their tensors where it belongs; what does not fit is returned in words."""
-    theirs = lazy.read()
-    expected = row.step.join([torch.empty(wanted[name].shape, device="meta") for name in row.ours], row.layer).shape
-    if theirs.shape != expected:
-        return [f"  {row.theirs}  has shape {list(theirs.shape)}, expected {list(expected)}"]
+    """Put one of their tensors, or a stack, where it belongs; what does not fit is returned in words."""
+    parts = [part.read() for part in lazy]
+    whole = row.step.join([torch.empty(wanted[name].shape, device="meta") for name in row.ours], row.layer).shape
+    expected = whole[1:] if row.stack else whole
+    named = zip(row.parts, parts, strict=True)
+    wrong = [(name, part.shape) for name, part in named if part.shape != expected]
+    if wrong:
+        return [f"  {name}  has shape {list(shape)}, expected {list(expected)}" for name, shape in wrong]
+    theirs = torch.stack(parts) if row.stack else parts[0]
     for name, ours in zip(row.ours, row.step.split(theirs, row.layer), strict=True):
         owner, _, last = name.rpartition(".")
         value = ours.to(dtype or ours.dtype).contiguous()
-        setattr(model.get_submodule(owner), last, nn.Parameter(value.clone() if value.data_ptr() == theirs.data_ptr() and len(row.ours) > 1 else value))
+        setattr(
+            model.get_submodule(owner),
+            last,
+            nn.Parameter(value.clone() if value.data_ptr() == theirs.data_ptr() and len(row.ours) > 1 else value),
+        )
     return []
 
 

@@ -44,21 +44,31 @@ def _qkv_rows(layer: LayerConfig) -> Sequence[int]:
     return [n * heads.head_dim for n in (heads.n_heads, heads.n_kv_heads, heads.n_kv_heads)]
 
 
+QKV = tuple(f"layers.{{i}}.attention.{x}" for x in "qkv")
+"""Ours of a projection that is fused in theirs."""
+
 QKV_BLOCKS = stacked(_qkv_rows)
 """All query rows, then all key rows, then all value rows."""
 
 HALVES = Step(lambda theirs, _: theirs.chunk(2), lambda ours, _: torch.cat(list(ours)))
 """Gate above up, or the like."""
 
-QKV_PER_HEAD = Step(
-    lambda theirs, layer: [
-        part.flatten(0, 1) for part in theirs.unflatten(0, (_some(layer).attention.n_heads, 3, -1)).unbind(1)
-    ],
-    lambda ours, layer: torch.stack(
-        [x.unflatten(0, (_some(layer).attention.n_heads, -1)) for x in ours], 1
-    ).flatten(0, 2),
-)
-"""Head by head: its query rows, its key rows, its value rows (NeoX, BLOOM)."""
+
+def _split_groups(theirs: Tensor, layer: LayerConfig | None) -> Sequence[Tensor]:
+    heads = _some(layer).attention
+    sizes = (heads.n_heads // heads.n_kv_heads, 1, 1)
+    grouped = theirs.unflatten(0, (heads.n_kv_heads, sum(sizes), heads.head_dim))
+    return [part.flatten(0, 2) for part in grouped.split(sizes, dim=1)]
+
+
+def _join_groups(ours: Sequence[Tensor], layer: LayerConfig | None) -> Tensor:
+    heads = _some(layer).attention
+    grouped = [part.unflatten(0, (heads.n_kv_heads, -1, heads.head_dim)) for part in ours]
+    return torch.cat(grouped, dim=1).flatten(0, 2)
+
+
+QKV_PER_HEAD = Step(_split_groups, _join_groups)
+"""Key/value head by key/value head: the rows of its queries, its key rows, its value rows (NeoX, BLOOM, Falcon)."""
 
 
 def then(first: Step, second: Step) -> Step:
@@ -76,6 +86,10 @@ class Row:
     theirs: str
     ours: str | tuple[str, ...]
     step: Step = COPY
+    when: Callable[[LayerConfig], bool] | None = None
+    """Which layers have it; None: all that have ours."""
+    each: Callable[[LayerConfig], int] | None = None
+    """How many of theirs, numbered {h}, stacked are ours; None: it is one tensor."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -91,6 +105,13 @@ class Placed:
     ours: tuple[str, ...]
     step: Step
     layer: LayerConfig | None
+    stack: tuple[str, ...] = ()
+    """Their tensors whose stack it is; empty: it is one tensor, `theirs`."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Their tensors, always a tuple."""
+        return self.stack or (self.theirs,)
 
 
 def placed(rows: Sequence[Row], model: ModelConfig) -> Iterator[Placed]:
@@ -100,11 +121,37 @@ def placed(rows: Sequence[Row], model: ModelConfig) -> Iterator[Placed]:
             yield Placed(row.theirs, row.names, row.step, None)
             continue
         for i, layer in enumerate(layer_configs(model)):
-            yield Placed(row.theirs.format(i=i), tuple(name.format(i=i) for name in row.names), row.step, layer)
+            if row.when is None or row.when(layer):
+                theirs = row.theirs.replace("{i}", str(i))
+                stack = tuple(theirs.replace("{h}", str(h)) for h in range(row.each(layer))) if row.each else ()
+                yield Placed(theirs, tuple(name.format(i=i) for name in row.names), row.step, layer, stack)
 
 
-def linear(theirs: str, ours: str | tuple[str, ...], step: Step = COPY, *, bias: bool = True) -> list[Row]:
+@dataclass(frozen=True)
+class Constant:
+    """A number per layer that their files store and our model fixes."""
+
+    theirs: str
+    value: float
+    when: Callable[[LayerConfig], bool]
+    """Which layers have it."""
+
+
+def fixed(constants: Sequence[Constant], model: ModelConfig) -> dict[str, float]:
+    """Every constant of a model by its tensor's name."""
+    layers = list(enumerate(layer_configs(model)))
+    return {row.theirs.format(i=i): row.value for row in constants for i, layer in layers if row.when(layer)}
+
+
+def linear(
+    theirs: str,
+    ours: str | tuple[str, ...],
+    step: Step = COPY,
+    *,
+    bias: bool = True,
+    when: Callable[[LayerConfig], bool] | None = None,
+) -> list[Row]:
     """The rows of a linear map or a norm: its weight and, where there is one, its bias."""
     names = (ours,) if isinstance(ours, str) else ours
     suffixes = ("weight", "bias") if bias else ("weight",)
-    return [Row(f"{theirs}.{s}", tuple(f"{name}.{s}" for name in names), step) for s in suffixes]
+    return [Row(f"{theirs}.{s}", tuple(f"{name}.{s}" for name in names), step, when) for s in suffixes]
