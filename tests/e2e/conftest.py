@@ -1,57 +1,7 @@
-"""A laboratory for the tests of the real command line: a small text, a small model, a cache of its own."""
-
-import json
-import os
-import random
-import subprocess
-import sys
-import time
-from pathlib import Path
+"""Laboratories for the tests of the real command line."""
 
 import pytest
-
-ARCHLAB = Path(sys.executable).with_name("archlab")
-
-CONFIG = """
-model:
-  {vocab_size: 300, d_model: 32, n_layers: 2, max_seq_len: 16, dropout: 0.1,
-   attention: {n_heads: 4, n_kv_heads: 2}, mlp: {d_ff: 64}}
-train:
-  {tokens: 19200, batch_tokens: 64, micro_batch_tokens: 32, eval_tokens: 256, eval_every: 25,
-   checkpoint_every: 10, dtype: float32, device: cpu}
-"""
-"""300 steps of about 3 ms."""
-
-
-class Lab:
-    """A folder with `text.txt` and `tiny.yaml`, and the command to be run in it."""
-
-    def __init__(self, folder: Path, cache: Path) -> None:
-        self.folder = folder
-        self.env = {**os.environ, "ARCHLAB_CACHE": str(cache), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-        words = ("the cat sat on a mat", "and saw one dog", "run far away", "from its old", "red house")
-        draw = random.Random(0)
-        text = "\n".join(" ".join(draw.choices(words, k=3)) for _ in range(2000))
-        (folder / "text.txt").write_text(text)
-        (folder / "tiny.yaml").write_text(CONFIG + f"data: {{path: {folder / 'text.txt'}}}\n")
-
-    def start(self, *arguments: str, **options) -> subprocess.Popen[str]:
-        """The command in a session of its own, so that a test can press Ctrl-C for all its processes."""
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        command = [str(ARCHLAB), *map(str, arguments)]
-        return subprocess.Popen(command, cwd=self.folder, env=self.env, start_new_session=True, **pipes, **options)
-
-    def run(self, *arguments: str, code: int = 0, **options) -> subprocess.CompletedProcess[str]:
-        """The command to its end, which must be with this exit code and without a traceback."""
-        process = self.start(*arguments, **options)
-        try:
-            out, err = process.communicate(timeout=120)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-        assert process.returncode == code, err
-        assert "Traceback" not in err, err
-        return subprocess.CompletedProcess(process.args, code, out, err)
+from lab import Lab
 
 
 @pytest.fixture(scope="session")
@@ -68,20 +18,3 @@ def lab(tmp_path, cache):
 def shared_lab(tmp_path_factory, cache):
     """One for all tests of a file, whose tests build on each other's results."""
     return Lab(tmp_path_factory.mktemp("lab"), cache)
-
-
-def lines(file: Path) -> list[dict]:
-    """The whole lines of a JSONL file so far."""
-    text = file.read_text() if file.exists() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-
-def wait_until(true, process: subprocess.Popen, seconds: float = 60) -> bool:
-    """Whether it came true before the process ended."""
-    end = time.monotonic() + seconds
-    while not true():
-        if process.poll() is not None:
-            return False
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.002)
-    return True

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from conftest import lines, wait_until
+from lab import lines, wait_until
 from safetensors.torch import load_file
 
 STEPS = 300

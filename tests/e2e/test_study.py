@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import wait_until
+from lab import lines, wait_until
 
 STUDY = """
 question: Does a second name help?
@@ -169,10 +169,20 @@ def test_ctrl_c_stops_all_of_it_and_keeps_what_was_done(stopped):
     os.killpg(process.pid, signal.SIGINT)
     assert ended(process, workers)[0] == 130
     begun = [run for run in runs(folder).values() if not (run / "summary.json").exists()]
-    assert begun
-    for run in begun:
-        done = max(int(line["step"]) for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()))
-        assert (run / "checkpoints" / f"step-{done:08d}").is_dir()
+    done = {run: lines(run / "metrics.jsonl") for run in begun}
+    assert any(done.values())
+    for run, metrics in done.items():
+        checkpoint = f"step-{metrics[-1]['step']:08d}" if metrics else ""
+        assert (run / "checkpoints" / checkpoint).is_dir() or not metrics
+
+
+def test_ctrl_c_while_workers_start(study, finished):
+    process = study.start("study", "run", "names.yaml", "--out", "early", "--workers", "2")
+    assert wait_until(lambda: len(workers_of(process)) == 2, process)
+    workers = workers_of(process)
+    time.sleep(0.3)
+    os.killpg(process.pid, signal.SIGINT)
+    assert ended(process, workers)[0] == 130
 
 
 def test_workers_end_when_the_study_is_killed(stopped):

@@ -27,7 +27,7 @@ CHOICES = {
     "norm": [
         {"kind": "none"},
         *({"kind": "layernorm", "bias": b, "placement": p} for b in (True, False) for p in ("pre", "post")),
-        *({"kind": "rmsnorm", "placement": p} for p in ("pre", "post", "double", "output")),
+        *({"kind": "rmsnorm", "placement": p} for p in ("pre", "post", "double", "output", "carried")),
     ],
     "block.parallel": ["none", "shared", "separate"],
     "attention.n_kv_heads": [1, 2, 4],
@@ -35,6 +35,7 @@ CHOICES = {
     "attention.qkv_bias": [False, True],
     "attention.out_bias": [False, True],
     "position.kind": ["none", "sinusoidal", "learned", "rope"],
+    "embedding.width": [None, 10],
     "mlp.kind": ["plain", "gated"],
     "mlp.bias": [False, True],
     "mlp.d_ff": [None, 20],

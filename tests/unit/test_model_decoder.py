@@ -38,12 +38,12 @@ TOKENS = torch.randint(0, 17, (2, 12), generator=torch.Generator().manual_seed(0
 CHOICES = {
     "model.norm": [
         "{kind: rmsnorm}", "{kind: layernorm}", "{kind: layernorm, bias: false}", "{kind: none}",
-        *(f"{{kind: rmsnorm, placement: {p}}}" for p in ("post", "double", "output")),
+        *(f"{{kind: rmsnorm, placement: {p}}}" for p in ("post", "double", "output", "carried")),
         "{kind: layernorm, placement: post, eps: 0.1}",
     ],
     "model.position": [
         "{kind: rope}", "{kind: none}", "{kind: sinusoidal}", "{kind: learned}", "{kind: rope, fraction: 0.5}",
-        "{kind: rope, pairing: interleaved, theta: 7}",
+        "{kind: rope, pairing: interleaved, theta: 7}", "{kind: alibi}", "{kind: alibi, form: falcon}",
     ],
     "model.mlp": [
         "{kind: gated, activation: silu}", "{kind: plain, activation: relu}", "{kind: gated, activation: gelu, bias: true}",
@@ -55,6 +55,7 @@ CHOICES = {
     ],
     "model.block.parallel": ["none", "shared", "separate"],
     "model.head": ["{tied: false}", "{tied: true}", "{tied: true, bias: true}"],
+    "model.embedding.width": ["null", "6"],
     "model.embedding.scale": ["1.0", "sqrt_d_model", "3.0"],
     "model.layers": ["null", "{a: {attention.window: 2}, b: {mlp.kind: plain}, pattern: [a, b]}"],
 }  # fmt: skip
@@ -96,13 +97,13 @@ def test_kernels_agree_forward_and_backward(config: Config) -> None:
 BASE = {"model.norm.kind": "layernorm"}
 OTHER_VALUES = [
     "model.norm.kind=rmsnorm", "model.norm.eps=0.1", "model.norm.bias=false", "model.norm.placement=post",
-    "model.norm.placement=double", "model.norm.placement=output", "model.norm.kind=none", "model.block.parallel=shared",
+    "model.norm.placement=double", "model.norm.placement=output", "model.norm.placement=carried", "model.norm.kind=none", "model.block.parallel=shared",
     "model.block.parallel=separate", "model.attention.n_kv_heads=2", "model.attention.head_dim=6",
     "model.attention.window=3", "model.attention.scale=0.9", "model.attention.qkv_bias=true",
     "model.attention.out_bias=true", "model.position.kind=none", "model.position.kind=sinusoidal",
     "model.position.kind=learned", "model.position.theta=50", "model.position.fraction=0.5",
     "model.position.pairing=interleaved", "model.mlp.kind=plain", "model.mlp.activation=gelu", "model.mlp.d_ff=24",
-    "model.mlp.bias=true", "model.embedding.scale=2.0", "model.head.tied=true", "model.head.bias=true",
+    "model.mlp.bias=true", "model.embedding.width=8", "model.embedding.scale=2.0", "model.head.tied=true", "model.head.bias=true",
     "model.dropout.embedding=0.5", "model.dropout.attention=0.5", "model.dropout.branch=0.5",
     "model.init.embedding=0.5", "model.init.input=0.5", "model.init.output=0.5", "model.init.head=0.5",
     "model.init.depth_scaled=true",

@@ -1,6 +1,7 @@
 """How a run may end: finished, diverged, interrupted; and what it leaves."""
 
 import math
+import signal
 
 import pytest
 from tiny import config, write_text
@@ -98,6 +99,34 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_been(text, tmp_path, stop_
     assert rest.beats[0].step == (stop_at - 1) // 3 * 3 + 1
     assert summary.bits_per_byte == whole.bits_per_byte
     assert deterministic(tmp_path / "parts") == deterministic(tmp_path / "whole")
+
+
+class Signals(Watcher):
+    """Sends this process a signal at a step."""
+
+    def __init__(self, step, number=signal.SIGINT):
+        self._step, self._number = step, number
+
+    def beat(self, beat):
+        if beat.step == self._step:
+            signal.raise_signal(self._number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_at_once_with_a_checkpoint(text, tmp_path, number):
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt):
+        train(config("train.checkpoint_every=10", data=text), tmp_path, Signals(4, number))
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000004"]
+    assert RunFolder(tmp_path).summary() is None
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_at_the_last_step_loses_neither_the_run_nor_the_signal(text, tmp_path):
+    """Else a worker that was asked to stop would begin the next run."""
+    with pytest.raises(KeyboardInterrupt):
+        train(config(data=text), tmp_path, Signals(10))
+    assert RunFolder(tmp_path).summary().status == "finished"
 
 
 def test_a_kill_between_the_last_checkpoint_and_the_summary(text, tmp_path, monkeypatch):

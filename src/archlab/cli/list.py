@@ -1,23 +1,59 @@
 """`archlab list`."""
 
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
-from archlab.cli.terminal import print_table
+from rich.console import Console
+from rich.text import Text
+
+from archlab.atlas.rows import Row, rows
+from archlab.atlas.table import evolution
+from archlab.cli.arguments import Flag
+from archlab.cli.terminal import print_json, print_table
 from archlab.config.io import presets, studies
 from archlab.config.yaml_text import first_comment, read_yaml
+from archlab.errors import UserError
 
 
-def run(what: Literal["presets", "studies"] | None = None, /) -> None:
-    """List what there is.
+def run(what: Literal["presets", "studies"] | None = None, /, *, html: Path | None = None, json: Flag = False) -> None:
+    """List what there is: the published architectures year by year, our own presets, the studies.
 
     Parameters
     ----------
     what
         Only these; everything when left out.
+    html
+        Write the published architectures as a page with pictures to this file instead.
+    json
+        JSON instead.
     """
-    if what in ("presets", None):
-        rows = [(name, first_comment(file)) for name, file in presets().items()]
-        print_table(("preset", "what it is"), rows)
-    if what in ("studies", None):
-        rows = [(name, read_yaml(file).get("question", "")) for name, file in studies().items()]
-        print_table(("study", "what it asks"), rows)
+    if html is not None:
+        if what == "studies":
+            raise UserError("--html draws the presets; allowed: archlab list presets --html FILE")
+        from archlab.report.atlas_page import write_atlas
+
+        print(write_atlas(rows(), html))
+        return
+    models = rows() if what != "studies" else []
+    published = {row.preset for row in models}
+    own = {name: first_comment(file) for name, file in presets().items() if what != "studies" and name not in published}
+    questions = {name: read_yaml(f).get("question", "") for name, f in studies().items() if what != "presets"}
+    if json:
+        lists = {"published": [row.model_dump(mode="json") for row in models], "own": own, "studies": questions}
+        print_json({name: found for name, found in lists.items() if found})
+        return
+    if models:
+        _print_evolution(models)
+    if own:
+        print_table(("preset", "what it is"), own.items())
+    if questions:
+        print_table(("study", "what it asks"), questions.items())
+
+
+def _print_evolution(models: Sequence[Row]) -> None:
+    """Lines never break but where the table breaks them."""
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    for text, style in evolution(models, min(shutil.get_terminal_size((80, 24)).columns, 100)):
+        console.print(Text(text, style=style))

@@ -4,10 +4,12 @@ import re
 from collections.abc import Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
+from itertools import accumulate
 from pathlib import Path
 
 from pydantic import BaseModel
 
+from archlab.config.about import About
 from archlab.config.check import validate
 from archlab.config.identity import config_hash, diff, flatten, resolved
 from archlab.config.merge import Raw, expand, merge
@@ -20,6 +22,7 @@ __all__ = [
     "build_config",
     "config_hash",
     "diff",
+    "facts",
     "find_preset",
     "flatten",
     "load_config",
@@ -28,6 +31,7 @@ __all__ = [
     "parse_yaml",
     "presets",
     "read_config",
+    "read_entry",
     "read_yaml",
     "resolved",
     "studies",
@@ -39,6 +43,11 @@ __all__ = [
 def presets() -> dict[str, Traversable]:
     """Preset name -> its file, sorted by name."""
     return _yaml_files("archlab.atlas", "presets")
+
+
+def facts() -> dict[str, Traversable]:
+    """Name of a published model that archlab cannot build -> its file in the atlas, sorted by name."""
+    return _yaml_files("archlab.atlas", "facts")
 
 
 def studies() -> dict[str, Traversable]:
@@ -53,12 +62,26 @@ def _yaml_files(package: str, folder: str) -> dict[str, Traversable]:
 
 
 def find_preset(name: str) -> Traversable | None:
-    """The preset of that name; case, dots, dashes and underscores do not matter."""
-    return {_plain(known): file for known, file in presets().items()}.get(_plain(name))
+    """The file in the atlas of that name, or of the only name that begins so: `phi-4` is `phi-4-14b`.
+
+    Case, dots, dashes and underscores do not matter.
+    """
+    files, wanted = {**presets(), **facts()}, _plain(name)
+    begun: list[Traversable] = []
+    for known, file in files.items():
+        if _plain(known) == wanted:
+            return file
+        if wanted in accumulate(_words(known)):
+            begun.append(file)
+    return begun[0] if len(begun) == 1 else None
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"[-._ ]+", name.lower().replace("+", " plus"))
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[-._ ]", "", name).lower()
+    return "".join(_words(name))
 
 
 def load_config(source: str | Path, *overrides: str) -> Config:
@@ -70,17 +93,33 @@ def load_config(source: str | Path, *overrides: str) -> Config:
 
 
 def read_config(source: str | Path) -> Raw:
-    """The raw values of a preset, a YAML file or a run folder."""
+    """The raw values of a preset, a YAML file or a run folder, without its `about`."""
+    about, raw = read_entry(_file_of(source))
+    if about and about.cannot_build:
+        raise UserError(f"{about.name}: facts only: {about.cannot_build}; `archlab list presets` shows them")
+    return raw
+
+
+def read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
+    """What a config file says about itself, if anything, and its raw values."""
+    raw = expand(read_yaml(file))
+    about = raw.pop("about", None)
+    if about is not None and not isinstance(about, dict):
+        raise UserError(f"{file}: about is {about!r}; allowed: keys and values")
+    return validate(About, about, f"{file}, about") if about else None, raw
+
+
+def _file_of(source: str | Path) -> Path | Traversable:
     path, preset = Path(source), find_preset(str(source))
     if preset is not None and not path.exists():
-        return expand(read_yaml(preset))
+        return preset
     if path.is_dir():
         if not (path / "config.yaml").is_file():
             raise UserError(f"{path}: a folder without config.yaml; a CONFIG is a preset, a YAML file or a run folder")
-        return expand(read_yaml(path / "config.yaml"))
+        return path / "config.yaml"
     if path.is_file():
-        return expand(read_yaml(path))
-    hint = nearest(str(source), presets()) or "; see `archlab list presets`"
+        return path
+    hint = nearest(str(source), {**presets(), **facts()}) or "; see `archlab list presets`"
     raise UserError(f"no config {str(source)!r}: neither a preset nor a file{hint}")
 
 

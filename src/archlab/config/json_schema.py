@@ -2,11 +2,20 @@
 
 from pydantic import BaseModel
 
+from archlab.config.about import About
 from archlab.config.merge import Raw
 from archlab.config.schema import Config
 from archlab.config.study_schema import StudyConfig
 
-SCHEMAS: dict[str, type[BaseModel]] = {"config": Config, "study": StudyConfig}
+
+class ConfigFile(Config):
+    """A run's config, and what is known of the published model it describes."""
+
+    about: About | None = None
+    """No part of the run."""
+
+
+SCHEMAS: dict[str, type[BaseModel]] = {"config": ConfigFile, "study": StudyConfig}
 """Kind of file -> what it holds."""
 
 

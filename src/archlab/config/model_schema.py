@@ -10,12 +10,23 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from archlab.config.base import Base, Overrides, Positive, Probability, Width
 
 Activation = Literal[
-    "relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "elu", "selu", "sigmoid", "softplus", "identity", "xielu"
+    "relu",
+    "gelu",
+    "gelu_tanh",
+    "quick_gelu",
+    "silu",
+    "elu",
+    "selu",
+    "relu_squared",
+    "sigmoid",
+    "softplus",
+    "identity",
+    "xielu",
 ]
 ACTIVATION_PARAMETERS = {"xielu": 2}
 """Learned numbers of an activation that has any."""
 
-Placement = Literal["pre", "post", "double", "output"]
+Placement = Literal["pre", "post", "double", "output", "carried"]
 
 
 # --- norms ----------------------------------------------------------------------------------------------------
@@ -69,7 +80,8 @@ class NoNorm(Base):
 
 class _Placed(Base):
     placement: Placement = "pre"
-    """pre x+f(n(x)); post n(x+f(x)); double x+n'(f(n(x))); output x+n'(f(x)). Names as in Xiong 2020."""
+    """pre x+f(n(x)); post n(x+f(x)); double x+n'(f(n(x))); output x+n'(f(x)); carried n(x)+f(n(x)) (BLOOM's option).
+    Names as in Xiong 2020."""
 
 
 class LayerNorm(_Placed, LayerNormScaling):
@@ -178,6 +190,8 @@ class Sinusoidal(Base):
     """Base of the geometric series of wavelengths."""
     layout: Literal["interleaved", "halves"] = "interleaved"
     """Sine and cosine of a frequency side by side (2017), or all sines, then all cosines."""
+    offset: Annotated[int, Field(ge=0)] = 0
+    """Where the first position stands on the waves (XGLM: 2)."""
 
 
 class Learned(Base):
@@ -214,6 +228,9 @@ class Alibi(Base):
     kind: Literal["alibi"] = "alibi"
     max_bias: Positive = 8.0
     """Head i of h falls by 2^(-max_bias i / h) per token; interleaved when h is no power of two."""
+    form: Literal["distance", "falcon"] = "distance"
+    """distance: -slope * distance, added to the scaled scores; falcon: slope * key position, both rounded to bfloat16,
+    added before the scores are scaled (Falcon-RW)."""
 
 
 class NoScaling(Base):
@@ -347,6 +364,9 @@ class MLP(Base):
 class Embedding(Base):
     """The token embedding."""
 
+    width: Width | None = None
+    """Of a narrower matrix, whose rows a projection widens to d_model, and to which another narrows the stream again
+    before the head (Lan 2019; OPT-350m). null: d_model, without projections."""
     scale: Positive | Literal["sqrt_d_model"] = 1.0
     """Factor on the embedding before positions are added; sqrt_d_model as in 2017 and Gemma."""
     norm: bool = False

@@ -64,7 +64,8 @@ def _parallel_has_a_norm_before(m: ModelConfig) -> str | None:
     if m.norm.placement in ("pre", "double"):
         return None
     found = f"{m.block.parallel!r} is about the norm before the branches"
-    return f"{found}; placement {m.norm.placement} has none; allowed: none"
+    has = "carries its output on" if m.norm.placement == "carried" else "has none"
+    return f"{found}; placement {m.norm.placement} {has}; allowed: none"
 
 
 def _beyond_a_window(field: str) -> Callable[[ModelConfig], str | None]:

@@ -41,13 +41,19 @@ def forward_flops(model: ModelConfig, seq_len: int) -> Flops:
         projections=float(sum(map(_projections, layers))),
         scores=sum(_scores(layer, seq_len) for layer in layers) / seq_len,
         mlp=float(sum(map(_mlp, layers))),
-        head=2.0 * model.d_model * model.vocab_size,
+        head=_head(model),
     )
 
 
 def training_flops(model: ModelConfig, seq_len: int) -> float:
     """FLOPs per token, forward and backward: 3 times the forward pass; nothing is recomputed."""
     return (1 + BACKWARD) * forward_flops(model, seq_len).total
+
+
+def _head(model: ModelConfig) -> float:
+    """With a narrow embedding its two projections, too."""
+    width = model.embedding.width
+    return 2.0 * (model.d_model * model.vocab_size if width is None else width * (model.vocab_size + 2 * model.d_model))
 
 
 def _projections(layer: LayerConfig) -> int:

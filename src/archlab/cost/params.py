@@ -6,7 +6,7 @@ from archlab.config.base import Base
 from archlab.config.layers import LayerConfig, ResolvedAttention, layer_configs
 from archlab.config.model_schema import ACTIVATION_PARAMETERS, T5, Learned, ModelConfig, NoNorm, Shaw
 
-_NORMS_PER_BLOCK = {"pre": 2, "post": 2, "double": 4, "output": 2}
+_NORMS_PER_BLOCK = {"pre": 2, "post": 2, "double": 4, "output": 2, "carried": 2}
 """Placement -> norms in a serial block: one per filled slot of each of its two branches."""
 
 
@@ -14,7 +14,7 @@ class Parameters(Base):
     """Learned numbers by role; a tied head counts once, as the embedding."""
 
     embedding: int
-    """The token embedding."""
+    """The token embedding, with the projection that widens it."""
     positions: int
     """Learned positions: vectors on the embedding, or numbers beside the scores."""
     attention: int
@@ -24,7 +24,7 @@ class Parameters(Base):
     norms: int
     """Weights and biases of all norms, the final one included."""
     head: int
-    """An untied head's matrix, and the logits' bias."""
+    """An untied head's matrix, the projection before it, and the logits' bias."""
 
     @computed_field
     @property
@@ -42,14 +42,15 @@ class Parameters(Base):
 def parameters(model: ModelConfig) -> Parameters:
     """Counts for a whole model."""
     layers = layer_configs(model)
-    width, vocab = model.d_model, model.vocab_size
+    narrow, vocab = model.embedding.width, model.vocab_size
+    width, projection = narrow or model.d_model, (narrow or 0) * model.d_model
     return Parameters(
-        embedding=vocab * width,
+        embedding=vocab * width + projection,
         positions=_positions(model) + sum(map(_own_positions, layers)),
         attention=sum(map(_attention, layers)),
         mlp=sum(map(_mlp, layers)),
         norms=sum(map(_block_norms, layers)) + _outer_norms(model),
-        head=(0 if model.head.tied else vocab * width) + (vocab if model.head.bias else 0),
+        head=(0 if model.head.tied else vocab * width) + (vocab if model.head.bias else 0) + projection,
     )
 
 

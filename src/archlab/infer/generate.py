@@ -146,7 +146,10 @@ class Session:
     def _write(self, max_new_tokens: int, sampling: Sampling, seed: int, end_of_text: int | None) -> Iterator[Tensor]:
         is_over_B = torch.zeros_like(self.padding_B, dtype=torch.bool)
         for _ in range(max_new_tokens):
-            next_B = choose(self.logits(), sampling, self.tokens_BT, self.padding_B, seed)
+            logits_BV = self.logits()
+            if not logits_BV.isfinite().all():
+                raise UserError("the model's output is no number: its training went astray")
+            next_B = choose(logits_BV, sampling, self.tokens_BT, self.padding_B, seed)
             if end_of_text is not None:
                 next_B = next_B.masked_fill(is_over_B, end_of_text)
                 is_over_B |= next_B == end_of_text

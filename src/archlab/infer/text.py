@@ -29,6 +29,10 @@ def stream_text(
     A last character whose bytes did not all come is dropped; bytes that can be no character become U+FFFD.
     UserError before anything is read or written.
     """
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise UserError("prompt: not valid UTF-8") from None
     end = bpe.end_of_text(tokenizer)
     prompt_1T = torch.tensor([[end, *bpe.encode(tokenizer, [prompt])[0].tolist()]])
     until = StopStrings(stop)

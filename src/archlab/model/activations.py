@@ -50,6 +50,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,  # x sigmoid(x); swish with beta 1 (Ramachandran 2017)
     "elu": F.elu,
     "selu": F.selu,
+    "relu_squared": lambda x: F.relu(x).square(),  # So 2021 (Primer)
     "sigmoid": torch.sigmoid,
     "softplus": F.softplus,
     "identity": lambda x: x,

@@ -10,8 +10,12 @@ from archlab.model.mlp import MLP
 from archlab.model.norms import make_norm
 from archlab.model.view import View
 
-SLOTS = {"pre": ("before",), "post": ("stream",), "double": ("before", "after"), "output": ("after",)}
-"""Placement -> where norms stand: before the branch, after it, on the stream after the addition."""
+SLOTS = {
+    "pre": ("before",), "post": ("stream",), "double": ("before", "after"), "output": ("after",),
+    "carried": ("before",),
+}  # fmt: skip
+"""Placement -> where norms stand: before the branch (and, carried, before the fork), after it, on the stream after the
+addition."""
 
 
 class Slots(nn.Module):
@@ -49,6 +53,7 @@ class Block(nn.Module):
         if layer.block.parallel == "shared":
             self.mlp_norms.before = nn.Identity()
         self.dropout = nn.Dropout(layer.dropout.branch)
+        self.carried = not isinstance(layer.norm, NoNorm) and layer.norm.placement == "carried"
 
     def forward(self, x_BTD: Tensor, view: View, cache: LayerCache | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
@@ -56,10 +61,13 @@ class Block(nn.Module):
         mixed_BTD = self.attention_norms.after(self.attention(normed_BTD, view, cache))
         mixed_BTD = self.dropout(mixed_BTD * self.config.attention_multiplier)
         if self.config.parallel == "none":
-            x_BTD = self.attention_norms.stream(x_BTD + mixed_BTD)
-            return self.mlp_norms.stream(x_BTD + self._mlp(x_BTD))
-        return x_BTD + mixed_BTD + self._mlp(normed_BTD if self.config.parallel == "shared" else x_BTD)
+            x_BTD = self.attention_norms.stream((normed_BTD if self.carried else x_BTD) + mixed_BTD)
+            normed_BTD = self.mlp_norms.before(x_BTD)
+            return self.mlp_norms.stream((normed_BTD if self.carried else x_BTD) + self._mlp(normed_BTD))
+        if self.config.parallel == "separate":
+            normed_BTD = self.mlp_norms.before(x_BTD)
+        return x_BTD + mixed_BTD + self._mlp(normed_BTD)
 
-    def _mlp(self, x_BTD: Tensor) -> Tensor:
-        branch_BTD = self.mlp_norms.after(self.mlp(self.mlp_norms.before(x_BTD)))
+    def _mlp(self, normed_BTD: Tensor) -> Tensor:
+        branch_BTD = self.mlp_norms.after(self.mlp(normed_BTD))
         return self.dropout(branch_BTD * self.config.mlp_multiplier)

@@ -9,7 +9,7 @@ from archlab.config.model_schema import T5, ModelConfig, NoNorm
 from archlab.errors import UserError
 from archlab.model.block import Block
 from archlab.model.cache import Cache
-from archlab.model.init import Role, initialise
+from archlab.model.init import Projection, Role, initialise
 from archlab.model.norms import make_norm
 from archlab.model.position_bias import T5Bias
 from archlab.model.position_embed import make_positions
@@ -17,19 +17,21 @@ from archlab.model.view import View, place
 
 
 class TokenEmbedding(nn.Module):
-    """A row per token, times the config's scale, normalised if asked."""
+    """A row per token, times the config's scale, widened and normalised if asked."""
 
     role: Role = "embedding"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(config.vocab_size, config.d_model))
+        width = config.embedding.width
+        self.weight = nn.Parameter(torch.empty(config.vocab_size, width or config.d_model))
+        self.widen = Projection(width, config.d_model, bias=False, role="input") if width else nn.Identity()
         self.scale = float(resolve(config).embedding.scale)
         self.norm = make_norm(config.norm if config.embedding.norm else NoNorm(), config.d_model)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """[B, T] int64 -> [B, T, D]."""
-        return self.norm(F.embedding(tokens_BT, self.weight) * self.scale)
+        return self.norm(self.widen(F.embedding(tokens_BT, self.weight) * self.scale))
 
 
 class Head(nn.Module):
@@ -40,22 +42,29 @@ class Head(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config.head
-        self.weight = None if config.head.tied else nn.Parameter(torch.empty(config.vocab_size, config.d_model))
+        width = config.embedding.width
+        self.narrow = Projection(config.d_model, width, bias=False, role="head") if width else nn.Identity()
+        shape = (config.vocab_size, width or config.d_model)
+        self.weight = None if config.head.tied else nn.Parameter(torch.empty(shape))
         self.bias = nn.Parameter(torch.empty(config.vocab_size)) if config.head.bias else None
         self.constants = {"bias": 0.0}
 
     def forward(self, x_BTD: Tensor, embedding_VD: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, V]: the product, the bias, the scale, the soft cap."""
-        logits_BTV = F.linear(x_BTD, embedding_VD if self.weight is None else self.weight, self.bias)
+        logits_BTV = F.linear(self.narrow(x_BTD), embedding_VD if self.weight is None else self.weight, self.bias)
         logits_BTV = logits_BTV * self.config.scale
         cap = self.config.softcap
         return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)
 
 
 class Decoder(nn.Module):
-    """tokens -> logits. `seed` decides the initial values; `kernel` is how attention is computed (see kernels.py)."""
+    """tokens -> logits.
 
-    def __init__(self, config: ModelConfig, *, seed: int = 0, kernel: str = "auto") -> None:
+    `seed` decides the initial values (None: leave the memory as it is); `kernel` is how attention is computed (see
+    kernels.py).
+    """
+
+    def __init__(self, config: ModelConfig, *, seed: int | None = 0, kernel: str = "auto") -> None:
         super().__init__()
         self.config = config
         self.layer_configs = layer_configs(config)
@@ -68,7 +77,8 @@ class Decoder(nn.Module):
         normed_already = isinstance(config.norm, NoNorm) or config.norm.placement == "post"
         self.norm = make_norm(NoNorm() if normed_already else config.norm, config.d_model)
         self.head = Head(config)
-        initialise(self, config, seed)
+        if seed is not None:
+            initialise(self, config, seed)
 
     def forward(self, tokens_BT: Tensor, *, documents: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         """[B, T] int64 -> [B, T, V] logits.

@@ -9,21 +9,25 @@ import torch
 from torch import Tensor, nn
 
 from archlab.config import model_schema as schema
-from archlab.config.layers import LayerConfig
+from archlab.config.layers import LayerConfig, ResolvedAttention
 from archlab.model.init import Role
 from archlab.model.norms import at_least_float32
 
 
 class AlibiBias(nn.Module):
-    """-slope(head) * distance (Press 2021)."""
+    """-slope(head) * distance (Press 2021); Falcon's form of it is given minus the key positions for distances."""
 
-    def __init__(self, max_bias: float, n_heads: int) -> None:
+    def __init__(self, config: schema.Alibi, heads: ResolvedAttention) -> None:
         super().__init__()
-        self.slopes = slopes(n_heads, max_bias)
+        self.form, self.scale = config.form, heads.scale
+        self.slopes = slopes(heads.n_heads, config.max_bias)
 
     def forward(self, distance_BQS: Tensor, q_BHQC: Tensor) -> Tensor:
         """-> [B or 1, H, Q, S]."""
         slopes_H = torch.tensor(self.slopes, device=distance_BQS.device, dtype=_wide(q_BHQC))
+        if self.form == "falcon":
+            rounded_BHQS = slopes_H.bfloat16()[:, None, None] * -distance_BQS[:, None].bfloat16()
+            return rounded_BHQS.to(slopes_H.dtype) * self.scale
         return -slopes_H[:, None, None] * distance_BQS[:, None]
 
 
@@ -81,8 +85,8 @@ def make_position_bias(layer: LayerConfig) -> nn.Module | None:
     """The layer's own module that biases its scores, or None."""
     heads = layer.attention
     match layer.position:
-        case schema.Alibi(max_bias=max_bias):
-            return AlibiBias(max_bias, heads.n_heads)
+        case schema.Alibi() as config:
+            return AlibiBias(config, heads)
         case schema.T5() as config:
             return T5Bias(config, heads.n_heads)
         case schema.Shaw(max_distance=max_distance):

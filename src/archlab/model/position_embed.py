@@ -19,7 +19,7 @@ class SinusoidalPositions(nn.Module):
     def forward(self, positions_BT: Tensor) -> Tensor:
         """[B, T] -> [B, T, D]."""
         exponent = torch.arange(0, self.d_model, 2, device=positions_BT.device) / self.d_model
-        angles = positions_BT[..., None].float() * self.config.theta**-exponent
+        angles = (positions_BT[..., None] + self.config.offset).float() * self.config.theta**-exponent
         waves = (angles.sin(), angles.cos())
         joined = torch.stack(waves, -1).flatten(-2) if self.config.layout == "interleaved" else torch.cat(waves, -1)
         return joined[..., : self.d_model]

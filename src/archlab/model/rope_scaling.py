@@ -22,7 +22,8 @@ class Frequencies(NamedTuple):
 
 def frequencies(config: Rope, n: int, lengths_BT1: Tensor, pairs: Tensor) -> Frequencies:
     """Frequencies in texts of those lengths; `pairs` is 0 .. n/2 - 1 in the dtype wanted."""
-    plain = config.theta ** (-2 * pairs / n)
+    # A quotient, as published code has it: the negative power differs in the last bit, which long texts show.
+    plain = 1 / config.theta ** (2 * pairs / n)
     match config.scaling:
         case schema.NoScaling():
             return Frequencies(plain)
@@ -32,7 +33,7 @@ def frequencies(config: Rope, n: int, lengths_BT1: Tensor, pairs: Tensor) -> Fre
             longer = (lengths_BT1.to(pairs.dtype) / s.original_max_seq_len).clamp(min=1)
             stretch = s.factor * longer - (s.factor - 1)
             theta = config.theta * stretch ** (n / (n - 2))
-            return Frequencies(theta ** (-2 * pairs / n))
+            return Frequencies(1 / theta ** (2 * pairs / n))
         case schema.Llama3Scaling() as s:
             return Frequencies(_llama3(s, plain))
         case schema.Yarn() as s:
@@ -60,7 +61,7 @@ def _yarn(s: schema.Yarn, theta: float, n: int, plain: Tensor, pairs: Tensor) ->
     if s.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, n - 1)
-    interpolated = ((pairs - low) / max(high - low, 1e-3)).clamp(0, 1)
+    interpolated = ((pairs - low) / ((high - low) or 1e-3)).clamp(0, 1)
     return interpolated * plain / s.factor + (1 - interpolated) * plain
 
 

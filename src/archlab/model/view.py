@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from archlab.config.layers import LayerConfig
-from archlab.config.model_schema import T5, Rope
+from archlab.config.model_schema import T5, Alibi, Rope
 from archlab.model.cache import Cache, LayerCache
 from archlab.model.rotary import Rotation, rotation
 from archlab.model.visibility import is_plain_causal, visible
@@ -19,7 +19,7 @@ class View:
     mask_BTS: Tensor | None
     """True where a query sees a key; None for plain causal."""
     distance_BTS: Tensor | None
-    """Query position minus key position; None where nothing reads it."""
+    """Query position minus key position (Falcon's ALiBi: 0 minus key position); None where nothing reads it."""
     rotation: Rotation | None
     """How queries and new keys turn; None without RoPE."""
     shared_bias: nn.Module | None
@@ -49,6 +49,8 @@ class Place:
         key_BS = cache.indices(length, T)[None] - self.cache.padding_B1 if self.cache and cache else query_BT
         distance_BTS = query_BT[:, :, None] - key_BS[:, None, :]
         plain = self.plain and is_plain_causal(layer.attention, T)
+        if isinstance(layer.position, Alibi) and layer.position.form == "falcon":
+            distance_BTS = -key_BS[:, None, :].expand_as(distance_BTS)
         reads_distance = layer.position.kind in ("alibi", "t5", "shaw")
         return View(
             mask_BTS=None if plain else self._mask(layer, query_BT, key_BS),

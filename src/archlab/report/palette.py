@@ -68,14 +68,19 @@ def arm_colours(summary: StudySummary, mode: Mode) -> list[str]:
 
 
 def vega_config(summary: StudySummary, mode: Mode) -> dict[str, Any]:
-    """The Vega-Lite config that dresses every chart; there `category` is for arms, `ordinal` for verdicts."""
+    """The Vega-Lite config that dresses a study's charts; `category` is for arms, `ordinal` for verdicts."""
+    return dressed(mode, arm_colours(summary, mode))
+
+
+def dressed(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
+    """The Vega-Lite config of one mode, with these colours for categories."""
     ink = INKS[mode]
     words = {"labelColor": ink.faint, "titleColor": ink.faint, "labelFontSize": 12, "titleFontSize": 12}
     return {
         "background": "transparent",
         "font": SANS,
         "view": {"stroke": None},
-        "range": {"category": arm_colours(summary, mode), "ordinal": list(ink.verdicts)},
+        "range": {"category": list(category), "ordinal": list(ink.verdicts)},
         "axis": {
             **words,
             "gridColor": ink.line,

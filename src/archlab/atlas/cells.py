@@ -1,0 +1,56 @@
+"""A row as short texts, for the terminal's table and the page's."""
+
+from archlab.atlas.rows import Row
+
+HEADINGS = ("model", "size", "norm", "position", "MLP", "h/kv", "ff/d", "d/L", "vocab")
+
+LEGEND = (
+    "h/kv: query and KV heads; ff/d: d_ff / d_model; d/L: d_model / layers.",
+    "* from secondary sources; ~ from memory; ? this one unverified, or a stand-in.",
+    "facts only: cannot be built here; `archlab show MODEL` shows any other in full.",
+)
+
+MARKS = {"verified": "", "secondary": " *", "from memory": " ~"}
+"""What follows a model's name, by certainty."""
+
+_SHORT = {"LayerNorm": "LN", "RMSNorm": "RMS"}
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """One text per heading."""
+    return (
+        row.preset + MARKS[row.about.certainty],
+        count(row.size),
+        _doubt(row, norm(row), "norm.kind", "norm.placement"),
+        _doubt(row, row.position, "position.kind"),
+        row.activation,
+        f"{row.n_heads}/{row.n_kv_heads}",
+        f"{row.d_ff_over_d:.3g}",
+        f"{row.d_over_layers:.0f}",
+        count(row.vocab_size),
+    )
+
+
+def norm(row: Row) -> str:
+    """`pre RMS`."""
+    return f"{row.placement} {_SHORT.get(row.norm, row.norm)}"
+
+
+def remarks(row: Row) -> list[str]:
+    """Tricks, and why it cannot be built."""
+    return [*row.tricks, *([f"facts only: {row.about.cannot_build}"] if row.about.cannot_build else [])]
+
+
+def count(number: int | None) -> str:
+    """Three digits: 8.03B, 128K."""
+    if number is None:
+        return "?"
+    for unit, name in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if number >= unit * 0.9995:
+            scaled = number / unit
+            return f"{scaled:.0f}{name}" if scaled >= 99.5 else f"{scaled:.3g}{name}"
+    return str(number)
+
+
+def _doubt(row: Row, text: str, *fields: str) -> str:
+    return f"{text}?" if row.about.doubts(*fields) else text

@@ -1,0 +1,67 @@
+"""Apertus. (transformers: ApertusForCausalLM)"""
+
+from archlab.config.layers import LayerConfig
+from archlab.config.merge import Raw
+from archlab.families.family import Family
+from archlab.families.fields import ActivationKey, Always, Key, Source
+from archlab.families.llama import AROUND, ATTENTION, MLP, SIZES, rms_norm
+from archlab.families.olmo import BIASES
+from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
+from archlab.families.rope import RopeKeys, position
+from archlab.families.weights import Constant, Row, linear
+
+THETA = 1.2e7
+DEFAULT = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}  # fmt: skip
+
+
+class Llama3Rope(RopeKeys):
+    """RoPE scaled as in Llama 3.1 even where the file says nothing."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """A theta alone is not read by the published code."""
+        if hf.get("rope_parameters") or hf.get("rope_scaling"):
+            super().read(hf, ours)
+            return
+        if hf.get("rope_theta", THETA) != THETA:
+            raise hf.refuse("rope_theta", hf.get("rope_theta"), f"{THETA}, or rope_scaling beside it")
+        ours["position"] = position(hf, THETA, 1.0, self.pairing, DEFAULT, None)
+
+
+def _has_xielu(layer: LayerConfig) -> bool:
+    return layer.mlp.activation == "xielu"
+
+
+FAMILY = Family(
+    model_type="apertus",
+    architecture="ApertusForCausalLM",
+    fields=[
+        *SIZES,
+        *rms_norm(1e-5),
+        *qk_rms_norm(1e-5),
+        Always("mlp.kind", "plain"),
+        ActivationKey("hidden_act", "xielu"),
+        Llama3Rope(theta=THETA),
+        *BIASES,
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=[
+        *ATTENTION,
+        *QK_NORMS,
+        *MLP,
+        Row("model.layers.{i}.mlp.act_fn.alpha_p", "layers.{i}.mlp.activation.alpha_p"),
+        Row("model.layers.{i}.mlp.act_fn.alpha_n", "layers.{i}.mlp.activation.alpha_n"),
+        *linear("model.layers.{i}.attention_layernorm", "layers.{i}.attention_norms.before"),
+        *linear("model.layers.{i}.feedforward_layernorm", "layers.{i}.mlp_norms.before"),
+        *AROUND,
+    ],
+    buffers=("rotary_emb.inv_freq",),
+    constants=(
+        Constant("model.layers.{i}.mlp.act_fn.beta", 0.5, _has_xielu),
+        Constant("model.layers.{i}.mlp.act_fn.eps", -1e-6, _has_xielu),
+    ),
+    prefix="model.",
+    no_effect=frozenset({"mlp_bias", "post_norm", "qk_norm"}),
+)

@@ -1,0 +1,25 @@
+"""Arcee's AFM. (transformers: ArceeForCausalLM)"""
+
+from archlab.families.family import Family
+from archlab.families.fields import ActivationKey, Always, Key
+from archlab.families.llama import SIZES, WEIGHTS, rms_norm
+from archlab.families.olmo import BIASES
+from archlab.families.rope import RopeKeys
+
+FAMILY = Family(
+    model_type="arcee",
+    architecture="ArceeForCausalLM",
+    fields=[
+        *SIZES,
+        *rms_norm(1e-5),
+        Always("mlp.kind", "plain"),
+        ActivationKey("hidden_act", "relu2"),
+        RopeKeys(),
+        *BIASES,
+        Key("mlp_bias", "mlp.bias", False),
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=WEIGHTS,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+)

@@ -1,0 +1,57 @@
+"""CodeGen. (transformers: CodeGenForCausalLM)"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from archlab.config.layers import LayerConfig
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.families.family import Family
+from archlab.families.fields import Source
+from archlab.families.gpt2 import ALIASES, LAYER
+from archlab.families.gptj import AROUND_ATTENTION, FIELDS
+from archlab.families.weights import QKV, Step, linear
+
+SHARDS = 4
+"""TPU cores over which its heads were spread in training."""
+
+
+def _split(theirs: Tensor, _: LayerConfig | None) -> Sequence[Tensor]:
+    q, v, k = theirs.unflatten(0, (SHARDS, 3, -1)).unbind(1)
+    return [part.flatten(0, 1) for part in (q, k, v)]
+
+
+def _join(ours: Sequence[Tensor], _: LayerConfig | None) -> Tensor:
+    q, k, v = (part.unflatten(0, (SHARDS, -1)) for part in ours)
+    return torch.stack((q, v, k), 1).flatten(0, 2)
+
+
+@dataclass(frozen=True)
+class WholeHeadsPerShard:
+    """No head is cut by the shards."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """UserError where one would be."""
+        if ours["attention.n_heads"] % SHARDS:
+            raise hf.refuse("n_head", ours["attention.n_heads"], f"multiples of {SHARDS}")
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Nothing; reading back finds it."""
+
+
+FAMILY = Family(
+    model_type="codegen",
+    architecture="CodeGenForCausalLM",
+    fields=[*FIELDS, WholeHeadsPerShard()],
+    weights=[
+        *linear(f"{LAYER}.attn.qkv_proj", QKV, Step(_split, _join), bias=False),
+        *AROUND_ATTENTION,
+    ],
+    buffers=(".attn.causal_mask",),
+    prefix="transformer.",
+    no_effect=frozenset({"n_ctx"}),
+    aliases=ALIASES,
+)

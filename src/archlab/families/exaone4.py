@@ -1,0 +1,58 @@
+"""EXAONE 4. (transformers: Exaone4ForCausalLM)"""
+
+from archlab.config.layers import layer_configs
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig, Rope
+from archlab.families.family import Family
+from archlab.families.fields import Always, Key, Source
+from archlab.families.layer_types import FULL, SLIDING, LayerTypes
+from archlab.families.llama import GATED, SIZES, rms_norm
+from archlab.families.olmo2 import WEIGHTS
+from archlab.families.qwen3 import qk_rms_norm
+from archlab.families.rope import RopeKeys
+
+
+def by_pattern(hf: Source, n_layers: int) -> list[str]:
+    """Every n-th layer is full; all are if there is no window."""
+    pattern = hf.get("sliding_window_pattern", 4)
+    if hf.or_null("sliding_window", 4096) is None or hf.get("layer_types"):
+        return [FULL] * n_layers
+    if not isinstance(pattern, int):
+        raise hf.refuse("sliding_window_pattern", pattern, "a number, or layer_types beside it")
+    return [SLIDING if (i + 1) % pattern else FULL for i in range(n_layers)]
+
+
+class Layers(LayerTypes):
+    """Full layers do not turn, unless the model has no window at all."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """Its two kinds of layers."""
+        hybrid = hf.or_null("sliding_window", self.window) is not None
+        full = {"position": {"kind": "none"}} if hybrid else {}
+        LayerTypes(self.implied, self.window, full=full).read(hf, ours)
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Where nothing slides, a window says that nothing turns."""
+        super().write(model, hf)
+        turns = any(isinstance(layer.position, Rope) for layer in layer_configs(model))
+        if hf["sliding_window"] is None and not turns:
+            hf["sliding_window"] = self.window
+
+
+FAMILY = Family(
+    model_type="exaone4",
+    architecture="Exaone4ForCausalLM",
+    fields=[
+        *SIZES,
+        *rms_norm(1e-5),
+        Always("norm.placement", "output"),
+        *qk_rms_norm(1e-5),
+        *GATED,
+        RopeKeys(),
+        Layers(by_pattern),
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=WEIGHTS,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+)

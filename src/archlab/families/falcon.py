@@ -1,0 +1,107 @@
+"""Falcon: 7B, 40B, 11B and RW. (transformers: FalconForCausalLM)"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from archlab.config.layers import LayerConfig
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.families.family import Family
+from archlab.families.fields import ActivationKey, Always, Key, Only, Source
+from archlab.families.gpt2 import LAYER, LAYER_NORM, PlainMLP
+from archlab.families.rope import RopeKeys
+from archlab.families.weights import QKV, QKV_PER_HEAD, Row, linear
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The older layout has one norm if parallel, and one key/value head or all; the newer one is free in both."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """Parallel branches and their norms, key/value heads."""
+        newer, parallel = hf.get("new_decoder_architecture", False), hf.get("parallel_attn", True)
+        norms, single = hf.get("num_ln_in_parallel_attn"), hf.get("multi_query", True)
+        heads = ours["attention.n_heads"]
+        kv_heads = hf.get("num_kv_heads", heads)
+        if newer and not parallel:
+            raise hf.refuse("parallel_attn", parallel, "true with new_decoder_architecture")
+        if parallel and norms not in ((None, 1, 2) if newer else (None, 1)):
+            raise hf.refuse("num_ln_in_parallel_attn", norms, "1, and 2 with new_decoder_architecture")
+        if not newer and not single and kv_heads != heads:
+            raise hf.refuse("num_kv_heads", kv_heads, f"{heads} without new_decoder_architecture and multi_query")
+        together = "separate" if newer and norms != 1 else "shared"
+        ours["block.parallel"] = together if parallel else "none"
+        ours["attention.n_kv_heads"] = 1 if single and not newer else kv_heads
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """The older layout where it suffices."""
+        parallel, kv_heads = model.block.parallel, model.attention.n_kv_heads
+        newer = parallel == "separate" or kv_heads not in (1, model.attention.n_heads)
+        hf |= {
+            "new_decoder_architecture": newer, "parallel_attn": parallel != "none", "multi_query": kv_heads == 1,
+            "num_ln_in_parallel_attn": 2 if parallel == "separate" else 1, "num_kv_heads": kv_heads,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AlibiOrRope:
+    """RoPE's keys mean nothing beside `alibi`."""
+
+    rope = RopeKeys()
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """Either position."""
+        self.rope.read(hf, ours)
+        if hf.get("alibi", False):
+            ours["position"] = {"kind": "alibi", "form": "falcon"}
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Either position."""
+        hf["alibi"] = model.position.kind == "alibi"
+        self.rope.write(model, hf)
+
+
+def branches(*parallel: str) -> Callable[[LayerConfig], bool]:
+    """Layers whose branches stand in one of these ways to each other."""
+    return lambda layer: layer.block.parallel in parallel
+
+
+FAMILY = Family(
+    model_type="falcon",
+    architecture="FalconForCausalLM",
+    fields=[
+        Key("vocab_size", "vocab_size"),
+        Key("hidden_size", "d_model"),
+        Key("num_hidden_layers", "n_layers"),
+        Key("max_position_embeddings", "max_seq_len", 2048),
+        Key("num_attention_heads", "attention.n_heads"),
+        Generation(),
+        AlibiOrRope(),
+        PlainMLP("ffn_hidden_size"),
+        ActivationKey("activation", "gelu"),
+        Key("bias", "attention.qkv_bias", False),
+        Key("bias", "attention.out_bias", False),
+        Key("bias", "mlp.bias", False),
+        *LAYER_NORM,
+        Always("norm.placement", "pre"),
+        Key("tie_word_embeddings", "head.tied", True),
+        Only("apply_residual_connection_post_layernorm", False, written=False),
+        Only("ff_factor", 4, written=False),
+    ],
+    weights=[
+        Row("transformer.word_embeddings.weight", "embedding.weight"),
+        *linear(f"{LAYER}.self_attention.query_key_value", QKV, QKV_PER_HEAD),
+        *linear(f"{LAYER}.self_attention.dense", "layers.{i}.attention.out"),
+        *linear(f"{LAYER}.mlp.dense_h_to_4h", "layers.{i}.mlp.up"),
+        *linear(f"{LAYER}.mlp.dense_4h_to_h", "layers.{i}.mlp.down"),
+        *linear(f"{LAYER}.ln_attn", "layers.{i}.attention_norms.before", when=branches("separate")),
+        *linear(f"{LAYER}.ln_mlp", "layers.{i}.mlp_norms.before", when=branches("separate")),
+        *linear(f"{LAYER}.input_layernorm", "layers.{i}.attention_norms.before", when=branches("none", "shared")),
+        *linear(f"{LAYER}.post_attention_layernorm", "layers.{i}.mlp_norms.before", when=branches("none")),
+        *linear("transformer.ln_f", "norm"),
+        Row("lm_head.weight", "head.weight"),
+    ],
+    buffers=("rotary_emb.inv_freq",),
+    prefix="transformer.",
+    aliases={"n_embed": "hidden_size"},
+)

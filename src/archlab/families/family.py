@@ -1,0 +1,115 @@
+"""A family of published models, and the translation of its configs in both directions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from archlab.config.identity import flatten
+from archlab.config.io import build_config, overlay
+from archlab.config.layers import layer_configs, resolve
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.config.schema import Config
+from archlab.errors import UserError
+from archlab.families.fields import Field, Source
+from archlab.families.weights import Constant, Row
+
+NO_EFFECT = {
+    "model_type", "architectures", "transformers_version", "dtype", "torch_dtype", "use_cache",
+    "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id",
+    "decoder_start_token_id", "_name_or_path", "name_or_path", "return_dict", "output_attentions",
+    "output_hidden_states", "chunk_size_feed_forward", "is_encoder_decoder", "id2label", "label2id",
+    "problem_type", "pretraining_tp", "attention_dropout", "hidden_dropout", "attn_pdrop", "resid_pdrop",
+    "embd_pdrop", "dropout", "activation_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob",
+    "residual_dropout", "embedding_dropout", "layerdrop", "gradient_checkpointing", "auto_map",
+    "_attn_implementation", "attn_implementation", "task_specific_params", "summary_type", "summary_use_proj",
+    "summary_activation", "summary_proj_to_labels", "summary_first_dropout", "is_decoder", "finetuning_task",
+    "tokenizer_class", "unsloth_version", "torchscript", "init_std", "layer_norm_eps_init",
+    "cache_implementation", "_sliding_window_pattern", "prefix",
+}  # fmt: skip
+"""Keys that do not change the forward pass of a loaded model."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """What distinguishes one family: how its config reads, and where its weights are."""
+
+    model_type: str
+    architecture: str
+    """The transformers class that its files name."""
+    fields: Sequence[Field]
+    weights: Sequence[Row]
+    buffers: Sequence[str] = ()
+    """Suffixes of tensors in its files that are no weights."""
+    constants: Sequence[Constant] = ()
+    """Tensors in its files that must hold the number which our model has there."""
+    prefix: str = ""
+    """Of every tensor but the head; files without it are understood, too."""
+    no_effect: frozenset[str] = field(default_factory=frozenset)
+    """Keys of this family that do not change the forward pass."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Other names of its keys, found in some files."""
+
+    def model_config(self, values: Mapping[str, Any], where: str) -> ModelConfig:
+        """Our config of theirs; UserError for a key that archlab does not understand or cannot express."""
+        hf, ours = Source(_canonical(values, self.aliases, where), where), dict[str, Any]()
+        for part in self.fields:
+            part.read(hf, ours)
+        unknown = {k: v for k, v in hf.unread().items() if k not in NO_EFFECT | self.no_effect and v is not None}
+        if unknown:
+            listed = ", ".join(f"{key} = {value!r}" for key, value in unknown.items())
+            raise UserError(f"{where}: {listed}: not understood for family {self.model_type}")
+        return _built(ours, where)
+
+    def hf_config(self, model: ModelConfig) -> Raw:
+        """Their config of ours; UserError that names the fields which this family cannot express."""
+        # A class's own padding token may lie beyond a small vocabulary, which it then refuses.
+        out: Raw = {"model_type": self.model_type, "architectures": [self.architecture], "pad_token_id": None}
+        full = resolve(model)
+        for part in self.fields:
+            part.write(full, out)
+        again = self.model_config(out, f"{self.model_type} export")
+        lost = differing(model, again)
+        if lost:
+            lines = [f"  model.{name}: {here} here, {there} there" for name, (here, there) in lost.items()]
+            raise UserError("\n".join([f"{self.architecture} cannot express this model", *lines]))
+        return out
+
+
+def _canonical(values: Mapping[str, Any], aliases: Mapping[str, str], where: str) -> Raw:
+    """The values with one name per key; UserError where two names of a key disagree."""
+    out = dict(values)
+    for other, name in aliases.items():
+        value = out.pop(other, None)
+        if out.get(name) is None:
+            out[name] = value
+        elif value not in (None, out[name]):
+            raise UserError(f"{where}: {other} is {value!r}, but {name}, the same thing, is {out[name]!r}")
+    return out
+
+
+def _built(ours: Raw, where: str) -> ModelConfig:
+    """The validated model of dotted fields; how it would be trained plays no part."""
+    fields = {f"model.{key}": value for key, value in ours.items() if value is not None}
+    return build_config(
+        overlay({}, {**fields, "train.seq_len": 1, "train.batch_tokens": 1}, Config), source=where
+    ).model
+
+
+def differing(a: ModelConfig, b: ModelConfig) -> dict[str, tuple[Any, Any]]:
+    """Field -> two values, for all that changes the forward pass: the layers as resolved, and what is around them."""
+    left, right = _meaning(a), _meaning(b)
+    return {key: (left.get(key), right.get(key)) for key in {**left, **right} if left.get(key) != right.get(key)}
+
+
+def _meaning(model: ModelConfig) -> Raw:
+    around = resolve(model).model_dump(
+        mode="json", include={"vocab_size", "d_model", "n_layers", "max_seq_len", "embedding", "head"}
+    )
+    around["norm"] = model.norm.model_dump(mode="json")
+    around["positions"] = model.position.kind
+    layers = {
+        str(i): layer.model_dump(mode="json", exclude={"kind", "dropout"})
+        for i, layer in enumerate(layer_configs(model))
+    }
+    return flatten({**around, "layers": layers})

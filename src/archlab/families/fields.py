@@ -1,0 +1,195 @@
+"""How one key of a Hugging Face config.json and one field of ours translate into each other.
+
+A family's translation is a list of these, read in both directions: a value that is read can be written again, and what
+cannot be written is found by reading it back (see translate.py).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.errors import UserError
+
+
+class Source:
+    """A config.json while it is read: remembers which keys were understood."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self._values, self.where = values, where
+        self.read: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key that this family understands; absent and null are the default."""
+        self.read.add(key)
+        value = self._values.get(key)
+        return default if value is None else value
+
+    def or_null(self, key: str, default: Any = None) -> Any:
+        """As `get`, for a key whose null says something: absent is the default, null is None."""
+        self.read.add(key)
+        return self._values.get(key, default)
+
+    def need(self, key: str) -> Any:
+        """The value of a key that must be there."""
+        value = self.get(key)
+        if value is None:
+            raise UserError(f"{self.where}: {key} is missing")
+        return value
+
+    def refuse(self, key: str, found: Any, allowed: str) -> UserError:
+        """The error for a value that this family cannot express."""
+        return UserError(f"{self.where}: {key} is {found!r}, which archlab cannot build; allowed: {allowed}")
+
+    def unread(self) -> dict[str, Any]:
+        """Keys that nothing has understood, with their values."""
+        return {key: value for key, value in self._values.items() if key not in self.read}
+
+
+class Field(Protocol):
+    """One part of a translation."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """Set dotted fields of `ours` from keys of the config.json."""
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Set keys of the config.json from a resolved model config."""
+
+
+REQUIRED = object()
+"""As a default: the key must be there."""
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True)
+class Key:
+    """`hf_key` <-> dotted `field`, through a pair of functions."""
+
+    hf_key: str
+    field: str
+    default: Any = REQUIRED
+    there: Callable[[Any], Any] = _same
+    """config.json -> ours."""
+    back: Callable[[Any], Any] = _same
+    """ours -> config.json."""
+    nullable: bool = False
+    """null in the file is not the default, but "none" (a soft cap, say)."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """The key's value, or its default in the published code."""
+        get = hf.or_null if self.nullable else hf.get
+        value = hf.need(self.hf_key) if self.default is REQUIRED else get(self.hf_key, self.default)
+        ours[self.field] = None if value is None else self.there(value)
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """The field's value; a field that this variant does not have leaves the key out."""
+        value = lookup(model, self.field)
+        if value is not ABSENT:
+            hf[self.hf_key] = None if value is None else self.back(value)
+
+
+@dataclass(frozen=True)
+class Always:
+    """A field that this family fixes; there is no key for it."""
+
+    field: str
+    value: Any
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """Set it."""
+        ours[self.field] = self.value
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Nothing to write; reading back shows whether the model has this value."""
+
+
+@dataclass(frozen=True)
+class Only:
+    """A key of which archlab can build one value."""
+
+    hf_key: str
+    value: Any
+    allowed: str = ""
+    written: bool = True
+    """Whether the published code knows the key; some only stand in files."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """UserError that names the key when it holds another value."""
+        found = hf.get(self.hf_key, self.value)
+        if found != self.value:
+            raise hf.refuse(self.hf_key, found, self.allowed or repr(self.value))
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """The one value."""
+        if self.written:
+            hf[self.hf_key] = self.value
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A key that is true or false <-> a field that is `on` or "none"; `more` counts only where it is on."""
+
+    hf_key: str
+    field: str
+    default: bool
+    on: str
+    more: Sequence[Field] = ()
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """The field, and what comes with it."""
+        given = hf.get(self.hf_key, self.default)
+        ours[self.field] = self.on if given else "none"
+        for part in self.more if given else ():
+            part.read(hf, ours)
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Whether it is on, and what comes with it."""
+        hf[self.hf_key] = lookup(model, self.field) == self.on
+        for part in self.more if hf[self.hf_key] else ():
+            part.write(model, hf)
+
+
+ABSENT = object()
+
+
+def lookup(model: ModelConfig, field: str) -> Any:
+    """The value of a dotted field, or ABSENT where the variant in use has no such field."""
+    value: Any = model
+    for part in field.split("."):
+        value = getattr(value, part, ABSENT)
+    return value
+
+
+_ACTIVATIONS = {
+    "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
+    "silu": "silu", "swish": "silu", "quick_gelu": "quick_gelu", "relu2": "relu_squared", "xielu": "xielu",
+    "sigmoid": "sigmoid", "linear": "identity",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ActivationKey:
+    """The activation's name; `meaning` overrides the usual reading of a name in this family."""
+
+    hf_key: str
+    default: str
+    meaning: Mapping[str, str] | None = None
+    names: Mapping[str, str] = field(default_factory=lambda: _ACTIVATIONS)
+    """All that this family's code knows."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """Ours for theirs."""
+        name = hf.get(self.hf_key, self.default)
+        known = {**self.names, **(self.meaning or {})}
+        if name not in known:
+            raise hf.refuse(self.hf_key, name, ", ".join(known))
+        ours["mlp.activation"] = known[name]
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """The first of their names that means ours, the family's default before others."""
+        known = {self.default: self.names.get(self.default), **self.names, **(self.meaning or {})}
+        hf[self.hf_key] = next((name for name, ours in known.items() if ours == model.mlp.activation), None)

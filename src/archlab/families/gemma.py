@@ -1,0 +1,42 @@
+"""Gemma 1. (transformers: GemmaForCausalLM)"""
+
+from archlab.families.family import Family
+from archlab.families.fields import ActivationKey, Always, Field, Key, Only
+from archlab.families.llama import AROUND, ATTENTION, MLP, PRE_NORMS, SIZES
+from archlab.families.rope import RopeKeys
+
+
+def gemma_fields(kv_heads: int, activation_key: str) -> list[Field]:
+    """What all Gemmas share: heads of free width, norms with 1 + weight, a scaled embedding, a gated MLP."""
+    return [
+        *SIZES,
+        # A later field wins over an earlier one: these have other defaults than Llama's.
+        Key("num_key_value_heads", "attention.n_kv_heads", kv_heads),
+        Key("head_dim", "attention.head_dim", 256),
+        Always("norm.kind", "rmsnorm"),
+        Always("norm.unit_offset", True),
+        Key("rms_norm_eps", "norm.eps", 1e-6),
+        Always("mlp.kind", "gated"),
+        ActivationKey(activation_key, "gelu_pytorch_tanh"),
+        Always("embedding.scale", "sqrt_d_model"),
+        Key("attention_bias", "attention.qkv_bias", False),
+        Key("attention_bias", "attention.out_bias", False),
+        Key("tie_word_embeddings", "head.tied", True),
+        Only("use_bidirectional_attention", False),
+    ]
+
+
+FAMILY = Family(
+    model_type="gemma",
+    architecture="GemmaForCausalLM",
+    fields=[
+        *gemma_fields(kv_heads=16, activation_key="hidden_act"),
+        # The first files say gelu and mean the tanh form; transformers corrects them.
+        ActivationKey("hidden_act", "gelu_pytorch_tanh", {"gelu": "gelu_tanh"}),
+        RopeKeys(),
+    ],
+    weights=[*ATTENTION, *MLP, *PRE_NORMS, *AROUND],
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    no_effect=frozenset({"hidden_activation"}),
+)

@@ -1,0 +1,44 @@
+"""Gemma 2. (transformers: Gemma2ForCausalLM)"""
+
+import math
+
+from archlab.families.family import Family
+from archlab.families.fields import Always, Key
+from archlab.families.gemma import gemma_fields
+from archlab.families.layer_types import LayerTypes, every
+from archlab.families.llama import AROUND, ATTENTION, MLP
+from archlab.families.rope import RopeKeys
+from archlab.families.weights import linear
+
+SCALE = Key(
+    "query_pre_attn_scalar",
+    "attention.scale",
+    256,
+    there=lambda n: 1 / math.sqrt(n),
+    back=lambda scale: max(1, round(scale**-2)),
+)
+
+DOUBLE_NORMS = [
+    *linear("model.layers.{i}.input_layernorm", "layers.{i}.attention_norms.before"),
+    *linear("model.layers.{i}.post_attention_layernorm", "layers.{i}.attention_norms.after"),
+    *linear("model.layers.{i}.pre_feedforward_layernorm", "layers.{i}.mlp_norms.before"),
+    *linear("model.layers.{i}.post_feedforward_layernorm", "layers.{i}.mlp_norms.after"),
+]
+
+FAMILY = Family(
+    model_type="gemma2",
+    architecture="Gemma2ForCausalLM",
+    fields=[
+        *gemma_fields(kv_heads=4, activation_key="hidden_activation"),
+        Always("norm.placement", "double"),
+        SCALE,
+        Key("attn_logit_softcapping", "attention.softcap", 50.0, nullable=True),
+        Key("final_logit_softcapping", "head.softcap", 30.0, nullable=True),
+        RopeKeys(),
+        LayerTypes(every(2), unused=4096),
+    ],
+    weights=[*ATTENTION, *MLP, *DOUBLE_NORMS, *AROUND],
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    no_effect=frozenset({"hidden_act"}),
+)

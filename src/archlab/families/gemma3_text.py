@@ -1,0 +1,85 @@
+"""Gemma 3, the language model. (transformers: Gemma3ForCausalLM)"""
+
+from dataclasses import dataclass
+
+from archlab.config.layers import layer_configs
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig, Rope
+from archlab.families.family import Family
+from archlab.families.fields import Always, Key, Source
+from archlab.families.gemma import gemma_fields
+from archlab.families.gemma2 import DOUBLE_NORMS, SCALE
+from archlab.families.layer_types import FULL, SLIDING, LayerTypes, every
+from archlab.families.llama import AROUND, ATTENTION, MLP
+from archlab.families.rope import parameters, position
+from archlab.families.weights import Row
+
+
+@dataclass(frozen=True)
+class RopePerType:
+    """A RoPE for sliding layers and one for full: nested in `rope_parameters`; in older files `rope_local_base_freq`
+    for the sliding ones, `rope_theta` and `rope_scaling` for the full. Comes after LayerTypes."""
+
+    local: float = 1e4
+    """Theta of sliding layers where the file does not say."""
+    theta: float = 1e6
+    """Theta of full layers where the file does not say."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """One position for the model, or one for each kind of layer."""
+        nested = hf.get("rope_parameters", {})
+        if flat := set(nested) - {SLIDING, FULL}:
+            raise hf.refuse("rope_parameters", sorted(flat), f"one set of numbers each for {SLIDING} and {FULL}")
+        scaling = (nested.get(FULL) or {}) | hf.get("rope_scaling", {})
+        full = self._position(hf, scaling, hf.get("rope_theta", self.theta))
+        sliding = self._position(hf, nested.get(SLIDING) or {}, hf.get("rope_local_base_freq", self.local))
+        if layers := ours.get("layers"):
+            # Beside a plain base, for a kind of layers inherits what it leaves out.
+            ours["position"] = {"kind": "rope"}
+            layers["sliding"]["position"], layers["full"]["position"] = sliding, full
+        else:
+            ours["position"] = full if ours.get("attention.window") is None else sliding
+
+    def _position(self, hf: Source, given: Raw, theta: float) -> Raw:
+        fraction = given.get("partial_rotary_factor", hf.get("partial_rotary_factor", 1.0))
+        if fraction != 1.0:
+            raise hf.refuse("partial_rotary_factor", fraction, "1.0, for the published code ignores the key")
+        if not given.get("truncate", True):
+            raise hf.refuse("rope_parameters.truncate", False, "true, for the published code ignores it here")
+        return position(hf, given.get("rope_theta", theta), 1.0, "half", given, hf.get("max_position_embeddings"))
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Nested, for the kinds of layers that there are."""
+        layers = {FULL if layer.attention.window is None else SLIDING: layer.position for layer in layer_configs(model)}
+        hf["rope_parameters"] = {
+            kind: parameters(rope, model.max_seq_len) for kind, rope in layers.items() if isinstance(rope, Rope)
+        }
+
+
+FAMILY = Family(
+    model_type="gemma3_text",
+    architecture="Gemma3ForCausalLM",
+    fields=[
+        *gemma_fields(kv_heads=4, activation_key="hidden_activation"),
+        Always("norm.placement", "double"),
+        Always("attention.qk_norm.kind", "rmsnorm"),
+        Always("attention.qk_norm.unit_offset", True),
+        Key("rms_norm_eps", "attention.qk_norm.eps", 1e-6),
+        SCALE,
+        Key("final_logit_softcapping", "head.softcap", None),
+        LayerTypes(every(6), unused=4096),
+        RopePerType(),
+    ],
+    weights=[
+        *ATTENTION,
+        Row("model.layers.{i}.self_attn.q_norm.weight", "layers.{i}.attention.q_norm.norm.weight"),
+        Row("model.layers.{i}.self_attn.k_norm.weight", "layers.{i}.attention.k_norm.norm.weight"),
+        *MLP,
+        *DOUBLE_NORMS,
+        *AROUND,
+    ],
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    # The published code does not cap the scores.
+    no_effect=frozenset({"hidden_act", "attn_logit_softcapping"}),
+)

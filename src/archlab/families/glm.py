@@ -1,0 +1,34 @@
+"""GLM-4-9B as of 2024. (transformers: GlmForCausalLM)"""
+
+from archlab.families.family import Family
+from archlab.families.fields import Always, Key
+from archlab.families.llama import AROUND, ATTENTION, GATED, PRE_NORMS, SIZES, rms_norm
+from archlab.families.rope import RopeKeys
+from archlab.families.weights import HALVES, Row
+
+FIELDS = (
+    *SIZES,
+    # A later field wins over an earlier one: these have other defaults than Llama's.
+    Key("num_key_value_heads", "attention.n_kv_heads", 2),
+    Key("head_dim", "attention.head_dim", 128),
+    *rms_norm(1.5625e-7),
+    *GATED,
+    RopeKeys(fraction=0.5, pairing="interleaved"),
+    Key("attention_bias", "attention.qkv_bias", True),
+    Always("attention.out_bias", False),
+    Key("tie_word_embeddings", "head.tied", False),
+)
+
+MLP = [
+    Row("model.layers.{i}.mlp.gate_up_proj.weight", ("layers.{i}.mlp.gate.weight", "layers.{i}.mlp.up.weight"), HALVES),
+    Row("model.layers.{i}.mlp.down_proj.weight", "layers.{i}.mlp.down.weight"),
+]
+
+FAMILY = Family(
+    model_type="glm",
+    architecture="GlmForCausalLM",
+    fields=FIELDS,
+    weights=[*ATTENTION, *MLP, *PRE_NORMS, *AROUND],
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+)

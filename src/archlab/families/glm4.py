@@ -1,0 +1,25 @@
+"""GLM-4-0414: norms before and after each branch. (transformers: Glm4ForCausalLM)"""
+
+from archlab.families.family import Family
+from archlab.families.fields import Always
+from archlab.families.glm import FIELDS, MLP
+from archlab.families.llama import AROUND, ATTENTION
+from archlab.families.weights import linear
+
+FAMILY = Family(
+    model_type="glm4",
+    architecture="Glm4ForCausalLM",
+    fields=[*FIELDS, Always("norm.placement", "double")],
+    weights=[
+        *ATTENTION,
+        *MLP,
+        *linear("model.layers.{i}.input_layernorm", "layers.{i}.attention_norms.before"),
+        *linear("model.layers.{i}.post_self_attn_layernorm", "layers.{i}.attention_norms.after"),
+        # Named as if it came after attention; it stands before the MLP.
+        *linear("model.layers.{i}.post_attention_layernorm", "layers.{i}.mlp_norms.before"),
+        *linear("model.layers.{i}.post_mlp_layernorm", "layers.{i}.mlp_norms.after"),
+        *AROUND,
+    ],
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+)

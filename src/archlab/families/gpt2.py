@@ -1,0 +1,116 @@
+"""GPT-2. (transformers: GPT2LMHeadModel)"""
+
+import math
+from dataclasses import dataclass
+
+from archlab.config.layers import layer_configs
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.families.family import Family
+from archlab.families.fields import ActivationKey, Always, Key, Only, Source
+from archlab.families.weights import QKV, QKV_BLOCKS, TRANSPOSE, Row, linear, then
+
+LAYER = "transformer.h.{i}"
+
+ALIASES = {
+    "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions",
+}  # fmt: skip
+
+SIZES = (
+    Key("vocab_size", "vocab_size"),
+    Key("n_embd", "d_model"),
+    Key("n_layer", "n_layers"),
+    Key("n_positions", "max_seq_len"),
+    Key("n_head", "attention.n_heads"),
+)
+
+LAYER_NORM = (Always("norm.kind", "layernorm"), Key("layer_norm_epsilon", "norm.eps", 1e-5))
+
+BIASES = (Always("attention.qkv_bias", True), Always("attention.out_bias", True), Always("mlp.bias", True))
+
+
+@dataclass(frozen=True)
+class PlainMLP:
+    """A plain MLP, 4 d_model wide where the file does not say, or where there is no key to say it."""
+
+    hf_key: str | None = None
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """Kind and width."""
+        given = hf.get(self.hf_key) if self.hf_key else None
+        ours |= {"mlp.kind": "plain", "mlp.d_ff": given or 4 * ours["d_model"]}
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """The width, where there is a key."""
+        if self.hf_key:
+            hf[self.hf_key] = model.mlp.d_ff
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Scores divided by sqrt(head_dim) or not, and by the layer's number, counted from 1, or not."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """A layer kind per layer where each has a scale of its own."""
+        head_dim = ours["d_model"] / ours["attention.n_heads"]
+        scale = 1 / math.sqrt(head_dim) if hf.get("scale_attn_weights", True) else 1.0
+        if not hf.get("scale_attn_by_inverse_layer_idx", False):
+            ours["attention.scale"] = scale
+            return
+        kinds = {f"layer_{i}": {"attention.scale": scale / i} for i in range(1, ours["n_layers"] + 1)}
+        ours["layers"] = {**kinds, "pattern": list(kinds)}
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Both told from the scales; reading them back shows whether they say it all."""
+        scales = [layer.attention.scale for layer in layer_configs(model)]
+        hf["scale_attn_weights"] = scales[0] != 1.0
+        hf["scale_attn_by_inverse_layer_idx"] = len(set(scales)) > 1
+
+
+BRANCHES = [
+    Row(f"{LAYER}.attn.c_attn.weight", tuple(f"{name}.weight" for name in QKV), then(TRANSPOSE, QKV_BLOCKS)),
+    Row(f"{LAYER}.attn.c_attn.bias", tuple(f"{name}.bias" for name in QKV), QKV_BLOCKS),
+    Row(f"{LAYER}.attn.c_proj.weight", "layers.{i}.attention.out.weight", TRANSPOSE),
+    Row(f"{LAYER}.attn.c_proj.bias", "layers.{i}.attention.out.bias"),
+    Row(f"{LAYER}.mlp.c_fc.weight", "layers.{i}.mlp.up.weight", TRANSPOSE),
+    Row(f"{LAYER}.mlp.c_fc.bias", "layers.{i}.mlp.up.bias"),
+    Row(f"{LAYER}.mlp.c_proj.weight", "layers.{i}.mlp.down.weight", TRANSPOSE),
+    Row(f"{LAYER}.mlp.c_proj.bias", "layers.{i}.mlp.down.bias"),
+]
+
+PRE_NORMS = [
+    *linear(f"{LAYER}.ln_1", "layers.{i}.attention_norms.before"),
+    *linear(f"{LAYER}.ln_2", "layers.{i}.mlp_norms.before"),
+    *linear("transformer.ln_f", "norm"),
+]
+
+BUFFERS = (".attn.bias", ".attn.masked_bias")
+"""The causal mask, which old files carry along."""
+
+FAMILY = Family(
+    model_type="gpt2",
+    architecture="GPT2LMHeadModel",
+    fields=[
+        *SIZES,
+        PlainMLP("n_inner"),
+        ActivationKey("activation_function", "gelu_new"),
+        *LAYER_NORM,
+        Always("position.kind", "learned"),
+        *BIASES,
+        Scales(),
+        Key("tie_word_embeddings", "head.tied", True),
+        Only("add_cross_attention", False),
+    ],
+    weights=[
+        Row("transformer.wte.weight", "embedding.weight"),
+        Row("transformer.wpe.weight", "positions.weight"),
+        *BRANCHES,
+        *PRE_NORMS,
+        Row("lm_head.weight", "head.weight"),
+    ],
+    buffers=BUFFERS,
+    prefix="transformer.",
+    no_effect=frozenset({"n_ctx", "reorder_and_upcast_attn"}),  # the scores are always in float32 here
+    aliases=ALIASES,
+)

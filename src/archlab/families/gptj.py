@@ -1,0 +1,72 @@
+"""GPT-J. (transformers: GPTJForCausalLM)"""
+
+import math
+from dataclasses import dataclass
+
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig, Rope
+from archlab.families.family import Family
+from archlab.families.fields import ActivationKey, Always, Key, Only, Source
+from archlab.families.gpt2 import ALIASES, BUFFERS, LAYER, LAYER_NORM, SIZES, PlainMLP
+from archlab.families.weights import Row, linear
+
+
+@dataclass(frozen=True)
+class RotaryDim:
+    """RoPE on the first `rotary_dim` dimensions of each head, pairs side by side."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """As a fraction of the head, never a hair too small for int() to give the dimensions back."""
+        head_dim = ours["d_model"] // ours["attention.n_heads"]
+        turning = hf.get("rotary_dim", 64)
+        if turning > head_dim:
+            raise hf.refuse("rotary_dim", turning, f"up to the width of a head, {head_dim}")
+        fraction = turning / head_dim
+        if int(head_dim * fraction) < turning:
+            fraction = math.nextafter(fraction, 1.0)
+        ours["position"] = {"kind": "rope", "theta": 10000.0, "pairing": "interleaved", "fraction": fraction}
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Dimensions."""
+        if isinstance(model.position, Rope):
+            hf["rotary_dim"] = int((model.attention.head_dim or 0) * model.position.fraction)
+
+
+FIELDS = [
+    *SIZES,
+    RotaryDim(),
+    PlainMLP("n_inner"),
+    Always("mlp.bias", True),
+    ActivationKey("activation_function", "gelu_new"),
+    *LAYER_NORM,
+    Always("block.parallel", "shared"),
+    Always("head.bias", True),
+    Key("tie_word_embeddings", "head.tied", False),
+    Only("scale_attn_weights", True, written=False),
+]
+
+AROUND_ATTENTION = [
+    Row("transformer.wte.weight", "embedding.weight"),
+    *linear(f"{LAYER}.attn.out_proj", "layers.{i}.attention.out", bias=False),
+    *linear(f"{LAYER}.mlp.fc_in", "layers.{i}.mlp.up"),
+    *linear(f"{LAYER}.mlp.fc_out", "layers.{i}.mlp.down"),
+    *linear(f"{LAYER}.ln_1", "layers.{i}.attention_norms.before"),
+    *linear("transformer.ln_f", "norm"),
+    *linear("lm_head", "head"),
+]
+
+FAMILY = Family(
+    model_type="gptj",
+    architecture="GPTJForCausalLM",
+    fields=[*FIELDS, Only("rotary", True, written=False)],
+    weights=[
+        *linear(f"{LAYER}.attn.q_proj", "layers.{i}.attention.q", bias=False),
+        *linear(f"{LAYER}.attn.k_proj", "layers.{i}.attention.k", bias=False),
+        *linear(f"{LAYER}.attn.v_proj", "layers.{i}.attention.v", bias=False),
+        *AROUND_ATTENTION,
+    ],
+    buffers=BUFFERS,
+    prefix="transformer.",
+    no_effect=frozenset({"n_ctx"}),
+    aliases=ALIASES,
+)

@@ -1,0 +1,39 @@
+"""Granite 3 and 4, dense. (transformers: GraniteForCausalLM)"""
+
+import math
+
+from archlab.families.family import Family
+from archlab.families.fields import Key
+from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS
+from archlab.families.olmo import BIASES
+from archlab.families.rope import RopeKeys
+
+
+def divisor(scale: float) -> float:
+    """The number whose reciprocal this is, the shortest if there are several."""
+    near = 1 / scale
+    found = (float(f"{near:.15g}"), near, math.nextafter(near, 0), math.nextafter(near, math.inf))
+    return next((number for number in found if 1 / number == scale), near)
+
+
+FAMILY = Family(
+    model_type="granite",
+    architecture="GraniteForCausalLM",
+    fields=[
+        *SIZES,
+        *RMS_NORM,
+        *GATED,
+        RopeKeys(),
+        *BIASES,
+        Key("mlp_bias", "mlp.bias", False),
+        Key("embedding_multiplier", "embedding.scale", 1.0, there=float),
+        Key("attention_multiplier", "attention.scale", 1.0, there=float),
+        Key("residual_multiplier", "block.attention_multiplier", 1.0, there=float),
+        Key("residual_multiplier", "block.mlp_multiplier", 1.0, there=float),
+        Key("logits_scaling", "head.scale", 1.0, there=lambda number: 1 / number, back=divisor),
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=WEIGHTS,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+)

@@ -1,0 +1,57 @@
+"""Hunyuan, dense. (transformers: HunYuanDenseV1ForCausalLM)"""
+
+from archlab.config.merge import Raw
+from archlab.families.family import Family
+from archlab.families.fields import Always, Key, Only, Source
+from archlab.families.llama import GATED, SIZES, WEIGHTS, rms_norm
+from archlab.families.olmo import BIASES
+from archlab.families.qwen3 import qk_rms_norm
+from archlab.families.rope import RopeKeys, position
+from archlab.families.weights import linear
+
+
+class AlphaRope(RopeKeys):
+    """`dynamic` with an alpha is a fixed theta, alpha^(d / (d - 2)) times larger; it reads nothing else."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """The theta that it comes to."""
+        given = hf.get("rope_scaling") or hf.get("rope_parameters", {})
+        if given.get("rope_type", given.get("type")) != "dynamic" or not given.get("alpha"):
+            super().read(hf, ours)
+            return
+        turning = ours["attention.head_dim"] or ours["d_model"] // ours["attention.n_heads"]
+        theta, exponent = given.get("rope_theta", hf.get(self.theta_key, self.theta)), turning / (turning - 2)
+        ours["position"] = position(hf, theta * given["alpha"] ** exponent, 1.0, self.pairing, {}, None)
+
+
+FAMILY = Family(
+    model_type="hunyuan_v1_dense",
+    architecture="HunYuanDenseV1ForCausalLM",
+    fields=[
+        *SIZES,
+        *rms_norm(1e-5),
+        *qk_rms_norm(1e-5),
+        *GATED,
+        AlphaRope(),
+        Always("position.order", "before_qk_norm"),
+        *BIASES,
+        Key("tie_word_embeddings", "head.tied", False),
+        Only("use_qk_norm", True),
+        Only("use_cla", False),
+    ],
+    weights=[
+        *WEIGHTS,
+        *linear("model.layers.{i}.self_attn.query_layernorm", "layers.{i}.attention.q_norm.norm"),
+        *linear("model.layers.{i}.self_attn.key_layernorm", "layers.{i}.attention.k_norm.norm"),
+    ],
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    # Left over in its files from other Hunyuan models; the published class reads none of them.
+    no_effect=frozenset({
+        "add_classification_head", "attention_head_dim", "cla_share_factor", "class_num", "dense_list", "eod_token_id",
+        "enable_lm_head_fp32", "im_end_id", "im_newline_id", "im_start_id", "image_token_id", "mask_init_id",
+        "mlp_bias", "norm_type", "num_experts", "num_media_embeds", "num_shared_expert", "org_vocab_size", "pad_id",
+        "pool_type", "position_embedding_xdrope", "sep_token_id", "text_end_id", "text_start_id", "use_rotary_pos_emb",
+        "video_end_id", "video_start_id",
+    }),
+)  # fmt: skip

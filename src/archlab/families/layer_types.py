@@ -1,0 +1,69 @@
+"""Which layers slide and which see everything: `layer_types`, or the older keys that imply it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from archlab.config.layers import layer_configs
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.families.fields import Source
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+
+def every(n: int, key: str = "sliding_window_pattern") -> Callable[[Source, int], list[str]]:
+    """Every n-th layer is full, the others slide; older files have a key that says n."""
+
+    def types(hf: Source, n_layers: int) -> list[str]:
+        period = hf.get(key, n)
+        return [FULL if (i + 1) % period == 0 else SLIDING for i in range(n_layers)]
+
+    return types
+
+
+def all_full(_hf: Source, n_layers: int) -> list[str]:
+    """No layer slides."""
+    return [FULL] * n_layers
+
+
+@dataclass(frozen=True)
+class LayerTypes:
+    """`layer_types` and `sliding_window` <-> our windows, with what else differs between the two kinds."""
+
+    implied: Callable[[Source, int], list[str]] = all_full
+    """The types where the file does not list them."""
+    window: int | None = 4096
+    """Where the file does not say."""
+    sliding: Mapping[str, Any] = field(default_factory=dict)
+    """Overrides of sliding layers beside the window."""
+    full: Mapping[str, Any] = field(default_factory=dict)
+    """Overrides of full layers."""
+    unused: int | None = None
+    """Written as the window where no layer slides: some published code wants a number there."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """One kind of layer needs no pattern."""
+        implied = self.implied(hf, ours["n_layers"])
+        types = hf.get("layer_types", implied)
+        window = hf.or_null("sliding_window", self.window)
+        unknown = sorted(set(types) - {SLIDING, FULL})
+        if unknown:
+            raise hf.refuse("layer_types", unknown[0], f"{SLIDING}, {FULL}")
+        if len(types) != ours["n_layers"]:
+            raise hf.refuse("layer_types", f"{len(types)} types", f"one for each of the {ours['n_layers']} layers")
+        if SLIDING in types and not window:
+            raise hf.refuse("sliding_window", window, f"a width, for layer_types has {SLIDING}")
+        kinds = {SLIDING: {"attention.window": window, **self.sliding}, FULL: dict(self.full)}
+        if len(set(types)) == 1:
+            ours |= kinds[types[0]]
+        else:
+            ours["layers"] = {"sliding": kinds[SLIDING], "full": kinds[FULL]} | {
+                "pattern": ["sliding" if kind == SLIDING else "full" for kind in types]
+            }
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """The list, written out."""
+        windows = [layer.attention.window for layer in layer_configs(model)]
+        hf["layer_types"] = [FULL if window is None else SLIDING for window in windows]
+        hf["sliding_window"] = next((window for window in windows if window is not None), self.unused)

@@ -1,0 +1,80 @@
+"""Llama 2, 3 and 3.1; also DeepSeek-LLM and Yi. (transformers: LlamaForCausalLM)"""
+
+from archlab.families.family import Family
+from archlab.families.fields import ActivationKey, Always, Field, Key
+from archlab.families.rope import RopeKeys
+from archlab.families.weights import Row, linear
+
+WIDTHS = (
+    Key("vocab_size", "vocab_size"),
+    Key("hidden_size", "d_model"),
+    Key("num_hidden_layers", "n_layers"),
+    Key("max_position_embeddings", "max_seq_len"),
+    Key("intermediate_size", "mlp.d_ff"),
+    Key("num_attention_heads", "attention.n_heads"),
+)
+"""Without what makes heads fewer or wider."""
+
+SIZES = (
+    *WIDTHS,
+    Key("num_key_value_heads", "attention.n_kv_heads", None),
+    Key("head_dim", "attention.head_dim", None),
+)
+
+
+def rms_norm(eps: float) -> tuple[Field, ...]:
+    """Llama's norm, with a family's default epsilon."""
+    return (
+        Always("norm.kind", "rmsnorm"),
+        Always("norm.cast", "before_weight"),
+        Key("rms_norm_eps", "norm.eps", eps),
+    )
+
+
+RMS_NORM = rms_norm(1e-6)
+
+GATED = (Always("mlp.kind", "gated"), ActivationKey("hidden_act", "silu"))
+
+ATTENTION = [
+    *linear("model.layers.{i}.self_attn.q_proj", "layers.{i}.attention.q"),
+    *linear("model.layers.{i}.self_attn.k_proj", "layers.{i}.attention.k"),
+    *linear("model.layers.{i}.self_attn.v_proj", "layers.{i}.attention.v"),
+    *linear("model.layers.{i}.self_attn.o_proj", "layers.{i}.attention.out"),
+]
+
+MLP = [
+    *linear("model.layers.{i}.mlp.gate_proj", "layers.{i}.mlp.gate"),
+    *linear("model.layers.{i}.mlp.up_proj", "layers.{i}.mlp.up"),
+    *linear("model.layers.{i}.mlp.down_proj", "layers.{i}.mlp.down"),
+]
+
+PRE_NORMS = [
+    *linear("model.layers.{i}.input_layernorm", "layers.{i}.attention_norms.before"),
+    *linear("model.layers.{i}.post_attention_layernorm", "layers.{i}.mlp_norms.before"),
+]
+
+AROUND = [
+    Row("model.embed_tokens.weight", "embedding.weight"),
+    *linear("model.norm", "norm"),
+    Row("lm_head.weight", "head.weight"),
+]
+
+WEIGHTS = [*ATTENTION, *MLP, *PRE_NORMS, *AROUND]
+
+FAMILY = Family(
+    model_type="llama",
+    architecture="LlamaForCausalLM",
+    fields=[
+        *SIZES,
+        *RMS_NORM,
+        *GATED,
+        RopeKeys(),
+        Key("attention_bias", "attention.qkv_bias", False),
+        Key("attention_bias", "attention.out_bias", False),
+        Key("mlp_bias", "mlp.bias", False),
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=WEIGHTS,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+)

@@ -1,0 +1,105 @@
+"""Published checkpoints to our models."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from archlab.config.model_schema import ModelConfig
+from archlab.errors import UserError
+from archlab.families.family import Family
+from archlab.families.hf_files import CONFIG, Tensors, read_json
+from archlab.families.registry import find_family
+from archlab.families.weights import Placed, fixed, placed
+from archlab.model.decoder import Decoder
+
+
+def read_model_config(folder: Path) -> tuple[Family, ModelConfig]:
+    """Family and architecture of a Hugging Face folder."""
+    file = folder / CONFIG
+    values = read_json(file)
+    family = find_family(values.get("model_type"), str(file))
+    return family, family.model_config(values, str(file))
+
+
+def load_hf(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
+    """The model of a Hugging Face folder, ready for inference, in the format it is stored in unless `dtype` is given.
+
+    One tensor is read at a time, so little more than the model itself is ever in memory. UserError lists every
+    missing, surplus and mis-shaped tensor at once.
+    """
+    family, config = read_model_config(folder)
+    with torch.device("meta"):
+        model = Decoder(config, seed=None)
+    tensors = _named_as_table(family, Tensors(folder))
+    wanted = dict(model.named_parameters())
+    problems: list[str] = []
+    used: set[str] = set()
+    for row in placed(family.weights, config):
+        if not any(name in wanted for name in row.ours):
+            continue
+        used.update(row.parts)
+        missing = [f"  {name}  missing" for name in row.parts if name not in tensors]
+        problems += missing or _fill(model, row, [tensors[name] for name in row.parts], wanted, dtype)
+    for name, value in fixed(family.constants, config).items():
+        used.add(name)
+        found = tensors[name].read() if name in tensors else torch.tensor(value)
+        if found.numel() != 1 or not math.isclose(found.item(), value, rel_tol=1e-2):  # bfloat16 rounds
+            problems.append(f"  {name}  is another number than {value}, the only one that archlab can build")
+    problems += [f"  {name}  surplus" for name in tensors if name not in used and not _is_ignored(name, family, model)]
+    if problems:
+        count = f"{len(problems)} tensors do not fit" if len(problems) > 1 else "1 tensor does not fit"
+        raise UserError("\n".join([f"{folder}: {count} {family.architecture}", *problems[:40]]))
+    unfilled = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+    assert not unfilled, f"{family.model_type}'s table has no row for {unfilled}"
+    return model.eval()
+
+
+def _named_as_table(family: Family, tensors: Tensors) -> "dict[str, _Lazy]":
+    """Old files lack the prefix that the class adds to all names but the head's."""
+    known = {row.theirs for row in family.weights}
+    bare = family.prefix and not any(name.startswith(family.prefix) for name in tensors)
+
+    def full(name: str) -> str:
+        return family.prefix + name if bare and name not in known else name
+
+    return {full(name): _Lazy(tensors, name) for name in tensors}
+
+
+class _Lazy:
+    def __init__(self, tensors: Tensors, name: str) -> None:
+        self._tensors, self._name = tensors, name
+
+    def read(self) -> Tensor:
+        return self._tensors[self._name]
+
+
+def _fill(
+    model: nn.Module, row: Placed, lazy: Sequence[_Lazy], wanted: dict[str, nn.Parameter], dtype: torch.dtype | None
+) -> list[str]:
+    """Put one of their tensors, or a stack, where it belongs; what does not fit is returned in words."""
+    parts = [part.read() for part in lazy]
+    whole = row.step.join([torch.empty(wanted[name].shape, device="meta") for name in row.ours], row.layer).shape
+    expected = whole[1:] if row.stack else whole
+    named = zip(row.parts, parts, strict=True)
+    wrong = [(name, part.shape) for name, part in named if part.shape != expected]
+    if wrong:
+        return [f"  {name}  has shape {list(shape)}, expected {list(expected)}" for name, shape in wrong]
+    theirs = torch.stack(parts) if row.stack else parts[0]
+    for name, ours in zip(row.ours, row.step.split(theirs, row.layer), strict=True):
+        owner, _, last = name.rpartition(".")
+        value = ours.to(dtype or ours.dtype).contiguous()
+        setattr(
+            model.get_submodule(owner),
+            last,
+            nn.Parameter(value.clone() if value.data_ptr() == theirs.data_ptr() and len(row.ours) > 1 else value),
+        )
+    return []
+
+
+def _is_ignored(name: str, family: Family, model: Decoder) -> bool:
+    """Buffers, and the head's copy of a tied embedding."""
+    tied_copy = model.config.head.tied and any(row.theirs == name for row in family.weights)
+    return tied_copy or any(name.endswith(suffix) for suffix in family.buffers)

@@ -1,0 +1,24 @@
+"""Ministral: Mistral with windows per layer. (transformers: MinistralForCausalLM)"""
+
+from archlab.families.family import Family
+from archlab.families.fields import Key
+from archlab.families.layer_types import LayerTypes
+from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS
+from archlab.families.mistral import alike
+from archlab.families.rope import RopeKeys
+
+FAMILY = Family(
+    model_type="ministral",
+    architecture="MinistralForCausalLM",
+    fields=[
+        *SIZES,
+        *RMS_NORM,
+        *GATED,
+        RopeKeys(),
+        LayerTypes(alike, unused=4096),
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=WEIGHTS,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+)

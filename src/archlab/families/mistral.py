@@ -1,0 +1,40 @@
+"""Mistral. (transformers: MistralForCausalLM)"""
+
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.families.family import Family
+from archlab.families.fields import Key, Source
+from archlab.families.layer_types import FULL, SLIDING, LayerTypes
+from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS
+from archlab.families.rope import RopeKeys
+
+
+def alike(hf: Source, n_layers: int) -> list[str]:
+    """All layers slide, unless the window is null."""
+    return [SLIDING if hf.or_null("sliding_window", 4096) else FULL] * n_layers
+
+
+class Windows(LayerTypes):
+    """Its files have no list of types; one that has is a Ministral's, which transformers reads as such."""
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """The window; reading back shows whether all layers have it."""
+        super().write(model, hf)
+        del hf["layer_types"]
+
+
+FAMILY = Family(
+    model_type="mistral",
+    architecture="MistralForCausalLM",
+    fields=[
+        *SIZES,
+        *RMS_NORM,
+        *GATED,
+        RopeKeys(),
+        Windows(alike),
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=WEIGHTS,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+)

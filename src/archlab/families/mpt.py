@@ -1,0 +1,95 @@
+"""MPT. (transformers: MptForCausalLM)"""
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.errors import UserError
+from archlab.families.family import NO_EFFECT, Family
+from archlab.families.fields import Always, Field, Key, Only, Source
+from archlab.families.gpt2 import LAYER_NORM, PlainMLP
+from archlab.families.weights import QKV, QKV_BLOCKS, Row, linear
+
+LAYER = "transformer.blocks.{i}"
+
+
+@dataclass(frozen=True)
+class Inside:
+    """Fields that stand in an object of their own."""
+
+    hf_key: str
+    fields: Sequence[Field]
+    no_effect: Set[str]
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """As the family does, unknown keys included."""
+        inner = Source(hf.get(self.hf_key, {}), f"{hf.where}: {self.hf_key}")
+        for part in self.fields:
+            part.read(inner, ours)
+        unknown = {k: v for k, v in inner.unread().items() if k not in self.no_effect and v is not None}
+        if unknown:
+            listed = ", ".join(f"{key} = {value!r}" for key, value in unknown.items())
+            raise UserError(f"{inner.where}: {listed}: not understood")
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Into an object."""
+        hf[self.hf_key] = {}
+        for part in self.fields:
+            part.write(model, hf[self.hf_key])
+
+
+ATTENTION = Inside(
+    "attn_config",
+    [
+        Key("clip_qkv", "attention.clip_qkv", None, lambda clip: clip or None),
+        Key("softmax_scale", "attention.scale", None),
+        # What the original code does with these, transformers does not; other values would mean one of two models.
+        Only("alibi", True),
+        Only("alibi_bias_max", 8),
+        Only("qk_ln", False),
+        Only("prefix_lm", False),
+        Only("attn_type", "multihead_attention"),
+        Only("attn_uses_sequence_id", False),
+    ],
+    NO_EFFECT | {"attn_impl"},
+)
+
+FAMILY = Family(
+    model_type="mpt",
+    architecture="MptForCausalLM",
+    fields=[
+        Key("vocab_size", "vocab_size"),
+        Key("d_model", "d_model"),
+        Key("n_layers", "n_layers"),
+        Key("max_seq_len", "max_seq_len", 2048),
+        Key("n_heads", "attention.n_heads"),
+        ATTENTION,
+        Always("position.kind", "alibi"),
+        PlainMLP(),
+        Only("expansion_ratio", 4),
+        Always("mlp.activation", "gelu"),
+        *LAYER_NORM,
+        Always("norm.bias", False),
+        Only("no_bias", True),
+        Only("logit_scale", None),
+        Key("tie_word_embeddings", "head.tied", True),
+    ],
+    weights=[
+        Row("transformer.wte.weight", "embedding.weight"),
+        *linear(f"{LAYER}.attn.Wqkv", QKV, QKV_BLOCKS),
+        *linear(f"{LAYER}.attn.out_proj", "layers.{i}.attention.out"),
+        *linear(f"{LAYER}.ffn.up_proj", "layers.{i}.mlp.up"),
+        *linear(f"{LAYER}.ffn.down_proj", "layers.{i}.mlp.down"),
+        *linear(f"{LAYER}.norm_1", "layers.{i}.attention_norms.before"),
+        *linear(f"{LAYER}.norm_2", "layers.{i}.mlp_norms.before"),
+        *linear("transformer.norm_f", "norm"),
+        Row("lm_head.weight", "head.weight"),
+    ],
+    prefix="transformer.",
+    no_effect=frozenset({
+        "init_device", "init_config", "emb_pdrop", "learned_pos_emb", "embedding_fraction", "norm_type",
+        "tokenizer_name", "verbose",
+    }),
+    aliases={"hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
+)  # fmt: skip

@@ -1,0 +1,35 @@
+"""Nemotron 4 and Minitron. (transformers: NemotronForCausalLM)"""
+
+from archlab.families.family import Family
+from archlab.families.fields import ActivationKey, Always, Key
+from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES
+from archlab.families.rope import RopeKeys
+from archlab.families.weights import linear
+
+FAMILY = Family(
+    model_type="nemotron",
+    architecture="NemotronForCausalLM",
+    fields=[
+        *SIZES,
+        Always("norm.kind", "layernorm"),
+        Always("norm.unit_offset", True),
+        Key("norm_eps", "norm.eps", 1e-5),
+        Always("mlp.kind", "plain"),
+        ActivationKey("hidden_act", "relu2"),
+        RopeKeys(fraction=0.5),
+        Key("attention_bias", "attention.qkv_bias", False),
+        Key("attention_bias", "attention.out_bias", False),
+        Key("mlp_bias", "mlp.bias", False),
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=[
+        *ATTENTION,
+        *linear("model.layers.{i}.mlp.up_proj", "layers.{i}.mlp.up"),
+        *linear("model.layers.{i}.mlp.down_proj", "layers.{i}.mlp.down"),
+        *PRE_NORMS,
+        *AROUND,
+    ],
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    no_effect=frozenset({"rope_percent"}),
+)

@@ -1,0 +1,28 @@
+"""OLMo 1. (transformers: OlmoForCausalLM)"""
+
+from archlab.families.family import Family
+from archlab.families.fields import Always, Key
+from archlab.families.llama import GATED, SIZES, WEIGHTS
+from archlab.families.rope import RopeKeys
+
+BIASES = (Key("attention_bias", "attention.qkv_bias", False), Key("attention_bias", "attention.out_bias", False))
+
+FAMILY = Family(
+    model_type="olmo",
+    architecture="OlmoForCausalLM",
+    fields=[
+        *SIZES,
+        Always("norm.kind", "layernorm"),
+        Always("norm.weight", False),
+        Always("norm.bias", False),
+        Always("norm.eps", 1e-5),
+        *GATED,
+        RopeKeys(),
+        *BIASES,
+        Key("clip_qkv", "attention.clip_qkv", None),
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=WEIGHTS,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+)

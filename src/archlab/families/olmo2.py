@@ -1,0 +1,43 @@
+"""OLMo 2. (transformers: Olmo2ForCausalLM)"""
+
+from archlab.families.family import Family
+from archlab.families.fields import Always, Key
+from archlab.families.llama import AROUND, ATTENTION, GATED, MLP, SIZES
+from archlab.families.olmo import BIASES
+from archlab.families.qwen3 import QK_NORMS
+from archlab.families.rope import RopeKeys
+from archlab.families.weights import linear
+
+OUTPUT_NORMS = [
+    *linear("model.layers.{i}.post_attention_layernorm", "layers.{i}.attention_norms.after"),
+    *linear("model.layers.{i}.post_feedforward_layernorm", "layers.{i}.mlp_norms.after"),
+]
+
+NORMS = (
+    Always("norm.kind", "rmsnorm"),
+    Always("norm.cast", "after_weight"),
+    Always("norm.placement", "output"),
+    Key("rms_norm_eps", "norm.eps", 1e-5),
+    Always("attention.qk_norm.kind", "rmsnorm"),
+    Always("attention.qk_norm.cast", "after_weight"),
+    Always("attention.qk_norm.scope", "width"),
+    Key("rms_norm_eps", "attention.qk_norm.eps", 1e-5),
+)
+
+WEIGHTS = [*ATTENTION, *QK_NORMS, *MLP, *OUTPUT_NORMS, *AROUND]
+
+FAMILY = Family(
+    model_type="olmo2",
+    architecture="Olmo2ForCausalLM",
+    fields=[
+        *SIZES,
+        *NORMS,
+        *GATED,
+        RopeKeys(),
+        *BIASES,
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=WEIGHTS,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+)

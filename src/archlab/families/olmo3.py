@@ -1,0 +1,41 @@
+"""OLMo 3. (transformers: Olmo3ForCausalLM)"""
+
+from archlab.config.merge import Raw
+from archlab.families.family import Family
+from archlab.families.fields import Key, Source
+from archlab.families.gemma3_text import RopePerType
+from archlab.families.layer_types import SLIDING, LayerTypes, every
+from archlab.families.llama import GATED, SIZES
+from archlab.families.olmo import BIASES
+from archlab.families.olmo2 import NORMS, WEIGHTS
+
+THETA = 5e5
+
+
+class Rope(RopePerType):
+    """Without rope_parameters, transformers 4 took rope_theta for all layers, and 5 takes it for the full ones."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """As in Gemma 3, where both give the same."""
+        theta = hf.get("rope_theta", THETA)
+        if theta != THETA and not (hf.get("rope_parameters", {}).get(SLIDING) or {}).get("rope_theta"):
+            raise hf.refuse("rope_theta", theta, f"{THETA}, or a rope_theta for each kind of layer in rope_parameters")
+        super().read(hf, ours)
+
+
+FAMILY = Family(
+    model_type="olmo3",
+    architecture="Olmo3ForCausalLM",
+    fields=[
+        *SIZES,
+        *NORMS,
+        *GATED,
+        LayerTypes(every(4), unused=4096),
+        Rope(local=THETA, theta=THETA),
+        *BIASES,
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=WEIGHTS,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+)

@@ -1,0 +1,34 @@
+"""The first GPT. (transformers: OpenAIGPTLMHeadModel)"""
+
+from archlab.families.family import Family
+from archlab.families.fields import ActivationKey, Always, Key
+from archlab.families.gpt2 import ALIASES, BIASES, BRANCHES, BUFFERS, LAYER, LAYER_NORM, SIZES, PlainMLP
+from archlab.families.weights import Row, linear
+
+FAMILY = Family(
+    model_type="openai-gpt",
+    architecture="OpenAIGPTLMHeadModel",
+    fields=[
+        *SIZES,
+        PlainMLP(),
+        # Its "gelu" is the tanh form; its code knows no other names.
+        ActivationKey("afn", "gelu", names={"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
+        *LAYER_NORM,
+        Always("norm.placement", "post"),
+        Always("position.kind", "learned"),
+        *BIASES,
+        Key("tie_word_embeddings", "head.tied", True),
+    ],
+    weights=[
+        Row("transformer.tokens_embed.weight", "embedding.weight"),
+        Row("transformer.positions_embed.weight", "positions.weight"),
+        *BRANCHES,
+        *linear(f"{LAYER}.ln_1", "layers.{i}.attention_norms.stream"),
+        *linear(f"{LAYER}.ln_2", "layers.{i}.mlp_norms.stream"),
+        Row("lm_head.weight", "head.weight"),
+    ],
+    buffers=(*BUFFERS, "position_ids"),
+    prefix="transformer.",
+    no_effect=frozenset({"n_ctx", "n_special", "predict_special_tokens"}),
+    aliases=ALIASES,
+)

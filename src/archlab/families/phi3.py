@@ -1,0 +1,35 @@
+"""Phi 3, 3.5 and 4 (mini and medium). (transformers: Phi3ForCausalLM)"""
+
+from archlab.families.family import Family
+from archlab.families.fields import Key, Only
+from archlab.families.llama import AROUND, GATED, PRE_NORMS, SIZES, rms_norm
+from archlab.families.rope import RopeKeys
+from archlab.families.weights import HALVES, QKV_BLOCKS, linear
+
+FAMILY = Family(
+    model_type="phi3",
+    architecture="Phi3ForCausalLM",
+    fields=[
+        *SIZES,
+        *rms_norm(1e-5),
+        *GATED,
+        # The first files call their longrope "su", some "yarn".
+        RopeKeys(partial=True, names={"su": "longrope", "yarn": "longrope"}, original=4096),
+        Key("sliding_window", "attention.window", None),
+        Key("tie_word_embeddings", "head.tied", False),
+        Only("attention_bias", False),
+        Only("mlp_bias", False),
+        Only("lm_head_bias", False),
+    ],
+    weights=[
+        *linear("model.layers.{i}.self_attn.qkv_proj", tuple(f"layers.{{i}}.attention.{x}" for x in "qkv"), QKV_BLOCKS),
+        *linear("model.layers.{i}.self_attn.o_proj", "layers.{i}.attention.out"),
+        *linear("model.layers.{i}.mlp.gate_up_proj", ("layers.{i}.mlp.gate", "layers.{i}.mlp.up"), HALVES),
+        *linear("model.layers.{i}.mlp.down_proj", "layers.{i}.mlp.down"),
+        *PRE_NORMS,
+        *AROUND,
+    ],
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    no_effect=frozenset({"full_attn_mod", "interpolate_factor"}),
+)

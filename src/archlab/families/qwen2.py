@@ -1,0 +1,50 @@
+"""Qwen 2 and 2.5. (transformers: Qwen2ForCausalLM)"""
+
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.families.family import Family
+from archlab.families.fields import Always, Key, Source
+from archlab.families.layer_types import FULL, SLIDING, LayerTypes
+from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS
+from archlab.families.rope import RopeKeys
+
+
+def upper_layers(hf: Source, n_layers: int) -> list[str]:
+    """Layers from max_window_layers on slide, if use_sliding_window says so."""
+    window, first = hf.or_null("sliding_window", 4096), hf.get("max_window_layers", 28)
+    slides = bool(hf.get("use_sliding_window", False) and window)
+    return [SLIDING if slides and i >= first else FULL for i in range(n_layers)]
+
+
+class Windows(LayerTypes):
+    """`use_sliding_window` is a switch over the other keys."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """A listed sliding layer has no window while the switch is off."""
+        if not hf.get("use_sliding_window", False) and SLIDING in hf.get("layer_types", ()):
+            raise hf.refuse("use_sliding_window", False, f"true, for layer_types has {SLIDING}")
+        super().read(hf, ours)
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """The list and the switch."""
+        super().write(model, hf)
+        hf["use_sliding_window"] = SLIDING in hf["layer_types"]
+
+
+FAMILY = Family(
+    model_type="qwen2",
+    architecture="Qwen2ForCausalLM",
+    fields=[
+        *SIZES,
+        *RMS_NORM,
+        *GATED,
+        RopeKeys(),
+        Windows(upper_layers),
+        Always("attention.qkv_bias", True),
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=WEIGHTS,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    no_effect=frozenset({"use_mrope"}),
+)

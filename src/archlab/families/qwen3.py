@@ -1,0 +1,43 @@
+"""Qwen 3, dense. (transformers: Qwen3ForCausalLM)"""
+
+from archlab.families.family import Family
+from archlab.families.fields import Always, Field, Key
+from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS
+from archlab.families.qwen2 import Windows, upper_layers
+from archlab.families.rope import RopeKeys
+from archlab.families.weights import linear
+
+
+def qk_rms_norm(eps: float) -> tuple[Field, ...]:
+    """RMS norm of each head's queries and keys, with the block's epsilon."""
+    return (
+        Always("attention.qk_norm.kind", "rmsnorm"),
+        Always("attention.qk_norm.cast", "before_weight"),
+        Key("rms_norm_eps", "attention.qk_norm.eps", eps),
+    )
+
+
+QK_NORMS = [
+    *linear("model.layers.{i}.self_attn.q_norm", "layers.{i}.attention.q_norm.norm"),
+    *linear("model.layers.{i}.self_attn.k_norm", "layers.{i}.attention.k_norm.norm"),
+]
+
+FAMILY = Family(
+    model_type="qwen3",
+    architecture="Qwen3ForCausalLM",
+    fields=[
+        *SIZES,
+        Key("head_dim", "attention.head_dim", 128),
+        *RMS_NORM,
+        *qk_rms_norm(1e-6),
+        *GATED,
+        RopeKeys(),
+        Windows(upper_layers),
+        Key("attention_bias", "attention.qkv_bias", False),
+        Key("attention_bias", "attention.out_bias", False),
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=[*WEIGHTS, *QK_NORMS],
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+)

@@ -1,0 +1,64 @@
+"""Our models to published formats."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.errors import UserError
+from archlab.families.family import Family
+from archlab.families.hf_files import write_folder
+from archlab.families.registry import families, find_family
+from archlab.families.weights import fixed, placed
+from archlab.model.decoder import Decoder
+
+FIRST = ("llama", "gpt2", "gpt_neox", "gptj", "opt", "qwen2", "mistral")
+"""Asked before the others, of which some (Granite, say) could express the same model."""
+
+
+def save_hf(
+    model: Decoder, folder: Path, family: str | None = None, companions: Mapping[str, bytes] | None = None
+) -> str:
+    """Write config.json and safetensors that transformers loads to the same logits; returns the family's name.
+
+    `family` None: the first that can express the model exactly. UserError names the fields in the way.
+    """
+    chosen, config = _expressed(model.config, family)
+    dtype = next(model.parameters()).dtype
+    config["dtype"] = str(dtype).removeprefix("torch.")
+    write_folder(folder, config, _tensors(chosen, model), companions or {})
+    return chosen.model_type
+
+
+def _expressed(config: ModelConfig, family: str | None) -> tuple[Family, Raw]:
+    if family is not None:
+        chosen = find_family(family, "family")
+        return chosen, chosen.hf_config(config)
+    refusals: dict[str, str] = {}
+    known = families()
+    for name, candidate in {**{first: known[first] for first in FIRST}, **known}.items():
+        try:
+            return candidate, candidate.hf_config(config)
+        except UserError as error:
+            refusals[name] = str(error)
+    # Other refusals met a value that cannot even be read back: how much else differs is unknown.
+    nearest = min(refusals.values(), key=lambda text: ("cannot express" not in text, text.count("\n")))
+    raise UserError(f"no known family can express this model exactly; the nearest: {nearest}")
+
+
+def _tensors(family: Family, model: Decoder) -> Iterator[tuple[str, Tensor]]:
+    ours = dict(model.named_parameters())
+    left = set(ours)
+    for row in placed(family.weights, model.config):
+        present = [name for name in row.ours if name in ours]
+        if present:
+            left -= set(present)
+            whole = row.step.join([ours[name] for name in row.ours], row.layer)
+            yield from zip(row.parts, whole.unbind() if row.stack else (whole,), strict=True)
+    for name, value in fixed(family.constants, model.config).items():
+        yield name, torch.tensor(value, dtype=next(model.parameters()).dtype)
+    if left:
+        raise UserError(f"{family.architecture} has no place for {', '.join(sorted(left)[:8])}")

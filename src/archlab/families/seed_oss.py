@@ -1,0 +1,25 @@
+"""Seed-OSS. (transformers: SeedOssForCausalLM)"""
+
+from archlab.families.family import Family
+from archlab.families.fields import Key
+from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS
+from archlab.families.rope import RopeKeys
+
+FAMILY = Family(
+    model_type="seed_oss",
+    architecture="SeedOssForCausalLM",
+    fields=[
+        *SIZES,
+        Key("head_dim", "attention.head_dim", 128, nullable=True),
+        *RMS_NORM,
+        *GATED,
+        RopeKeys(),
+        Key("attention_bias", "attention.qkv_bias", True),
+        Key("attention_out_bias", "attention.out_bias", False),
+        Key("mlp_bias", "mlp.bias", False),
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=WEIGHTS,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+)

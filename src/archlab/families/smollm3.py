@@ -1,0 +1,65 @@
+"""SmolLM 3. (transformers: SmolLM3ForCausalLM)"""
+
+from archlab.config.layers import layer_configs
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig, Rope
+from archlab.families.family import Family
+from archlab.families.fields import Key, Source
+from archlab.families.layer_types import FULL, SLIDING, LayerTypes
+from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS
+from archlab.families.olmo import BIASES
+from archlab.families.rope import RopeKeys
+
+
+class Layers(LayerTypes):
+    """Which layers turn (`no_rope_layers`: 1 does, 0 does not) and which slide: up to four kinds."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """Without lists every fourth layer does not turn, and those slide if `use_sliding_window` says so."""
+        count, interval = ours["n_layers"], hf.get("no_rope_layer_interval", 4)
+        turns = hf.get("no_rope_layers") or [int((i + 1) % interval != 0) for i in range(count)]
+        window, slides = hf.get("sliding_window"), hf.get("use_sliding_window", False)
+        types = hf.get("layer_types") or [SLIDING if slides and window and not turn else FULL for turn in turns]
+        for key, given, known in (("no_rope_layers", turns, {0, 1}), ("layer_types", types, {FULL, SLIDING})):
+            if len(given) < count or not known.issuperset(given):
+                raise hf.refuse(key, given, f"{' or '.join(map(str, known))} for each of the {count} layers")
+        if SLIDING in types and not window:
+            raise hf.refuse("sliding_window", window, f"a width, for layer_types has {SLIDING}")
+        kinds = {
+            "turning": {}, "still": {"position": {"kind": "none"}}, "turning_sliding": {"attention.window": window},
+            "still_sliding": {"position": {"kind": "none"}, "attention.window": window},
+        }  # fmt: skip
+        pattern = [
+            ("turning" if turn else "still") + ("_sliding" if kind == SLIDING else "")
+            for turn, kind in zip(turns[:count], types[:count], strict=True)
+        ]
+        if len(set(pattern)) == 1:
+            ours |= kinds[pattern[0]]
+        else:
+            ours["layers"] = {name: kinds[name] for name in kinds if name in pattern} | {"pattern": pattern}
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Both lists, written out."""
+        super().write(model, hf)
+        hf["use_sliding_window"] = SLIDING in hf["layer_types"]
+        hf["no_rope_layers"] = [int(isinstance(layer.position, Rope)) for layer in layer_configs(model)]
+
+
+FAMILY = Family(
+    model_type="smollm3",
+    architecture="SmolLM3ForCausalLM",
+    fields=[
+        *SIZES,
+        *RMS_NORM,
+        *GATED,
+        RopeKeys(theta=2e6),
+        Layers(),
+        *BIASES,
+        Key("mlp_bias", "mlp.bias", False),
+        Key("tie_word_embeddings", "head.tied", True),
+    ],
+    weights=WEIGHTS,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    no_effect=frozenset({"max_window_layers"}),
+)

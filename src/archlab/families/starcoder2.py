@@ -1,0 +1,37 @@
+"""StarCoder 2. (transformers: Starcoder2ForCausalLM)"""
+
+from archlab.families.family import Family
+from archlab.families.fields import ActivationKey, Always, Key
+from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES
+from archlab.families.rope import RopeKeys
+from archlab.families.weights import linear
+
+FAMILY = Family(
+    model_type="starcoder2",
+    architecture="Starcoder2ForCausalLM",
+    fields=[
+        *SIZES,
+        # A later field wins over an earlier one: another default than Llama's.
+        Key("num_key_value_heads", "attention.n_kv_heads", 2),
+        Always("norm.kind", "layernorm"),
+        Key("norm_epsilon", "norm.eps", 1e-5),
+        Always("mlp.kind", "plain"),
+        ActivationKey("hidden_act", "gelu_pytorch_tanh"),
+        Key("sliding_window", "attention.window", None),
+        RopeKeys(),
+        Key("use_bias", "attention.qkv_bias", True),
+        Key("use_bias", "attention.out_bias", True),
+        Key("use_bias", "mlp.bias", True),
+        Key("tie_word_embeddings", "head.tied", True),
+    ],
+    weights=[
+        *ATTENTION,
+        *linear("model.layers.{i}.mlp.c_fc", "layers.{i}.mlp.up"),
+        *linear("model.layers.{i}.mlp.c_proj", "layers.{i}.mlp.down"),
+        *PRE_NORMS,
+        *AROUND,
+    ],
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    no_effect=frozenset({"mlp_type", "norm_type"}),
+)

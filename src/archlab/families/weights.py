@@ -1,0 +1,157 @@
+"""Weight maps: tables of rows between their tensor names and ours, each with a reversible step.
+
+`{i}` stands for the layer's number. Ours are `Decoder` parameter names.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from archlab.config.layers import LayerConfig, layer_configs
+from archlab.config.model_schema import ModelConfig
+
+
+@dataclass(frozen=True)
+class Step:
+    """Theirs to ours, and back; both get the layer, for its shapes (None outside the layers)."""
+
+    split: Callable[[Tensor, LayerConfig | None], Sequence[Tensor]]
+    join: Callable[[Sequence[Tensor], LayerConfig | None], Tensor]
+
+
+COPY = Step(lambda theirs, _: [theirs], lambda ours, _: ours[0])
+TRANSPOSE = Step(lambda theirs, _: [theirs.T], lambda ours, _: ours[0].T)
+"""GPT-2's Conv1D stores [in, out]."""
+
+
+def stacked(sizes: Callable[[LayerConfig], Sequence[int]]) -> Step:
+    """Several of ours one below the other, with these numbers of rows."""
+    return Step(
+        lambda theirs, layer: theirs.split(list(sizes(_some(layer)))),
+        lambda ours, _: torch.cat(list(ours)),
+    )
+
+
+def _some(layer: LayerConfig | None) -> LayerConfig:
+    assert layer is not None, "this step needs a layer's shapes"
+    return layer
+
+
+def _qkv_rows(layer: LayerConfig) -> Sequence[int]:
+    heads = layer.attention
+    return [n * heads.head_dim for n in (heads.n_heads, heads.n_kv_heads, heads.n_kv_heads)]
+
+
+QKV = tuple(f"layers.{{i}}.attention.{x}" for x in "qkv")
+"""Ours of a projection that is fused in theirs."""
+
+QKV_BLOCKS = stacked(_qkv_rows)
+"""All query rows, then all key rows, then all value rows."""
+
+HALVES = Step(lambda theirs, _: theirs.chunk(2), lambda ours, _: torch.cat(list(ours)))
+"""Gate above up, or the like."""
+
+
+def _split_groups(theirs: Tensor, layer: LayerConfig | None) -> Sequence[Tensor]:
+    heads = _some(layer).attention
+    sizes = (heads.n_heads // heads.n_kv_heads, 1, 1)
+    grouped = theirs.unflatten(0, (heads.n_kv_heads, sum(sizes), heads.head_dim))
+    return [part.flatten(0, 2) for part in grouped.split(sizes, dim=1)]
+
+
+def _join_groups(ours: Sequence[Tensor], layer: LayerConfig | None) -> Tensor:
+    heads = _some(layer).attention
+    grouped = [part.unflatten(0, (heads.n_kv_heads, -1, heads.head_dim)) for part in ours]
+    return torch.cat(grouped, dim=1).flatten(0, 2)
+
+
+QKV_PER_HEAD = Step(_split_groups, _join_groups)
+"""Key/value head by key/value head: the rows of its queries, its key rows, its value rows (NeoX, BLOOM, Falcon)."""
+
+
+def then(first: Step, second: Step) -> Step:
+    """`first` on their tensor, `second` on what comes out (one tensor)."""
+    return Step(
+        lambda theirs, layer: second.split(first.split(theirs, layer)[0], layer),
+        lambda ours, layer: first.join([second.join(ours, layer)], layer),
+    )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One of their tensors, and the one or several of ours that it holds."""
+
+    theirs: str
+    ours: str | tuple[str, ...]
+    step: Step = COPY
+    when: Callable[[LayerConfig], bool] | None = None
+    """Which layers have it; None: all that have ours."""
+    each: Callable[[LayerConfig], int] | None = None
+    """How many of theirs, numbered {h}, stacked are ours; None: it is one tensor."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Ours, always a tuple."""
+        return (self.ours,) if isinstance(self.ours, str) else self.ours
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A row in one layer, or outside the layers."""
+
+    theirs: str
+    ours: tuple[str, ...]
+    step: Step
+    layer: LayerConfig | None
+    stack: tuple[str, ...] = ()
+    """Their tensors whose stack it is; empty: it is one tensor, `theirs`."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Their tensors, always a tuple."""
+        return self.stack or (self.theirs,)
+
+
+def placed(rows: Sequence[Row], model: ModelConfig) -> Iterator[Placed]:
+    """Every row of a model's table, written out layer by layer."""
+    for row in rows:
+        if "{i}" not in row.theirs:
+            yield Placed(row.theirs, row.names, row.step, None)
+            continue
+        for i, layer in enumerate(layer_configs(model)):
+            if row.when is None or row.when(layer):
+                theirs = row.theirs.replace("{i}", str(i))
+                stack = tuple(theirs.replace("{h}", str(h)) for h in range(row.each(layer))) if row.each else ()
+                yield Placed(theirs, tuple(name.format(i=i) for name in row.names), row.step, layer, stack)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number per layer that their files store and our model fixes."""
+
+    theirs: str
+    value: float
+    when: Callable[[LayerConfig], bool]
+    """Which layers have it."""
+
+
+def fixed(constants: Sequence[Constant], model: ModelConfig) -> dict[str, float]:
+    """Every constant of a model by its tensor's name."""
+    layers = list(enumerate(layer_configs(model)))
+    return {row.theirs.format(i=i): row.value for row in constants for i, layer in layers if row.when(layer)}
+
+
+def linear(
+    theirs: str,
+    ours: str | tuple[str, ...],
+    step: Step = COPY,
+    *,
+    bias: bool = True,
+    when: Callable[[LayerConfig], bool] | None = None,
+) -> list[Row]:
+    """The rows of a linear map or a norm: its weight and, where there is one, its bias."""
+    names = (ours,) if isinstance(ours, str) else ours
+    suffixes = ("weight", "bias") if bias else ("weight",)
+    return [Row(f"{theirs}.{s}", tuple(f"{name}.{s}" for name in names), step, when) for s in suffixes]

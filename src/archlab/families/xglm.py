@@ -1,0 +1,76 @@
+"""XGLM. (transformers: XGLMForCausalLM)"""
+
+from dataclasses import dataclass
+
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.families.family import Family
+from archlab.families.fields import ActivationKey, Always, Key, Only, Source
+from archlab.families.weights import Row, linear
+
+LAYER = "model.layers.{i}"
+
+SCALED_EMBEDDING = Key(
+    "scale_embedding", "embedding.scale", True, lambda on: "sqrt_d_model" if on else 1.0, lambda scale: scale != 1.0
+)
+
+
+@dataclass(frozen=True)
+class Waves:
+    """Sines, then cosines, of t / 10000^(i / (d/2 - 1)): ours is t / theta^(i / (d/2)), so theta goes with d."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """No key of its own, but two that must suit."""
+        half, odd = divmod(ours["d_model"], 2)
+        if odd or half < 2:
+            raise hf.refuse("d_model", ours["d_model"], "even numbers from 4")
+        # transformers zeroes the wave in the row of this number, and row 2 is the first position's.
+        pad = hf.get("pad_token_id", 1)
+        if pad > 1:
+            raise hf.refuse("pad_token_id", pad, "0, 1: a larger one blots out the position of token pad_token_id - 2")
+        theta = 10000.0 ** (half / (half - 1))
+        ours["position"] = {"kind": "sinusoidal", "layout": "halves", "offset": 2, "theta": theta}
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Nothing: reading back shows whether the model has these waves."""
+
+
+FAMILY = Family(
+    model_type="xglm",
+    architecture="XGLMForCausalLM",
+    fields=[
+        Key("vocab_size", "vocab_size"),
+        Key("d_model", "d_model"),
+        Key("num_layers", "n_layers"),
+        Key("max_position_embeddings", "max_seq_len", 2048),
+        Key("ffn_dim", "mlp.d_ff"),
+        Key("attention_heads", "attention.n_heads"),
+        Always("norm.kind", "layernorm"),
+        Always("norm.eps", 1e-5),
+        Always("mlp.kind", "plain"),
+        ActivationKey("activation_function", "gelu"),
+        Always("mlp.bias", True),
+        Always("attention.qkv_bias", True),
+        Always("attention.out_bias", True),
+        Waves(),
+        SCALED_EMBEDDING,
+        Only("add_cross_attention", False),
+        Key("tie_word_embeddings", "head.tied", True),
+    ],
+    weights=[
+        Row("model.embed_tokens.weight", "embedding.weight"),
+        *linear(f"{LAYER}.self_attn.q_proj", "layers.{i}.attention.q"),
+        *linear(f"{LAYER}.self_attn.k_proj", "layers.{i}.attention.k"),
+        *linear(f"{LAYER}.self_attn.v_proj", "layers.{i}.attention.v"),
+        *linear(f"{LAYER}.self_attn.out_proj", "layers.{i}.attention.out"),
+        *linear(f"{LAYER}.fc1", "layers.{i}.mlp.up"),
+        *linear(f"{LAYER}.fc2", "layers.{i}.mlp.down"),
+        *linear(f"{LAYER}.self_attn_layer_norm", "layers.{i}.attention_norms.before"),
+        *linear(f"{LAYER}.final_layer_norm", "layers.{i}.mlp_norms.before"),
+        *linear("model.layer_norm", "norm"),
+        Row("lm_head.weight", "head.weight"),
+    ],
+    buffers=("embed_positions.weights",),
+    prefix="model.",
+    aliases={"hidden_size": "d_model", "num_hidden_layers": "num_layers", "num_attention_heads": "attention_heads"},
+)

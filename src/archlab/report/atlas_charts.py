@@ -1,0 +1,144 @@
+"""Pictures of how published architectures converged: shares of each choice by year, and shapes by year."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import altair as alt
+
+from archlab.atlas.cells import count
+from archlab.atlas.rows import Row
+
+_HEIGHT = 150
+_SPREAD = 0.62
+"""Part of a year's width over which its models stand side by side."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One choice of the architecture, drawn as the share of models per year that made it this or that way."""
+
+    name: str
+    title: str
+    of: Callable[[Row], str]
+    field: str | None = None
+    """Models in which this field of the config is a stand-in are left out."""
+
+
+CHOICES = (
+    Choice("norm", "Norm", lambda row: row.norm, "norm.kind"),
+    Choice("placement", "Where the norm stands", lambda row: row.placement, "norm.placement"),
+    Choice("position", "Positions", lambda row: _POSITIONS.get(row.position, row.position), "position.kind"),
+    Choice("activation", "MLP", lambda row: row.activation),
+    Choice("heads", "Query and KV heads", lambda row: row.heads),
+    Choice("reach", "What the layers see", lambda row: _REACHES[row.reach]),
+    Choice("biases", "Biases", lambda row: _BIASES[row.biases]),
+    Choice("block", "Attention and MLP", lambda row: row.block),
+    Choice("tied", "Embedding and head", lambda row: "tied" if row.tied else "untied"),
+)
+
+_POSITIONS = {"T5": "relative", "Shaw": "relative"}
+_REACHES = {"full": "everything", "local": "a window each", "local+full": "windows and full"}
+_BIASES = {"all": "everywhere", "some": "in places", "none": "none"}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One proportion, drawn as a dot per model and the median of every year."""
+
+    name: str
+    title: str
+    caption: str
+    of: Callable[[Row], float]
+    said: Callable[[float], str]
+    ticks: tuple[float, ...]
+
+
+SHAPES = (
+    Shape("wide", "d_ff / d_model", "Width of one MLP matrix over that of the stream.", lambda r: r.d_ff_over_d,
+          lambda v: f"{v:.3g}", (2, 4, 8, 16, 32, 64)),
+    Shape("aspect", "d_model / layers", "Wide above, deep below.", lambda r: r.d_over_layers, lambda v: f"{v:.0f}",
+          (25, 50, 100, 200)),
+    Shape("vocabulary", "Vocabulary", "Rows of the embedding.", lambda r: r.vocab_size, lambda v: count(int(v)),
+          (32e3, 64e3, 128e3, 256e3)),
+)  # fmt: skip
+
+
+def kinds(rows: Sequence[Row], choice: Choice) -> dict[str, int]:
+    """What there is of a choice, in order of appearance -> how many models."""
+    return dict(Counter(choice.of(row) for row in counted(rows, choice)))
+
+
+def counted(rows: Sequence[Row], choice: Choice) -> list[Row]:
+    """The models of which the choice is known."""
+    return [row for row in rows if choice.field is None or not row.about.doubts(choice.field)]
+
+
+def shares(rows: Sequence[Row], choice: Choice) -> alt.Chart:
+    """One bar per year, stacked in order of appearance."""
+    named, known = list(kinds(rows, choice)), counted(rows, choice)
+    totals = Counter(row.about.year for row in known)
+    found = Counter((row.about.year, choice.of(row)) for row in known)
+    data = [
+        {"year": str(year), "kind": kind, "order": named.index(kind), "share": n / totals[year],
+         "text": f"{year}: {n} of {totals[year]}"}
+        for (year, kind), n in sorted(found.items())
+    ]  # fmt: skip
+    share = alt.Y("share:Q", stack="zero", scale=alt.Scale(domain=[0, 1]))
+    return (
+        alt.Chart(alt.InlineData(values=data), width="container", height=_HEIGHT, description=choice.title)
+        .mark_bar(cornerRadius=1)
+        .encode(
+            x=_years(rows),
+            y=share.axis(title=None, format="%", values=[0, 0.5, 1], grid=False),
+            color=alt.Color("kind:N", scale=alt.Scale(domain=named, range="category"), legend=None),
+            order="order:Q",
+            tooltip=[alt.Tooltip("kind:N"), alt.Tooltip("text:N")],
+        )
+    )
+
+
+def shape(rows: Sequence[Row], drawn: Shape) -> alt.LayerChart:
+    """A dot per model on a logarithmic axis, and a tick at the median of every year."""
+    by_year: dict[int, list[Row]] = {}
+    for row in rows:
+        by_year.setdefault(row.about.year, []).append(row)
+    dots = [_dot(row, place, len(group), drawn) for group in by_year.values() for place, row in enumerate(group)]
+    middle = [{"year": str(y), "value": median(map(drawn.of, group))} for y, group in by_year.items()]
+    values = [dot["value"] for dot in dots]
+    low, high = min(*values, drawn.ticks[0]), max(*values, drawn.ticks[-1])
+    scale = alt.Scale(type="log", domain=[low / 1.1, high * 1.1], nice=False)
+    label = "datum.value >= 1000 ? datum.value / 1000 + 'K' : datum.value"
+    y = alt.Y("value:Q", scale=scale).axis(title=None, values=list(drawn.ticks), labelExpr=label)
+    offset = alt.XOffset("offset:Q", scale=alt.Scale(domain=[0.15, 0.85]))
+    points = alt.Chart(alt.InlineData(values=dots)).mark_point(filled=True, size=34, opacity=0.55, style="dots")
+    ticks = alt.Chart(alt.InlineData(values=middle)).mark_tick(thickness=2, style="median")
+    return alt.LayerChart(
+        layer=[
+            points.encode(x=_years(rows), xOffset=offset, y=y, tooltip=[alt.Tooltip("model:N"), alt.Tooltip("text:N")]),
+            ticks.encode(x=_years(rows), y=y),
+        ],
+        width="container",
+        height=_HEIGHT + 60,
+        description=drawn.title,
+    )
+
+
+def _dot(row: Row, place: int, of: int, drawn: Shape) -> dict[str, Any]:
+    value = drawn.of(row)
+    offset = 0.5 + _SPREAD * ((place + 0.5) / of - 0.5)
+    return {"model": row.about.name, "year": str(row.about.year), "offset": offset, "value": value,
+            "text": f"{drawn.title} {drawn.said(value)}"}  # fmt: skip
+
+
+def _years(rows: Sequence[Row]) -> alt.X:
+    """All years, `’17`; below them how many models there are."""
+    n = Counter(row.about.year for row in rows)
+    every = [str(year) for year in range(min(n), max(n) + 1)]
+    numbers = "{" + ", ".join(f"'{year}': '{n[int(year)]}'" for year in every) + "}"
+    axis = alt.Axis(
+        title=None, labelAngle=0, grid=False, labelExpr=f"['’' + slice(datum.label, 2), {numbers}[datum.label]]"
+    )
+    return alt.X("year:O", scale=alt.Scale(domain=every), axis=axis)

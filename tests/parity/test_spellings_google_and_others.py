@@ -1,0 +1,96 @@
+"""config.json of Gemma, Command R and others: published files and transformers 5 spell one model in two ways."""
+
+import json
+from typing import Any
+
+import pytest
+import transformers
+
+from archlab.config.model_schema import ModelConfig
+from archlab.errors import UserError
+from archlab.families.family import differing
+from archlab.families.registry import find_family
+from tests.parity.cases import CASES
+from tests.parity.tiny import Case
+
+FAMILIES = (
+    "gemma", "gemma2", "gemma3_text", "cohere", "cohere2", "stablelm", "phi", "glm", "glm4", "nemotron", "starcoder2",
+    "persimmon", "xglm", "biogpt",
+)  # fmt: skip
+MINE = [
+    case for case in CASES
+    if case.model_type in FAMILIES and "rope_parameters" in case.hf
+    # Older files have no key for a scaling of sliding layers.
+    and (case.model_type, case.name) != ("gemma3_text", "all-sliding")
+]  # fmt: skip
+
+
+def written_by_transformers(model_type: str, hf: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(transformers.CONFIG_MAPPING[model_type](**hf).to_json_string())
+
+
+def read(model_type: str, values: dict[str, Any]) -> ModelConfig:
+    return find_family(model_type, "config.json").model_config(values, "config.json")
+
+
+def older(values: dict[str, Any], case: Case) -> dict[str, Any]:
+    """As files were before transformers 5."""
+    out = {key: value for key, value in values.items() if key != "rope_parameters"}
+    rope = dict(values["rope_parameters"])
+    if case.model_type == "gemma3_text":
+        out["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        rope = dict(rope["full_attention"])
+    out["rope_theta"] = rope.pop("rope_theta")
+    if "partial_rotary_factor" in rope:
+        out["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+    kind = rope.pop("rope_type")
+    out["rope_scaling"] = None if kind == "default" else {"type": kind, **rope}
+    if "layer_types" in values and "layer_types" not in case.hf:
+        del out["layer_types"]
+        out["sliding_window_pattern"] = case.hf["sliding_window_pattern"]
+    return out
+
+
+@pytest.mark.parametrize("case", MINE, ids=lambda case: f"{case.model_type}-{case.name}")
+def test_the_older_spelling_means_the_same(case: Case) -> None:
+    values = written_by_transformers(case.model_type, case.hf)
+    assert read(case.model_type, older(values, case)) == read(case.model_type, values)
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_what_a_file_leaves_out_is_what_transformers_takes(model_type: str) -> None:
+    sparse = {
+        "model_type": model_type, "vocab_size": 61, "hidden_size": 512, "intermediate_size": 48,
+        "num_hidden_layers": 12, "num_attention_heads": 32, "max_position_embeddings": 64,
+    }  # fmt: skip
+    if model_type == "xglm":
+        sparse["ffn_dim"] = sparse.pop("intermediate_size")
+    given = {key: value for key, value in sparse.items() if key != "model_type"}
+    assert not differing(read(model_type, sparse), read(model_type, written_by_transformers(model_type, given)))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "key", "value"),
+    [
+        ("gemma", "use_bidirectional_attention", True),
+        ("gemma", "partial_rotary_factor", 0.5),
+        ("gemma2", "sliding_window", None),
+        ("gemma2", "layer_types", ["full_attention"] * 2),
+        ("gemma3_text", "use_bidirectional_attention", True),
+        ("gemma3_text", "rope_parameters", {"rope_type": "default", "rope_theta": 5.0}),
+        ("gemma3_text", "rope_parameters", {"full_attention": {"rope_type": "yarn", "factor": 2.0, "truncate": False}}),
+        ("gemma3_text", "layer_types", ["chunked_attention"] * 3),
+        ("cohere2", "use_qk_norm", True),
+        ("cohere", "hidden_act", "no_such_activation"),
+        ("stablelm", "head_dim", 20),
+        ("persimmon", "num_key_value_heads", 2),
+        ("phi", "n_experts", 8),
+        ("xglm", "pad_token_id", 5),
+        ("xglm", "add_cross_attention", True),
+    ],
+)
+def test_what_cannot_be_built_is_refused_by_name(model_type: str, key: str, value: Any) -> None:
+    base = dict(next(case.hf for case in CASES if case.model_type == model_type))
+    assert read(model_type, base)
+    with pytest.raises(UserError, match=key):
+        read(model_type, {**base, key: value})

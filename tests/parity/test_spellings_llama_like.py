@@ -1,0 +1,110 @@
+"""config.json of Llama's relatives: published files and transformers 5 spell one model in two ways."""
+
+import json
+from typing import Any
+
+import pytest
+import transformers
+
+from archlab.config.model_schema import ModelConfig
+from archlab.errors import UserError
+from archlab.families.registry import find_family
+from tests.parity.cases import CASES
+from tests.parity.tiny import SMALL, Case
+
+FAMILIES = (
+    "mistral", "ministral", "qwen2", "qwen3", "phi3", "olmo2", "olmo3", "granite", "smollm3", "olmo", "exaone4",
+    "seed_oss", "arcee", "apertus", "hunyuan_v1_dense",
+)  # fmt: skip
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+PLAIN = {"rope_type": "default", "rope_theta": 5e5}
+
+MINE = [
+    # OLMo 3's older files have one theta; two are further down.
+    *(case for case in CASES if case.model_type in FAMILIES and case.model_type != "olmo3"),
+    Case("olmo3", "yarn", {
+        **SMALL, "rope_parameters": {"sliding_attention": PLAIN, "full_attention": {**YARN, "rope_theta": 5e5}},
+    }),
+    Case("olmo3", "plain", {**SMALL, "num_hidden_layers": 5, "sliding_window": 8}),
+]  # fmt: skip
+
+
+def written_by_transformers(model_type: str, hf: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(transformers.CONFIG_MAPPING[model_type](**hf).to_json_string())
+
+
+def read(model_type: str, values: dict[str, Any]) -> ModelConfig:
+    return find_family(model_type, "config.json").model_config(values, "config.json")
+
+
+def older(case: Case) -> dict[str, Any]:
+    """As files were before transformers 5."""
+    out = written_by_transformers(case.model_type, case.hf)
+    rope = out.pop("rope_parameters")
+    rope = dict(rope.get("full_attention", rope))
+    out["rope_theta"] = rope.pop("rope_theta")
+    if rope.pop("partial_rotary_factor", 1.0) != 1.0:
+        out["partial_rotary_factor"] = case.hf["rope_parameters"]["partial_rotary_factor"]
+    kind = rope.pop("rope_type")
+    if case.model_type == "phi3":
+        del out["original_max_position_embeddings"]
+        if kind == "longrope":
+            out["original_max_position_embeddings"] = rope.pop("original_max_position_embeddings")
+            kind = "su"
+    out["rope_scaling"] = None if kind == "default" else {"type": kind, **rope}
+    for derived in {"layer_types", "no_rope_layers"} - set(case.hf):
+        out.pop(derived, None)
+    if case.model_type in ("qwen2", "qwen3") and not out["use_sliding_window"]:
+        out["sliding_window"] = 4096
+    return out
+
+
+@pytest.mark.parametrize("case", MINE, ids=lambda case: f"{case.model_type}-{case.name}")
+def test_the_older_spelling_means_the_same(case: Case) -> None:
+    values = written_by_transformers(case.model_type, case.hf)
+    assert "rope_parameters" in values
+    assert read(case.model_type, older(case)) == read(case.model_type, values)
+
+
+def test_a_window_that_is_null_is_none_and_one_that_is_missing_is_the_default() -> None:
+    values = written_by_transformers("mistral", {**SMALL, "sliding_window": None})
+    assert read("mistral", values).attention.window is None
+    del values["sliding_window"]
+    assert read("mistral", values).attention.window == 4096
+
+
+def test_hunyuan_alpha_enlarges_theta() -> None:
+    alpha = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0}
+    values = {**SMALL, "head_dim": 16, "rope_theta": 1e4, "rope_scaling": alpha}
+    position = read("hunyuan_v1_dense", values).position
+    assert position.kind == "rope"
+    assert (position.theta, position.scaling.kind) == (pytest.approx(1e4 * 1000 ** (16 / 14)), "none")
+
+
+SLIDES = ["sliding_attention"] * 3
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "named"),
+    [
+        ("llama", {"rope_theta": 1e4, "partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0, "alpha": 3.0}}, "rope_scaling.alpha"),
+        ("llama", {"rope_scaling": {"type": "mrope", "factor": 2.0}}, "rope_type"),
+        ("qwen2", {"use_sliding_window": False, "layer_types": SLIDES}, "use_sliding_window"),
+        ("ministral", {"sliding_window": None, "layer_types": SLIDES}, "sliding_window"),
+        ("mistral", {"layer_types": SLIDES[:2]}, "layer_types"),
+        ("mistral", {"attention_sinks": 4}, "attention_sinks"),
+        ("phi3", {"lm_head_bias": True}, "lm_head_bias"),
+        ("olmo3", {"rope_theta": 1e4}, "rope_theta"),
+        ("olmo3", {"rope_parameters": {"full_attention": {**YARN, "truncate": False}}}, "truncate"),
+        ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers"),
+        ("smollm3", {"layer_types": SLIDES}, "sliding_window"),
+        ("exaone4", {"sliding_window_pattern": "LLLG"}, "sliding_window_pattern"),
+        ("apertus", {"rope_theta": 1e4}, "rope_theta"),
+        ("hunyuan_v1_dense", {"use_cla": True}, "use_cla"),
+        ("granite", {"num_local_experts": 4}, "num_local_experts"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_by_name(model_type: str, changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(UserError, match=named):
+        read(model_type, {**SMALL, **changes})

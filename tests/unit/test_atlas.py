@@ -1,0 +1,306 @@
+"""The atlas: every published model loads, has the size it was published with, and fits the table."""
+
+import json
+import re
+from typing import get_args
+
+import pytest
+import torch
+from test_report import Page
+
+import archlab
+from archlab.atlas.cells import HEADINGS, cells, count
+from archlab.atlas.entries import entries
+from archlab.atlas.rows import Row, rows
+from archlab.atlas.table import evolution
+from archlab.cli import app
+from archlab.config.about import About, Certainty
+from archlab.config.io import facts, find_preset, flatten, load_config, presets, read_entry, resolved
+from archlab.config.layers import layer_configs
+from archlab.cost.params import parameters
+from archlab.errors import UserError
+from archlab.report.atlas_charts import CHOICES, counted, kinds
+from archlab.report.atlas_page import render
+
+ENTRIES = {entry.preset: entry for entry in entries()}
+BUILDABLE = [name for name, entry in ENTRIES.items() if entry.about.buildable]
+FACTS_ONLY = [name for name in ENTRIES if name not in BUILDABLE]
+NO_SIZE = {"transformer-base"}
+"""The paper counts encoder and decoder together; its notes say so."""
+
+ROWS = {row.preset: row for row in rows()}
+OURS = [name for name in presets() if name.startswith("tiny-")]
+
+
+def test_every_file_is_an_entry_but_our_own_presets():
+    assert set(ENTRIES) == {*presets(), *facts()} - set(OURS)
+    assert set(FACTS_ONLY) == set(facts())
+    assert len(ENTRIES) >= 66
+
+
+# --- what is known of each ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_about(name):
+    about, config = ENTRIES[name].about, ENTRIES[name].config
+    assert about.certainty in get_args(Certainty)
+    assert find_preset(about.name) == find_preset(name), "its published name finds it, too"
+    assert all(map(str.strip, (*about.source, *about.notes)))
+    if about.dropout is not None:
+        assert config.model.dropout.branch == about.dropout
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_unverified_fields_exist(name):
+    fields = flatten(resolved(ENTRIES[name].config))
+    for field in ENTRIES[name].about.unverified:
+        everywhere = re.sub(r"layers\.[^.]+\.", "", field)
+        assert any(f"{known}.".startswith(f"{everywhere}.") for known in fields), field
+        assert field == everywhere or any(known.startswith(field) for known in fields), field
+
+
+@pytest.mark.parametrize("name", BUILDABLE)
+def test_the_size_is_the_published_one(name):
+    about = ENTRIES[name].about
+    counted_here = parameters(ENTRIES[name].config.model).total + (about.elsewhere or 0)
+    if about.published_parameters is None:
+        assert name in NO_SIZE
+        assert any("No published size" in note for note in about.notes)
+    else:
+        assert counted_here == pytest.approx(about.published_parameters, rel=0.02)
+
+
+def test_most_sizes_are_exact():
+    exact = [
+        name
+        for name in BUILDABLE
+        if parameters(ENTRIES[name].config.model).total == ENTRIES[name].about.published_parameters
+    ]
+    assert len(exact) >= 44
+
+
+@pytest.mark.parametrize("name", [name for name in ENTRIES if ENTRIES[name].about.elsewhere])
+def test_parameters_elsewhere_are_explained(name):
+    assert any("elsewhere" in note for note in ENTRIES[name].about.notes)
+
+
+@pytest.mark.parametrize("name", BUILDABLE)
+def test_the_decoder_allocates_what_is_counted(name):
+    model = ENTRIES[name].config.model
+    cut = load_config(name, f"model.n_layers={min(model.n_layers, len(model.layers.pattern) if model.layers else 1)}")
+    with torch.device("meta"):
+        decoder = archlab.Decoder(cut.model)
+    assert sum(p.numel() for p in decoder.parameters()) == parameters(cut.model).total
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("palm-540b", ["head_dim is 256", "258", "0.667", "1.48"]),
+        ("t5-11b", ["42.7", "33"]),
+        ("gpt-2-xl", ["25 heads", "33.3"]),
+        ("gpt-1-117m", ["40478", "0.01"]),
+        ("olmo-7b", ["without weight and bias", "RMSNorm"]),
+        ("llama-65b", ["No QK-norm", "Command R+"]),
+        ("gemma-2-9b", ["4 d_model", "8 times", "training too"]),
+        ("phi-4-14b", ["Phi-3 small"]),
+        ("qwen-14b", ["13696", "27392"]),
+    ],
+)
+def test_corrections_cite_both_figures(name, said):
+    notes = " ".join(ENTRIES[name].about.notes)
+    assert all(words in notes for words in said)
+
+
+def test_corrected_figures_are_the_ones_encoded():
+    assert (ROWS["palm-540b"].head_dim, ROWS["palm-540b"].n_heads) == (256, 48)
+    assert ROWS["t5-11b"].d_over_layers == pytest.approx(42.7, abs=0.05)
+    assert (ROWS["gpt-2-xl"].n_heads, ROWS["gpt-1-117m"].vocab_size) == (25, 40478)
+    assert (ROWS["olmo-7b"].norm, "norm without weight" in ROWS["olmo-7b"].tricks) == ("LayerNorm", True)
+    assert "QK-norm" not in ROWS["llama-65b"].tricks
+    assert "QK-norm" in ROWS["command-r-plus-104b"].tricks
+    assert [ROWS[f"gemma-2-{size}"].d_ff_over_d for size in ("2b", "9b", "27b")] == [4, 4, 8]
+
+
+# --- commands -----------------------------------------------------------------------------------------------
+
+
+def output(capsys, *arguments):
+    assert app.main(arguments) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", BUILDABLE)
+def test_show_and_an_override(name, capsys):
+    shown = json.loads(output(capsys, "show", name, "model.mlp.activation=elu", "--json"))
+    assert shown["model"]["mlp"]["activation"] == "elu"
+    assert "about" not in shown
+    assert f"n_layers: {ROWS[name].n_layers}" in output(capsys, "show", name)
+
+
+@pytest.mark.parametrize("name", FACTS_ONLY)
+def test_what_cannot_be_built_says_why(name, capsys):
+    for command in ("show", "cost"):
+        assert app.main([command, name]) == 2
+        said = capsys.readouterr().err
+        assert ENTRIES[name].about.cannot_build in said
+        assert "list presets" in said
+
+
+@pytest.mark.parametrize(
+    ("begun", "whole"),
+    [("phi-4", "phi-4-14b"), ("Command R+", "command-r-plus-104b"), ("bloom", "bloom-176b"), ("GPT-2", "gpt-2")],
+)
+def test_the_beginning_of_a_name_is_enough_where_it_is_the_only_one(begun, whole):
+    assert find_preset(begun) == find_preset(whole)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma-2", "phi", "phi-4-1", "tiny"])
+def test_an_ambiguous_beginning_or_half_a_word_is_no_name(name):
+    assert find_preset(name) is None
+    with pytest.raises(UserError, match="no config"):
+        load_config(name)
+
+
+def test_list_as_json(capsys):
+    listed = json.loads(output(capsys, "list", "presets", "--json"))
+    assert set(listed) == {"published", "own"}
+    assert [row["preset"] for row in listed["published"]] == list(ROWS)
+    assert set(listed["own"]) == set(OURS)
+    assert all(row["about"]["certainty"] and row["d_over_layers"] for row in listed["published"])
+
+
+def test_html_is_for_presets(capsys, tmp_path):
+    assert app.main(["list", "studies", "--html", str(tmp_path / "x.html")]) == 2
+    assert "list presets --html" in capsys.readouterr().err
+
+
+# --- about in files of one's own ----------------------------------------------------------------------------
+
+
+def test_about_is_no_part_of_a_run(tmp_path):
+    text = presets()["llama-3-8b"].read_text()
+    (tmp_path / "mine.yaml").write_text(text)
+    assert load_config(tmp_path / "mine.yaml") == load_config("llama-3-8b")
+
+
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ("{name: x, year: 2020, source: [y], certainty: sure}", "certainty  'sure'"),
+        ("{name: x}", "year"),
+        ("nothing", "about is 'nothing'"),
+    ],
+)
+def test_a_wrong_about_is_an_error(tmp_path, about, said):
+    (tmp_path / "mine.yaml").write_text(f"about: {about}\nmodel: {{d_model: 8}}\n")
+    with pytest.raises(UserError, match=re.escape(said)):
+        load_config(tmp_path / "mine.yaml")
+
+
+def test_doubts_reach_from_a_section_to_its_fields_and_from_a_layer_kind_to_the_model():
+    about = About(
+        name="x", year=2020, source=("y",), certainty="verified", unverified=("model.norm", "model.layers.a.mlp.d_ff")
+    )
+    assert about.doubts("norm.kind")
+    assert about.doubts("mlp.d_ff")
+    assert not about.doubts("mlp")
+    assert not about.doubts("mlp.activation", "position.kind")
+
+
+# --- table and page -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_table_fits(width):
+    lines = [line for line, _ in evolution(list(ROWS.values()), width)]
+    assert max(map(len, lines)) <= width
+    assert [line for line in lines if re.fullmatch(r"\d{4}", line)] == [str(year) for year in range(2017, 2026)]
+    for row in ROWS.values():
+        line = next(line for line in lines if line.startswith(f"{row.preset} "))
+        assert all(cell in line for cell in cells(row))
+
+
+def test_list_prints_it(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = output(capsys, "list", "presets")
+    assert max(map(len, text.splitlines())) <= 80
+    assert all(name in text for name in (*ENTRIES, *OURS))
+    assert all(heading in text.splitlines()[0] for heading in HEADINGS)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_rows_say_what_the_layers_say(name):
+    row, layers = ROWS[name], layer_configs(ENTRIES[name].config.model)
+    assert (row.norm == "RMSNorm") == (layers[0].norm.kind == "rmsnorm")
+    assert ("GLU" in row.activation) == (layers[0].mlp.kind == "gated")
+    assert ("NoPE" in row.position) == any(layer.position.kind == "none" for layer in layers)
+    assert ("full" in row.reach) == any(layer.attention.window is None for layer in layers)
+
+
+def test_rows_by_hand():
+    assert tuple(cells(ROWS["llama-3-8b"])) == (
+        "llama-3-8b", "8.03B", "pre RMS", "RoPE", "SwiGLU", "32/8", "3.5", "128", "128K",
+    )  # fmt: skip
+    assert cells(ROWS["lamda-137b"])[2] == "pre RMS?"
+    assert ROWS["gemma-3-27b"].tricks == [
+        "norm ×(1+w)", "5:1 window 1024", "QK-norm", "heads 0.76 d", "scores ×0.0772", "theta 1e4/1e6",
+        "linear scaling", "embedding ×sqrt(d)", "tied",
+    ]  # fmt: skip
+    assert "NoPE on 16 of 64" in ROWS["command-a-111b"].tricks
+    assert "1:1 window 256?" in ROWS["gpt-3-175b"].tricks
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(None, "?"), (999885952, "1B"), (8030261248, "8.03B"), (405853388800, "406B"), (50257, "50.3K"), (12, "12")],
+)
+def test_counts_have_three_digits(number, text):
+    assert count(number) == text
+
+
+@pytest.fixture(scope="module")
+def page():
+    return Page(render(list(ROWS.values())))
+
+
+def test_the_page_has_every_model_and_loads_nothing(page):
+    assert page.loads == []
+    assert not {"link", "img", "iframe", "object", "embed", "base"} & set(page.tags)
+    for entry in ENTRIES.values():
+        assert entry.about.name in page.text
+        assert all(note in page.text for note in entry.about.notes)
+    assert page.tags.count("tr") == 1 + len(ENTRIES) + len({row.about.year for row in ROWS.values()})
+
+
+def test_shares_of_a_year_add_up(page):
+    specs = json.loads(page.data["specs"])
+    for choice in CHOICES:
+        data = specs[choice.name]["datasets"].popitem()[1]
+        for year in {bar["year"] for bar in data}:
+            assert sum(bar["share"] for bar in data if bar["year"] == year) == pytest.approx(1)
+
+
+def test_every_choice_has_colours_enough():
+    for choice in CHOICES:
+        assert 2 <= len(kinds(list(ROWS.values()), choice)) <= 8
+
+
+def test_a_stand_in_is_not_counted():
+    norm = next(choice for choice in CHOICES if choice.name == "norm")
+    known: list[Row] = counted(list(ROWS.values()), norm)
+    assert ROWS["lamda-137b"] not in known
+    assert ROWS["llama-3-8b"] in known
+
+
+def test_write(tmp_path, capsys):
+    path = tmp_path / "new" / "atlas.html"
+    assert output(capsys, "list", "--html", str(path)).strip() == str(path)
+    assert len(path.read_bytes()) < 1.5e6
+
+
+def test_entries_say_where_they_are_wrong(tmp_path):
+    (tmp_path / "x.yaml").write_text("about: {name: x, year: 1999, source: [y], certainty: verified}")
+    with pytest.raises(UserError, match=r"x\.yaml, about"):
+        read_entry(tmp_path / "x.yaml")
