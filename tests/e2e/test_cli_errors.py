@@ -191,8 +191,10 @@ def test_a_damaged_shard_is_named_before_anything_is_written(here):
 
 
 def test_what_is_no_number_is_not_sampled_or_scored(here, trained, monkeypatch):
-    nothing = torch.full((1, 1, 300), torch.nan)
-    monkeypatch.setattr("archlab.model.decoder.Head.forward", lambda self, x, _: nothing.expand(*x.shape[:-1], 300))
+    def no_number(self, x, _):
+        return torch.full((*x.shape[:-1], 300), torch.nan)
+
+    monkeypatch.setattr("archlab.model.decoder.Head.forward", no_number)
     assert "the model's output is no number" in here("generate", trained, "--prompt", "a")
     assert "the model's output is no number" in here("eval", trained)
 

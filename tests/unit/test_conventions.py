@@ -21,6 +21,7 @@ from archlab.config import model_schema as schema
 from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
 from archlab.config.schema import Config
+from archlab.config.training import resolve_train
 from archlab.model.cache import Cache
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import KERNELS, Scoring
@@ -233,11 +234,12 @@ def test_z_loss() -> None:
 
 
 def test_warm_up() -> None:
-    train = tiny("train={lr: 1.0, warmup: 4, tokens: 160, batch_tokens: 16, schedule: linear, final_lr: 0}").train
+    shape = "lr: 1.0, tokens: 160, batch_tokens: 16"
+    train = resolve_train(tiny(f"train={{{shape}, warmup: 4, schedule: linear, final_lr: 0}}"))
     rates = [learning_rate(train, step) for step in range(10)]
     assert rates[:5] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
     assert rates[5:] == pytest.approx([5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
-    share = tiny("train={lr: 1.0, warmup: 0.4, tokens: 160, batch_tokens: 16}").train
+    share = resolve_train(tiny(f"train={{{shape}, warmup: 0.4}}"))
     assert learning_rate(share, 2) == pytest.approx(0.75)
 
 

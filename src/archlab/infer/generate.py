@@ -3,9 +3,9 @@
 Shapes: B texts side by side, T tokens so far, N new ones, D d_model, V vocabulary. Texts of unequal length
 stand flush right, with padding before them.
 
-Cached decoding gives the logits of the full pass, with one exception that is meant: RoPE scalings that look
-at the length of the whole sequence (dynamic NTK, LongRoPE). The cache keeps every key as it was turned when
-it was read; a full pass over a longer sequence turns all of them anew.
+Cached decoding gives the logits of the full pass, with one exception that is meant: dynamic NTK, whose theta grows
+with every token. The cache keeps every key as it was turned when it was read; a full pass over a longer sequence turns
+all of them anew. LongRoPE changes its factors once, where a text passes the original length: there all is read again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from archlab.config.model_schema import Learned
+from archlab.config.model_schema import Learned, Longrope, Rope
 from archlab.errors import UserError
 from archlab.infer.sampling import Sampling, choose
 from archlab.model.cache import Cache
@@ -119,6 +119,8 @@ class Session:
         model, was_training = self.model, self.model.training
         if was_training:
             model.eval()
+        if self._factors_change():
+            self.cache.length = 0
         try:
             while self.cache.length < self.tokens_BT.shape[1]:
                 piece_BN = self.tokens_BT[:, self.cache.length :][:, : self.prefill_chunk]
@@ -128,6 +130,13 @@ class Session:
             if was_training:
                 model.train()
         return self._logits_BV
+
+    def _factors_change(self) -> bool:
+        """Whether a text passes the original length of a LongRoPE with what is to be read now."""
+        ropes = [layer.position for layer in self.model.layer_configs if isinstance(layer.position, Rope)]
+        ends = {rope.scaling.original_max_seq_len for rope in ropes if isinstance(rope.scaling, Longrope)}
+        read_B, longer_B = self.cache.length - self.padding_B, self.tokens_BT.shape[1] - self.padding_B
+        return any(bool(((read_B > 0) & (read_B <= end) & (longer_B > end)).any()) for end in ends)
 
     def write(
         self, max_new_tokens: int, sampling: Sampling | None = None, end_of_text: int | None = None
