@@ -41,6 +41,7 @@ def make_app() -> App:
         result_action="return_value",
         exit_on_error=False,
         print_error=False,
+        suppress_keyboard_interrupt=False,
     )
     for place, (verb, target, summary) in enumerate(VERBS):
         app.command(f"archlab.cli.{target}", name=verb, help=summary, sort_key=place)

@@ -32,7 +32,7 @@ class TrainConfig(Base):
     final_lr: Annotated[float, Field(ge=0, le=1)] | None = None
     """Learning rate at the end, as a part of the peak. null: 0.1 (constant: 1)."""
     decay: Share | None = None
-    """wsd only: share of the steps that decay. null: 0.2 (other schedules: 0)."""
+    """wsd only: share of the steps after the warm-up that decay. null: 0.2 (other schedules: 0)."""
     weight_decay: NonNegative = 0.1
     """Decoupled weight decay of the matrices; norms and biases never decay (Loshchilov 2019)."""
     decay_embeddings: bool = False
