@@ -77,7 +77,9 @@ FACTORS: dict[str, list[Any]] = {
         _rope("kind: dynamic, factor: 2, original_max_seq_len: 8"),
         _rope("kind: llama3, factor: 4, original_max_seq_len: 16"),
         _rope("kind: yarn, factor: 4, original_max_seq_len: 64, beta_fast: 8"),
-        _rope("kind: yarn, factor: 4, original_max_seq_len: 64, beta_fast: 8, truncate: false", ", pairing: interleaved"),
+        _rope(
+            "kind: yarn, factor: 4, original_max_seq_len: 64, beta_fast: 8, truncate: false", ", pairing: interleaved"
+        ),
         _rope(
             "kind: longrope, factor: 4, original_max_seq_len: 64, "
             "short_factor: [1, 1.5, 2, 3], long_factor: [2, 3, 4, 5]"
@@ -140,10 +142,15 @@ FACTORS: dict[str, list[Any]] = {
         _layers("local: {attention.window: 2}, full: {}, pattern: [local, full]"),
         _layers("a: {position.kind: none}, b: {}, pattern: [b, a]"),
         _layers("a: {position: {kind: rope, theta: 7}}, b: {}, pattern: [a, b]"),
-        _layers("a: {attention.n_heads: 2, attention.n_kv_heads: 1, attention.head_dim: 8, mlp.d_ff: 12}, b: {}, pattern: [b, a]"),
+        _layers(
+            "a: {attention.n_heads: 2, attention.n_kv_heads: 1, attention.head_dim: 8, mlp.d_ff: 12}, b: {}, pattern: [b, a]"
+        ),
         _layers("a: {norm: {kind: rmsnorm}, block.parallel: none, mlp.kind: plain}, b: {}, pattern: [a, b]"),
     ],
 }
+
+
+ORDER = {factor: i for i, factor in enumerate(FACTORS)}
 
 
 def _overrides(row: dict[str, Any]) -> tuple[str, ...]:
@@ -167,15 +174,15 @@ def _pairs(row: dict[str, Any]) -> set[tuple[str, Any, str, Any]]:
 
 def _filled(row: dict[str, Any], missing: set[Any], draw: random.Random) -> dict[str, Any]:
     """The other factors in random order, each with the value that makes most missing pairs."""
+
+    def gain(factor: str, value: Any) -> int:
+        at = ORDER[factor]
+        pairs = ((factor, value, o, v) if at < ORDER[o] else (o, v, factor, value) for o, v in row.items())
+        return sum(pair in missing for pair in pairs)
+
     for factor in draw.sample([f for f in FACTORS if f not in row], len(FACTORS) - len(row)):
-
-        def new(value: Any, factor: str = factor) -> int:
-            order = list(FACTORS)
-            ends = ((factor, value, o, row[o]) if order.index(factor) < order.index(o) else (o, row[o], factor, value) for o in row)
-            return sum(pair in missing for pair in ends)
-
         values = draw.sample(FACTORS[factor], len(FACTORS[factor]))
-        row[factor] = max(values, key=new)
+        row[factor] = max(values, key=functools.partial(gain, factor))
     return row
 
 
@@ -189,10 +196,10 @@ def _grid() -> tuple[tuple[tuple[str, ...], ...], frozenset[tuple[str, Any, str,
         if pair not in missing:
             continue
         a, x, b, y = pair
-        first = {f: values[0] for f, values in FACTORS.items()} | {a: x, b: y}
-        for attempt in range(60):
-            # At first greedily, then at random, at last with as little else as possible.
-            row = _filled({a: x, b: y}, missing if attempt < 20 else set(), draw) if attempt < 59 else first
+        for attempt in range(30):
+            # At first greedily, then nearer and nearer to each factor's first value.
+            row = _filled({a: x, b: y}, missing, draw) if attempt < 15 else {a: x, b: y}
+            row = {f: row[f] if f in row else draw.choice([FACTORS[f][0]] * attempt + FACTORS[f]) for f in FACTORS}
             if _is_valid(_overrides(row)):
                 rows[_overrides(row)] = None
                 missing -= _pairs(row)

@@ -169,9 +169,7 @@ def test_cached_is_full(index: int, chunks: str) -> None:
 
 
 DYNAMIC = "{kind: dynamic, factor: 2, original_max_seq_len: 8}"
-LONGROPE = (
-    "{kind: longrope, factor: 4, original_max_seq_len: 8, short_factor: [1, 1, 1, 1], long_factor: [2, 3, 4, 5]}"
-)
+LONGROPE = "{kind: longrope, factor: 4, original_max_seq_len: 8, short_factor: [1, 1, 1, 1], long_factor: [2, 3, 4, 5]}"
 
 
 @pytest.mark.parametrize(

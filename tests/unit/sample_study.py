@@ -69,9 +69,7 @@ def many() -> StudySummary:
 def hostile() -> StudySummary:
     """Every text that a user may write, written by someone who wants a script to run."""
     bad = "<b>x</b><script>alert(1)</script>"
-    found = study(
-        {bad: (bad, 2.6, {}), "b": ('"quoted" & co', 2.7, {bad: bad})}, seeds=[0, 1], against="base"
-    )
+    found = study({bad: (bad, 2.6, {}), "b": ('"quoted" & co', 2.7, {bad: bad})}, seeds=[0, 1], against="base")
     return found.model_copy(
         update={
             "name": bad,
@@ -96,18 +94,12 @@ def study(
     shared = noise.normal(0, 0.012, len(seeds))
     losses: dict[str, dict[int, float | None]] = {
         name: {
-            seed: None
-            if (name, seed) in diverged
-            else arms[name][1] + float(shared[i] + noise.normal(0, 0.008))
+            seed: None if (name, seed) in diverged else arms[name][1] + float(shared[i] + noise.normal(0, 0.008))
             for i, seed in enumerate(seeds)
         }
         for name in names
     }
-    before = (
-        dict(zip(names[1:], names, strict=False))
-        if against == "previous"
-        else dict.fromkeys(names[1:], names[0])
-    )
+    before = dict(zip(names[1:], names, strict=False)) if against == "previous" else dict.fromkeys(names[1:], names[0])
     comparisons = compare(losses, before)
     summaries = []
     for i, (name, (label, _, overrides)) in enumerate(arms.items()):
@@ -178,7 +170,5 @@ def _curve(seed: int, loss: float | None, noise: np.random.Generator) -> Curve:
     if loss is None:
         values = [4.4, 4.1, 4.3, 5.2, 7.9]
     else:
-        values = [
-            loss + 1.3 * ((TOKENS / t) ** 0.35 - 1) + float(noise.normal(0, 0.01)) for t in tokens[:-1]
-        ] + [loss]
+        values = [loss + 1.3 * ((TOKENS / t) ** 0.35 - 1) + float(noise.normal(0, 0.01)) for t in tokens[:-1]] + [loss]
     return Curve(seed=seed, tokens=tokens[: len(values)], bits_per_byte=values)

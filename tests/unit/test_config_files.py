@@ -58,9 +58,7 @@ def test_the_json_schema_describes_every_field_and_refuses_what_we_refuse():
         schema = json_schema(kind)
         for section in [schema, *schema["$defs"].values()]:
             for name, field in section.get("properties", {}).items():
-                assert name == "kind" or "description" in field, (
-                    f"{section['title']}.{name} has no description"
-                )
+                assert name == "kind" or "description" in field, f"{section['title']}.{name} has no description"
         assert schema["title"] == root.__name__
     good = read_config("tiny-llama")
     jsonschema.validate(good | {"train": {"tokens": "4M"}}, json_schema())

@@ -41,9 +41,7 @@ def test_no_difference_between_spellings():
 
 def test_diff_names_fields_with_both_values_section_by_section():
     base = load_config("tiny-llama")
-    other = load_config(
-        "tiny-llama", "model.norm.kind=layernorm", "model.layers={a: {mlp.d_ff: 8}, pattern: [a]}"
-    )
+    other = load_config("tiny-llama", "model.norm.kind=layernorm", "model.layers={a: {mlp.d_ff: 8}, pattern: [a]}")
     assert diff(base, other) == {
         "model.norm.kind": ("rmsnorm", "layernorm"),
         "model.norm.bias": (None, True),

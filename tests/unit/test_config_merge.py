@@ -47,9 +47,7 @@ def test_the_default_kind_may_be_left_out_in_files_and_overrides(in_file):
     raw = {"model": {"vocab_size": 256, "d_model": 64, "n_layers": 2, "attention.n_heads": 4}}
     change = {"model": {"norm": {"eps": 1e-3}}}
     raw = expand(raw)
-    config = (
-        build_config(overlay(raw, change, Config)) if in_file else build_config(raw, ["model.norm.eps=1e-3"])
-    )
+    config = build_config(overlay(raw, change, Config)) if in_file else build_config(raw, ["model.norm.eps=1e-3"])
     assert (config.model.norm.kind, config.model.norm.eps) == ("rmsnorm", 1e-3)
 
 

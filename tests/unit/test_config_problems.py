@@ -58,7 +58,11 @@ train: {lr: fast}
         ("model.norm=3", "model.norm", "3; allowed: keys and values"),
         ("model.norm=rmsnorn", "model.norm.kind", "did you mean rmsnorm?"),
         ("model.norm=null", "model.norm", "null; allowed: keys and values"),
-        ("model.norm.bias=true", "model.norm.bias", "unknown; allowed: kind, eps, weight, unit_offset, cast, placement"),
+        (
+            "model.norm.bias=true",
+            "model.norm.bias",
+            "unknown; allowed: kind, eps, weight, unit_offset, cast, placement",
+        ),
         ("model.embedding.scale=sqrt", "model.embedding.scale", "allowed: a number or sqrt_d_model"),
         ("model.dropout=2", "model.dropout", "2.0; allowed: less than 1"),
         ("model.dropout.branch=1", "model.dropout.branch", "1; allowed: less than 1"),
@@ -95,7 +99,11 @@ def test_one_mistake_is_one_line(override, path, message):
 
 
 BROKEN_RULES = [
-    (["model.attention={n_heads: 3, n_kv_heads: 3}"], "model.attention.n_heads", "3 does not divide d_model = 128; give"),
+    (
+        ["model.attention={n_heads: 3, n_kv_heads: 3}"],
+        "model.attention.n_heads",
+        "3 does not divide d_model = 128; give",
+    ),
     (["model.attention.n_kv_heads=3"], "model.attention.n_kv_heads", "3 does not divide n_heads = 4; allowed: 1, 2, 4"),
     (["model.attention.stride=2"], "model.attention.stride", "2 is about keys beyond a window"),
     (["model.attention.global_tokens=2"], "model.attention.global_tokens", "2 is about keys beyond a window"),
@@ -123,12 +131,17 @@ BROKEN_RULES = [
     (["model.position.fraction=0.1"], "model.position.fraction", "is 3 dimensions; RoPE turns pairs: allowed are even"),
     (["model.position.order=before_qk_norm"], "model.position.order", "attention.qk_norm, and that is none"),
     (
-        ["model.position.scaling={kind: longrope, factor: 2, original_max_seq_len: 8, short_factor: [1], long_factor: [1]}"],
+        [
+            "model.position.scaling={kind: longrope, factor: 2, original_max_seq_len: 8, short_factor: [1], long_factor: [1]}"
+        ],
         "model.position.scaling",
         "lists of [1] factors for 16 turning pairs",
     ),
     (
-        ["model.position.scaling={kind: dynamic, factor: 2, original_max_seq_len: 8}", "model.position.fraction=0.0625"],
+        [
+            "model.position.scaling={kind: dynamic, factor: 2, original_max_seq_len: 8}",
+            "model.position.fraction=0.0625",
+        ],
         "model.position.scaling",
         "of 2 turning dimensions there is one",
     ),
@@ -177,9 +190,7 @@ def test_every_rule_is_broken_by_a_row():
 
 def test_separate_parallel_norms_need_a_norm():
     found = problems("model.norm.kind=none", "model.block.parallel=separate")
-    assert found == {
-        "model.block.parallel": "'separate' has no second norm to be separate; allowed: none, shared"
-    }
+    assert found == {"model.block.parallel": "'separate' has no second norm to be separate; allowed: none, shared"}
 
 
 def test_a_rule_broken_by_one_layer_kind_names_that_kind():
@@ -188,16 +199,12 @@ def test_a_rule_broken_by_one_layer_kind_names_that_kind():
 
 
 def test_a_rule_broken_everywhere_is_reported_once():
-    found = problems(
-        "model.attention.n_kv_heads=3", "model.layers={a: {}, b: {mlp.d_ff: 8}, pattern: [a, b]}"
-    )
+    found = problems("model.attention.n_kv_heads=3", "model.layers={a: {}, b: {mlp.d_ff: 8}, pattern: [a, b]}")
     assert list(found) == ["model.attention.n_kv_heads"]
 
 
 def test_a_rule_that_reads_a_wrong_field_is_silent():
-    assert list(problems("model.attention.n_heads=x", "model.attention.n_kv_heads=3")) == [
-        "model.attention.n_heads"
-    ]
+    assert list(problems("model.attention.n_heads=x", "model.attention.n_kv_heads=3")) == ["model.attention.n_heads"]
 
 
 @pytest.mark.parametrize("raw", [{}, {"model": None}, {"model": []}, {"train": {"betas": [1, 2, 3]}}])

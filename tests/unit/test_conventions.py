@@ -88,9 +88,7 @@ def test_window() -> None:
         assert sum(moved) == min(3, 12 - key)
 
 
-@pytest.mark.parametrize(
-    "kernel", [name for name, able in KERNELS.items() if {"softcap", "float64"} <= able.can]
-)
+@pytest.mark.parametrize("kernel", [name for name, able in KERNELS.items() if {"softcap", "float64"} <= able.can])
 def test_soft_cap(kernel: str) -> None:
     q, k, v = (random(1, 2, 5, 4) for _ in range(3))
     bias, mask = random(1, 2, 5, 5), torch.ones(5, 5, dtype=torch.bool).tril(0)[None]
@@ -218,9 +216,7 @@ def test_d_ff() -> None:
         mlp = Decoder(config.model).layers[0].mlp
         assert sum(p.numel() for p in mlp.parameters()) == matrices * 24 * 16
         assert mlp.up.weight.shape == (24, 16)
-    defaults = {
-        kind: layer_configs(tiny(f"model.mlp.kind={kind}").model)[0].mlp.d_ff for kind in ("plain", "gated")
-    }
+    defaults = {kind: layer_configs(tiny(f"model.mlp.kind={kind}").model)[0].mlp.d_ff for kind in ("plain", "gated")}
     assert defaults == {"plain": 64, "gated": 48}  # 4 * 16; 8/3 * 16 = 42.7, up to a multiple of 8
 
 
@@ -230,18 +226,14 @@ def test_d_ff() -> None:
 def test_z_loss() -> None:
     logits, targets = random(2, 3, 7), torch.tensor([[0, 1, 2], [3, 4, 5]])
     log_z = logsumexp(logits.numpy(), axis=-1)
-    cross_entropy = (
-        log_z - np.take_along_axis(logits.numpy(), targets.numpy()[..., None], -1)[..., 0]
-    ).mean()
+    cross_entropy = (log_z - np.take_along_axis(logits.numpy(), targets.numpy()[..., None], -1)[..., 0]).mean()
     minimised, reported = objective(logits, targets, 0.1)
     assert reported.item() == pytest.approx(cross_entropy)
     assert minimised.item() == pytest.approx(cross_entropy + 0.1 * (log_z**2).mean())
 
 
 def test_warm_up() -> None:
-    train = tiny(
-        "train={lr: 1.0, warmup: 4, tokens: 160, batch_tokens: 16, schedule: linear, final_lr: 0}"
-    ).train
+    train = tiny("train={lr: 1.0, warmup: 4, tokens: 160, batch_tokens: 16, schedule: linear, final_lr: 0}").train
     rates = [learning_rate(train, step) for step in range(10)]
     assert rates[:5] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
     assert rates[5:] == pytest.approx([5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])

@@ -36,16 +36,12 @@ def counted_by_torch(model_config, *, backward):
 def test_forward_is_what_torch_counts_once_squares_are_cut_to_what_is_visible(overrides):
     model = load_config("tiny-llama", *overrides).model
     ours = forward_flops(model, SEQ_LEN)
-    assert counted_by_torch(model, backward=False) == round(
-        (ours.total - ours.scores + whole_square(model)) * SEQ_LEN
-    )
+    assert counted_by_torch(model, backward=False) == round((ours.total - ours.scores + whole_square(model)) * SEQ_LEN)
 
 
 def whole_square(model):
     """Scores and values per token as the reference kernel multiplies them: every key, visible or not."""
-    return sum(
-        2 * 2 * a.n_heads * a.head_dim * SEQ_LEN for a in (layer.attention for layer in layer_configs(model))
-    )
+    return sum(2 * 2 * a.n_heads * a.head_dim * SEQ_LEN for a in (layer.attention for layer in layer_configs(model)))
 
 
 def test_training_is_three_forward_passes():

@@ -36,9 +36,7 @@ def test_a_window_bounds_the_cache(context, kept):
 
 
 def test_only_layers_with_a_window_are_bounded():
-    model = load_config(
-        "tiny-llama", "model.layers={a: {attention.window: 16}, b: {}, pattern: [a, a, b]}"
-    ).model
+    model = load_config("tiny-llama", "model.layers={a: {attention.window: 16}, b: {}, pattern: [a, a, b]}").model
     per_layer = 2 * 2 * 32 * 2
     assert kv_cache_bytes(model, 100, batch=3) == 3 * per_layer * (4 * 16 + 2 * 100)
 

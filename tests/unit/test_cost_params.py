@@ -116,7 +116,5 @@ def test_roles_of_gpt_2_by_hand():
     ],
 )
 def test_how_many_norms_a_placement_has(placement, parallel, norms):
-    model = load_config(
-        "tiny-llama", f"model.norm.placement={placement}", f"model.block.parallel={parallel}"
-    ).model
+    model = load_config("tiny-llama", f"model.norm.placement={placement}", f"model.block.parallel={parallel}").model
     assert parameters(model).norms == norms * 128

@@ -21,9 +21,7 @@ def folder(tmp_path: Path) -> Path:
     root = tmp_path / "texts"
     (root / "deep").mkdir(parents=True)
     for i in range(40):
-        (root / ("deep" if i % 2 else ".") / f"{i:02d}.txt").write_text(
-            f"document {i}\n" * 20, encoding="utf-8"
-        )
+        (root / ("deep" if i % 2 else ".") / f"{i:02d}.txt").write_text(f"document {i}\n" * 20, encoding="utf-8")
     return root
 
 

@@ -26,9 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def texts(tmp_path: Path) -> Path:
     (tmp_path / "texts").mkdir()
     for i in range(60):
-        text = f"é document {i} <|endoftext|>\n" + "".join(
-            f"word{j} again and {j * i}\n" for j in range(9 * (i % 7))
-        )
+        text = f"é document {i} <|endoftext|>\n" + "".join(f"word{j} again and {j * i}\n" for j in range(9 * (i % 7)))
         (tmp_path / "texts" / f"{i}.txt").write_text(text, encoding="utf-8")
     return tmp_path / "texts"
 
@@ -176,9 +174,7 @@ def test_no_data_folder(tmp_path: Path):
 
 
 @pytest.mark.parametrize("at", [1, 3])
-def test_a_full_disk_leaves_nothing_behind(
-    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
-):
+def test_a_full_disk_leaves_nothing_behind(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int):
     monkeypatch.setattr(writer, "SHARD_TOKENS", 50)
     calls, opened = [0], Path.open
 
@@ -259,9 +255,7 @@ def test_processes_that_prepare_the_same_text_at_once_agree(texts: Path, cache: 
     assert len(list(cache.iterdir())) == 1
 
 
-def test_the_loser_of_a_race_uses_the_winners_folder(
-    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_loser_of_a_race_uses_the_winners_folder(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     winner = made(texts, tmp_path / "winner")
     finish = writer.SideWriter.finish
 

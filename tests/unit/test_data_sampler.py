@@ -86,9 +86,7 @@ def test_seeds_and_epochs_differ():
 def test_a_batch_may_span_epochs():
     count = windows_per_epoch(100, 16)
     starts = window_starts(100, 16, 0, 0, 3 * count)
-    np.testing.assert_array_equal(
-        starts, np.concatenate([window_starts(100, 16, 0, i, 1) for i in range(3 * count)])
-    )
+    np.testing.assert_array_equal(starts, np.concatenate([window_starts(100, 16, 0, i, 1) for i in range(3 * count)]))
 
 
 def test_windows_cross_shard_borders():

@@ -16,9 +16,7 @@ from archlab.model.decoder import Decoder
 CHOICES: dict[str, tuple[str, ...]] = {
     "plain": (),
     "gqa, window": ("model.attention={n_heads: 4, n_kv_heads: 2, window: 4}",),
-    "window and full": (
-        "model.layers={a: {attention.window: 3}, b: {position.kind: none}, pattern: [a, b]}",
-    ),
+    "window and full": ("model.layers={a: {attention.window: 3}, b: {position.kind: none}, pattern: [a, b]}",),
     "alibi, window": ("model.attention.window=4", "model.position={kind: alibi}"),
     "t5, soft cap": ("model.position={kind: t5, buckets: 8, max_distance: 20}", "model.attention.softcap=2"),
     "shaw": ("model.position={kind: shaw, max_distance: 5}",),
@@ -93,9 +91,7 @@ def test_logits_of_every_step_are_those_of_the_full_pass(model: Decoder) -> None
 
 @pytest.mark.parametrize("chunk", [None, 4])
 @pytest.mark.parametrize("temperature", [0.0, 1.5])
-def test_unequal_prompts_side_by_side_are_each_alone(
-    model: Decoder, chunk: int | None, temperature: float
-) -> None:
+def test_unequal_prompts_side_by_side_are_each_alone(model: Decoder, chunk: int | None, temperature: float) -> None:
     texts = [text(length, seed=length)[0] for length in (13, 6, 1, 9)]
     tokens, padding = left_pad(texts)
     together = archlab.generate(
@@ -219,9 +215,7 @@ def test_scalings_that_look_at_the_whole_length_are_the_exception(scaling: str) 
 def test_learned_positions_end() -> None:
     model = tiny("model.position={kind: learned}", "model.max_seq_len=16")
     assert archlab.generate(model, text(10), 7).shape == (1, 17)
-    with pytest.raises(
-        UserError, match="max_new_tokens: 8; allowed: up to 7, for learned positions end at max"
-    ):
+    with pytest.raises(UserError, match="max_new_tokens: 8; allowed: up to 7, for learned positions end at max"):
         archlab.generate(model, text(10), 8)
     tokens, padding = left_pad([text(10)[0], text(12)[0]])
     assert archlab.generate(model, tokens, 5, padding=padding).shape == (2, 17)

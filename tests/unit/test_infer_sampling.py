@@ -71,9 +71,7 @@ def test_top_p_of_1_keeps_all() -> None:
 def test_min_p(p: float) -> None:
     got = steps.keep_min_p(LOGITS, p)
     probability = softmax(LOGITS.numpy(), axis=-1)
-    np.testing.assert_array_equal(
-        kept(got), probability >= p * probability.max(-1, keepdims=True) * (1 - 1e-12)
-    )
+    np.testing.assert_array_equal(kept(got), probability >= p * probability.max(-1, keepdims=True) * (1 - 1e-12))
     assert torch.equal(got, MinPLogitsWarper(p)(NO_TOKENS, LOGITS))
     assert kept(steps.keep_min_p(LOGITS, 0.0)).all()
 
@@ -152,9 +150,7 @@ def test_the_numbers_drawn_are_uniform_over_places_lengths_and_seeds() -> None:
 
 def test_every_token_is_drawn_at_its_share_of_the_line() -> None:
     logits = torch.tensor([[-math.inf, 0.0, 0.0, -math.inf]], dtype=torch.float64)
-    got = [
-        int(steps.draw(logits, torch.tensor([u], dtype=torch.float64))) for u in (0, 0.49, 0.5, 1 - 2**-53)
-    ]
+    got = [int(steps.draw(logits, torch.tensor([u], dtype=torch.float64))) for u in (0, 0.49, 0.5, 1 - 2**-53)]
     assert got == [1, 1, 2, 2]
 
 

@@ -87,17 +87,13 @@ def test_any_tokens_become_what_decode_makes_of_them_but_for_an_unfinished_end(t
     kept = tokens[: tokens.index(END)] if END in tokens else tokens
     whole = bpe.decode(TOKENIZER, kept)
     data = b"".join(bpe.bytes_of(TOKENIZER, t) for t in kept)
-    unfinished = next(
-        (n for n in (1, 2, 3) if data[-n:].decode(errors="ignore") == "" and _may_go_on(data[-n:])), 0
-    )
+    unfinished = next((n for n in (1, 2, 3) if data[-n:].decode(errors="ignore") == "" and _may_go_on(data[-n:])), 0)
     assert "".join(pieces(tokens)) == (whole.removesuffix("\ufffd") if unfinished else whole)
 
 
 def _may_go_on(start: bytes) -> bool:
     """Whether some bytes after these make one character of them all."""
-    tails = itertools.chain.from_iterable(
-        itertools.product((0x80, 0x90, 0xA0, 0xBF), repeat=n) for n in (1, 2, 3)
-    )
+    tails = itertools.chain.from_iterable(itertools.product((0x80, 0x90, 0xA0, 0xBF), repeat=n) for n in (1, 2, 3))
     for tail in tails:
         try:
             if len((start + bytes(tail)).decode()) == 1:
@@ -242,9 +238,7 @@ def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_generate_prints_the_prompt_and_what_follows(
-    run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_generate_prints_the_prompt_and_what_follows(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = [
         "--max-new-tokens",
         "30",
@@ -266,10 +260,7 @@ def test_generate_prints_the_prompt_and_what_follows(
     whole = output(capsys, str(run_folder), *settings)
     stop = next(c for c in whole[5:] if c.isprintable())
     cut = whole.index(stop)
-    assert (
-        output(capsys, str(run_folder), *settings, "--stop", "never there", "--stop", stop)
-        == whole[:cut] + "\n"
-    )
+    assert output(capsys, str(run_folder), *settings, "--stop", "never there", "--stop", stop) == whole[:cut] + "\n"
 
 
 def loaded(folder: Path) -> Decoder:

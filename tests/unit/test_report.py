@@ -214,9 +214,7 @@ def test_differences_need_something_to_differ_from() -> None:
 
 def test_a_study_in_which_all_diverged_still_has_a_report() -> None:
     arms = {"a": ("a", 2.6, {}), "b": ("b", 2.7, {})}
-    study = sample_study.study(
-        arms, [0, 1], "base", diverged={(arm, seed) for arm in arms for seed in (0, 1)}
-    )
+    study = sample_study.study(arms, [0, 1], "base", diverged={(arm, seed) for arm in arms for seed in (0, 1)})
     assert "diverged on 2 of 2 seeds" in render(study)
 
 

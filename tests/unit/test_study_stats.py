@@ -83,9 +83,7 @@ def test_equal_differences_are_judged_by_their_signs_alone(seeds: int, p: float,
 def test_divergence_outweighs_the_seeds_that_survived() -> None:
     assert one({**ARM, 3: None}, {**BASE}).verdict == "diverged"
     assert one({**ARM, 3: None}, {**BASE}).pairs == 4
-    assert one({**ARM, 3: None}, {**BASE, 3: None}).verdict == "better", (
-        "both diverged there: the rest decides"
-    )
+    assert one({**ARM, 3: None}, {**BASE, 3: None}).verdict == "better", "both diverged there: the rest decides"
     assert one({**ARM}, {**BASE, 3: None}).verdict == "better"
     assert one(dict.fromkeys(BASE), dict.fromkeys(BASE)).verdict == "diverged"
     assert one({**ARM}, dict.fromkeys(BASE)).verdict == "reference diverged"
@@ -114,18 +112,14 @@ def within(found: float, nominal: float, trials: int) -> bool:
 
 def covered(samples: np.ndarray, truth: float) -> float:
     found = [estimate(list(sample)) for sample in samples]
-    return float(
-        np.mean([e is not None and e.low is not None and e.low <= truth <= (e.high or 0) for e in found])
-    )
+    return float(np.mean([e is not None and e.low is not None and e.low <= truth <= (e.high or 0) for e in found]))
 
 
 def test_interval_covers_the_truth_19_times_in_20() -> None:
     samples = np.random.default_rng(0).normal(0.7, 0.2, (2000, 3))
     assert within(covered(samples, 0.7), 0.95, 2000)
     normal = np.abs(samples.mean(1) - 0.7) < 1.96 * samples.std(1, ddof=1) / math.sqrt(3)
-    assert not within(float(normal.mean()), 0.95, 2000), (
-        "the simulation would see a normal interval's shortness"
-    )
+    assert not within(float(normal.mean()), 0.95, 2000), "the simulation would see a normal interval's shortness"
 
 
 def false_verdicts(rng: np.random.Generator, studies: int, arms: int) -> tuple[float, float]:
@@ -133,10 +127,7 @@ def false_verdicts(rng: np.random.Generator, studies: int, arms: int) -> tuple[f
     with_holm = without = 0
     for _ in range(studies):
         seeds = rng.normal(0, 1, 4)
-        losses = {
-            str(arm): dict(enumerate(map(float, 3 + seeds + rng.normal(0, 0.3, 4))))
-            for arm in range(arms + 1)
-        }
+        losses = {str(arm): dict(enumerate(map(float, 3 + seeds + rng.normal(0, 0.3, 4)))) for arm in range(arms + 1)}
         found = compare(losses, {str(arm): "0" for arm in range(1, arms + 1)}).values()
         with_holm += any(c.verdict in ("better", "worse") for c in found)
         without += any(c.p is not None and c.p < ALPHA for c in found)
@@ -169,9 +160,7 @@ def test_smallest_effect_counts_the_correction() -> None:
     for _ in range(studies):
         losses: dict[str, dict[int, float | None]] = {"base": {**base}}
         for arm in range(5):
-            losses[str(arm)] = dict(
-                enumerate(map(float, rng.normal(3.0 - (truth if arm == 0 else 0), 0.01, 5)))
-            )
+            losses[str(arm)] = dict(enumerate(map(float, rng.normal(3.0 - (truth if arm == 0 else 0), 0.01, 5))))
         hits += compare(losses, {str(arm): "base" for arm in range(5)})["0"].verdict == "better"
     assert within(hits / studies, POWER, studies)
 
@@ -182,16 +171,10 @@ def test_the_level_of_the_smallest_effect_relaxes_with_what_others_found() -> No
         "base": {**BASE},
         "same": {s: x + rng.normal(0, 0.01) for s, x in BASE.items()},
     }
-    clear: dict[str, dict[int, float | None]] = {
-        "clear": {s: x - 0.5 + rng.normal(0, 0.001) for s, x in BASE.items()}
-    }
+    clear: dict[str, dict[int, float | None]] = {"clear": {s: x - 0.5 + rng.normal(0, 0.001) for s, x in BASE.items()}}
     alone = compare(arms, {"same": "base"})["same"].smallest_effect
-    assert compare({**arms, **clear}, {"same": "base", "clear": "base"})[
-        "same"
-    ].smallest_effect == pytest.approx(alone)
-    unclear: dict[str, dict[int, float | None]] = {
-        "clear": {s: x + rng.normal(0, 0.01) for s, x in BASE.items()}
-    }
+    assert compare({**arms, **clear}, {"same": "base", "clear": "base"})["same"].smallest_effect == pytest.approx(alone)
+    unclear: dict[str, dict[int, float | None]] = {"clear": {s: x + rng.normal(0, 0.01) for s, x in BASE.items()}}
     stricter = compare({**arms, **unclear}, {"same": "base", "clear": "base"})["same"].smallest_effect
     assert stricter is not None
     assert alone is not None
@@ -207,8 +190,7 @@ def test_answer_of_a_ladder() -> None:
     assert "RoPE 0.7" in text
     assert "(3 paired seeds, each Holm p ≤ 0.0" in text
     assert (
-        "are not distinguishable from the steps before them (3 paired seeds; this design would have found 0.0"
-        in text
+        "are not distinguishable from the steps before them (3 paired seeds; this design would have found 0.0" in text
     )
     assert text.count(". ") <= 2, "three sentences at most"
 

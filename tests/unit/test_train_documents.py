@@ -57,9 +57,7 @@ def test_the_loss_is_that_of_each_document_alone(position: str) -> None:
     losses = []
     for begins in (END, None):
         model = Decoder(config.model)
-        losses.append(
-            update(model, make_optimizer(model, config.train), WINDOW, config.train, 0, DEVICE, begins).loss
-        )
+        losses.append(update(model, make_optimizer(model, config.train), WINDOW, config.train, 0, DEVICE, begins).loss)
     assert losses[0] == pytest.approx(expected.mean(), rel=1e-6)
     assert abs(losses[1] - expected.mean()) > 1e-4
 

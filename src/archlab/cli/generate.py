@@ -46,9 +46,7 @@ def run(
         Makes the draw repeatable.
     """
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
-    pieces = stream_text(
-        from_pretrained(folder), load_tokenizer(folder), prompt, max_new_tokens, sampling, stop
-    )
+    pieces = stream_text(from_pretrained(folder), load_tokenizer(folder), prompt, max_new_tokens, sampling, stop)
     print(prompt, end="", flush=True)
     for piece in pieces:
         print(piece, end="", flush=True)

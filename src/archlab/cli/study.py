@@ -87,7 +87,11 @@ def show(study: str, /) -> None:
     print_table(
         ("arm", "against", "changes"),
         [
-            (arm.name, arm.reference or "", "\n".join(f"{k}: {v}" for k, v in {**arm.overrides, **arm.adjusted}.items()))
+            (
+                arm.name,
+                arm.reference or "",
+                "\n".join(f"{k}: {v}" for k, v in {**arm.overrides, **arm.adjusted}.items()),
+            )
             for arm in designed
         ],
     )

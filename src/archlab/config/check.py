@@ -70,9 +70,7 @@ def _without(raw: Raw, paths: Sequence[str]) -> Raw:
 
 
 def _layer_problems(model: ModelConfig, bad: Sequence[str]) -> Iterator[Problem]:
-    broken = {
-        rule.field: m for rule in LAYER_RULES if _may_judge(rule.reads, bad) and (m := rule.broken(model))
-    }
+    broken = {rule.field: m for rule in LAYER_RULES if _may_judge(rule.reads, bad) and (m := rule.broken(model))}
     yield from (Problem(f"model.{field}", message) for field, message in broken.items())
     for name, change in (model.layers.kinds if model.layers else {}).items():
         prefix = f"model.layers.{name}"
@@ -104,9 +102,7 @@ def _view(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelConfig |
     change = expand(change)
     unknown = [key for key in change if key not in PER_LAYER]
     if unknown:
-        return [
-            Problem("", f"{', '.join(unknown)} cannot differ per layer{choose(unknown[0], PER_LAYER)}")
-        ], None
+        return [Problem("", f"{', '.join(unknown)} cannot differ per layer{choose(unknown[0], PER_LAYER)}")], None
     try:
         return [], with_overrides(model, change)
     except ValidationError as error:

@@ -76,9 +76,7 @@ def read_config(source: str | Path) -> Raw:
         return expand(read_yaml(preset))
     if path.is_dir():
         if not (path / "config.yaml").is_file():
-            raise UserError(
-                f"{path}: a folder without config.yaml; a CONFIG is a preset, a YAML file or a run folder"
-            )
+            raise UserError(f"{path}: a folder without config.yaml; a CONFIG is a preset, a YAML file or a run folder")
         return expand(read_yaml(path / "config.yaml"))
     if path.is_file():
         return expand(read_yaml(path))

@@ -96,13 +96,9 @@ def _resolve_attention(model: ModelConfig) -> ResolvedAttention:
 
 def _resolve_mlp(model: ModelConfig) -> ResolvedMLP:
     wanted = 4 * model.d_model if model.mlp.kind == "plain" else math.ceil(8 * model.d_model / 3)
-    return ResolvedMLP.model_construct(
-        **{**dict(model.mlp), "d_ff": model.mlp.d_ff or 8 * math.ceil(wanted / 8)}
-    )
+    return ResolvedMLP.model_construct(**{**dict(model.mlp), "d_ff": model.mlp.d_ff or 8 * math.ceil(wanted / 8)})
 
 
 def _resolve_embedding(model: ModelConfig) -> Any:
     scale = model.embedding.scale
-    return model.embedding.model_copy(
-        update={"scale": math.sqrt(model.d_model) if scale == "sqrt_d_model" else scale}
-    )
+    return model.embedding.model_copy(update={"scale": math.sqrt(model.d_model) if scale == "sqrt_d_model" else scale})

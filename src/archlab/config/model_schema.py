@@ -324,9 +324,7 @@ class Rope(Base):
     """How the angles stretch for sequences longer than in training."""
 
 
-Position = Annotated[
-    NoPosition | Sinusoidal | Learned | Shaw | T5 | Alibi | Rope, Field(discriminator="kind")
-]
+Position = Annotated[NoPosition | Sinusoidal | Learned | Shaw | T5 | Alibi | Rope, Field(discriminator="kind")]
 
 
 # --- the rest -------------------------------------------------------------------------------------------------

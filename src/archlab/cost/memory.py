@@ -42,10 +42,7 @@ def kv_cache_bytes(model: ModelConfig, context: int, batch: int = 1, bytes_each:
 
 def kv_bytes_by_layer(model: ModelConfig, bytes_each: int = BF16) -> list[int]:
     """Per layer, the bytes of one token's keys and values."""
-    return [
-        2 * layer.attention.n_kv_heads * layer.attention.head_dim * bytes_each
-        for layer in layer_configs(model)
-    ]
+    return [2 * layer.attention.n_kv_heads * layer.attention.head_dim * bytes_each for layer in layer_configs(model)]
 
 
 def training_memory(n_parameters: int) -> TrainingMemory:

@@ -37,9 +37,7 @@ def cost(config: Config, batch: int = 1, context: int | None = None) -> Cost:
     model = config.model
     context = context or config.train.seq_len or model.max_seq_len
     if isinstance(model.position, Learned) and context > model.max_seq_len:
-        raise UserError(
-            f"context {context} is beyond max_seq_len = {model.max_seq_len}, where learned positions end"
-        )
+        raise UserError(f"context {context} is beyond max_seq_len = {model.max_seq_len}, where learned positions end")
     counts, forward = parameters(model), forward_flops(model, context)
     per_token = training_flops(model, context)
     return Cost(

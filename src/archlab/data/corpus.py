@@ -64,9 +64,7 @@ class Corpus:
                     yield from (d for d in _read(file, declared=source == STDLIB) if d.text)
                 except NotTextError:
                     if file.asked_for:
-                        raise UserError(
-                            f"{file.path}: binary; expected UTF-8 text, .jsonl or .parquet"
-                        ) from None
+                        raise UserError(f"{file.path}: binary; expected UTF-8 text, .jsonl or .parquet") from None
                     self.skipped += 1
                 except OSError as error:
                     raise UserError(f"{file.path}: {error.strerror}") from None

@@ -49,9 +49,7 @@ def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
         data = _build(recipe, cache_folder() / recipe.key[:16])
     if data.manifest.vocab_size > vocab_size:
         found = f"{config.path} has {data.manifest.vocab_size} token ids"
-        raise UserError(
-            f"model.vocab_size: {vocab_size}; {found}; allowed: {data.manifest.vocab_size} or more"
-        )
+        raise UserError(f"model.vocab_size: {vocab_size}; {found}; allowed: {data.manifest.vocab_size} or more")
     return data
 
 

@@ -22,9 +22,7 @@ def window_starts(
     batch, which is therefore the same for any number of ranks.
     """
     if batch_size % world_size:
-        raise UserError(
-            f"train.batch_tokens: {batch_size} sequences cannot be divided among {world_size} processes"
-        )
+        raise UserError(f"train.batch_tokens: {batch_size} sequences cannot be divided among {world_size} processes")
     share = batch_size // world_size
     samples = step * batch_size + rank * share + np.arange(share)
     epochs, places = np.divmod(samples, windows_per_epoch(n_tokens, seq_len))

@@ -80,10 +80,7 @@ class Tokens:
         """Tokens start to stop (exclusive), int64."""
         first = int(np.searchsorted(self._starts, start, side="right")) - 1
         last = int(np.searchsorted(self._starts, stop, side="left"))
-        parts = [
-            self._shards[i][max(start - self._starts[i], 0) : stop - self._starts[i]]
-            for i in range(first, last)
-        ]
+        parts = [self._shards[i][max(start - self._starts[i], 0) : stop - self._starts[i]] for i in range(first, last)]
         return np.concatenate(parts).astype(np.int64)
 
     def windows(self, starts: np.ndarray, length: int) -> np.ndarray:
@@ -111,9 +108,7 @@ class DataFolder:
             raise UserError(f"{path / TOKENIZER}: altered (its sha256 is not the manifest's); {_ANEW}")
         tokenizer = bpe.load(path / TOKENIZER)
         if (found := bpe.vocab_size(tokenizer)) != manifest.vocab_size:
-            raise UserError(
-                f"{path / MANIFEST}: vocab_size: {manifest.vocab_size}; the tokenizer has {found}; {_ANEW}"
-            )
+            raise UserError(f"{path / MANIFEST}: vocab_size: {manifest.vocab_size}; the tokenizer has {found}; {_ANEW}")
         train, held_out = (
             Tokens([_open_shard(path, shard, manifest.dtype) for shard in side.shards])
             for side in (manifest.train, manifest.held_out)

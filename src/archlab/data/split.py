@@ -69,9 +69,7 @@ class Split:
 def divide(corpus: Corpus, held_out: float) -> Split:
     """Read a corpus once and decide how it is split."""
     if not 0 < held_out < 1:
-        raise UserError(
-            f"data.held_out: {held_out}; allowed: above 0 and below 1, since every run is evaluated"
-        )
+        raise UserError(f"data.held_out: {held_out}; allowed: above 0 and below 1, since every run is evaluated")
     digest, total, candidates = hashlib.sha256(), 0, list[int]()
     for name, text in corpus:
         _add(digest, name, text)

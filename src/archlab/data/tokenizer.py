@@ -37,9 +37,7 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     It has fewer tokens than asked for when the texts hold too few pairs that occur twice.
     """
     if vocab_size < SMALLEST_VOCAB:
-        raise UserError(
-            f"vocab_size: {vocab_size}; allowed: from {SMALLEST_VOCAB} (256 bytes and {END_OF_TEXT})"
-        )
+        raise UserError(f"vocab_size: {vocab_size}; allowed: from {SMALLEST_VOCAB} (256 bytes and {END_OF_TEXT})")
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(_WORDS), behavior="isolated")
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

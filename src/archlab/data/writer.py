@@ -35,8 +35,6 @@ class SideWriter:
     def finish(self) -> SideInfo:
         """What was written."""
         size = self._dtype.itemsize
-        shards = tuple(
-            Shard(file=p.name, tokens=p.stat().st_size // size, sha256=sha256(p)) for p in self._paths
-        )
+        shards = tuple(Shard(file=p.name, tokens=p.stat().st_size // size, sha256=sha256(p)) for p in self._paths)
         tokens = sum(shard.tokens for shard in shards)
         return SideInfo(tokens=tokens, bytes=self._bytes, documents=self._documents, shards=shards)

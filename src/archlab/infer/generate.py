@@ -143,9 +143,7 @@ class Session:
         seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
         return self._write(max_new_tokens, sampling, seed, end_of_text)
 
-    def _write(
-        self, max_new_tokens: int, sampling: Sampling, seed: int, end_of_text: int | None
-    ) -> Iterator[Tensor]:
+    def _write(self, max_new_tokens: int, sampling: Sampling, seed: int, end_of_text: int | None) -> Iterator[Tensor]:
         is_over_B = torch.zeros_like(self.padding_B, dtype=torch.bool)
         for _ in range(max_new_tokens):
             next_B = choose(self.logits(), sampling, self.tokens_BT, self.padding_B, seed)

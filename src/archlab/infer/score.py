@@ -37,7 +37,9 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOu
     data = open_data(config.data, config.model.vocab_size)
     latest = latest_checkpoint(Path(source) / "checkpoints")
     if latest and (Path(source) / TOKENIZER).read_bytes() != (data.path / TOKENIZER).read_bytes():
-        raise UserError(f"{config.data.path}: has another tokenizer than {source}; make it with --tokenizer {source}/{TOKENIZER}")
+        raise UserError(
+            f"{config.data.path}: has another tokenizer than {source}; make it with --tokenizer {source}/{TOKENIZER}"
+        )
     model = load_model(Path(source), config) if latest else Decoder(config.model, seed=config.train.seed)
     context = config.train.seq_len or config.model.max_seq_len
     windows = held_out_windows(data, context, tokens or len(data.held_out))

@@ -53,7 +53,9 @@ class Cache:
         device: torch.device | str = "cpu",
         padding: Tensor | None = None,
     ) -> None:
-        self.layers = [LayerCache(layer, batch, capacity, dtype, torch.device(device)) for layer in layer_configs(model)]
+        self.layers = [
+            LayerCache(layer, batch, capacity, dtype, torch.device(device)) for layer in layer_configs(model)
+        ]
         self.capacity, self.length = capacity, 0
         self.is_padded = padding is not None
         self.padding_B1 = torch.zeros(1, 1, dtype=torch.int64, device=device) if padding is None else padding[:, None]
@@ -61,7 +63,9 @@ class Cache:
     def room_for(self, n_new: int) -> None:
         """UserError when that many more tokens do not fit."""
         if self.length + n_new > self.capacity:
-            raise UserError(f"the cache holds {self.capacity} tokens; {self.length} are in it and {n_new} more do not fit")
+            raise UserError(
+                f"the cache holds {self.capacity} tokens; {self.length} are in it and {n_new} more do not fit"
+            )
 
     @property
     def n_bytes(self) -> int:

@@ -27,9 +27,7 @@ class Rotation:
         return torch.cat((joined.to(x.dtype), rest), dim=-1) if rest.shape[-1] else joined.to(x.dtype)
 
 
-def rotation(
-    config: Rope, head_dim: int, positions_BT: Tensor, lengths_BT: Tensor, dtype: torch.dtype
-) -> Rotation:
+def rotation(config: Rope, head_dim: int, positions_BT: Tensor, lengths_BT: Tensor, dtype: torch.dtype) -> Rotation:
     """The rotation at positions of texts of those lengths; angles in float32, or `dtype` if wider."""
     turning = int(head_dim * config.fraction)
     wide = torch.promote_types(dtype, torch.float32)

@@ -47,9 +47,7 @@ def levels(summary: StudySummary, width: _Width = "container") -> alt.LayerChart
     named = list(labels(summary).values())
     colour = alt.Color("arm:N", scale=alt.Scale(domain=named, range="category"), legend=None)
     base = _rows(rows).encode(color=colour, tooltip=_tooltip("arm", "text"))
-    ticks = _rows([seed for seed in seeds if low <= seed["value"] <= high], rows).encode(
-        color=colour, x=x("value")
-    )
+    ticks = _rows([seed for seed in seeds if low <= seed["value"] <= high], rows).encode(color=colour, x=x("value"))
     start = summary.arms[0].mean if summary.against == "base" and summary.arms[0].mean in near else None
     layers = [
         *_ground(rows, start, x),
@@ -109,9 +107,7 @@ def curves(summary: StudySummary, width: _Width = "container", legend: bool = Fa
     visible = [row["tokens"] for row in means if row["mean"] <= shown[1]] or [row["tokens"] for row in gone]
     first, last = min(visible), max(visible)
     means, gone = ([row for row in rows if row["tokens"] >= first] for rows in (means, gone))
-    x = alt.X("tokens:Q").scale(
-        type="log" if 0 < 8 * first <= last else "linear", nice=False, domain=[first, last]
-    )
+    x = alt.X("tokens:Q").scale(type="log" if 0 < 8 * first <= last else "linear", nice=False, domain=[first, last])
     x = x.axis(title="training tokens", format="~s", grid=False, tickCount=5, labelOverlap=True)
 
     def y(field: str) -> alt.Y:
@@ -119,9 +115,7 @@ def curves(summary: StudySummary, width: _Width = "container", legend: bool = Fa
         return alt.Y(f"{field}:Q", scale=alt.Scale(domain=list(shown), nice=False, zero=False), axis=axis)
 
     key = (
-        alt.Legend(title=None, orient="right", labelLimit=280, symbolType="stroke", symbolOpacity=1)
-        if legend
-        else None
+        alt.Legend(title=None, orient="right", labelLimit=280, symbolType="stroke", symbolOpacity=1) if legend else None
     )
     named = list(labels(summary).values())
     colour = alt.Color("arm:N", scale=alt.Scale(domain=named, range="category"), legend=key)
@@ -134,9 +128,7 @@ def curves(summary: StudySummary, width: _Width = "container", legend: bool = Fa
         base.mark_point(clip=True, size=90, opacity=0, filled=True).encode(y=y("mean")),
     ]
     if gone:
-        base = alt.Chart(_data(gone)).encode(
-            x=x, color=colour, detail="seed:N", tooltip=_tooltip("arm", "text")
-        )
+        base = alt.Chart(_data(gone)).encode(x=x, color=colour, detail="seed:N", tooltip=_tooltip("arm", "text"))
         base = base.encode(opacity=chosen.then(alt.value(0.9)).otherwise(alt.value(0.12)))
         end = base.transform_filter("datum.last").mark_point(shape="cross", angle=45, size=110, filled=True)
         layers += [
@@ -172,18 +164,12 @@ def _tooltip(*fields: str) -> list[alt.Tooltip]:
 def _rows(rows: Sequence[Row], order: Sequence[Row] | None = None) -> alt.Chart:
     """A chart with one row of its own per arm, in the study's order."""
     named = [row["arm"] for row in order or rows]
-    return alt.Chart(_data(rows)).encode(
-        y=alt.Y("arm:N", sort=named, axis=None, scale=alt.Scale(domain=named))
-    )
+    return alt.Chart(_data(rows)).encode(y=alt.Y("arm:N", sort=named, axis=None, scale=alt.Scale(domain=named)))
 
 
 def _intervals(base: alt.Chart, x: _Across) -> list[alt.Chart]:
     inside = base.transform_filter("datum.at === 'inside' && datum.low !== null")
-    return [
-        inside.mark_rule(strokeWidth=2, yOffset=_MARK_DOWN, clip=True, opacity=0.8).encode(
-            x=x("low"), x2="high:Q"
-        )
-    ]
+    return [inside.mark_rule(strokeWidth=2, yOffset=_MARK_DOWN, clip=True, opacity=0.8).encode(x=x("low"), x2="high:Q")]
 
 
 def _dots(base: alt.Chart, x: _Across) -> alt.Chart:
@@ -195,9 +181,7 @@ def _beyond(base: alt.Chart, x: _Across) -> list[alt.Chart]:
     """Triangles at the edge for values that the axis does not reach."""
     return [
         base.transform_filter(f"datum.at === '{side}'")
-        .mark_point(
-            filled=True, opacity=1, size=110, yOffset=_MARK_DOWN, shape=f"triangle-{side}", xOffset=inward
-        )
+        .mark_point(filled=True, opacity=1, size=110, yOffset=_MARK_DOWN, shape=f"triangle-{side}", xOffset=inward)
         .encode(x=x("edge"))
         for side, inward in (("left", 7), ("right", -7))
     ]
@@ -205,11 +189,7 @@ def _beyond(base: alt.Chart, x: _Across) -> list[alt.Chart]:
 
 def _ground(rows: Sequence[Row], value: float | None, x: _Across) -> list[alt.Chart]:
     """A line under the marks of every row, and a notch where `value` is."""
-    line = (
-        _rows(rows)
-        .mark_rule(style="ground", yOffset=_MARK_DOWN)
-        .encode(x=alt.value(0), x2=alt.value("width"))
-    )
+    line = _rows(rows).mark_rule(style="ground", yOffset=_MARK_DOWN).encode(x=alt.value(0), x2=alt.value("width"))
     if value is None:
         return [line]
     notched = _rows([{**row, "notch": value} for row in rows], rows)

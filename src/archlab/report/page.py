@@ -44,9 +44,7 @@ def render(summary: StudySummary) -> str:
     environment.globals.update(
         bits=wording.bits, interval=wording.interval, count=wording.count, p_value=wording.p_value
     )
-    environment.globals.update(
-        span=wording.span, to_yaml=to_yaml, lost=lost, value=_value, duration=_duration
-    )
+    environment.globals.update(span=wording.span, to_yaml=to_yaml, lost=lost, value=_value, duration=_duration)
     template = environment.get_template("report.html.jinja")
     return template.render(
         s=summary,

@@ -26,9 +26,7 @@ def picture(summary: StudySummary) -> bytes:
     ]
     if curves := charts.curves(summary, 2 * _PANEL - 110, legend=True):
         parts.append(curves)
-    title = alt.TitleParams(
-        summary.question, subtitle=textwrap.wrap(summary.answer, 150), fontSize=18, offset=18
-    )
+    title = alt.TitleParams(summary.question, subtitle=textwrap.wrap(summary.answer, 150), fontSize=18, offset=18)
     whole = alt.vconcat(*parts, spacing=36, padding=24, title=title).resolve_scale(color="independent")
     config = palette.vega_config(summary, "light") | {
         "background": palette.INKS["light"].paper,

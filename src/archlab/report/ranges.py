@@ -42,9 +42,7 @@ def curve_range(summary: StudySummary) -> tuple[float, float] | None:
             if not curve.bits_per_byte or arm.bits_per_byte.get(curve.seed) is None:
                 continue
             ends.append(curve.bits_per_byte[-1])
-            early += [
-                b for t, b in zip(curve.tokens, curve.bits_per_byte, strict=True) if t >= arm.tokens / 10
-            ][:1]
+            early += [b for t, b in zip(curve.tokens, curve.bits_per_byte, strict=True) if t >= arm.tokens / 10][:1]
     every = [bits for arm in summary.arms for curve in arm.curves for bits in curve.bits_per_byte]
     if not every:
         return None

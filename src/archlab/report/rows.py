@@ -13,10 +13,7 @@ Row = dict[str, Any]
 def labels(summary: StudySummary) -> dict[str, str]:
     """Arm -> its label; where two arms share one, their names tell them apart."""
     every = [arm.label for arm in summary.arms]
-    return {
-        arm.name: arm.label if every.count(arm.label) == 1 else f"{arm.label} ({arm.name})"
-        for arm in summary.arms
-    }
+    return {arm.name: arm.label if every.count(arm.label) == 1 else f"{arm.label} ({arm.name})" for arm in summary.arms}
 
 
 def level_rows(summary: StudySummary) -> list[Row]:
@@ -36,9 +33,7 @@ def _level(arm: ArmSummary, label: str, origin: float | None) -> Row:
         "origin": origin,
         "low": found.low if found else None,
         "high": found.high if found else None,
-        "text": lost(arm)
-        if arm.mean is None
-        else bits(arm.mean) + (f" · {lost(arm)}" if arm.divergences else ""),
+        "text": lost(arm) if arm.mean is None else bits(arm.mean) + (f" · {lost(arm)}" if arm.divergences else ""),
     }
 
 
@@ -94,9 +89,7 @@ def lost(arm: ArmSummary) -> str:
 def curve_rows(summary: StudySummary) -> list[Row]:
     """Per arm and training length: mean, lowest and highest over the seeds that finished."""
     return [
-        row
-        for arm, label in zip(summary.arms, labels(summary).values(), strict=True)
-        for row in _curve(arm, label)
+        row for arm, label in zip(summary.arms, labels(summary).values(), strict=True) for row in _curve(arm, label)
     ]
 
 
@@ -148,7 +141,5 @@ def pin(rows: Sequence[Row], low: float, high: float) -> None:
     """Add where each row is drawn: `inside`, at the `left` or `right` edge if beyond it, or `nowhere`."""
     for row in rows:
         value = row["value"]
-        row["at"] = (
-            "nowhere" if value is None else "left" if value < low else "right" if value > high else "inside"
-        )
+        row["at"] = "nowhere" if value is None else "left" if value < low else "right" if value > high else "inside"
         row["edge"] = None if value is None else min(max(value, low), high)

@@ -29,14 +29,10 @@ def _cells(arm: ArmSummary) -> list[Text]:
     c = arm.comparison
     level = "-" if arm.mean is None else bits(arm.mean)
     spread = "" if arm.deviation is None else f"±{bits(arm.deviation)}"
-    difference = (
-        "" if c is None or c.difference is None else f"{bits(c.difference)}\n{interval(c.low, c.high)}"
-    )
+    difference = "" if c is None or c.difference is None else f"{bits(c.difference)}\n{interval(c.low, c.high)}"
     verdict = "reference" if c is None else c.verdict.replace(" ", "\n")
     if arm.divergences:
-        verdict = (
-            f"{verdict if c else 'diverged'}\n{arm.divergences} of {plural(len(arm.bits_per_byte), 'seed')}"
-        )
+        verdict = f"{verdict if c else 'diverged'}\n{arm.divergences} of {plural(len(arm.bits_per_byte), 'seed')}"
     return [
         Text(count(arm.parameters)),
         Text(f"{level}\n{spread}".strip()),

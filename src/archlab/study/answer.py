@@ -65,9 +65,7 @@ def _found(pairs: Sequence[_Pair], verdict: Literal["better", "worse"], against:
     if len(found) <= _NAMED[against]:
         does = _does(verdict, against, found[0].reference, one=True)
         return f"{_amounts(found, sign, f' {does} ', against)} {proof}"
-    most = sorted(found, key=lambda pair: abs(pair.comparison.difference or 0), reverse=True)[
-        : _NAMED[against]
-    ]
+    most = sorted(found, key=lambda pair: abs(pair.comparison.difference or 0), reverse=True)[: _NAMED[against]]
     whole = f"{len(found)} of {len(pairs)} {'arms' if against == 'base' else 'steps'}"
     does = _does(verdict, against, found[0].reference, one=False)
     joint = " by " if against == "base" else " "
@@ -119,12 +117,8 @@ def _detail(comparison: Comparison) -> str:
     if comparison.low == comparison.high == 0:
         return f"identical results on {plural(comparison.pairs, 'paired seed')}"
     if comparison.smallest_effect is None:
-        return (
-            f"difference {bits(comparison.difference or 0)} on every seed, with no scatter to test it against"
-        )
-    found = (
-        f"difference {_amount(comparison, 1)} bits per byte over {plural(comparison.pairs, 'paired seed')}"
-    )
+        return f"difference {bits(comparison.difference or 0)} on every seed, with no scatter to test it against"
+    found = f"difference {_amount(comparison, 1)} bits per byte over {plural(comparison.pairs, 'paired seed')}"
     return f"{found}; this design would have found {bits(comparison.smallest_effect)}"
 
 
@@ -137,9 +131,7 @@ def _diverged(pairs: Sequence[_Pair]) -> str:
 
 
 def _reference_diverged(pairs: Sequence[_Pair]) -> str:
-    said = [
-        f"{p.arm.label} finished where {p.reference} diverged" for p in _with(pairs, "reference diverged")
-    ]
+    said = [f"{p.arm.label} finished where {p.reference} diverged" for p in _with(pairs, "reference diverged")]
     return listed(said) if said else ""
 
 

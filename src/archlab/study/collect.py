@@ -91,9 +91,7 @@ def _arm(
 
 def _curve(seed: int, run: RunFolder) -> Curve:
     points = [m for m in run.metrics() if "bits_per_byte" in m]
-    return Curve(
-        seed=seed, tokens=[m["tokens"] for m in points], bits_per_byte=[m["bits_per_byte"] for m in points]
-    )
+    return Curve(seed=seed, tokens=[m["tokens"] for m in points], bits_per_byte=[m["bits_per_byte"] for m in points])
 
 
 def _environment(folders: Any) -> dict[str, Any]:

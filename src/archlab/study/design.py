@@ -136,7 +136,9 @@ def _check_names(study: StudyConfig) -> None:
     fields = [*study.tune, *(field for values in study.tuned.values() for field in values)]
     wrong = next((field for field in fields if not field.startswith("train.") or field == "train.seed"), None)
     if wrong:
-        raise UserError(f"{wrong}: only fields of train (and not the seed) can be tuned, so that arms stay what they say")
+        raise UserError(
+            f"{wrong}: only fields of train (and not the seed) can be tuned, so that arms stay what they say"
+        )
     seeds = study.seed_list
     if len(set(seeds)) < len(seeds):
         raise UserError(f"seeds: {seeds} names a seed twice; a run counts once")
@@ -151,7 +153,9 @@ def _check_says_all(arm: Arm, reference: Arm, study: StudyConfig) -> None:
     if silent:
         lines = [f"  {field}: {old} in {reference.name}, {new} here" for field, (old, new) in silent.items()]
         hint = "say so in the arm, or set it in the base for all"
-        raise UserError("\n".join([f"arm {arm.name} differs from {reference.name} in more than it says; {hint}", *lines]))
+        raise UserError(
+            "\n".join([f"arm {arm.name} differs from {reference.name} in more than it says; {hint}", *lines])
+        )
 
 
 def _is_said(field: str, values: tuple[Any, Any], said: Iterable[str]) -> bool:

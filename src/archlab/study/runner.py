@@ -63,7 +63,9 @@ class Study:
             if question != self.config.question:
                 raise UserError(f"{self.folder}: holds another study ({question!r}); name another folder")
         elif foreign:
-            raise UserError(f"{self.folder}: holds something else ({foreign[0]}) and no study.yaml; name an empty folder")
+            raise UserError(
+                f"{self.folder}: holds something else ({foreign[0]}) and no study.yaml; name an empty folder"
+            )
         write_atomic(file, to_yaml(self.config.model_dump(mode="json", exclude_defaults=True)))
 
     def _tune(self, watch: Watch | None) -> tuple[list[Arm], list[str]]:

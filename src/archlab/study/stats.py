@@ -62,9 +62,7 @@ def compare(losses: Mapping[str, Losses], references: Mapping[str, str]) -> dict
             p=test and test.p,
             p_holm=p_holm,
             smallest_effect=(
-                smallest_effect(test.deviation, pairs, _level(p_values, index))
-                if test and test.deviation
-                else None
+                smallest_effect(test.deviation, pairs, _level(p_values, index)) if test and test.deviation else None
             ),
             verdict=_verdict(losses[arm], losses[reference], test, p_holm),
         )
@@ -86,9 +84,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     if deviation > _NO_SCATTER:
         error = deviation / sqrt(n)
         reach = float(stats.t.isf(ALPHA / 2, n - 1)) * error
-        return Estimate(
-            mean, mean - reach, mean + reach, float(2 * stats.t.sf(abs(mean) / error, n - 1)), deviation
-        )
+        return Estimate(mean, mean - reach, mean + reach, float(2 * stats.t.sf(abs(mean) / error, n - 1)), deviation)
     if abs(mean) <= _NO_SCATTER:
         return Estimate(0.0, 0.0, 0.0, 1.0, 0.0)
     return Estimate(mean, None, None, 2.0 ** (1 - n), 0.0)

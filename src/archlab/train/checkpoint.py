@@ -42,7 +42,9 @@ def load_weights(path: Path, model: nn.Module) -> None:
     wrong = sorted(tensors.keys() ^ parameters.keys())
     wrong += [n for n, p in parameters.items() if n in tensors and tensors[n].shape != p.shape]
     if wrong:
-        raise UserError(f"{path / WEIGHTS}: does not fit the config; missing, surplus or mis-shaped: {', '.join(wrong[:8])}")
+        raise UserError(
+            f"{path / WEIGHTS}: does not fit the config; missing, surplus or mis-shaped: {', '.join(wrong[:8])}"
+        )
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[name])

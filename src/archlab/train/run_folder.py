@@ -64,7 +64,9 @@ class RunFolder:
             foreign = [p.name for p in self.path.iterdir() if p.name not in ours and not p.name.startswith(TEMPORARY)]
         if not (self.path / "config.yaml").exists():
             if foreign:
-                raise UserError(f"{self.path}: holds something else ({sorted(foreign)[0]}) and no config.yaml; name an empty folder")
+                raise UserError(
+                    f"{self.path}: holds something else ({sorted(foreign)[0]}) and no config.yaml; name an empty folder"
+                )
             write_atomic(self.path / "tokenizer.json", tokenizer.read_bytes())
             write_atomic(self.path / "env.json", json.dumps(env, indent=2))
             write_atomic(self.path / "config.yaml", to_yaml(config.model_dump(mode="json")))
