@@ -150,6 +150,9 @@ FACTORS: dict[str, list[Any]] = {
 }
 
 
+ORDER = {factor: i for i, factor in enumerate(FACTORS)}
+
+
 def _overrides(row: dict[str, Any]) -> tuple[str, ...]:
     """A row's overrides, in the order of FACTORS."""
     values = (row[factor] for factor in FACTORS)
@@ -171,18 +174,15 @@ def _pairs(row: dict[str, Any]) -> set[tuple[str, Any, str, Any]]:
 
 def _filled(row: dict[str, Any], missing: set[Any], draw: random.Random) -> dict[str, Any]:
     """The other factors in random order, each with the value that makes most missing pairs."""
+
+    def gain(factor: str, value: Any) -> int:
+        at = ORDER[factor]
+        pairs = ((factor, value, o, v) if at < ORDER[o] else (o, v, factor, value) for o, v in row.items())
+        return sum(pair in missing for pair in pairs)
+
     for factor in draw.sample([f for f in FACTORS if f not in row], len(FACTORS) - len(row)):
-
-        def new(value: Any, factor: str = factor) -> int:
-            order = list(FACTORS)
-            ends = (
-                (factor, value, o, row[o]) if order.index(factor) < order.index(o) else (o, row[o], factor, value)
-                for o in row
-            )
-            return sum(pair in missing for pair in ends)
-
         values = draw.sample(FACTORS[factor], len(FACTORS[factor]))
-        row[factor] = max(values, key=new)
+        row[factor] = max(values, key=functools.partial(gain, factor))
     return row
 
 
@@ -196,10 +196,10 @@ def _grid() -> tuple[tuple[tuple[str, ...], ...], frozenset[tuple[str, Any, str,
         if pair not in missing:
             continue
         a, x, b, y = pair
-        first = {f: values[0] for f, values in FACTORS.items()} | {a: x, b: y}
-        for attempt in range(60):
-            # At first greedily, then at random, at last with as little else as possible.
-            row = _filled({a: x, b: y}, missing if attempt < 20 else set(), draw) if attempt < 59 else first
+        for attempt in range(30):
+            # At first greedily, then nearer and nearer to each factor's first value.
+            row = _filled({a: x, b: y}, missing, draw) if attempt < 15 else {a: x, b: y}
+            row = {f: row[f] if f in row else draw.choice([FACTORS[f][0]] * attempt + FACTORS[f]) for f in FACTORS}
             if _is_valid(_overrides(row)):
                 rows[_overrides(row)] = None
                 missing -= _pairs(row)

@@ -20,15 +20,18 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from torch import Tensor
 
-from archlab.config.io import build_config, overlay, parse_overrides
+from archlab.config.io import build_config, overlay, parse_overrides, resolved
 from archlab.config.layers import PER_LAYER, layer_configs, resolve
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.config.schema import Config
+from archlab.config.schema import Config, TrainConfig
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
 from archlab.train.loss import objective
+from archlab.train.optim import make_optimizer
+from archlab.train.schedule import n_steps
+from archlab.train.step import update
 
 # --- from types to values -------------------------------------------------------------------------------------
 
@@ -142,22 +145,20 @@ def by_path() -> dict[str, dict[str, list[Setting]]]:
 # --- what a config computes -----------------------------------------------------------------------------------
 
 TEXT = torch.from_numpy(np.random.default_rng(0).integers(0, 23, (2, 200)))
-CPU = Device("cpu", torch.float32)
 
 
 def outputs(config: Config) -> Iterator[Tensor]:
     """All that may change, what is quick first: logits by drawn parameters, initial values, dropout, loss, bfloat16."""
     model = grid.randomised(config)
     tokens = TEXT[:, : grid.SEQ_LEN] % config.model.vocab_size
-    with torch.no_grad():
-        yield model(tokens)
-        yield Decoder(config.model).eval()(tokens)
-        torch.manual_seed(0)
-        yield model.train()(tokens)
-        seq_len = config.train.seq_len or config.model.max_seq_len
-        window = TEXT[:, : seq_len + 1] % config.model.vocab_size
-        yield objective(model.eval()(window[:, :-1]), window[:, 1:], config.train.z_loss)[0]
-        yield model.bfloat16()(tokens)
+    yield model(tokens)
+    yield Decoder(config.model).eval()(tokens)
+    torch.manual_seed(0)
+    yield model.train()(tokens)
+    seq_len = config.train.seq_len or config.model.max_seq_len
+    window = TEXT[:, : seq_len + 1] % config.model.vocab_size
+    yield objective(model.eval()(window[:, :-1]), window[:, 1:], config.train.z_loss)[0]
+    yield model.bfloat16()(tokens)
 
 
 @cache
@@ -182,6 +183,7 @@ def meaning(config: Config) -> Any:
     return outside, layer_configs(config.model), config.train
 
 
+@torch.no_grad()
 def differ(a: Config, b: Config) -> bool:
     for x, y in zip(outputs(a), outputs(b), strict=True):
         if x.shape != y.shape or (x.double() - y.double()).abs().max() > 1e-9 * x.double().abs().max():
@@ -238,6 +240,55 @@ def test_every_setting_of_one_layer_works_or_is_refused(path: str) -> None:
 
 
 # --- training -------------------------------------------------------------------------------------------------
-STEPS = 4
-TRAIN = {"tokens": 4 * 2 * 16, "batch_tokens": 2 * 16, "seq_len": 16, "device": "cpu", "dtype": "float32", "warmup": 1}
-LOGGED_ONLY = {"device", "compile", "eval_every", "eval_tokens", "checkpoint_every"}
+
+NOT_THE_RESULT = {"device", "compile", "micro_batch_tokens", "eval_every", "eval_tokens", "checkpoint_every"}
+"""How and how often, not what: the same numbers up to rounding."""
+
+SMALL = {"tokens": 6 * 64, "batch_tokens": 64, "seq_len": 16, "warmup": 1, "dtype": "float32", "device": "cpu"}
+TRAINED: list[Raw] = [
+    {"train": SMALL},
+    {"train": SMALL | {"schedule": "wsd", "tokens": 16 * 64}},
+    {"train": SMALL | {"tokens": 12, "batch_tokens": 2, "seq_len": 1}},
+    {"train": SMALL | {"weight_decay": 0.5}, "model": {"head": {"scale": 9.0}}},
+]
+
+
+def trajectory(config: Config) -> list[float]:
+    """Every step's loss, then the loss after the last."""
+    train, losses = config.train, []
+    device = Device("cpu", torch.bfloat16 if train.dtype == "bfloat16" else torch.float32)
+    model = Decoder(config.model, seed=train.seed).train()
+    optimizer = make_optimizer(model, train)
+    for step in range(n_steps(train) + 1):
+        drawn = np.random.default_rng((train.seed, step))
+        seq_len = train.seq_len or config.model.max_seq_len
+        batch = drawn.integers(0, 9, (train.batch_tokens // seq_len, seq_len + 1))
+        begins = 0 if train.document_mask else None
+        losses.append(update(model, optimizer, batch, train, step, device, begins).loss)
+    return losses
+
+
+def trained(base: Raw, change: Raw) -> Config | str:
+    try:
+        return build_config(overlay(overlay(grid.BASE, base, Config), change, Config))
+    except UserError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", [name for name in TrainConfig.model_fields if name not in NOT_THE_RESULT])
+def test_every_training_setting_changes_the_losses_or_is_refused(name: str) -> None:
+    results = {}
+    for value in values(hint_of(TrainConfig.model_fields[name])):
+        for base in TRAINED:
+            was, is_now = trained(base, {}), trained(base, {f"train.{name}": value})
+            assert isinstance(was, Config)
+            if isinstance(is_now, str):
+                assert name in is_now
+                results.setdefault(repr(value), "refused")
+            elif resolved(was) != resolved(is_now) and value != "auto":
+                works = trajectory(was) != trajectory(is_now)
+                results[repr(value)] = "works" if works else "silent"
+                if works:
+                    break
+    assert "silent" not in results.values(), results
+    assert "works" in results.values(), results

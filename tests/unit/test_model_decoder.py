@@ -1,18 +1,21 @@
-"""The decoder as a whole: causality, what each choice changes, initial values by role, and the published shapes."""
+"""The decoder as a whole: where its parts stand, initial values by role, and what it refuses."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from torch import Tensor, nn
 
-import archlab
 from archlab.config.io import build_config
+from archlab.config.layers import layer_configs
 from archlab.config.schema import Config
 from archlab.errors import UserError
+from archlab.model.block import Slots
+from archlab.model.cache import Cache
 from archlab.model.decoder import Decoder
-from archlab.model.kernels import KERNELS
+from archlab.model.kernels import KERNELS, choose_kernel
+from archlab.model.view import View
 
 TINY: dict[str, Any] = {
     "model": {"vocab_size": 17, "d_model": 16, "n_layers": 2, "max_seq_len": 16, "attention": {"n_heads": 4}}
@@ -35,95 +38,125 @@ def randomised(config: Config, **kwargs: Any) -> Decoder:
 
 TOKENS = torch.randint(0, 17, (2, 12), generator=torch.Generator().manual_seed(0))
 
-CHOICES = {
-    "model.norm": [
-        "{kind: rmsnorm}", "{kind: layernorm}", "{kind: layernorm, bias: false}", "{kind: none}",
-        *(f"{{kind: rmsnorm, placement: {p}}}" for p in ("post", "double", "output", "carried")),
-        "{kind: layernorm, placement: post, eps: 0.1}",
-    ],
-    "model.position": [
-        "{kind: rope}", "{kind: none}", "{kind: sinusoidal}", "{kind: learned}", "{kind: rope, fraction: 0.5}",
-        "{kind: rope, pairing: interleaved, theta: 7}", "{kind: alibi}", "{kind: alibi, form: falcon}",
-    ],
-    "model.mlp": [
-        "{kind: gated, activation: silu}", "{kind: plain, activation: relu}", "{kind: gated, activation: gelu, bias: true}",
-        "{d_ff: 24}",
-    ],
-    "model.attention": [
-        "{n_heads: 4}", "{n_heads: 4, n_kv_heads: 2}", "{n_heads: 4, n_kv_heads: 1, head_dim: 8}", "{n_heads: 2, window: 3}",
-        "{n_heads: 4, qkv_bias: true, out_bias: true}", "{n_heads: 4, scale: 0.9}",
-    ],
-    "model.block.parallel": ["none", "shared", "separate"],
-    "model.head": ["{tied: false}", "{tied: true}", "{tied: true, bias: true}"],
-    "model.embedding.width": ["null", "6"],
-    "model.embedding.scale": ["1.0", "sqrt_d_model", "3.0"],
-    "model.layers": ["null", "{a: {attention.window: 2}, b: {mlp.kind: plain}, pattern: [a, b]}"],
-}  # fmt: skip
+
+# --- where the parts stand ----------------------------------------------------------------------------------
 
 
-@st.composite
-def configs(draw: st.DrawFn) -> Config:
-    overrides = [f"{field}={draw(st.sampled_from(values))}" for field, values in CHOICES.items()]
-    try:
-        return tiny(*overrides)
-    except UserError:  # combinations that a rule forbids
-        return tiny(*overrides, "model.block.parallel=none")
+def block_input(model: Decoder) -> tuple[Tensor, View]:
+    """What the first block is given."""
+    captured: list[Any] = []
+    hook = model.layers[0].register_forward_pre_hook(lambda _, args: captured.extend(args[:2]))
+    model(TOKENS)
+    hook.remove()
+    return captured[0], captured[1]
 
 
-@settings(max_examples=60, deadline=None)
-@given(configs(), st.integers(1, 11))
-def test_the_future_does_not_move_the_past(config: Config, at: int) -> None:
-    model, changed = randomised(config), TOKENS.clone()
-    changed[:, at] = (changed[:, at] + 1) % 17
-    before, after = model(TOKENS), model(changed)
-    torch.testing.assert_close(after[:, :at], before[:, :at], rtol=0, atol=1e-11)
-    assert (after[:, at] - before[:, at]).abs().max() > 1e-9
+@pytest.mark.parametrize("placement", ["pre", "post", "double", "output"])
+def test_placements(placement: str) -> None:
+    """The multipliers stand on the branch, after its own norm."""
+    multipliers = "model.block={attention_multiplier: 0.5, mlp_multiplier: 0.7}"
+    model = randomised(tiny(f"model.norm={{kind: layernorm, placement: {placement}}}", multipliers))
+    block, (x, view) = model.layers[0], block_input(model)
+
+    def added(x: Tensor, f: Callable[[Tensor], Tensor], n: Slots, m: float) -> Tensor:
+        match placement:
+            case "pre":
+                return x + m * f(n.before(x))
+            case "post":
+                return n.stream(x + m * f(x))
+            case "double":
+                return x + m * n.after(f(n.before(x)))
+            case _:
+                return x + m * n.after(f(x))
+
+    middle = added(x, lambda y: block.attention(y, view), block.attention_norms, 0.5)
+    expected = added(middle, block.mlp, block.mlp_norms, 0.7)
+    torch.testing.assert_close(block(x, view), expected, rtol=1e-12, atol=1e-12)
+    assert isinstance(model.norm, nn.Identity) == (placement == "post")
 
 
-@settings(max_examples=40, deadline=None)
-@given(configs())
-def test_kernels_agree_forward_and_backward(config: Config) -> None:
-    results = []
-    for kernel in KERNELS:
-        model = randomised(config, kernel=kernel)
-        logits = model(TOKENS)
-        logits.square().mean().backward()
-        results.append([logits, *(p.grad for p in model.parameters())])
-    for a, b in zip(*results, strict=True):
-        # Relative to the tensor's largest value: without norms values reach 1e8, and zeros beside them round.
-        assert (a - b).abs().max() <= 1e-10 * a.abs().max()
+@pytest.mark.parametrize("parallel", ["shared", "separate"])
+@pytest.mark.parametrize("placement", ["pre", "double"])
+def test_parallel_blocks(parallel: str, placement: str) -> None:
+    """x + attention(n(x)) + MLP(n'(x)), n' being n where it is shared."""
+    shape = f"model.block={{parallel: {parallel}, mlp_multiplier: 0.7}}"
+    model = randomised(tiny(shape, f"model.norm.placement={placement}"))
+    block, (x, view) = model.layers[0], block_input(model)
+    a, m = block.attention_norms, block.mlp_norms
+    second = a.before if parallel == "shared" else m.before
+    expected = x + a.after(block.attention(a.before(x), view)) + 0.7 * m.after(block.mlp(second(x)))
+    torch.testing.assert_close(block(x, view), expected, rtol=1e-12, atol=1e-12)
+    assert (parallel == "separate") == any("mlp_norms.before" in name for name, _ in model.named_parameters())
 
 
-BASE = {"model.norm.kind": "layernorm"}
-OTHER_VALUES = [
-    "model.norm.kind=rmsnorm", "model.norm.eps=0.1", "model.norm.bias=false", "model.norm.placement=post",
-    "model.norm.placement=double", "model.norm.placement=output", "model.norm.placement=carried", "model.norm.kind=none", "model.block.parallel=shared",
-    "model.block.parallel=separate", "model.attention.n_kv_heads=2", "model.attention.head_dim=6",
-    "model.attention.window=3", "model.attention.scale=0.9", "model.attention.qkv_bias=true",
-    "model.attention.out_bias=true", "model.position.kind=none", "model.position.kind=sinusoidal",
-    "model.position.kind=learned", "model.position.theta=50", "model.position.fraction=0.5",
-    "model.position.pairing=interleaved", "model.mlp.kind=plain", "model.mlp.activation=gelu", "model.mlp.d_ff=24",
-    "model.mlp.bias=true", "model.embedding.width=8", "model.embedding.scale=2.0", "model.head.tied=true", "model.head.bias=true",
-    "model.dropout.embedding=0.5", "model.dropout.attention=0.5", "model.dropout.branch=0.5",
-    "model.init.embedding=0.5", "model.init.input=0.5", "model.init.output=0.5", "model.init.head=0.5",
-    "model.init.depth_scaled=true",
-]  # fmt: skip
+def test_embedding_scale_norm_then_positions() -> None:
+    model = randomised(tiny("model.embedding={scale: 3.0, norm: true}", "model.position.kind=learned"))
+    e = 3 * model.embedding.weight[TOKENS]
+    normed = e / (e.square().mean(-1, keepdim=True) + 1e-5).sqrt() * model.embedding.norm.weight
+    torch.testing.assert_close(block_input(model)[0], normed + model.positions.weight[:12])
 
 
-@pytest.mark.parametrize("override", OTHER_VALUES)
-def test_every_setting_changes_the_output(override: str) -> None:
-    def logits(*overrides: str) -> torch.Tensor:
-        config = tiny(*(f"{k}={v}" for k, v in BASE.items()), *overrides)
-        model = Decoder(config.model) if ".init." in override else randomised(config).float()
-        torch.manual_seed(0)
-        return model.train()(TOKENS)
+def test_sqrt_d_model_is_the_scale_of_2017() -> None:
+    a, b = (randomised(tiny(f"model.embedding.scale={s}"))(TOKENS) for s in ("sqrt_d_model", "4.0"))
+    assert torch.equal(a, b)
 
-    assert (logits() - logits(override)).abs().max() > 1e-4
 
+@pytest.mark.parametrize("tied", ["true", "false"])
+def test_head_product_bias_scale_cap(tied: str) -> None:
+    model = randomised(tiny(f"model.head={{tied: {tied}, bias: true, scale: 0.5, softcap: 2.0}}"))
+    matrix = model.embedding.weight if tied == "true" else model.head.weight
+    scaled = 0.5 * (model.hidden(TOKENS) @ matrix.T + model.head.bias)
+    torch.testing.assert_close(model(TOKENS), 2 * torch.tanh(scaled / 2))
+
+
+def test_dropout_is_off_in_eval() -> None:
+    model = Decoder(tiny("model.dropout=0.5").model).eval()
+    assert torch.equal(model(TOKENS), model(TOKENS))
+
+
+@pytest.mark.parametrize("place", ["embedding", "attention", "branch"])
+def test_each_place_of_dropout_drops_in_training(place: str) -> None:
+    model = Decoder(tiny(f"model.dropout.{place}=0.5").model).train()
+    assert not torch.equal(model(TOKENS), model(TOKENS))
+
+
+# --- layers that differ -------------------------------------------------------------------------------------
+
+
+def test_layers_that_share_a_t5_table() -> None:
+    """The model's, whatever the first layer is."""
+    layers = "model.layers={plain: {position.kind: none}, biased: {}, pattern: [plain, biased]}"
+    model = randomised(tiny("model.position={kind: t5, buckets: 4, max_distance: 8}", layers))
+    before = model(TOKENS)
+    with torch.no_grad():
+        model.position_bias.weight.mul_(3)
+    assert not torch.allclose(before, model(TOKENS))
+
+
+REFUSED_PER_LAYER = {
+    "a table that is not the model's": ("a: {position.kind: t5}", "model.layers.a.position .*one table for all layers"),
+    "a table for other heads": ("a: {attention: {n_heads: 2, head_dim: 4}}", "model.layers.a.position .*one table"),
+    "embedded positions": ("a: {position.kind: learned}", "model.layers.a.position .*learned is added once"),
+    "dropout of the embedding": ("a: {dropout: 0.5}", "model.layers.a.dropout.embedding .*before all layers"),
+    "a rule of one layer": ("a: {attention.stride: 2}", "model.layers.a.attention.stride .*no.*window"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_PER_LAYER)
+def test_what_a_layer_cannot_have_alone(name: str) -> None:
+    layer, message = REFUSED_PER_LAYER[name]
+    position = "model.position.kind=t5" if "heads" in name else "model.position.kind=rope"
+    with pytest.raises(UserError, match=message):
+        tiny(position, f"model.layers={{{layer}, b: {{}}, pattern: [a, b]}}")
+
+
+# --- initial values -----------------------------------------------------------------------------------------
 
 CHANGES = [
-    "model.mlp.kind=plain", "model.mlp.activation=relu", "model.norm.kind=layernorm", "model.norm.placement=post",
-    "model.position.kind=none", "model.position.kind=learned", "model.attention.qkv_bias=true", "model.attention.n_kv_heads=1",
+    "model.mlp.kind=plain", "model.mlp.activation=relu", "model.mlp.activation=xielu", "model.norm.kind=layernorm",
+    "model.norm.placement=post", "model.position.kind=none", "model.position.kind=learned",
+    "model.position.kind=t5", "model.position.kind=shaw", "model.attention.qkv_bias=true", "model.attention.n_kv_heads=1",
+    "model.attention.qk_norm.kind=rmsnorm", "model.attention.sub_norm=true", "model.embedding.norm=true",
     "model.head.tied=true", "model.block.parallel=shared", "model.n_layers=3", "model.mlp.d_ff=24", "model.vocab_size=19",
 ]  # fmt: skip
 
@@ -156,9 +189,19 @@ def test_initial_deviations_are_by_role() -> None:
     assert torch.equal(values["norm.weight"], torch.ones(128))
 
 
+def test_norms_start_as_the_identity_whatever_their_weights_mean() -> None:
+    plain, offset = (
+        Decoder(tiny(f"model.norm={{kind: layernorm, unit_offset: {o}}}").model)(TOKENS) for o in ("true", "false")
+    )
+    torch.testing.assert_close(plain, offset)
+
+
 def test_seeds_differ() -> None:
     a, b = (Decoder(tiny().model, seed=seed).layers[0].attention.q.weight for seed in (0, 1))
     assert not torch.equal(a, b)
+
+
+# --- what it refuses ----------------------------------------------------------------------------------------
 
 
 def test_learned_positions_end() -> None:
@@ -167,19 +210,52 @@ def test_learned_positions_end() -> None:
         model(torch.zeros(1, 17, dtype=torch.int64))
 
 
-def test_dropout_is_off_in_eval() -> None:
-    model = Decoder(tiny("model.dropout=0.5").model).eval()
-    assert torch.equal(model(TOKENS), model(TOKENS))
+def test_a_cache_ends_and_is_left_as_it_was() -> None:
+    model = Decoder(tiny().model).eval()
+    cache = Cache(model.config, 2, 14)
+    with torch.no_grad():
+        model(TOKENS, cache=cache)
+        with pytest.raises(UserError, match="the cache holds 14 tokens; 12 are in it and 3 more do not fit"):
+            model(TOKENS[:, :3], cache=cache)
+        assert cache.length == 12
+        torch.testing.assert_close(model(TOKENS[:, :2], cache=cache), model(torch.cat((TOKENS, TOKENS[:, :2]), 1))[:, 12:])  # fmt: skip
 
 
-def test_generate_is_greedy_and_repeatable() -> None:
-    model = randomised(tiny())
-    out = archlab.generate(model, TOKENS, max_new_tokens=3)
-    assert out.shape == (2, 15)
-    expected = TOKENS
-    for _ in range(3):
-        expected = torch.cat((expected, model(expected)[:, -1].argmax(-1, keepdim=True)), dim=1)
-    assert torch.equal(out, expected)
-    draws = [archlab.generate(model, TOKENS, max_new_tokens=8, temperature=1.0, seed=s) for s in (0, 0, 1)]
-    assert torch.equal(draws[0], draws[1])
-    assert not torch.equal(draws[0], draws[2])
+def test_packed_documents_have_no_cache() -> None:
+    model = Decoder(tiny().model)
+    with pytest.raises(UserError, match="documents and cache"):
+        model(TOKENS, documents=torch.zeros_like(TOKENS), cache=Cache(model.config, 2, 12))
+
+
+def test_no_gradient_flows_through_a_cache() -> None:
+    model = Decoder(tiny().model)
+    cache = Cache(model.config, 2, 12)
+    model(TOKENS[:, :6], cache=cache)
+    model(TOKENS[:, 6:], cache=cache).sum().backward()
+    assert not cache.layers[0].k.requires_grad
+
+
+CAN: dict[str, list[str]] = {
+    "sdpa": ["model.position.kind=alibi", "model.dropout.attention=0.1"],
+    "flex": ["model.position.kind=alibi", "model.attention.softcap=2.0"],
+    "reference": ["model.position.kind=alibi", "model.attention.softcap=2.0", "model.dropout.attention=0.1"],
+}
+
+
+@pytest.mark.parametrize("override", sorted({o for can in CAN.values() for o in can}))
+def test_the_table_of_kernels_is_kept(override: str) -> None:
+    (layer, *_) = layer_configs(tiny(override).model)
+    able = [name for name, can in CAN.items() if override in can]
+    assert set(CAN) == set(KERNELS)
+    assert choose_kernel("auto", layer) == next(KERNELS[k].kernel for k in ("sdpa", "reference") if k in able)
+    for name, ability in KERNELS.items():
+        if name in able:
+            assert choose_kernel(name, layer) is ability.kernel
+        else:
+            with pytest.raises(UserError, match=rf"kernel {name} cannot do \w+; allowed: auto, {', '.join(able)}"):
+                choose_kernel(name, layer)
+
+
+def test_a_kernel_that_is_none() -> None:
+    with pytest.raises(UserError, match="kernel 'flash'; allowed: auto, sdpa, flex, reference"):
+        Decoder(tiny().model, kernel="flash")

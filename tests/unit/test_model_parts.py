@@ -1,63 +1,151 @@
-"""Norms, activations, positions and attention against formulas written out in float64 NumPy, and torch's own modules."""
+"""Norms, activations, MLP and attention against formulas written out in float64 NumPy, and torch's own modules."""
 
 import math
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 from scipy.special import erf
 from scipy.special import softmax as np_softmax
+from torch import Tensor, nn
+from transformers.activations import XIELUActivation
 
 from archlab.config import model_schema as schema
-from archlab.model.activations import ACTIVATIONS
-from archlab.model.kernels import KERNELS
+from archlab.config.io import build_config
+from archlab.config.layers import LayerConfig, layer_configs
+from archlab.model.activations import make_activation
+from archlab.model.attention import Attention, HeadNorm
+from archlab.model.kernels import KERNELS, Scoring
+from archlab.model.mlp import MLP
 from archlab.model.norms import make_norm
-from archlab.model.position_embed import SinusoidalPositions
-from archlab.model.rotary import rotation
+from archlab.model.view import place
 from archlab.model.visibility import keys_seen, visible, visible_pairs
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(2, 5, 12)) * 3 + 1
 
 
-def norm_with_random_weights(config: schema.Norm) -> torch.nn.Module:
-    norm = make_norm(config, 12).double()
+def drawn(module: Any) -> Any:
+    """The module in float64, every parameter drawn."""
     with torch.no_grad():
-        for parameter in norm.parameters():
+        for parameter in module.double().parameters():
             parameter.copy_(torch.from_numpy(RNG.normal(size=parameter.shape)))
-    return norm
+    return module
 
 
+def numbers(parameter: Tensor | None, otherwise: float) -> np.ndarray:
+    return np.array(otherwise) if parameter is None else parameter.detach().numpy()
+
+
+def layer(*overrides: str) -> LayerConfig:
+    raw = {"vocab_size": 7, "d_model": 12, "n_layers": 1, "attention": {"n_heads": 4, "head_dim": 6}}
+    return layer_configs(build_config({"model": raw}, [f"model.{o}" for o in overrides]).model)[0]
+
+
+def close(got: Tensor, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(got.detach().numpy(), expected, rtol=1e-10, atol=1e-12)
+
+
+# --- norms --------------------------------------------------------------------------------------------------
+
+
+def layernorm_by_hand(x: np.ndarray, w: Any, b: Any, eps: float) -> np.ndarray:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps) * w + b
+
+
+def rmsnorm_by_hand(x: np.ndarray, w: Any, eps: float) -> np.ndarray:
+    """The mean square, not the sum of squares."""
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * w
+
+
+@pytest.mark.parametrize("weight", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
-def test_layernorm(bias: bool) -> None:
-    norm = norm_with_random_weights(schema.LayerNorm(eps=0.1, bias=bias))
-    w, b = norm.weight.detach().numpy(), norm.bias.detach().numpy() if bias else 0.0
-    expected = (X - X.mean(-1, keepdims=True)) / np.sqrt(X.var(-1, keepdims=True) + 0.1) * w + b
-    np.testing.assert_allclose(norm(torch.from_numpy(X)).detach(), expected, rtol=1e-12)
+@pytest.mark.parametrize("unit_offset", [True, False])
+def test_layernorm(weight: bool, bias: bool, unit_offset: bool) -> None:
+    norm = drawn(make_norm(schema.LayerNorm(eps=0.1, weight=weight, bias=bias, unit_offset=unit_offset), 12))
+    w = numbers(norm.weight, 1.0) + (unit_offset and weight)
+    close(norm(torch.from_numpy(X)), layernorm_by_hand(X, w, numbers(norm.bias, 0.0), 0.1))
 
 
-def test_rmsnorm_divides_by_the_mean_square_not_the_sum() -> None:
-    norm = norm_with_random_weights(schema.RMSNorm(eps=0.1))
-    expected = X / np.sqrt((X**2).mean(-1, keepdims=True) + 0.1) * norm.weight.detach().numpy()
-    np.testing.assert_allclose(norm(torch.from_numpy(X)).detach(), expected, rtol=1e-12)
+@pytest.mark.parametrize("weight", [True, False])
+@pytest.mark.parametrize("unit_offset", [True, False])
+@pytest.mark.parametrize("cast", ["after_weight", "before_weight"])
+def test_rmsnorm(weight: bool, unit_offset: bool, cast: Any) -> None:
+    norm = drawn(make_norm(schema.RMSNorm(eps=0.1, weight=weight, unit_offset=unit_offset, cast=cast), 12))
+    w = numbers(norm.weight, 1.0) + (unit_offset and weight)
+    close(norm(torch.from_numpy(X)), rmsnorm_by_hand(X, w, 0.1))
 
 
-@pytest.mark.parametrize("config", [schema.LayerNorm(), schema.RMSNorm()])
-def test_norms_compute_in_float32_under_bfloat16(config: schema.Norm) -> None:
-    norm = make_norm(config, 12)
-    for parameter in norm.parameters():
-        torch.nn.init.normal_(parameter)
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (schema.LayerNorm(eps=0.1), nn.LayerNorm(12, eps=0.1)),
+        (schema.LayerNorm(eps=0.1, bias=False), nn.LayerNorm(12, eps=0.1, bias=False)),
+        (schema.LayerNorm(weight=False, bias=False), nn.LayerNorm(12, elementwise_affine=False)),
+        (schema.RMSNorm(eps=0.1), nn.RMSNorm(12, eps=0.1)),
+        (schema.RMSNorm(eps=0.1, weight=False), nn.RMSNorm(12, eps=0.1, elementwise_affine=False)),
+    ],
+)
+def test_norms_are_those_of_torch(ours: schema.Norm, theirs: nn.Module) -> None:
+    norm = make_norm(ours, 12).double()
+    norm.load_state_dict(drawn(theirs).state_dict())
+    torch.testing.assert_close(norm(torch.from_numpy(X)), theirs(torch.from_numpy(X)), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        schema.LayerNorm(eps=0.1),
+        schema.LayerNorm(unit_offset=True, bias=False),
+        schema.RMSNorm(),
+        schema.RMSNorm(unit_offset=True),
+    ],
+)
+def test_norms_in_bfloat16_are_float32_rounded_once(config: schema.Norm) -> None:
+    norm = drawn(make_norm(config, 12)).bfloat16()
     x = torch.from_numpy(X).bfloat16()
-    wide = norm(x.float())
-    assert norm(x).dtype is torch.bfloat16
-    torch.testing.assert_close(norm(x), wide.bfloat16(), rtol=0, atol=0)
+    assert torch.equal(norm(x), norm.float()(x.float()).bfloat16())
 
+
+def test_where_rmsnorm_casts_shows_in_bfloat16() -> None:
+    after, before = (drawn(make_norm(schema.RMSNorm(cast=c), 12)) for c in ("after_weight", "before_weight"))
+    before.load_state_dict(after.state_dict())
+    x = torch.from_numpy(X).bfloat16()
+    wide = x.float() * (x.float().square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+    w = after.bfloat16().weight
+    before.bfloat16()
+    torch.testing.assert_close(after(x), (wide * w.float()).bfloat16(), rtol=0, atol=0)
+    torch.testing.assert_close(before(x), wide.bfloat16() * w, rtol=0, atol=0)
+    assert not torch.equal(after(x), before(x))
+
+
+@pytest.mark.parametrize("kind", ["rmsnorm", "layernorm"])
+@pytest.mark.parametrize("scope", ["head", "each_head", "width"])
+def test_qk_norm_in_its_scopes(kind: str, scope: str) -> None:
+    config = layer(f"attention.qk_norm={{kind: {kind}, scope: {scope}, eps: 0.1}}").attention
+    norm, x = drawn(HeadNorm(config, 4)), RNG.normal(size=(2, 4, 5, 6))
+    w, b = numbers(norm.norm.weight, 1), numbers(getattr(norm.norm, "bias", None), 0)
+    assert w.shape == {"head": (6,), "each_head": (4, 6), "width": (24,)}[scope]
+    expected = np.empty_like(x)
+    for t in range(5):
+        for h in range(4):
+            across = x[:, :, t].reshape(2, 24) if scope == "width" else x[:, h, t]
+            one = {"head": w, "each_head": w[h] if scope == "each_head" else w, "width": w}[scope]
+            add = b[h] if scope == "each_head" and b.ndim else b
+            whole = rmsnorm_by_hand(across, one, 0.1) if kind == "rmsnorm" else layernorm_by_hand(across, one, add, 0.1)
+            expected[:, h, t] = whole[:, 6 * h : 6 * h + 6] if scope == "width" else whole
+    close(norm(torch.from_numpy(x)), expected)
+
+
+# --- activations and MLP ------------------------------------------------------------------------------------
 
 SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
-FORMULAS = {
+FORMULAS: dict[str, Any] = {
     "relu": lambda x: np.maximum(x, 0),
     "gelu": lambda x: x * (1 + erf(x / math.sqrt(2))) / 2,
     "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
     "silu": lambda x: x / (1 + np.exp(-x)),
     "elu": lambda x: np.where(x > 0, x, np.exp(np.minimum(x, 0)) - 1),
     "selu": lambda x: SELU_SCALE * np.where(x > 0, x, SELU_ALPHA * (np.exp(np.minimum(x, 0)) - 1)),
@@ -68,69 +156,198 @@ FORMULAS = {
 }
 
 
-@pytest.mark.parametrize("name", schema.Activation.__args__)
+@pytest.mark.parametrize("name", sorted(set(get_args(schema.Activation)) - set(schema.ACTIVATION_PARAMETERS)))
 def test_activation(name: str) -> None:
     x = np.linspace(-6, 6, 101)
-    np.testing.assert_allclose(ACTIVATIONS[name](torch.from_numpy(x)), FORMULAS[name](x), rtol=1e-10, atol=1e-12)
+    close(make_activation(name)(torch.from_numpy(x)), FORMULAS[name](x))
 
 
-@pytest.mark.parametrize("d_model", [8, 7])
-def test_sinusoidal(d_model: int) -> None:
-    table = SinusoidalPositions(schema.Sinusoidal(theta=500.0), d_model)(torch.arange(9))
-    for t in range(9):
-        for i in range(d_model):
-            angle = t / 500.0 ** (2 * (i // 2) / d_model)
-            assert table[t, i].item() == pytest.approx(math.sin(angle) if i % 2 == 0 else math.cos(angle), abs=1e-5)
+def test_xielu() -> None:
+    activation, x = drawn(make_activation("xielu")), np.linspace(-6, 6, 101)
+    a = np.log1p(np.exp(activation.alpha_p.item()))
+    b = 0.5 + np.log1p(np.exp(activation.alpha_n.item()))
+    expected = np.where(x > 0, a * x**2 + 0.5 * x, (np.expm1(np.minimum(x, -1e-6)) - x) * b + 0.5 * x)
+    close(activation(torch.from_numpy(x)), expected)
 
 
-@pytest.mark.parametrize("pairing", ["half", "interleaved"])
-@pytest.mark.parametrize("fraction", [1.0, 0.5])
-def test_rope_is_a_complex_rotation(pairing: str, fraction: float) -> None:
-    config = schema.Rope(theta=100.0, fraction=fraction, pairing=pairing)
-    x = RNG.normal(size=(1, 1, 6, 8))
-    got = rotation(config, 8, torch.arange(6, dtype=torch.float64)).turn(torch.from_numpy(x)).numpy()
-    turning = int(8 * fraction)
-    expected = x.copy()
-    for t in range(6):
-        for i in range(turning // 2):
-            a, b = (i, i + turning // 2) if pairing == "half" else (2 * i, 2 * i + 1)
-            z = complex(x[0, 0, t, a], x[0, 0, t, b]) * np.exp(1j * t * 100.0 ** (-2 * i / turning))
-            expected[0, 0, t, a], expected[0, 0, t, b] = z.real, z.imag
-    np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
+def test_xielu_is_that_of_transformers() -> None:
+    activation, theirs = drawn(make_activation("xielu")), XIELUActivation(dtype=torch.float64)
+    theirs.load_state_dict(activation.state_dict(), strict=False)
+    x = torch.linspace(-6, 6, 101, dtype=torch.float64)
+    torch.testing.assert_close(activation(x), theirs(x), rtol=1e-10, atol=1e-12)
 
 
-def attention_in_numpy(q: np.ndarray, k: np.ndarray, v: np.ndarray, seen: np.ndarray, scale: float) -> np.ndarray:
+def test_xielu_starts_with_both_slopes_at_0_8() -> None:
+    """As Huang 2024: softplus(alpha_p) = 0.8, and 1/2 + softplus(alpha_n) = 0.8."""
+    constants = make_activation("xielu").constants
+    assert math.log1p(math.exp(constants["alpha_p"])) == pytest.approx(0.8)
+    assert 0.5 + math.log1p(math.exp(constants["alpha_n"])) == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("kind", ["plain", "gated"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("sub_norm", [True, False])
+def test_mlp(kind: str, bias: bool, sub_norm: bool) -> None:
+    choice = f"mlp={{kind: {kind}, activation: gelu, d_ff: 20, bias: {bias}, sub_norm: {sub_norm}}}".lower()
+    mlp = drawn(MLP(layer(choice, "norm={kind: rmsnorm, eps: 0.1}")))
+
+    def project(name: str, x: np.ndarray) -> np.ndarray:
+        linear = getattr(mlp, name)
+        return x @ linear.weight.detach().numpy().T + numbers(linear.bias, 0.0)
+
+    inner = project("up", X)
+    inner = FORMULAS["gelu"](inner) if kind == "plain" else FORMULAS["gelu"](project("gate", X)) * inner
+    if sub_norm:
+        inner = rmsnorm_by_hand(inner, mlp.sub_norm.weight.detach().numpy(), 0.1)
+    close(mlp(torch.from_numpy(X)), project("down", inner))
+
+
+# --- attention ----------------------------------------------------------------------------------------------
+
+
+def attention_by_hand(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, seen: np.ndarray, bias: np.ndarray, scale: float, cap: float | None
+) -> np.ndarray:
     out = np.empty_like(q)
     group = q.shape[1] // k.shape[1]
     for b in range(q.shape[0]):
         for h in range(q.shape[1]):
-            scores = np.where(seen, q[b, h] @ k[b, h // group].T * scale, -np.inf)
-            out[b, h] = np_softmax(scores, axis=-1) @ v[b, h // group]
+            scores = q[b, h] @ k[b, h // group].T * scale + bias[b, h]
+            scores = scores if cap is None else cap * np.tanh(scores / cap)
+            out[b, h] = np_softmax(np.where(seen[b], scores, -np.inf), axis=-1) @ v[b, h // group]
     return out
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+EXACT = [name for name, ability in KERNELS.items() if "float64" in ability.can]
+
+
+@pytest.mark.parametrize("kernel", EXACT)
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
-@pytest.mark.parametrize("window", [None, 3])
-def test_kernels(kernel: str, kv_heads: int, window: int | None) -> None:
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("cap", [None, 0.8])
+def test_kernels(kernel: str, kv_heads: int, masked: bool, biased: bool, cap: float | None) -> None:
+    if cap is not None and "softcap" not in KERNELS[kernel].can:
+        return
     q, k, v = (RNG.normal(size=(2, heads, 7, 4)) for heads in (4, kv_heads, kv_heads))
-    at = np.arange(7)
-    seen = (at[None, :] <= at[:, None]) & (at[:, None] - at[None, :] < (window or 99))
-    mask = None if window is None else torch.from_numpy(seen)
-    got = KERNELS[kernel](*map(torch.from_numpy, (q, k, v)), mask, 0.7, 0.0)
-    np.testing.assert_allclose(got, attention_in_numpy(q, k, v, seen, 0.7), rtol=1e-10, atol=1e-12)
+    seen = np.broadcast_to(np.tril(np.ones((7, 7), dtype=bool)), (2, 7, 7)).copy()
+    if masked:
+        seen &= (RNG.random(seen.shape) < 0.6) | np.eye(7, dtype=bool)
+    bias = RNG.normal(size=(2, 4, 7, 7)) * biased
+    got = KERNELS[kernel].kernel(
+        *map(torch.from_numpy, (q, k, v)),
+        torch.from_numpy(seen) if masked else None,
+        torch.from_numpy(bias) if biased else None,
+        Scoring(0.7, cap, 0.0),
+    )
+    close(got, attention_by_hand(q, k, v, seen, bias, 0.7, cap))
 
 
-@pytest.mark.parametrize("window", [None, 1, 3, 7, 20])
-@pytest.mark.parametrize("seq_len", [1, 5, 20])
-def test_visible_pairs_are_the_mask_counted(window: int | None, seq_len: int) -> None:
-    attention = schema.Attention(n_heads=1, window=window)
-    at = torch.arange(seq_len)
+@pytest.mark.parametrize("kernel", EXACT)
+def test_dropout_drops_weights_and_scales_up_the_rest(kernel: str) -> None:
+    """With the identity as values the output is the weights themselves."""
+    q, k = torch.zeros(1, 1, 200, 4), torch.zeros(1, 1, 200, 4)
+    seen = torch.ones(1, 200, 200, dtype=torch.bool)
+    torch.manual_seed(0)
+    weights = KERNELS[kernel].kernel(q, k, torch.eye(200)[None, None], seen, None, Scoring(1.0, None, 0.25))
+    assert torch.allclose(weights, torch.where(weights > 0, 1 / 200 / 0.75, 0.0))
+    # 40,000 draws: the share's standard deviation is 0.002.
+    assert (weights == 0).double().mean().item() == pytest.approx(0.25, abs=0.01)
+
+
+def attended(config: LayerConfig, x: np.ndarray, kernel: str = "reference") -> tuple[Tensor, Attention]:
+    attention = drawn(Attention(config, kernel))
+    tokens = torch.zeros(x.shape[:2], dtype=torch.int64)
+    view = place(tokens, None, None, torch.float64).view(config, None, None)
+    return attention(torch.from_numpy(x), view), attention
+
+
+def test_attention_is_torchs_multihead_attention() -> None:
+    config = layer("attention={head_dim: 3, qkv_bias: true, out_bias: true}", "position.kind=none")
+    got, ours = attended(config, X)
+    theirs = nn.MultiheadAttention(12, 4, batch_first=True).double()
+    parts = (ours.q, ours.k, ours.v)
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat([p.weight for p in parts]))
+        theirs.in_proj_bias.copy_(torch.cat([p.bias for p in parts]))
+        theirs.out_proj.load_state_dict(ours.out.state_dict())
+    hidden = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
+    x = torch.from_numpy(X)
+    torch.testing.assert_close(got, theirs(x, x, x, attn_mask=hidden)[0], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("turned", ["order: after_qk_norm", "order: before_qk_norm"])
+def test_attention_end_to_end(turned: str) -> None:
+    """Projection, clip, norm and turn in either order, scale, soft cap, window, grouped heads, sub-norm, output."""
+    config = layer(
+        "attention={n_kv_heads: 2, window: 3, scale: 0.7, softcap: 1.5, clip_qkv: 2.0, qkv_bias: true, sub_norm: true}",
+        "attention.qk_norm={kind: rmsnorm, eps: 0.1}",
+        "norm={kind: rmsnorm, eps: 0.1}",
+        f"position={{kind: rope, theta: 20, {turned}}}",
+    )
+    got, ours = attended(config, X)
+
+    def heads(name: str) -> np.ndarray:
+        linear = getattr(ours, name)
+        projected = X @ linear.weight.detach().numpy().T + linear.bias.detach().numpy()
+        return np.clip(projected, -2, 2).reshape(2, 5, -1, 6).transpose(0, 2, 1, 3)
+
+    def turn(x: np.ndarray) -> np.ndarray:
+        angles = np.arange(5)[:, None] * 20.0 ** (-2 * np.arange(3) / 6)
+        z = (x[..., :3] + 1j * x[..., 3:]) * np.exp(1j * angles)
+        return np.concatenate((z.real, z.imag), -1)
+
+    def placed(name: str) -> np.ndarray:
+        w = getattr(ours, f"{name}_norm").norm.weight.detach().numpy()
+        if "after" in turned:
+            return turn(rmsnorm_by_hand(heads(name), w, 0.1))
+        return rmsnorm_by_hand(turn(heads(name)), w, 0.1)
+
+    at = np.arange(5)
+    seen = np.broadcast_to((at <= at[:, None]) & (at > at[:, None] - 3), (2, 5, 5))
+    mixed = attention_by_hand(placed("q"), placed("k"), heads("v"), seen, np.zeros((2, 4)), 0.7, 1.5)
+    joined = mixed.transpose(0, 2, 1, 3).reshape(2, 5, 24)
+    joined = rmsnorm_by_hand(joined, ours.sub_norm.weight.detach().numpy(), 0.1)
+    close(got, joined @ ours.out.weight.detach().numpy().T)
+
+
+# --- visibility ---------------------------------------------------------------------------------------------
+
+VISIBILITIES: dict[str, dict[str, Any]] = {
+    "full": {},
+    **{f"window {w}": {"window": w} for w in (1, 3, 7, 20)},
+    "dilated": {"window": 3, "stride": 4},
+    "dilated, stride below the window": {"window": 5, "stride": 2},
+    "global": {"window": 3, "global_tokens": 2},
+    "more global tokens than tokens": {"window": 2, "global_tokens": 30},
+    "dilated and global": {"window": 4, "stride": 5, "global_tokens": 3},
+    "blocks": {"blocks": schema.BlockSparse(size=4, summary=1)},
+    "large blocks": {"blocks": schema.BlockSparse(size=7, summary=3)},
+}
+
+
+@pytest.mark.parametrize("name", VISIBILITIES)
+@pytest.mark.parametrize("seq_len", [1, 5, 20, 41])
+def test_visible_pairs_are_the_mask_counted(name: str, seq_len: int) -> None:
+    attention = schema.Attention(n_heads=1, **VISIBILITIES[name])
+    at = np.arange(seq_len)
     mask = visible(attention, at[:, None], at[None, :])
-    assert visible_pairs(attention, seq_len) == int(mask.sum())
-    assert [keys_seen(attention, t) for t in range(seq_len)] == mask.sum(-1).tolist()
+    assert visible_pairs(attention, seq_len) == mask.sum()
+    assert keys_seen(attention, at).tolist() == mask.sum(-1).tolist()
 
 
-def test_a_window_of_w_is_w_keys_the_query_among_them() -> None:
-    mask = visible(schema.Attention(n_heads=1, window=3), torch.tensor(10), torch.arange(12))
-    assert torch.nonzero(mask).flatten().tolist() == [8, 9, 10]
+SEEN_BY_10 = {
+    "window 3": [8, 9, 10],
+    "dilated": [2, 6, 8, 9, 10],
+    "global": [0, 1, 8, 9, 10],
+    "dilated and global": [0, 1, 2, 5, 7, 8, 9, 10],
+    "blocks": [3, 7, 8, 9, 10],
+    "large blocks": [4, 5, 6, 7, 8, 9, 10],
+}
+
+
+@pytest.mark.parametrize("name", SEEN_BY_10)
+def test_what_token_10_sees(name: str) -> None:
+    attention = schema.Attention(n_heads=1, **VISIBILITIES[name])
+    mask = visible(attention, torch.tensor(10), torch.arange(14))
+    assert torch.nonzero(mask).flatten().tolist() == SEEN_BY_10[name]

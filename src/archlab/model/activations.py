@@ -1,5 +1,6 @@
 """The activation table: name -> what makes one. Most are functions; one has parameters of its own."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -18,8 +19,8 @@ class XIELU(nn.Module):
         super().__init__()
         self.alpha_p = nn.Parameter(torch.empty(1))
         self.alpha_n = nn.Parameter(torch.empty(1))
-        # softplus of the first is 0.8, of the second 0.3: both sides start at slope parameter 0.8.
-        self.constants = {"alpha_p": 0.20341, "alpha_n": -1.05022}
+        # softplus of the first is 0.8, of the second 0.3, so that a and b both start at 0.8.
+        self.constants = {"alpha_p": math.log(math.expm1(0.8)), "alpha_n": math.log(math.expm1(0.3))}
 
     def forward(self, x: Tensor) -> Tensor:
         """Element by element."""

@@ -1,0 +1,297 @@
+"""Positions against formulas written out in float64 NumPy, and against transformers 5.23."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.t5.modeling_t5 import T5Attention
+
+from archlab.config import model_schema as schema
+from archlab.config.io import build_config
+from archlab.config.model_schema import Rope
+from archlab.errors import UserError
+from archlab.model.position_bias import AlibiBias, ShawBias, T5Bias, bucket, slopes
+from archlab.model.position_embed import LearnedPositions, SinusoidalPositions
+from archlab.model.rope_scaling import frequencies
+from archlab.model.rotary import rotation
+
+RNG = np.random.default_rng(0)
+
+
+# --- on the embedding ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("d_model", [8, 7])
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+def test_sinusoidal(d_model: int, layout: Any) -> None:
+    positions = torch.tensor([[0, 1, 2, 3], [5, 6, 7, 80]])
+    table = SinusoidalPositions(schema.Sinusoidal(theta=500.0, layout=layout), d_model)(positions)
+    assert table.shape == (2, 4, d_model)
+    for row, column in np.ndindex(2, 4):
+        for i in range(d_model):
+            half = (d_model + 1) // 2
+            pair, is_cos = (i // 2, i % 2) if layout == "interleaved" else (i % half, i // half)
+            angle = positions[row, column].item() / 500.0 ** (2 * pair / d_model)
+            expected = math.cos(angle) if is_cos else math.sin(angle)
+            assert table[row, column, i].item() == pytest.approx(expected, abs=2e-5)
+
+
+def test_learned_positions_begin_after_the_offset_and_end() -> None:
+    learned = LearnedPositions(schema.Learned(offset=2), 5, 3)
+    torch.nn.init.normal_(learned.weight)
+    assert learned.weight.shape == (7, 3)
+    assert torch.equal(learned(torch.tensor([[0, 4]]))[0], learned.weight[[2, 6]])
+    with pytest.raises(UserError, match="6 tokens, but learned positions end at max_seq_len = 5"):
+        learned(torch.tensor([[5]]))
+
+
+# --- beside the scores --------------------------------------------------------------------------------------
+
+
+def test_shaw() -> None:
+    """q_i . a_(i-j) times the scale, distances clipped."""
+    shaw, q = ShawBias(3, 4, 0.3).double(), RNG.normal(size=(2, 5, 6, 4))
+    a = RNG.normal(size=(4, 4))
+    shaw.load_state_dict({"weight": torch.from_numpy(a)})
+    at = torch.arange(6)
+    got = shaw((at[:, None] - at)[None], torch.from_numpy(q)).detach().numpy()
+    for b, h, i in np.ndindex(2, 5, 6):
+        for j in range(i + 1):
+            assert got[b, h, i, j] == pytest.approx(0.3 * q[b, h, i] @ a[min(i - j, 3)], rel=1e-12)
+
+
+def bucket_by_hand(distance: int, buckets: int, max_distance: int) -> int:
+    exact = buckets // 2
+    if distance < exact:
+        return distance
+    share = math.log(distance / exact) / math.log(max_distance / exact)
+    return min(exact + int(share * (buckets - exact)), buckets - 1)
+
+
+@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (6, 12), (3, 2), (2, 100), (16, 1000)])
+def test_t5_buckets(buckets: int, max_distance: int) -> None:
+    distance = torch.arange(300)
+    got = bucket(distance, buckets, max_distance)
+    theirs = T5Attention._relative_position_bucket(-distance, False, buckets, max_distance)
+    assert torch.equal(got, theirs)
+    # Where the logarithm falls on a whole number, float32 and float64 may fall on different sides.
+    by_hand = np.array([bucket_by_hand(d, buckets, max_distance) for d in range(300)])
+    assert (got.numpy() != by_hand).mean() < 0.01
+    assert np.abs(got.numpy() - by_hand).max() <= 1
+
+
+def test_t5_gives_each_head_its_number_of_the_bucket() -> None:
+    t5 = T5Bias(schema.T5(buckets=4, max_distance=8), 3)
+    torch.nn.init.normal_(t5.weight)
+    got = t5(torch.tensor([[[0, -1], [7, 1]]]), torch.zeros(1, 3, 2, 4))
+    assert got.shape == (1, 3, 2, 2)
+    assert torch.equal(got[0, :, 1, 0], t5.weight[3])
+    assert torch.equal(got[0, :, 1, 1], t5.weight[1])
+
+
+@pytest.mark.parametrize(
+    ("heads", "expected"),
+    [
+        (1, [2**-8]),
+        (4, [1 / 4, 1 / 16, 1 / 64, 1 / 256]),
+        (8, [2.0**-i for i in range(1, 9)]),
+        (6, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]),
+        (3, [2**-4, 2**-8, 2**-2]),
+    ],
+)
+def test_alibi_slopes(heads: int, expected: list[float]) -> None:
+    assert slopes(heads, 8.0) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("heads", range(1, 41))
+@pytest.mark.parametrize("max_bias", [8.0, 6.0])
+def test_alibi_slopes_as_mpt_takes_them(heads: int, max_bias: float) -> None:
+    """MPT writes the rule the other way: the next higher power's slopes, odd places first, then the even ones."""
+    higher = 2 ** math.ceil(math.log2(heads))
+    series = [2 ** (-max_bias * i / higher) for i in range(1, higher + 1)]
+    expected = series if higher == heads else (series[1::2] + series[0::2])[:heads]
+    assert slopes(heads, max_bias) == pytest.approx(expected)
+
+
+def test_alibi_falls_with_the_distance() -> None:
+    got = AlibiBias(8.0, 2)(torch.tensor([[[0, 3], [5, 9]]]), torch.zeros(1, 2, 2, 4))
+    np.testing.assert_allclose(got[0, 0], -np.array([[0, 3], [5, 9]]) / 16)
+    np.testing.assert_allclose(got[0, 1], -np.array([[0, 3], [5, 9]]) / 256)
+
+
+# --- rope ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_rope_is_a_complex_rotation(pairing: Any, fraction: float) -> None:
+    config = Rope(theta=100.0, fraction=fraction, pairing=pairing)
+    x = RNG.normal(size=(2, 3, 6, 8))
+    positions = np.stack((np.arange(6), np.arange(6) + 100))
+    turn = rotation(config, 8, torch.from_numpy(positions), torch.tensor([[6], [106]]), torch.float64).turn
+    turning = int(8 * fraction)
+    expected = x.copy()
+    for row, t in np.ndindex(2, 6):
+        for i in range(turning // 2):
+            a, b = (i, i + turning // 2) if pairing == "half" else (2 * i, 2 * i + 1)
+            angle = positions[row, t] * 100.0 ** (-2 * i / turning)
+            z = (x[row, :, t, a] + 1j * x[row, :, t, b]) * np.exp(1j * angle)
+            expected[row, :, t, a], expected[row, :, t, b] = z.real, z.imag
+    np.testing.assert_allclose(turn(torch.from_numpy(x)), expected, rtol=1e-12, atol=1e-12)
+
+
+SHORT, LONG = tuple(1 + 0.1 * i for i in range(16)), tuple(2 + 0.5 * i for i in range(16))
+SCALINGS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "linear": (schema.LinearScaling(factor=4.0), {"factor": 4.0}),
+    "dynamic": (schema.DynamicNTK(factor=2.0, original_max_seq_len=256), {"factor": 2.0}),
+    "llama3": (
+        schema.Llama3Scaling(factor=8.0, original_max_seq_len=256),
+        {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 256},
+    ),
+    "llama3, other bands": (
+        schema.Llama3Scaling(factor=32.0, low_freq_factor=2.0, high_freq_factor=7.0, original_max_seq_len=256),
+        {"factor": 32.0, "low_freq_factor": 2.0, "high_freq_factor": 7.0, "original_max_position_embeddings": 256},
+    ),
+    "yarn": (
+        schema.Yarn(factor=4.0, original_max_seq_len=256),
+        {"factor": 4.0, "original_max_position_embeddings": 256},
+    ),
+    "yarn, all given": (
+        schema.Yarn(
+            factor=4.0, original_max_seq_len=256, beta_fast=9.0, beta_slow=2.0, truncate=False, attention_factor=1.3
+        ),
+        {
+            "factor": 4.0,
+            "original_max_position_embeddings": 256,
+            "beta_fast": 9.0,
+            "beta_slow": 2.0,
+            "truncate": False,
+            "attention_factor": 1.3,
+        },
+    ),
+    "longrope": (
+        schema.Longrope(original_max_seq_len=256, short_factor=SHORT, long_factor=LONG, factor=4.0),
+        {"original_max_position_embeddings": 256, "short_factor": SHORT, "long_factor": LONG, "factor": 4.0},
+    ),
+    "longrope, attention factor": (
+        schema.Longrope(
+            original_max_seq_len=256, short_factor=SHORT, long_factor=LONG, factor=4.0, attention_factor=0.9
+        ),
+        {
+            "original_max_position_embeddings": 256,
+            "short_factor": SHORT,
+            "long_factor": LONG,
+            "factor": 4.0,
+            "attention_factor": 0.9,
+        },
+    ),
+    "proportional": (schema.Proportional(turning=0.3), {"partial_rotary_factor": 0.3}),
+}
+
+
+def ours(scaling: Any, length: int, n: int = 32) -> tuple[np.ndarray, float]:
+    pairs = torch.arange(n // 2, dtype=torch.float64)
+    got = frequencies(Rope(theta=5000.0, scaling=scaling), n, torch.tensor([[[length]]]), pairs)
+    return got.per_token.broadcast_to(1, 1, n // 2)[0, 0].numpy(), got.amplitude
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+@pytest.mark.parametrize("length", [100, 256, 257, 900])
+def test_scaling_as_transformers_computes_it(name: str, length: int) -> None:
+    scaling, theirs = SCALINGS[name]
+    config = LlamaConfig(
+        hidden_size=128,
+        num_attention_heads=4,
+        max_position_embeddings=256,
+        rope_parameters={"rope_type": scaling.kind, "rope_theta": 5000.0, **theirs},
+    )
+    inv_freq, amplitude = ROPE_INIT_FUNCTIONS[scaling.kind](config, "cpu", seq_len=length)
+    per_token, ours_amplitude = ours(scaling, length)
+    # Theirs are float32.
+    np.testing.assert_allclose(per_token, inv_freq, rtol=3e-6)
+    assert ours_amplitude == pytest.approx(amplitude, rel=1e-12)
+
+
+PLAIN = 5000.0 ** (-np.arange(16) / 16)
+
+
+def llama3_by_hand(factor: float, low: float, high: float, original: int) -> np.ndarray:
+    out = np.empty(16)
+    for i, f in enumerate(PLAIN):
+        wavelength = 2 * math.pi / f
+        if wavelength < original / high:
+            out[i] = f
+        elif wavelength > original / low:
+            out[i] = f / factor
+        else:
+            smooth = (original / wavelength - low) / (high - low)
+            out[i] = (1 - smooth) * f / factor + smooth * f
+    return out
+
+
+def yarn_by_hand(factor: float, original: int, fast: float, slow: float, truncate: bool) -> np.ndarray:
+    """By the dimension at which a pair turns so many times within the original length."""
+    low, high = (32 * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(5000.0)) for turns in (fast, slow))
+    low, high = (math.floor(low), math.ceil(high)) if truncate else (low, high)
+    ramp = np.clip((np.arange(16) - max(low, 0)) / (min(high, 31) - max(low, 0)), 0, 1)
+    return PLAIN / factor * ramp + PLAIN * (1 - ramp)
+
+
+def dynamic_by_hand(length: int) -> np.ndarray:
+    theta = 5000.0 * (2 * max(length, 256) / 256 - 1) ** (32 / 30)
+    return theta ** (-np.arange(16) / 16)
+
+
+@pytest.mark.parametrize("length", [100, 256, 257, 900])
+def test_scaling_by_hand(length: int) -> None:
+    turning = np.arange(16) < 4
+    expected = {
+        "linear": PLAIN / 4,
+        "dynamic": dynamic_by_hand(length),
+        "llama3": llama3_by_hand(8, 1, 4, 256),
+        "llama3, other bands": llama3_by_hand(32, 2, 7, 256),
+        "yarn": yarn_by_hand(4, 256, 32, 1, True),
+        "yarn, all given": yarn_by_hand(4, 256, 9, 2, False),
+        "longrope": PLAIN / np.array(LONG if length > 256 else SHORT),
+        "longrope, attention factor": PLAIN / np.array(LONG if length > 256 else SHORT),
+        "proportional": PLAIN * turning,
+    }
+    amplitude = {
+        "yarn": 0.1 * math.log(4) + 1,
+        "yarn, all given": 1.3,
+        "longrope": math.sqrt(1 + math.log(4) / math.log(256)),
+        "longrope, attention factor": 0.9,
+    }
+    assert set(expected) == set(SCALINGS)
+    for name, (scaling, _) in SCALINGS.items():
+        got, got_amplitude = ours(scaling, length)
+        np.testing.assert_allclose(got, expected[name], rtol=1e-12, err_msg=name)
+        assert got_amplitude == pytest.approx(amplitude.get(name, 1.0), rel=1e-12), name
+
+
+def test_the_amplitude_multiplies_cos_and_sin() -> None:
+    scaling = schema.Yarn(factor=1.0, original_max_seq_len=8, attention_factor=1.5)
+    where = torch.tensor([[3, 4]]), torch.tensor([[5]])
+    plain, louder = (rotation(Rope(scaling=s), 8, *where, torch.float64) for s in (schema.NoScaling(), scaling))
+    torch.testing.assert_close(louder.cos, 1.5 * plain.cos)
+    torch.testing.assert_close(louder.sin, 1.5 * plain.sin)
+
+
+REFUSED = {
+    "dynamic with one pair": ["attention={n_heads: 4, head_dim: 2}", "position.scaling={kind: dynamic, factor: 2, original_max_seq_len: 4}"],
+    "no pair turns": ["attention={n_heads: 4, head_dim: 4}", "position.scaling={kind: proportional, turning: 0.3}"],
+    "a list too short": ["position.scaling={kind: longrope, factor: 2, original_max_seq_len: 4, short_factor: [1], long_factor: [1]}"],
+    "bands the wrong way round": ["position.scaling={kind: llama3, factor: 2, low_freq_factor: 4, high_freq_factor: 1}"],
+    "betas the wrong way round": ["position.scaling={kind: yarn, factor: 2, original_max_seq_len: 4, beta_fast: 1, beta_slow: 2}"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_scalings_that_cannot_be_are_refused(name: str) -> None:
+    raw = {"vocab_size": 7, "d_model": 32, "n_layers": 1, "attention": {"n_heads": 4}}
+    with pytest.raises(UserError, match=r"model.position.scaling"):
+        build_config({"model": raw}, [f"model.{o}" for o in REFUSED[name]])
