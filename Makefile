@@ -6,6 +6,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV   := .venv
 BIN    := $(VENV)/bin
 TORCH  ?=
+# One thread per process: the tests' models are too small for more, and the processes share the cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
 
 .PHONY: demo test check lint unit install install-dev clean
 
@@ -13,7 +15,8 @@ demo: install
 	$(BIN)/archlab demo
 
 test: check
-	$(BIN)/pytest tests --ignore=tests/unit
+	$(PYTEST) tests/parity tests/invariants -n auto
+	$(PYTEST) tests/e2e
 
 check: lint unit
 
@@ -23,7 +26,7 @@ lint: install-dev
 	$(BIN)/basedpyright
 
 unit: install-dev
-	$(BIN)/pytest tests/unit
+	$(PYTEST) tests/unit -n auto
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev

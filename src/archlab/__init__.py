@@ -4,22 +4,38 @@ Everything here is imported on first use, so that `import archlab` is fast and d
 """
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from archlab.config.foreign import READERS
 
 if TYPE_CHECKING:
     from archlab.config.io import load_config
+    from archlab.families.save import save_pretrained
     from archlab.infer.generate import generate
+    from archlab.infer.load import from_pretrained
     from archlab.model.decoder import Decoder
 
 __version__ = "0.1.0"
-__all__ = ["Decoder", "__version__", "generate", "load_config"]
+__all__ = ["Decoder", "__version__", "from_pretrained", "generate", "load_config", "save_pretrained"]
 
 _HOME = {
     "Decoder": "archlab.model.decoder",
+    "from_pretrained": "archlab.infer.load",
     "generate": "archlab.infer.generate",
     "load_config": "archlab.config.io",
+    "save_pretrained": "archlab.families.save",
 }
 """Public name -> the module that defines it."""
+
+
+def _read_hugging_face(folder: Path) -> dict[str, Any]:
+    from archlab.families.load import read_raw_config
+
+    return read_raw_config(folder)
+
+
+READERS["config.json"] = _read_hugging_face
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ from archlab.config.schema import Config
 from archlab.families.family import differing
 from archlab.families.load import load_hf
 from archlab.families.registry import families
-from archlab.families.save import save_hf
+from archlab.families.save import save_pretrained
 from archlab.infer.generate import generate
 from archlab.model.decoder import Decoder
 from tests.parity.cases import CASES
@@ -61,7 +61,7 @@ def test_logits_are_the_published_ones(case: Case, tmp_path: Path) -> None:
 def test_saving_gives_transformers_the_same_logits_and_the_same_file_again(case: Case, tmp_path: Path) -> None:
     _, logits = saved(case, tmp_path / "hf")
     ours = load_hf(tmp_path / "hf")
-    save_hf(ours, tmp_path / "ours", case.model_type)
+    save_pretrained(ours, tmp_path / "ours", case.model_type)
     back = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path / "ours", attn_implementation=case.attention
     ).eval()

@@ -11,8 +11,9 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from archlab.config import model_schema as schema
-from archlab.config.io import build_config
-from archlab.config.model_schema import Rope
+from archlab.config.io import build_config, load_config
+from archlab.config.layers import layer_configs
+from archlab.config.model_schema import Alibi, Rope
 from archlab.errors import UserError
 from archlab.model.position_bias import AlibiBias, ShawBias, T5Bias, bucket, slopes
 from archlab.model.position_embed import LearnedPositions, SinusoidalPositions
@@ -118,7 +119,8 @@ def test_alibi_slopes_as_mpt_takes_them(heads: int, max_bias: float) -> None:
 
 
 def test_alibi_falls_with_the_distance() -> None:
-    got = AlibiBias(8.0, 2)(torch.tensor([[[0, 3], [5, 9]]]), torch.zeros(1, 2, 2, 4))
+    heads = layer_configs(load_config("tiny-llama", "model.attention={n_heads: 2, n_kv_heads: 2}").model)[0].attention
+    got = AlibiBias(Alibi(), heads)(torch.tensor([[[0, 3], [5, 9]]]), torch.zeros(1, 2, 2, 4))
     np.testing.assert_allclose(got[0, 0], -np.array([[0, 3], [5, 9]]) / 16)
     np.testing.assert_allclose(got[0, 1], -np.array([[0, 3], [5, 9]]) / 256)
 

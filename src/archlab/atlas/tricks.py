@@ -15,11 +15,11 @@ Trick = tuple[str, str]
 """What is unusual, and the field of `model` (or of the config) that says so."""
 
 
-def tricks(config: Config, about: About) -> list[str]:
+def tricks(config: Config, about: About | None = None) -> list[str]:
     """Everything that a plain pre-norm Transformer of its kind does not have; `?` after what is unverified."""
     layers = layer_configs(config.model)
     found = [*_block(layers), *_norms(layers), *_attention(config, layers), *_positions(layers), *_ends(config)]
-    return [f"{text}?" if about.doubts(field) else text for text, field in found]
+    return [f"{text}?" if about and about.doubts(field) else text for text, field in found]
 
 
 def _block(layers: Layers) -> Iterator[Trick]:

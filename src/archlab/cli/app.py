@@ -11,23 +11,28 @@ from archlab.errors import UserError
 
 VERBS = (
     ("demo", "demo:run", "The main job: the ladder from 2017's block to today's, trained and compared here."),
-    ("list", "list:run", "What there is: presets and studies."),
+    ("list", "list:run", "What there is: presets, families and studies."),
     ("show", "show:run", "A config with every default and derived value written out."),
     ("schema", "schema:run", "The JSON schema of config or study files, for editors."),
     ("diff", "diff:run", "What differs between two configs, field by field."),
+    ("flatten", "flatten:run", "A config as one PyTorch file, with nothing in it that this model does not use."),
     ("cost", "cost:run", "Parameters, FLOPs, KV cache and memory of a config, counted without building it."),
     ("data", "data:run", "Text to token shards."),
     ("train", "train:run", "Train a model; run again, it resumes."),
     ("eval", "eval:run", "Bits per byte on held-out text."),
     ("generate", "generate:run", "Continue a text with a trained model."),
+    ("import", "import_:run", "Make a run folder of a published model."),
+    ("export", "export:run", "Write a trained model as a Hugging Face folder."),
+    ("inspect", "inspect:run", "What a Hugging Face folder holds, and whether it would load."),
+    ("convert", "convert:run", "Turn multi-head into grouped-query attention."),
     ("study", "study:app", "Run a comparison, or read one."),
 )
 """Verb, where it lives below archlab.cli (a function or a cyclopts App), and its line in `archlab --help`."""
 
 HELP = """Compare architectures of decoder-only language models.
 
-CONFIG is a preset's name (`archlab list presets`), a YAML file or a run folder; `key=value` after it
-overrides a field, as in `model.norm.kind=layernorm`.
+CONFIG is a preset's name (`archlab list presets`), a YAML file, a run folder or a Hugging Face folder;
+`key=value` after it overrides a field, as in `model.norm.kind=layernorm`.
 """
 
 

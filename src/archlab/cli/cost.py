@@ -20,7 +20,7 @@ def run(
     Parameters
     ----------
     config
-        A preset's name, a YAML file or a run folder.
+        A preset's name, a YAML file, a run folder or a Hugging Face folder.
     overrides
         Fields to change, as in model.attention.n_kv_heads=1.
     batch

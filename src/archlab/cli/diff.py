@@ -12,7 +12,7 @@ def run(a: str, b: str, /, *, json: Flag = False) -> None:
     Parameters
     ----------
     a
-        A preset's name, a YAML file or a run folder.
+        A preset's name, a YAML file, a run folder or a Hugging Face folder.
     b
         The other one.
     json

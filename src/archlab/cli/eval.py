@@ -11,7 +11,7 @@ def run(config: str, /, *overrides: str, tokens: AtLeastOne | None = None, json:
     Parameters
     ----------
     config
-        A run folder, a preset's name or a YAML file.
+        A run folder, a Hugging Face folder, a preset's name or a YAML file.
     overrides
         Fields to change, as in data.path=FOLDER or train.seq_len=512.
     tokens
@@ -23,6 +23,7 @@ def run(config: str, /, *overrides: str, tokens: AtLeastOne | None = None, json:
     if json:
         print_json(found.model_dump())
         return
-    state = f"after {found.trained_steps} steps" if found.trained_steps else "untrained"
+    state = f"after {found.trained_steps} steps" if found.trained_steps else "as published"
+    state = state if found.trained else "untrained"
     print(f"{found.bits_per_byte:.4f} bits per byte ({found.loss:.4f} nats per token), {state}")
     print(f"on {found.tokens:,} held-out tokens in windows of {found.context}: {found.corpus}")

@@ -1,7 +1,7 @@
 """`archlab generate`."""
 
 from archlab.cli.arguments import AtLeastOne
-from archlab.infer.load import from_pretrained, load_tokenizer
+from archlab.infer.load import load_codec, load_model, locate
 from archlab.infer.sampling import Sampling
 from archlab.infer.text import stream_text
 
@@ -25,7 +25,7 @@ def run(
     Parameters
     ----------
     folder
-        A run folder.
+        A run folder, a Hugging Face folder with a tokenizer.json, or a hub id.
     prompt
         The text to go on from; left out, it begins a new one.
     max_new_tokens
@@ -46,7 +46,8 @@ def run(
         Makes the draw repeatable.
     """
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
-    pieces = stream_text(from_pretrained(folder), load_tokenizer(folder), prompt, max_new_tokens, sampling, stop)
+    home = locate(folder)
+    pieces = stream_text(load_model(home), load_codec(home), prompt, max_new_tokens, sampling, stop)
     print(prompt, end="", flush=True)
     for piece in pieces:
         print(piece, end="", flush=True)

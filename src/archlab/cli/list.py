@@ -17,7 +17,9 @@ from archlab.config.yaml_text import first_comment, read_yaml
 from archlab.errors import UserError
 
 
-def run(what: Literal["presets", "studies"] | None = None, /, *, html: Path | None = None, json: Flag = False) -> None:
+def run(
+    what: Literal["presets", "families", "studies"] | None = None, /, *, html: Path | None = None, json: Flag = False
+) -> None:
     """List what there is: the published architectures year by year, our own presets, the studies.
 
     Parameters
@@ -30,26 +32,37 @@ def run(what: Literal["presets", "studies"] | None = None, /, *, html: Path | No
         JSON instead.
     """
     if html is not None:
-        if what == "studies":
+        if what not in (None, "presets"):
             raise UserError("--html draws the presets; allowed: archlab list presets --html FILE")
         from archlab.report.atlas_page import write_atlas
 
         print(write_atlas(rows(), html))
         return
-    models = rows() if what != "studies" else []
+    models = rows() if what in (None, "presets") else []
     published = {row.preset for row in models}
-    own = {name: first_comment(file) for name, file in presets().items() if what != "studies" and name not in published}
-    questions = {name: read_yaml(f).get("question", "") for name, f in studies().items() if what != "presets"}
+    own = {n: first_comment(file) for n, file in presets().items() if what in (None, "presets") and n not in published}
+    questions = {n: read_yaml(f).get("question", "") for n, f in studies().items() if what in (None, "studies")}
+    classes = _families() if what == "families" else {}
     if json:
-        lists = {"published": [row.model_dump(mode="json") for row in models], "own": own, "studies": questions}
+        published_rows = [row.model_dump(mode="json") for row in models]
+        lists = {"published": published_rows, "own": own, "families": classes, "studies": questions}
         print_json({name: found for name, found in lists.items() if found})
         return
     if models:
         _print_evolution(models)
     if own:
         print_table(("preset", "what it is"), own.items())
+    if classes:
+        print_table(("family", "transformers class"), classes.items())
     if questions:
         print_table(("study", "what it asks"), questions.items())
+
+
+def _families() -> dict[str, str]:
+    """Those that load and save; torch comes with them."""
+    from archlab.families.registry import families
+
+    return {name: family.architecture for name, family in families().items()}
 
 
 def _print_evolution(models: Sequence[Row]) -> None:

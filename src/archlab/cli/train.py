@@ -15,11 +15,11 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
     Parameters
     ----------
     config
-        A preset's name, a YAML file or a run folder.
+        A preset's name, a YAML file, a run folder or a Hugging Face folder, all of which give the architecture only.
     overrides
         Fields to change, as in train.lr=3e-3.
     out
-        The run's folder: config, metrics, checkpoints, summary.
+        The run's folder: config, metrics, checkpoints, summary. One made by `archlab import` begins with its weights.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("torchrun: archlab does not train on several processes yet; run it once, without torchrun")

@@ -1,4 +1,4 @@
-"""Reading configs: presets, YAML files and run folders, with dotted overrides laid over them."""
+"""Reading configs: presets, YAML files, run folders and Hugging Face folders, with dotted overrides laid over them."""
 
 import re
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from archlab.config.about import About
 from archlab.config.check import validate
+from archlab.config.foreign import foreign_reader
 from archlab.config.identity import config_hash, diff, flatten, resolved
 from archlab.config.merge import Raw, expand, merge
 from archlab.config.problems import nearest
@@ -85,7 +86,7 @@ def _plain(name: str) -> str:
 
 
 def load_config(source: str | Path, *overrides: str) -> Config:
-    """A preset's name, a YAML file or a run folder, with `a.b=value` overrides laid over it.
+    """A preset's name, a YAML file, a run folder or a Hugging Face folder, with `a.b=value` overrides laid over it.
 
     Raises UserError with every problem at once.
     """
@@ -93,8 +94,11 @@ def load_config(source: str | Path, *overrides: str) -> Config:
 
 
 def read_config(source: str | Path) -> Raw:
-    """The raw values of a preset, a YAML file or a run folder, without its `about`."""
-    about, raw = read_entry(_file_of(source))
+    """The raw values of a preset, a YAML file, a run folder or a Hugging Face folder, without its `about`."""
+    file = _file_of(source)
+    if isinstance(file, Path) and file.is_dir() and (reader := foreign_reader(file)):
+        return reader(file)
+    about, raw = read_entry(file)
     if about and about.cannot_build:
         raise UserError(f"{about.name}: facts only: {about.cannot_build}; `archlab list presets` shows them")
     return raw
@@ -114,9 +118,12 @@ def _file_of(source: str | Path) -> Path | Traversable:
     if preset is not None and not path.exists():
         return preset
     if path.is_dir():
-        if not (path / "config.yaml").is_file():
-            raise UserError(f"{path}: a folder without config.yaml; a CONFIG is a preset, a YAML file or a run folder")
-        return path / "config.yaml"
+        if (path / "config.yaml").is_file():
+            return path / "config.yaml"
+        if foreign_reader(path):
+            return path
+        allowed = "a preset, a YAML file, a run folder or a Hugging Face folder (config.json)"
+        raise UserError(f"{path}: a folder without config.yaml; a CONFIG is {allowed}")
     if path.is_file():
         return path
     hint = nearest(str(source), {**presets(), **facts()}) or "; see `archlab list presets`"

@@ -69,6 +69,11 @@ def load(path: Path) -> Tokenizer:
     return _plain(tokenizer)
 
 
+def same_tokenizer(a: Path, b: Path) -> bool:
+    """Whether two files hold one tokenizer, however they are spelled; a data folder's is spelled as `load` reads it."""
+    return a.read_bytes() == b.read_bytes() or load(a).to_str() == load(b).to_str()
+
+
 def _not_byte_level(tokenizer: Tokenizer, parts: dict) -> str | None:
     for part in ("pre_tokenizer", "decoder"):
         if '"ByteLevel"' not in json.dumps(parts.get(part)):

@@ -1,6 +1,7 @@
 """A family of published models, and the translation of its configs in both directions."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,12 +54,13 @@ class Family:
     def model_config(self, values: Mapping[str, Any], where: str) -> ModelConfig:
         """Our config of theirs; UserError for a key that archlab does not understand or cannot express."""
         hf, ours = Source(_canonical(values, self.aliases, where), where), dict[str, Any]()
-        for part in self.fields:
-            part.read(hf, ours)
+        refused = [problem for part in self.fields if (problem := _refusal(part, hf, ours))]
         unknown = {k: v for k, v in hf.unread().items() if k not in NO_EFFECT | self.no_effect and v is not None}
         if unknown:
             listed = ", ".join(f"{key} = {value!r}" for key, value in unknown.items())
-            raise UserError(f"{where}: {listed}: not understood for family {self.model_type}")
+            refused.append(f"{where}: {listed}: not understood for family {self.model_type}")
+        if refused:
+            raise UserError("\n".join(dict.fromkeys(refused)))
         return _built(ours, where)
 
     def hf_config(self, model: ModelConfig) -> Raw:
@@ -74,6 +76,30 @@ class Family:
             lines = [f"  model.{name}: {here} here, {there} there" for name, (here, there) in lost.items()]
             raise UserError("\n".join([f"{self.architecture} cannot express this model", *lines]))
         return out
+
+
+def _refusal(part: Field, hf: Source, ours: Raw) -> str | None:
+    """Read one part of a config.json; why it cannot be, and then its defaults, so that the rest can be judged."""
+    try:
+        _read(part, hf, ours)
+    except UserError as error:
+        defaults = Source({}, hf.where)
+        with suppress(UserError):
+            _read(part, defaults, ours)
+        hf.read |= defaults.read
+        return str(error)
+    return None
+
+
+def _read(part: Field, hf: Source, ours: Raw) -> None:
+    """One part of a config.json; a value of the wrong type is a UserError, too."""
+    before = set(hf.read)
+    try:
+        part.read(hf, ours)
+    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        _built(ours, hf.where)  # what was read before may be to blame, which the schema says better
+        found = ", ".join(f"{key} = {hf.get(key)!r}" for key in sorted(hf.read - before)) or "a value"
+        raise UserError(f"{hf.where}: {found}: cannot be read: {error}") from None
 
 
 def _canonical(values: Mapping[str, Any], aliases: Mapping[str, str], where: str) -> Raw:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -18,17 +19,48 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 SHARD_BYTES = 5 * 10**9
 """Where a new file begins."""
 
-COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+COMPANIONS = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
+    "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json",
+)  # fmt: skip
 """Files that go along unread."""
+
+FORMATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+"""Of weights that archlab reads."""
+
+_HEADER_FORMATS = dict(zip(("F32", "BF16", "F16", "F64"), FORMATS, strict=True))
+"""As safetensors spells them."""
+
+
+def is_hf_folder(folder: Path) -> bool:
+    """Whether it looks like one."""
+    return (folder / CONFIG).is_file()
+
+
+def companions(folder: Path) -> dict[str, bytes]:
+    """Those files that are there."""
+    return {name: own_file(folder, name).read_bytes() for name in COMPANIONS if (folder / name).is_file()}
+
+
+def own_file(folder: Path, name: str) -> Path:
+    """The file of that name in the folder; UserError for a path or a link that leads out of it.
+
+    The hub's cache links from snapshots/REVISION/ to its own blobs/, which is allowed.
+    """
+    file, home = folder / name, folder.resolve()
+    allowed = {home, home.parent.parent / "blobs"} if home.parent.name == "snapshots" else {home}
+    if PurePath(name).name != name or file.resolve().parent not in allowed:
+        raise UserError(f"{folder}: {name!r} is not a file of this folder")
+    return file
 
 
 def read_json(file: Path) -> Raw:
     """A JSON object; UserError that names the file."""
     try:
-        value = json.loads(file.read_bytes())
+        value = json.loads(own_file(file.parent, file.name).read_bytes())
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file}: not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise UserError(f"{file}: expected an object, found {type(value).__name__}")
@@ -38,13 +70,19 @@ def read_json(file: Path) -> Raw:
 class Tensors(Mapping[str, Tensor]):
     """The tensors of a folder by name, each read from its memory-mapped file when it is asked for."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, shapes_only: bool = False) -> None:
+        """`shapes_only`: tensors without content, on the meta device."""
         self._file_of = dict(_tensor_files(folder))
+        self._shapes_only = shapes_only
 
     def __getitem__(self, name: str) -> Tensor:
         file = self._file_of[name]
         with damage_named(file), safe_open(file, framework="pt") as opened:
-            return opened.get_tensor(name)
+            if not self._shapes_only:
+                return opened.get_tensor(name)
+            header = opened.get_slice(name)
+            dtype = _HEADER_FORMATS.get(header.get_dtype(), torch.int8)
+            return torch.empty(header.get_shape(), dtype=dtype, device="meta")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._file_of)
@@ -59,22 +97,25 @@ def _tensor_files(folder: Path) -> Iterator[tuple[str, Path]]:
         index = read_json(folder / INDEX).get("weight_map")
         if not isinstance(index, dict):
             raise UserError(f"{folder / INDEX}: has no weight_map")
-        files = {str(name) for name in index.values()}
-        outside = sorted(n for n in files if PurePath(n).name != n or (folder / n).resolve().parent != folder.resolve())
-        if outside:
-            raise UserError(f"{folder / INDEX}: names {outside[0]!r}, which is not a file of this folder")
     elif (folder / WEIGHTS).is_file():
-        files = {WEIGHTS}
+        index = {}
     else:
         pickled = [p.name for p in folder.glob("*.bin")]
         hint = f"; {pickled[0]} is a pickle, which can run code: convert it to safetensors" if pickled else ""
         raise UserError(f"{folder}: no {WEIGHTS} and no {INDEX}{hint}")
-    for name in sorted(files):
-        file = folder / name
+    seen: dict[str, str] = {}
+    for name in sorted({str(name) for name in index.values()} or {WEIGHTS}):
+        file = own_file(folder, name)
         if not file.is_file():
             raise UserError(f"{file}: missing, but {INDEX} names it")
         with damage_named(file), safe_open(file, framework="pt") as opened:
-            yield from ((tensor, file) for tensor in opened.keys())  # noqa: SIM118 - not a mapping
+            held = list(opened.keys())
+        if twice := [f"{tensor} is in {seen[tensor]} as well" for tensor in held if tensor in seen]:
+            raise UserError(f"{file}: {twice[0]}")
+        seen |= dict.fromkeys(held, name)
+        yield from ((tensor, file) for tensor in held)
+    if lost := [f"{tensor} in {name}" for tensor, name in index.items() if seen.get(tensor) != name]:
+        raise UserError(f"{folder / INDEX}: names what the files do not hold: {', '.join(lost[:8])}")
 
 
 @contextmanager
@@ -82,7 +123,7 @@ def damage_named(file: Path) -> Iterator[None]:
     """A truncated or lying file as a UserError that names it."""
     try:
         yield
-    except (SafetensorError, ValueError, RuntimeError) as error:
+    except (SafetensorError, ValueError, RuntimeError, MemoryError) as error:
         raise UserError(f"{file}: damaged: {error}") from None
 
 

@@ -7,13 +7,21 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
+from archlab.config.schema import TrainConfig
 from archlab.errors import UserError
 from archlab.families.family import Family
-from archlab.families.hf_files import CONFIG, Tensors, read_json
+from archlab.families.hf_files import CONFIG, FORMATS, Tensors, companions, read_json
 from archlab.families.registry import find_family
 from archlab.families.weights import Placed, fixed, placed
 from archlab.model.decoder import Decoder
+from archlab.model.origin import Origin
+
+SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+MOST_LISTED = 100
+"""Problems in one message."""
 
 
 def read_model_config(folder: Path) -> tuple[Family, ModelConfig]:
@@ -24,16 +32,58 @@ def read_model_config(folder: Path) -> tuple[Family, ModelConfig]:
     return family, family.model_config(values, str(file))
 
 
-def load_hf(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
+def read_raw_config(folder: Path) -> Raw:
+    """The raw values of a config whose model is that of a Hugging Face folder."""
+    _, model = read_model_config(folder)
+    # A run must hold one batch, and that one sequence.
+    long = {"train": {"tokens": model.max_seq_len}} if model.max_seq_len > TrainConfig().tokens else {}
+    return {"model": model.model_dump(mode="json"), **long}
+
+
+def read_origin(folder: Path) -> Origin:
+    """What goes along unread: the family's name, special tokens, the tokenizer's files."""
+    values = read_json(folder / CONFIG)
+    ids = {key: values[key] for key in SPECIAL_IDS if key in values}
+    return Origin(str(values.get("model_type")), ids, companions(folder))
+
+
+def load_hf(folder: Path, dtype: torch.dtype | None = None, config: ModelConfig | None = None) -> Decoder:
     """The model of a Hugging Face folder, ready for inference, in the format it is stored in unless `dtype` is given.
 
-    One tensor is read at a time, so little more than the model itself is ever in memory. UserError lists every
-    missing, surplus and mis-shaped tensor at once.
+    `config`: another architecture that takes the same weights. One tensor is read at a time, so little more than the
+    model itself is ever in memory. UserError lists every missing, surplus and mis-shaped tensor at once.
     """
-    family, config = read_model_config(folder)
+    family, published = read_model_config(folder)
     with torch.device("meta"):
-        model = Decoder(config, seed=None)
-    tensors = _named_as_table(family, Tensors(folder))
+        model = Decoder(config or published, seed=None)
+    if problems := _fill_all(model, family, folder, dtype):
+        count = f"{len(problems)} tensors do not fit" if len(problems) > 1 else "1 tensor does not fit"
+        listed = [f"  {problem}" for problem in problems[:MOST_LISTED]]
+        rest = [f"  and {n} more"] if (n := len(problems) - MOST_LISTED) > 0 else []
+        raise UserError("\n".join([f"{folder}: {count} {family.architecture}", *listed, *rest]))
+    unfilled = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+    assert not unfilled, f"{family.model_type}'s table has no row for {unfilled}"
+    model.origin = read_origin(folder)
+    return model.eval()
+
+
+def check_hf(folder: Path) -> list[str]:
+    """Every reason why a Hugging Face folder would not load, from its config and the headers of its weights."""
+    try:
+        family, config = read_model_config(folder)
+        with torch.device("meta"):
+            model = Decoder(config, seed=None)
+        return _fill_all(model, family, folder, None, only_look=True)
+    except UserError as error:
+        return [str(error)]
+
+
+def _fill_all(
+    model: Decoder, family: Family, folder: Path, dtype: torch.dtype | None, only_look: bool = False
+) -> list[str]:
+    """Give the model its weights; what does not fit is returned in words."""
+    config = model.config
+    tensors = _named_as_table(family, Tensors(folder, shapes_only=only_look))
     wanted = dict(model.named_parameters())
     problems: list[str] = []
     used: set[str] = set()
@@ -41,20 +91,17 @@ def load_hf(folder: Path, dtype: torch.dtype | None = None) -> Decoder:
         if not any(name in wanted for name in row.ours):
             continue
         used.update(row.parts)
-        missing = [f"  {name}  missing" for name in row.parts if name not in tensors]
+        missing = [f"{name}  missing" for name in row.parts if name not in tensors]
         problems += missing or _fill(model, row, [tensors[name] for name in row.parts], wanted, dtype)
     for name, value in fixed(family.constants, config).items():
         used.add(name)
         found = tensors[name].read() if name in tensors else torch.tensor(value)
+        if found.is_meta:
+            continue
         if found.numel() != 1 or not math.isclose(found.item(), value, rel_tol=1e-2):  # bfloat16 rounds
-            problems.append(f"  {name}  is another number than {value}, the only one that archlab can build")
-    problems += [f"  {name}  surplus" for name in tensors if name not in used and not _is_ignored(name, family, model)]
-    if problems:
-        count = f"{len(problems)} tensors do not fit" if len(problems) > 1 else "1 tensor does not fit"
-        raise UserError("\n".join([f"{folder}: {count} {family.architecture}", *problems[:40]]))
-    unfilled = [name for name, parameter in model.named_parameters() if parameter.is_meta]
-    assert not unfilled, f"{family.model_type}'s table has no row for {unfilled}"
-    return model.eval()
+            problems.append(f"{name}  is another number than {value}, the only one that archlab can build")
+    problems += [f"{name}  surplus" for name in tensors if name not in used and not _is_ignored(name, family, model)]
+    return problems
 
 
 def _named_as_table(family: Family, tensors: Tensors) -> "dict[str, _Lazy]":
@@ -86,7 +133,11 @@ def _fill(
     named = zip(row.parts, parts, strict=True)
     wrong = [(name, part.shape) for name, part in named if part.shape != expected]
     if wrong:
-        return [f"  {name}  has shape {list(shape)}, expected {list(expected)}" for name, shape in wrong]
+        return [f"{name}  has shape {list(shape)}, expected {list(expected)}" for name, shape in wrong]
+    strange = [(name, part.dtype) for name, part in zip(row.parts, parts, strict=True) if part.dtype not in FORMATS]
+    if strange:
+        allowed = ", ".join(map(_format_name, FORMATS))
+        return [f"{name}  has format {_format_name(found)}; allowed: {allowed}" for name, found in strange]
     theirs = torch.stack(parts) if row.stack else parts[0]
     for name, ours in zip(row.ours, row.step.split(theirs, row.layer), strict=True):
         owner, _, last = name.rpartition(".")
@@ -97,6 +148,10 @@ def _fill(
             nn.Parameter(value.clone() if value.data_ptr() == theirs.data_ptr() and len(row.ours) > 1 else value),
         )
     return []
+
+
+def _format_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _is_ignored(name: str, family: Family, model: Decoder) -> bool:

@@ -1,6 +1,6 @@
 """Our models to published formats."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -19,17 +19,18 @@ FIRST = ("llama", "gpt2", "gpt_neox", "gptj", "opt", "qwen2", "mistral")
 """Asked before the others, of which some (Granite, say) could express the same model."""
 
 
-def save_hf(
-    model: Decoder, folder: Path, family: str | None = None, companions: Mapping[str, bytes] | None = None
-) -> str:
-    """Write config.json and safetensors that transformers loads to the same logits; returns the family's name.
+def save_pretrained(model: Decoder, folder: str | Path, family: str | None = None) -> str:
+    """Write config.json, safetensors and tokenizer that transformers loads to the same logits; the family's name.
 
-    `family` None: the first that can express the model exactly. UserError names the fields in the way.
+    `family` None: the one it was loaded as, or else the first that can express the model exactly. UserError names the
+    fields in the way.
     """
-    chosen, config = _expressed(model.config, family)
+    chosen, config = _expressed(model.config, family or model.origin.family)
     dtype = next(model.parameters()).dtype
     config["dtype"] = str(dtype).removeprefix("torch.")
-    write_folder(folder, config, _tensors(chosen, model), companions or {})
+    # Where nothing is known, a class's own default would end texts at some token.
+    config |= {"bos_token_id": None, "eos_token_id": None, **model.origin.special_ids}
+    write_folder(Path(folder), config, _tensors(chosen, model), model.origin.files)
     return chosen.model_type
 
 

@@ -139,30 +139,32 @@ class Session:
         return any(bool(((read_B > 0) & (read_B <= end) & (longer_B > end)).any()) for end in ends)
 
     def write(
-        self, max_new_tokens: int, sampling: Sampling | None = None, end_of_text: int | None = None
+        self, max_new_tokens: int, sampling: Sampling | None = None, end_of_text: int | Sequence[int] | None = None
     ) -> Iterator[Tensor]:
         """The next tokens of all texts one by one, each [B]; greedy where `sampling` is None.
 
-        After `end_of_text` a text has nothing but that token; when all texts are over, the iterator is too.
+        After `end_of_text` (of several, any) a text has nothing but that token (the first); when all texts are over,
+        the iterator is too.
         Two calls with the same seed write what one call would.
         """
         if max_new_tokens < 0:
             raise UserError(f"max_new_tokens: {max_new_tokens}; allowed: 0 or more")
         sampling = sampling or Sampling()
         seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
-        return self._write(max_new_tokens, sampling, seed, end_of_text)
+        ends = () if end_of_text is None else (end_of_text,) if isinstance(end_of_text, int) else tuple(end_of_text)
+        return self._write(max_new_tokens, sampling, seed, ends)
 
-    def _write(self, max_new_tokens: int, sampling: Sampling, seed: int, end_of_text: int | None) -> Iterator[Tensor]:
+    def _write(self, max_new_tokens: int, sampling: Sampling, seed: int, ends: Sequence[int]) -> Iterator[Tensor]:
         is_over_B = torch.zeros_like(self.padding_B, dtype=torch.bool)
         for _ in range(max_new_tokens):
             logits_BV = self.logits()
             if not logits_BV.isfinite().all():
                 raise UserError("the model's output is no number: its training went astray")
             next_B = choose(logits_BV, sampling, self.tokens_BT, self.padding_B, seed)
-            if end_of_text is not None:
-                next_B = next_B.masked_fill(is_over_B, end_of_text)
-                is_over_B |= next_B == end_of_text
+            if ends:
+                next_B = next_B.masked_fill(is_over_B, ends[0])
+                is_over_B |= torch.isin(next_B, torch.tensor(ends, device=next_B.device))
             self.read(next_B[:, None])
             yield next_B
-            if end_of_text is not None and is_over_B.all():
+            if ends and is_over_B.all():
                 return

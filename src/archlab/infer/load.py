@@ -1,36 +1,99 @@
-"""Trained models from their folders."""
+"""Trained models, ours or published, from their folders."""
 
+import json
 from pathlib import Path
 
+import torch
 from tokenizers import Tokenizer
 
 from archlab.config.io import load_config
-from archlab.config.schema import Config
+from archlab.config.model_schema import ModelConfig
 from archlab.data import tokenizer as bpe
 from archlab.data.shards import TOKENIZER
 from archlab.errors import UserError
+from archlab.families.hf_files import companions, is_hf_folder, own_file
+from archlab.families.hub import download, is_hub_id
+from archlab.families.load import load_hf, read_origin
+from archlab.infer.codec import ByteLevel, Codec, Published, read_tokenizer
 from archlab.model.decoder import Decoder
+from archlab.model.origin import Origin
 from archlab.train.checkpoint import latest_checkpoint, load_weights
+from archlab.train.run_folder import Imported, imported
 
 
-def from_pretrained(folder: str | Path) -> Decoder:
-    """The model of a run folder at its last checkpoint, ready for inference; UserError when there is none."""
-    path = Path(folder)
-    if not (path / "config.yaml").is_file():
-        raise UserError(f"{path}: not a run folder (no config.yaml); `archlab train` makes one")
-    return load_model(path, load_config(path))
+def from_pretrained(folder_or_hub_id: str | Path, dtype: torch.dtype | None = None) -> Decoder:
+    """A trained model, ready for inference: of a run folder at its last checkpoint, of a Hugging Face folder, or of a
+    hub id (`organisation/name`; needs network and the extra `hub`).
+
+    Its number format is the stored one unless `dtype` is given.
+    """
+    folder = locate(folder_or_hub_id)
+    if not is_run(folder):
+        return load_hf(folder, dtype)
+    return load_model(folder).to(dtype=dtype)
 
 
-def load_model(run: Path, config: Config) -> Decoder:
-    """The last checkpoint of a run folder in a model of `config`, which must fit it."""
-    latest = latest_checkpoint(run / "checkpoints")
+def locate(folder_or_hub_id: str | Path) -> Path:
+    """The run folder or Hugging Face folder, downloaded if it is a hub id; UserError when it is neither."""
+    folder = Path(folder_or_hub_id)
+    if is_run(folder) or is_hf_folder(folder):
+        return folder
+    if not folder.exists() and is_hub_id(str(folder_or_hub_id)):
+        return download(str(folder_or_hub_id))
+    raise UserError(
+        f"{folder}: not a run folder (no config.yaml), which `archlab train` makes, "
+        "nor a Hugging Face folder (no config.json)"
+    )
+
+
+def is_run(folder: Path) -> bool:
+    """Whether it is a run folder."""
+    return (folder / "config.yaml").is_file()
+
+
+def load_model(folder: Path, config: ModelConfig | None = None) -> Decoder:
+    """The model of a folder; `config`: another architecture that takes the same weights."""
+    if not is_run(folder):
+        return load_hf(folder, config=config)
+    latest = latest_checkpoint(folder / "checkpoints")
     if latest is None:
-        raise UserError(f"{run}: no checkpoint yet; train it first")
-    model = Decoder(config.model)
+        raise UserError(f"{folder}: no checkpoint yet; train it first")
+    model = Decoder(config or load_config(folder).model)
     load_weights(latest[1], model)
+    begun = imported(folder)
+    if begun and begun.dtype and latest[0] == 0:  # as published
+        model.to(getattr(torch, begun.dtype))
+    model.origin = _origin(folder, begun)
     return model.eval()
+
+
+def _origin(run: Path, begun: Imported | None) -> Origin:
+    files = companions(run)
+    if begun:
+        return Origin(begun.family, begun.special_ids, files)
+    tokenizer = bpe.load(run / TOKENIZER) if TOKENIZER in files else None
+    if tokenizer is None:
+        return Origin()
+    end = bpe.end_of_text(tokenizer)
+    described = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": tokenizer.id_to_token(end),
+        "eos_token": tokenizer.id_to_token(end),
+        "clean_up_tokenization_spaces": False,
+    }
+    ids = {"bos_token_id": end, "eos_token_id": end}
+    return Origin(None, ids, {**files, "tokenizer_config.json": json.dumps(described, indent=2).encode()})
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
     """The tokenizer that a run was trained with."""
     return bpe.load(Path(folder) / TOKENIZER)
+
+
+def load_codec(folder: Path) -> Codec:
+    """How a folder's model reads and writes text."""
+    if is_run(folder) and not imported(folder):
+        return ByteLevel(load_tokenizer(folder))
+    tokenizer = read_tokenizer(own_file(folder, TOKENIZER))
+    begun = imported(folder)
+    return Published(tokenizer, Origin(None, begun.special_ids) if begun else read_origin(folder))

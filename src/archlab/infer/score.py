@@ -9,8 +9,10 @@ from archlab.config.training import resolve_train
 from archlab.data.prepare import open_data
 from archlab.data.sampler import held_out_windows
 from archlab.data.shards import TOKENIZER
+from archlab.data.tokenizer import same_tokenizer
 from archlab.errors import UserError
-from archlab.infer.load import load_model
+from archlab.families.hf_files import is_hf_folder, own_file
+from archlab.infer.load import is_run, load_model
 from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import latest_checkpoint
 from archlab.train.device import choose_device
@@ -28,7 +30,9 @@ class HeldOutScore(Base):
     context: int
     """Tokens per window; the first of each is only context."""
     trained_steps: int
-    """0: the initial values of the config."""
+    """0: the initial values of the config, or published weights."""
+    trained: bool
+    """Whether the weights are a run's or published ones."""
     corpus: str
 
 
@@ -37,12 +41,14 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOu
     config = load_config(source, *overrides)
     device = choose_device(config.train)
     data = open_data(config.data, config.model.vocab_size)
-    latest = latest_checkpoint(Path(source) / "checkpoints")
-    if latest and (Path(source) / TOKENIZER).read_bytes() != (data.path / TOKENIZER).read_bytes():
+    folder = Path(source)
+    latest = latest_checkpoint(folder / "checkpoints")
+    trained = latest is not None or (is_hf_folder(folder) and not is_run(folder))
+    if trained and not same_tokenizer(own_file(folder, TOKENIZER), data.path / TOKENIZER):
         raise UserError(
             f"{config.data.path}: has another tokenizer than {source}; make it with --tokenizer {source}/{TOKENIZER}"
         )
-    model = load_model(Path(source), config) if latest else Decoder(config.model, seed=config.train.seed)
+    model = load_model(folder, config.model) if trained else Decoder(config.model, seed=config.train.seed)
     context = resolve_train(config).seq_len
     windows = held_out_windows(data, context, tokens or len(data.held_out))
     begins = data.manifest.end_of_text if config.train.document_mask else None
@@ -55,5 +61,6 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOu
         tokens=windows.shape[0] * (windows.shape[1] - 1),
         context=context,
         trained_steps=latest[0] if latest else 0,
+        trained=trained,
         corpus=str(data),
     )

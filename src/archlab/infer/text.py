@@ -1,14 +1,13 @@
 """Text in, text out, as it comes: never part of a character, never part of a stop string."""
 
-import codecs
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
+from archlab.infer.codec import ByteLevel, Codec
 from archlab.infer.generate import Session
 from archlab.infer.sampling import Sampling
 from archlab.model.decoder import Decoder
@@ -16,7 +15,7 @@ from archlab.model.decoder import Decoder
 
 def stream_text(
     model: Decoder,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | Codec,
     prompt: str,
     max_new_tokens: int = 128,
     sampling: Sampling | None = None,
@@ -24,8 +23,9 @@ def stream_text(
 ) -> Iterator[str]:
     """The continuation of a prompt in pieces, each as soon as it is certain; greedy where `sampling` is None.
 
-    The text starts behind an end-of-text token, so the prompt may be empty. It ends after max_new_tokens, at
-    the next end-of-text token, where learned positions end, or before the first stop string in the new text.
+    Our own tokenizers put an end-of-text token before the text, so the prompt may be empty; a `Codec` says itself what
+    stands there. The text ends after max_new_tokens, at the next end-of-text token, where learned positions end, or
+    before the first stop string in the new text.
     A last character whose bytes did not all come is dropped; bytes that can be no character become U+FFFD.
     UserError before anything is read or written.
     """
@@ -33,8 +33,11 @@ def stream_text(
         prompt.encode()
     except UnicodeEncodeError:
         raise UserError("prompt: not valid UTF-8") from None
-    end = bpe.end_of_text(tokenizer)
-    prompt_1T = torch.tensor([[end, *bpe.encode(tokenizer, [prompt])[0].tolist()]])
+    codec = ByteLevel(tokenizer) if isinstance(tokenizer, Tokenizer) else tokenizer
+    ids = codec.encode(prompt)
+    if max(ids) >= model.config.vocab_size:
+        raise UserError(f"prompt: has token {max(ids)}; the model's vocabulary ends at {model.config.vocab_size - 1}")
+    prompt_1T = torch.tensor([ids])
     until = StopStrings(stop)
     session = Session(model, prompt_1T, capacity=prompt_1T.shape[1] + max(max_new_tokens, 0))
     if session.room == 0:
@@ -44,14 +47,13 @@ def stream_text(
             f"before them and learned positions end at max_seq_len = {allowed + 1}"
         )
     room = max_new_tokens if session.room is None else min(max_new_tokens, session.room)
-    return filter(None, _pieces(session.write(room, sampling, end), tokenizer, until))
+    return filter(None, _pieces(session.write(room, sampling, codec.ends), codec.decoder(ids), until))
 
 
-def _pieces(tokens: Iterator[Tensor], tokenizer: Tokenizer, until: "StopStrings") -> Iterator[str]:
-    """Special tokens stand for no bytes, so the end-of-text token adds nothing."""
-    characters = codecs.getincrementaldecoder("utf-8")("replace")
+def _pieces(tokens: Iterator[Tensor], decode: Callable[[int], str], until: "StopStrings") -> Iterator[str]:
+    """The end-of-text token adds nothing, as no special token does."""
     for token_1 in tokens:
-        yield until.certain(characters.decode(bpe.bytes_of(tokenizer, int(token_1))))
+        yield until.certain(decode(int(token_1)))
         if until.found:
             return
     yield until.rest()

@@ -11,6 +11,7 @@ from archlab.model.block import Block
 from archlab.model.cache import Cache
 from archlab.model.init import Projection, Role, initialise
 from archlab.model.norms import make_norm
+from archlab.model.origin import Origin
 from archlab.model.position_bias import T5Bias
 from archlab.model.position_embed import make_positions
 from archlab.model.view import View, place
@@ -66,7 +67,7 @@ class Decoder(nn.Module):
 
     def __init__(self, config: ModelConfig, *, seed: int | None = 0, kernel: str = "auto") -> None:
         super().__init__()
-        self.config = config
+        self.config, self.origin = config, Origin()
         self.layer_configs = layer_configs(config)
         self.embedding = TokenEmbedding(config)
         self.positions = make_positions(config)

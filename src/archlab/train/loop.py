@@ -103,7 +103,7 @@ def _resume(folder: RunFolder, model: Decoder, optimizer: Optimizer, steps: int)
     done = latest[0] if latest else 0
     if latest:
         load_weights(latest[1], model)
-        if done < steps:
+        if 0 < done < steps:  # imported weights are at step 0, without an optimiser
             load_optimizer(latest[1], model, optimizer)
     folder.rewind(done)
     return done

@@ -17,12 +17,36 @@ from archlab.config.identity import diff
 from archlab.config.io import load_config
 from archlab.config.schema import Config
 from archlab.config.yaml_text import to_yaml
+from archlab.data.tokenizer import same_tokenizer
 from archlab.errors import UserError
 from archlab.files import TEMPORARY, disk_errors, remove_leftovers, write_atomic
 from archlab.train.device import Device
 
 NO_EFFECT = ("train.eval_every", "train.checkpoint_every")
 """Fields that do not decide how a run ends, so they may change when it goes on."""
+
+IMPORTED = "imported.json"
+
+
+class Imported(Base):
+    """What a run that begins with published weights knows about them."""
+
+    family: str
+    special_ids: dict[str, Any]
+    """`bos_token_id` and the like, as in config.json."""
+    dtype: str | None
+    """The published number format; null when it was mixed."""
+
+
+def imported(run: Path) -> Imported | None:
+    """How a run began, if with published weights."""
+    path = run / IMPORTED
+    if not path.is_file():
+        return None
+    try:
+        return Imported.model_validate_json(path.read_text())
+    except ValueError:
+        raise UserError(f"{path}: damaged; import the model again") from None
 
 
 class RunSummary(Base):
@@ -63,15 +87,30 @@ class RunFolder:
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             held = sorted(p.name for p in self.path.iterdir() if not p.name.startswith(TEMPORARY))
-        if "config.yaml" in held:
+        if IMPORTED in held and "env.json" not in held:
+            self._begin_with_imported(config, tokenizer)
+        elif "config.yaml" in held:
             self._check_same(config, env, _parsed(self.path / "env.json") if "env.json" in held else {})
         elif held:
             raise UserError(f"{self.path}: holds something else ({held[0]}) and no config.yaml; name an empty folder")
         else:
             write_atomic(self.path / "config.yaml", to_yaml(config.model_dump(mode="json")))
         if "env.json" not in held:  # also when a kill came between these files
-            write_atomic(self.path / "tokenizer.json", tokenizer.read_bytes())
+            if IMPORTED not in held:
+                write_atomic(self.path / "tokenizer.json", tokenizer.read_bytes())
             write_atomic(self.path / "env.json", json.dumps(env, indent=2))
+
+    def _begin_with_imported(self, config: Config, tokenizer: Path) -> None:
+        """The model and the tokenizer must be the imported ones; how to train is said now."""
+        changed = {f: v for f, v in diff(load_config(self.path), config).items() if f.startswith("model.")}
+        if changed:
+            lines = [f"  {field}: {old} there, {new} here" for field, (old, new) in changed.items()]
+            raise UserError("\n".join([f"{self.path}: holds an imported model of another config", *lines]))
+        own = self.path / "tokenizer.json"
+        if not own.is_file() or not same_tokenizer(own, tokenizer):
+            hint = f"make the data with `archlab data --tokenizer {own}`"
+            raise UserError(f"{self.path}: the data has another tokenizer than the imported model; {hint}")
+        write_atomic(self.path / "config.yaml", to_yaml(config.model_dump(mode="json")))
 
     def _check_same(self, config: Config, env: dict[str, Any], before: dict[str, Any]) -> None:
         """Where the text lies may differ as long as its tokens are the same."""

@@ -1,0 +1,77 @@
+"""What a Hugging Face folder holds: family, choices, what is unusual about them, and whether it would load."""
+
+from pathlib import Path
+
+from archlab.atlas import words
+from archlab.atlas.tricks import tricks
+from archlab.config.base import Base
+from archlab.config.io import build_config
+from archlab.config.layers import layer_configs
+from archlab.config.model_schema import ModelConfig
+from archlab.cost.params import parameters
+from archlab.errors import UserError
+from archlab.families.hf_files import CONFIG, read_json
+from archlab.families.load import check_hf, read_model_config, read_raw_config
+from archlab.families.registry import families
+
+
+class Inspection(Base):
+    """The findings; what could not be read stays empty, and `problems` says why."""
+
+    model_type: str | None
+    architecture: str | None
+    """The transformers class; null for a family that archlab does not know."""
+    choices: dict[str, str]
+    """In the field's words."""
+    unusual: list[str]
+    """All that a plain pre-norm Transformer of its kind does not have."""
+    problems: list[str]
+    """Every reason why it would not load."""
+
+    @property
+    def loads(self) -> bool:
+        """Whether archlab loads it."""
+        return not self.problems
+
+
+def inspect(folder: Path) -> Inspection:
+    """Read the config and the headers of the weights, not the weights."""
+    values = read_json(folder / CONFIG)
+    model_type = values.get("model_type")
+    known = families().get(model_type) if isinstance(model_type, str) else None
+    found = Inspection(
+        model_type=None if model_type is None else str(model_type),
+        architecture=known.architecture if known else None,
+        choices={},
+        unusual=[],
+        problems=[],
+    )
+    try:
+        _, model = read_model_config(folder)
+    except UserError as error:
+        return found.model_copy(update={"problems": [str(error)]})
+    config = build_config(read_raw_config(folder), (), str(folder))
+    return found.model_copy(
+        update={
+            "choices": _choices(model),
+            "unusual": tricks(config),
+            "problems": check_hf(folder),
+        }
+    )
+
+
+def _choices(model: ModelConfig) -> dict[str, str]:
+    layers = layer_configs(model)
+    heads = layers[0].attention
+    return {
+        "size": f"{parameters(model).total:,} parameters: {model.n_layers} layers of {model.d_model}",
+        "vocabulary": f"{model.vocab_size:,}, head {'tied' if model.head.tied else 'of its own'}",
+        "longest text": f"{model.max_seq_len:,} tokens",
+        "norm": f"{words.norm(layers)}, {words.placement(layers)}",
+        "block": words.block(layers),
+        "attention": f"{words.heads(layers)}, {heads.n_heads}/{heads.n_kv_heads} heads of {heads.head_dim}",
+        "sees": words.ratio(layers) or "everything before",
+        "position": words.position(layers),
+        "MLP": f"{words.activation(layers)}, {layers[0].mlp.d_ff} wide",
+        "biases": words.biases(layers),
+    }

@@ -1,0 +1,27 @@
+"""Published models by their hub id, `organisation/name`; needs network and the extra `hub`."""
+
+import re
+from pathlib import Path
+
+from archlab.errors import UserError
+from archlab.families.hf_files import COMPANIONS, CONFIG, INDEX
+
+
+def is_hub_id(source: str) -> bool:
+    """Whether it could be one: two words with a slash between them."""
+    return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", source) is not None
+
+
+def download(hub_id: str) -> Path:
+    """The folder of a published model in the hub's cache: config, safetensors and tokenizer, nothing else."""
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise UserError(
+            f"{hub_id}: no such folder; as a hub id it needs the extra `hub`: pip install 'archlab[hub]'"
+        ) from None
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=[CONFIG, INDEX, "*.safetensors", *COMPANIONS]))
+    except Exception as error:  # of many libraries: no network, no such model, no access, no space
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise UserError(f"{hub_id}: no such folder, and not to be had from the hub: {reason}") from None

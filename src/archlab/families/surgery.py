@@ -1,0 +1,57 @@
+"""Changes of trained models."""
+
+import torch
+from torch import Tensor
+
+from archlab.config.io import build_config, overlay
+from archlab.config.layers import layer_configs
+from archlab.config.model_schema import ModelConfig
+from archlab.config.schema import Config
+from archlab.errors import UserError
+from archlab.model.decoder import Decoder
+
+
+def pool_kv_heads(model: Decoder, n_kv_heads: int) -> Decoder:
+    """The model with fewer key/value heads, each the mean of those it stands for (Ainslie 2023).
+
+    Neighbours are pooled, as query heads share them. With as many heads as before it is the same model.
+    """
+    found = {layer.attention.n_kv_heads for layer in layer_configs(model.config)}
+    wrong = sorted(n for n in found if n_kv_heads < 1 or n % n_kv_heads)
+    if wrong:
+        allowed = ", ".join(str(k) for k in range(1, min(found) + 1) if all(n % k == 0 for n in found))
+        raise UserError(f"n_kv_heads: {n_kv_heads} does not divide the model's {wrong[0]}; allowed: {allowed}")
+    with torch.device("meta"):
+        pooled = Decoder(_with_kv_heads(model.config, n_kv_heads), seed=None)
+    pooled.load_state_dict(
+        {
+            name: _pooled(parameter.detach(), pooled.get_parameter(name).shape, model, name)
+            for name, parameter in model.named_parameters()
+        },
+        assign=True,
+    )
+    pooled.origin = model.origin
+    return pooled.train(model.training)
+
+
+def _pooled(theirs: Tensor, shape: torch.Size, model: Decoder, name: str) -> Tensor:
+    """Means over neighbouring heads, in at least float32; a tensor of the right shape stays as it is."""
+    if theirs.shape == shape:
+        return theirs
+    layer = model.layer_configs[int(name.split(".")[1])]
+    width = 1 if name.endswith("k_norm.norm.weight") and theirs.dim() == 2 else layer.attention.head_dim
+    heads = theirs.unflatten(0, (-1, width))
+    wide = heads.to(torch.promote_types(theirs.dtype, torch.float32))
+    means = wide.unflatten(0, (shape[0] // width, -1)).mean(1)
+    return means.flatten(0, 1).to(theirs.dtype)
+
+
+def _with_kv_heads(config: ModelConfig, n_kv_heads: int) -> ModelConfig:
+    kinds = config.layers.kinds if config.layers else {}
+    changes = {"model.attention.n_kv_heads": n_kv_heads} | {
+        f"model.layers.{kind}.attention.n_kv_heads": n_kv_heads
+        for kind, change in kinds.items()
+        if "n_kv_heads" in str(change)
+    }
+    short = {"train.seq_len": 1, "train.batch_tokens": 1}
+    return build_config(overlay(overlay({"model": config.model_dump()}, short, Config), changes, Config)).model

@@ -1,0 +1,89 @@
+"""A model config as one file of PyTorch: constants, functions, classes."""
+
+import re
+
+from archlab.config.model_schema import ModelConfig
+from archlab.errors import UserError
+from archlab.flatten.decoder import decoder
+from archlab.flatten.kinds import kinds_of
+from archlab.flatten.page import WIDTH, Page, lines
+
+MOST_LINES = 250
+
+ORDER = (
+    "VOCAB_SIZE", "EMBEDDING_WIDTH", "D_MODEL", "N_LAYERS", "MAX_SEQ_LEN", "N_HEADS", "N_KV_HEADS", "HEAD_DIM", "D_FF",
+    "NORM_EPS", "QK_NORM_EPS",
+)  # fmt: skip
+"""Constants that come first; the others follow as they come up, the pattern of layers last."""
+
+LEGEND = {
+    "B": "batch", "T": "tokens (as queries)", "S": "tokens (as keys)", "D": "d_model", "H": "query heads",
+    "K": "key/value heads", "C": "head_dim", "E": "all heads side by side", "F": "d_ff", "P": "pairs of dimensions",
+    "N": "distances", "V": "vocabulary",
+}  # fmt: skip
+"""What the letters of a tensor's suffix count."""
+
+
+def flatten(model: ModelConfig, title: str) -> str:
+    """One self-contained file that is exactly this architecture; its `Decoder` takes our state dict as it is.
+
+    UserError when it would be too long to be read.
+    """
+    title = re.sub(r"[^\w .,+=/-]", "_", title)[:40]
+    several = len(kinds_of(model)[0]) > 1
+    trial = Page(several)
+    decoder(trial, model)
+    page = Page(several, clashes=trial.clashes)
+    decoder(page, model)
+    body = "\n\n\n".join(page.definitions.values())
+    constants = "\n".join(_constants(page))
+    text = lines(
+        _docstring(title, body), "", _imports(body), "", constants, "", "",
+        body,
+    ) + "\n"  # fmt: skip
+    length = text.count("\n")
+    if length >= MOST_LINES:
+        raise UserError(
+            f"model.layers: {len(kinds_of(model)[0])} kinds of layers that differ in their parts take {length} lines, "
+            f"and a flattened file has fewer than {MOST_LINES}"
+        )
+    return text
+
+
+def _constants(page: Page) -> list[str]:
+    def place(item: tuple[int, str]) -> tuple[int, int]:
+        came, name = item
+        base = next((i for i, known in enumerate(ORDER) if name == known or name.startswith(f"{known}_")), len(ORDER))
+        return (len(ORDER) + 1 if name in ("PATTERN", "LAYERS") else base, came)
+
+    named = [name for _, name in sorted(enumerate(page.constants), key=place)]
+    out: list[str] = []
+    for name in named:
+        value, comment = page.constants[name]
+        out.append(f"{name} = {value}" + (f"  # {comment}" if comment else ""))
+    return out
+
+
+def _imports(body: str) -> list[str]:
+    math = ["import math", ""] if "math." in body else []
+    functional = ["import torch.nn.functional as F"] if re.search(r"\bF\.", body) else []
+    return [*math, "import torch", *functional, "from torch import Tensor, nn"]
+
+
+def _docstring(title: str, body: str) -> list[str]:
+    suffixes = set("".join(re.findall(r"\b[a-z_]+_([A-Z1]+)\b", body)))
+    letters = [f"{letter} {meaning}" for letter, meaning in LEGEND.items() if letter in suffixes]
+    rows, row = list[str](), "A tensor's suffix is its shape:"
+    for i, word in enumerate(letters):
+        text = f" {word}{',' if i < len(letters) - 1 else '.'}"
+        if len(row) + len(text) > WIDTH:
+            rows, row = [*rows, row], ""
+        row += text if row else text.strip()
+    return [
+        f'"""{title}: this architecture and no other, in one file.',
+        "",
+        "Written by `archlab flatten`; `Decoder().load_state_dict` takes archlab's weights.",
+        *rows,
+        row,
+        '"""',
+    ]

@@ -1,0 +1,56 @@
+"""Published models to run folders, and run folders to published formats."""
+
+from pathlib import Path
+
+import torch
+
+from archlab.config.io import build_config
+from archlab.config.yaml_text import to_yaml
+from archlab.data.shards import TOKENIZER
+from archlab.errors import UserError
+from archlab.families.load import load_hf, read_raw_config
+from archlab.families.save import save_pretrained
+from archlab.files import folder_atomic
+from archlab.infer.load import is_run, load_model, locate
+from archlab.train.checkpoint import save_checkpoint
+from archlab.train.run_folder import IMPORTED, Imported, imported
+
+
+def import_model(source: str, out: Path) -> str:
+    """Make a run folder, before its first step, of a Hugging Face folder or hub id; returns the family's name.
+
+    Training, evaluation and generation take it like any other; its checkpoint is in float32, as training needs it.
+    """
+    folder = locate(source)
+    if is_run(folder):
+        raise UserError(f"{folder}: is a run folder already")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out}: exists; name a new or an empty folder")
+    model = load_hf(folder)
+    formats = {str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()}
+    origin = model.origin
+    assert origin.family is not None
+    begun = Imported(
+        family=origin.family,
+        special_ids=dict(origin.special_ids),
+        dtype=formats.pop() if len(formats) == 1 else None,
+    )
+    with folder_atomic(out) as temporary:
+        config = build_config(read_raw_config(folder), (), str(folder))
+        (temporary / "config.yaml").write_text(to_yaml(config.model_dump(mode="json")), encoding="utf-8")
+        (temporary / IMPORTED).write_text(begun.model_dump_json(indent=2), encoding="utf-8")
+        for name, content in origin.files.items():
+            (temporary / name).write_bytes(content)
+        (temporary / "checkpoints").mkdir()
+        save_checkpoint(temporary / "checkpoints", 0, model.to(torch.float32), optimizer=None)
+    return origin.family
+
+
+def export_model(run: Path, out: Path, family: str | None = None) -> str:
+    """Write a run's last checkpoint, with its tokenizer, as a Hugging Face folder; returns the family's name."""
+    if not is_run(run):
+        raise UserError(f"{run}: not a run folder (no config.yaml); `archlab train` makes one")
+    model = load_model(run)
+    if TOKENIZER not in model.origin.files and not imported(run):
+        raise UserError(f"{run / TOKENIZER}: missing")
+    return save_pretrained(model, out, family)

@@ -1,0 +1,199 @@
+"""In and out: models trained here as transformers sees them, published ones as runs, sharded files, pooled heads."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+import archlab
+from archlab.cli import app
+from archlab.families import hf_files
+from archlab.families.load import load_hf
+from archlab.families.save import save_pretrained
+from archlab.families.surgery import pool_kv_heads
+from archlab.infer.load import from_pretrained
+from tests.parity.cases import CASES
+from tests.parity.tiny import Case, tiny_model
+from tests.unit.tiny import write_text
+
+torch.set_num_threads(1)
+
+SIZES = ["model.vocab_size=300", "model.d_model=32", "model.n_layers=2", "model.max_seq_len=64"]
+SHAPES = {
+    "llama": ["llama-3-8b", *SIZES, "model.attention={n_heads: 4, n_kv_heads: 2, head_dim: 8}", "model.mlp.d_ff=64"],
+    "gpt2": ["gpt-2", *SIZES, "model.attention.n_heads=4", "model.attention.head_dim=8", "model.mlp.d_ff=128"],
+    "gemma2": [
+        "gemma-2-9b", *SIZES, "model.attention.n_heads=4", "model.attention.n_kv_heads=2", "model.attention.head_dim=8",
+        "model.layers.local={attention.window: 7}", "model.mlp.d_ff=64",
+    ],
+}  # fmt: skip
+TRAIN = [
+    "train.tokens=1280", "train.batch_tokens=128", "train.seq_len=32", "train.eval_tokens=256", "train.lr=0.01",
+    "train.dtype=float32", "train.device=cpu",
+]  # fmt: skip
+
+
+def case_of(model_type: str, name: str = "") -> Case:
+    return next(case for case in CASES if case.model_type == model_type and name in case.name)
+
+
+def published(folder: Path, model_type: str = "llama", **options) -> Path:
+    tiny_model(case_of(model_type)).to(options.pop("dtype", torch.float32)).save_pretrained(folder, **options)
+    return folder
+
+
+def same_weights(a: archlab.Decoder, b: archlab.Decoder) -> bool:
+    left, right = dict(a.named_parameters()), dict(b.named_parameters())
+    return left.keys() == right.keys() and all(
+        left[n].dtype == right[n].dtype and torch.equal(left[n], right[n]) for n in left
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_model_trained_here_goes_on_in_transformers(
+    shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
+    data = f"data.path={write_text(tmp_path)}"
+    run, out = tmp_path / "run", tmp_path / "hf"
+    assert app.main(["train", *SHAPES[shape], *TRAIN, data, "--out", str(run)]) == 0
+    assert app.main(["export", str(run), "--out", str(out)]) == 0
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(out, attn_implementation="eager").eval()
+    assert theirs.config.model_type == shape
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    ours = archlab.from_pretrained(run)
+    tokens = torch.tensor([[theirs.config.bos_token_id, *tokenizer("the cat sat on").input_ids]])
+    options = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    assert torch.equal(archlab.generate(ours, tokens, max_new_tokens=20), theirs.generate(tokens, **options))
+    with torch.no_grad():
+        logits = theirs(tokens).logits
+        assert (ours(tokens) - logits).abs().max() <= 1e-4 * logits.std()
+    assert tokenizer.eos_token_id == theirs.generation_config.eos_token_id == theirs.config.eos_token_id
+    again = archlab.from_pretrained(out)
+    assert same_weights(again, ours)
+    archlab.save_pretrained(again, tmp_path / "twice")
+    for file in out.iterdir():
+        if file.name != "model.safetensors":
+            assert (tmp_path / "twice" / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("model_type", ["llama", "gpt2", "gemma2", "falcon", "bloom"])
+def test_load_save_load_is_bit_identical(model_type: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    ours = archlab.from_pretrained(published(tmp_path / "hf", model_type, dtype=dtype))
+    assert {p.dtype for p in ours.parameters()} == {dtype}
+    assert archlab.save_pretrained(ours, tmp_path / "one") == model_type
+    again = archlab.from_pretrained(tmp_path / "one")
+    assert same_weights(ours, again)
+    archlab.save_pretrained(again, tmp_path / "two")
+    for file in (tmp_path / "one").iterdir():
+        assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("hf", "one"))
+    assert all(torch.equal(before[name], after[name]) for name in before.keys() & after.keys())
+
+
+def test_the_special_tokens_go_along(tmp_path: Path) -> None:
+    folder = published(tmp_path / "hf")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"bos_token_id": 5, "eos_token_id": [6, 7]}))
+    model = archlab.from_pretrained(folder)
+    assert model.origin.ends() == (6, 7)
+    archlab.save_pretrained(model, tmp_path / "back")
+    back = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert (back["bos_token_id"], back["eos_token_id"]) == (5, [6, 7])
+
+
+def test_sharded_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = load_hf(published(tmp_path / "one"))
+    shards = published(tmp_path / "shards", max_shard_size="20KB")
+    assert len(list(shards.glob("*.safetensors"))) > 2
+    assert same_weights(load_hf(shards), one)
+    monkeypatch.setattr(hf_files, "SHARD_BYTES", 20_000)
+    save_pretrained(one, tmp_path / "ours")
+    assert len(list((tmp_path / "ours").glob("*.safetensors"))) > 2
+    theirs, back = (transformers.AutoModelForCausalLM.from_pretrained(f) for f in (shards, tmp_path / "ours"))
+    assert all(torch.equal(a, b) for a, b in zip(theirs.parameters(), back.parameters(), strict=True))
+    assert same_weights(load_hf(tmp_path / "ours"), one)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_import_and_export_change_nothing(dtype: torch.dtype, tmp_path: Path) -> None:
+    folder, run, out = (tmp_path / name for name in ("hf", "run", "out"))
+    published(folder, dtype=dtype)
+    assert app.main(["import", str(folder), "--out", str(run)]) == 0
+    assert same_weights(from_pretrained(run), from_pretrained(folder))
+    assert app.main(["export", str(run), "--out", str(out)]) == 0
+    assert same_weights(from_pretrained(out), from_pretrained(folder))
+    assert json.loads((out / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
+    assert app.main(["import", str(folder), "--out", str(run)]) == 2
+
+
+def test_an_imported_model_is_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made here, exported, imported, trained on: with its own tokenizer only, and from its own weights."""
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
+    data = f"data.path={write_text(tmp_path)}"
+    run, hf, more = (str(tmp_path / name) for name in ("run", "hf", "more"))
+    long = [f"train.tokens={128 * 60}" if s.startswith("train.tokens") else s for s in TRAIN]
+    assert app.main(["train", *SHAPES["llama"], *long, data, "--out", run]) == 0
+    assert app.main(["export", run, "--out", hf]) == 0
+    assert app.main(["import", hf, "--out", more]) == 0
+    scores = [score(folder, (data, *TRAIN[2:4])) for folder in (run, hf, more)]
+    assert scores[0] == pytest.approx(scores[1]) == pytest.approx(scores[2])
+    other = tmp_path / "other"
+    other.mkdir()
+    wrong = f"data.path={write_text(other, lines=300)}"
+    assert app.main(["train", more, *TRAIN, wrong, "--out", more]) == 2
+    assert app.main(["train", more, "model.n_layers=1", *TRAIN, data, "--out", more]) == 2
+    assert app.main(["train", more, *TRAIN, data, "--out", more]) == 0
+    first = json.loads((tmp_path / "more" / "metrics.jsonl").read_text().splitlines()[0])
+    assert first["loss"] < 4  # log(300) is 5.7
+    assert app.main(["train", more, *TRAIN, data, "--out", more]) == 0
+    assert app.main(["export", more, "--out", str(tmp_path / "trained")]) == 0
+    assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "trained").config.model_type == "llama"
+
+
+def score(folder: str, overrides: tuple[str, ...]) -> float:
+    from archlab.infer.score import score
+
+    found = score(folder, (*overrides, "train.dtype=float32", "train.device=cpu"), 256)
+    assert found.trained
+    return found.bits_per_byte
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gemma2", "starcoder2", "olmo2", "gpt_neox"])
+def test_pooling_to_as_many_heads_is_the_same_model(model_type: str, tmp_path: Path) -> None:
+    model = load_hf(published(tmp_path / "hf", model_type))
+    heads = model.layer_configs[0].attention.n_kv_heads
+    assert same_weights(pool_kv_heads(model, heads), model)
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_pooled_heads_are_means_of_neighbours(kept: int, tmp_path: Path) -> None:
+    case = Case("qwen2", "mha", {**case_of("qwen2").hf, "num_key_value_heads": 4})
+    tiny_model(case).bfloat16().save_pretrained(tmp_path / "mha")
+    out = tmp_path / "gqa"
+    assert app.main(["convert", str(tmp_path / "mha"), "--n-kv-heads", str(kept), "--out", str(out)]) == 0
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("mha", "gqa"))
+    for name, tensor in before.items():
+        if ".k_proj." not in name and ".v_proj." not in name:
+            assert torch.equal(tensor, after[name]), name
+            continue
+        heads = tensor.float().numpy().reshape(kept, 4 // kept, 8, -1)
+        expected = torch.from_numpy(heads.mean(axis=1)).bfloat16().reshape(after[name].shape)
+        assert torch.equal(expected, after[name]), name
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, attn_implementation="eager")
+    tokens = torch.randint(3, 61, (2, 20), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        logits = theirs.eval()(tokens).logits
+        assert (from_pretrained(out, torch.float32)(tokens) - logits).abs().max() <= 1e-4 * logits.std()
+
+
+@pytest.mark.parametrize("kept", [0, -1, 3, 8])
+def test_heads_that_do_not_divide_are_refused(kept: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(published(tmp_path / "hf"))
+    assert app.main(["convert", folder, f"--n-kv-heads={kept}", "--out", str(tmp_path / "out")]) == 2
+    assert f"n_kv_heads: {kept} does not divide the model's 2; allowed: 1, 2" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,254 @@
+"""`archlab flatten`: the file it writes is the model, for every family and for every choice of ours."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor, nn
+
+from archlab.cli.app import main
+from archlab.config.io import build_config, load_config, presets
+from archlab.config.model_schema import Activation, ModelConfig
+from archlab.errors import UserError
+from archlab.families.load import load_hf
+from archlab.flatten.write import MOST_LINES, flatten
+from archlab.model.decoder import Decoder
+from tests.parity.cases import CASES
+from tests.parity.tiny import Case, tiny_model
+
+TOKENS = torch.randint(3, 23, (2, 30), generator=torch.Generator().manual_seed(1))
+SMALL: dict[str, Any] = {
+    "model": {"vocab_size": 23, "d_model": 24, "n_layers": 3, "max_seq_len": 32, "attention": {"n_heads": 4}}
+}
+
+
+def run_file(text: str) -> nn.Module:
+    names: dict[str, Any] = {}
+    exec(compile(text, "flattened", "exec"), names)
+    return names["Decoder"]().eval()
+
+
+def gap(text: str, model: Decoder) -> float:
+    """Largest difference of the file's logits from the model's, in units of their deviation."""
+    flat = run_file(text)
+    flat.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        wanted: Tensor = model(TOKENS)
+        return ((flat(TOKENS) - wanted).abs().max() / wanted.std()).item()
+
+
+def check_text(text: str) -> None:
+    """Short, torch only, and nothing in it that is not used."""
+    assert text.count("\n") < MOST_LINES
+    assert set(re.findall(r"^(?:import|from) (\w+)", text, re.M)) <= {"torch", "math"}
+    assert [line for line in text.splitlines() if len(line) > 88] == []
+    code = re.sub(r"(?s)\"\"\".*?\"\"\"|#[^\n]*", "", text)
+    for name in re.findall(r"^([A-Z_0-9]+) = |^(?:class|def) (\w+)", text, re.M):
+        defined = "".join(name)
+        assert defined == "Decoder" or len(re.findall(rf"\b{defined}\b", code)) > 1, f"{defined} is not used"
+    for name in re.findall(r"self\.(\w+) = ", text):
+        assert len(re.findall(rf"self\.{name}\b", code)) > 1, f"self.{name} is not used"
+
+
+def noisy(model: Decoder) -> Decoder:
+    """Every parameter moved, norms and biases too."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.empty(parameter.shape).normal_(0, 0.2, generator=generator))
+    return model.eval()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.model_type}-{case.name}")
+def test_every_family(case: Case, tmp_path: Path) -> None:
+    tiny_model(case).save_pretrained(tmp_path)
+    model = load_hf(tmp_path)
+    text = flatten(model.config, case.model_type)
+    check_text(text)
+    assert gap(text, model) < 1e-5
+
+
+NORMS = [
+    f"model.norm={{kind: {kind}, eps: 0.01}}"
+    for kind in (
+        "rmsnorm", "rmsnorm, weight: false", "rmsnorm, unit_offset: true", "rmsnorm, cast: before_weight", "layernorm",
+        "layernorm, bias: false", "layernorm, weight: false", "layernorm, weight: false, bias: false",
+        "layernorm, unit_offset: true", "layernorm, unit_offset: true, bias: false",
+    )
+]  # fmt: skip
+LONGROPE = "short_factor: [1.0, 1.5, 2.0], long_factor: [2.0, 3.0, 4.0]"
+POSITIONS = [
+    f"model.position={{kind: {kind}}}"
+    for kind in (
+        "none", "sinusoidal", "sinusoidal, layout: halves, offset: 2", "learned", "learned, offset: 2",
+        "shaw, max_distance: 5", "t5, buckets: 8, max_distance: 20", "t5, buckets: 8, max_distance: 20, shared: false",
+        "alibi", "alibi, max_bias: 4.0", "alibi, form: falcon", "rope", "rope, fraction: 0.7",
+        "rope, pairing: interleaved", "rope, pairing: interleaved, fraction: 0.7",
+        "rope, scaling: {kind: linear, factor: 3.0}",
+        "rope, scaling: {kind: dynamic, factor: 3.0, original_max_seq_len: 16}",
+        "rope, scaling: {kind: dynamic, factor: 3.0, original_max_seq_len: 64}",
+        "rope, theta: 20.0, scaling: {kind: llama3, factor: 3.0, original_max_seq_len: 16}",
+        "rope, theta: 20.0, scaling: {kind: yarn, factor: 3.0, original_max_seq_len: 16, beta_fast: 2.0}",
+        "rope, theta: 20.0, scaling: {kind: yarn, factor: 3.0, original_max_seq_len: 16, truncate: false}",
+        f"rope, scaling: {{kind: longrope, factor: 3.0, original_max_seq_len: 16, {LONGROPE}}}",
+        f"rope, scaling: {{kind: longrope, factor: 3.0, original_max_seq_len: 64, {LONGROPE}}}",
+        "rope, scaling: {kind: proportional, turning: 0.7}",
+    )
+]  # fmt: skip
+ATTENTIONS = [
+    f"model.attention={{n_heads: 4, {more}}}"
+    for more in (
+        "n_kv_heads: 2", "n_kv_heads: 1, head_dim: 10", "window: 5", "window: 5, stride: 3", "window: 5, global_tokens: 2",
+        "window: 5, stride: 4, global_tokens: 2", "blocks: {size: 7, summary: 2}", "scale: 0.9", "qkv_bias: true",
+        "out_bias: true", "clip_qkv: 0.3", "softcap: 0.7", "softcap: 0.7, n_kv_heads: 2, scale: 0.8", "sub_norm: true",
+        *(f"n_kv_heads: 2, qk_norm: {{kind: {kind}, scope: {scope}{eps}}}" for kind in ("rmsnorm", "layernorm")
+          for scope in ("head", "each_head", "width") for eps in ("", ", eps: 0.1")),
+        "qk_norm: {kind: layernorm, weight: false, bias: false, scope: width}",
+        "qk_norm: {kind: rmsnorm, unit_offset: true}", "qk_norm: {kind: rmsnorm, weight: false, scope: each_head}",
+    )
+]  # fmt: skip
+LAYERS = [
+    ("model.layers={local: {attention.window: 4}, full: {position.kind: none}, pattern: [local, full]}",),
+    ("model.layers={local: {attention.window: 4}, wider: {attention.window: 9}, pattern: [local, wider]}",),
+    ("model.layers={slow: {position.theta: 500.0}, fast: {}, pattern: [slow, slow, fast]}",),
+    ("model.layers={part: {position.fraction: 0.4}, whole: {}, pattern: [part, whole]}",),
+    ("model.layers={a: {mlp.d_ff: 40}, b: {mlp.activation: relu}, c: {mlp.kind: plain}, pattern: [a, b, c]}",),
+    ("model.layers={a: {norm.kind: layernorm}, b: {norm.placement: double}, pattern: [a, b]}",),
+    ("model.layers={a: {norm.eps: 0.1}, b: {}, pattern: [a, b]}",),
+    ("model.layers={a: {block.parallel: shared}, b: {block.parallel: separate}, c: {}, pattern: [a, b, c]}",),
+    ("model.layers={a: {attention.softcap: 1.0}, b: {attention.n_kv_heads: 2}, pattern: [a, b]}",),
+    ("model.layers={a: {attention.qk_norm.kind: rmsnorm}, b: {}, pattern: [a, b]}",),
+    ("model.layers={a: {position.kind: alibi}, b: {}, pattern: [a, b]}",),
+    ("model.layers={1: {attention.window: 4}, in-out: {}, pattern: ['1', in-out]}",),
+    ("model.layers={a: {attention.window: 4}, b: {attention.window: 4}, pattern: [a, b]}",),
+    ("model.position.kind=t5", "model.layers={a: {position.kind: none}, b: {}, pattern: [a, b]}"),
+    ("model.position.kind=alibi", "model.layers={a: {attention.window: 4}, b: {}, pattern: [a, b]}"),
+]
+CHOICES: list[tuple[str, ...]] = [
+    *((norm, f"model.norm.placement={placement}") for norm in NORMS for placement in ("pre", "double")),
+    *((f"model.norm.placement={placement}",) for placement in ("post", "output", "carried")),
+    ("model.norm={kind: none}",),
+    ("model.norm={kind: none}", "model.block.parallel=shared"),
+    *(("model.norm.placement=" + p, "model.block.parallel=" + b) for p in ("pre", "double") for b in ("shared", "separate")),
+    *((position,) for position in POSITIONS),
+    *((position, "model.attention.softcap=0.7", "model.attention.n_kv_heads=2", "model.attention.window=6") for position in POSITIONS),
+    ("model.attention={n_heads: 6, n_kv_heads: 3}", "model.position={kind: alibi}"),
+    ("model.d_model=25", "model.attention={n_heads: 5}", "model.position.kind=sinusoidal"),
+    *((attention,) for attention in ATTENTIONS),
+    *((f"model.attention.qk_norm={{kind: rmsnorm, scope: {s}}}", "model.position.order=before_qk_norm") for s in ("head", "each_head", "width")),
+    *((f"model.mlp.kind={kind}", f"model.mlp.activation={name}") for kind in ("plain", "gated") for name in Activation.__args__),
+    ("model.mlp.sub_norm=true", "model.attention.sub_norm=true", "model.norm.kind=layernorm"),
+    ("model.mlp.bias=true",),
+    ("model.block={attention_multiplier: 0.5, mlp_multiplier: 0.7}", "model.norm.placement=double"),
+    ("model.embedding.scale=sqrt_d_model",),
+    ("model.embedding.scale=3.0", "model.embedding.norm=true"),
+    ("model.embedding={width: 10, scale: 2.0}",),
+    ("model.embedding={width: 10, norm: true}", "model.head={tied: true, bias: true}"),
+    ("model.embedding.width=10", "model.head={bias: true}"),
+    ("model.head={tied: true}",),
+    ("model.head={tied: true, bias: true, scale: 0.5, softcap: 2.0}",),
+    ("model.head={bias: true, scale: 0.5}",),
+    *LAYERS,
+]  # fmt: skip
+
+
+def built(*overrides: str) -> ModelConfig:
+    return build_config(SMALL, overrides).model
+
+
+@pytest.mark.parametrize("overrides", CHOICES, ids=" ".join)
+def test_every_choice(overrides: tuple[str, ...]) -> None:
+    model = noisy(Decoder(built(*overrides)))
+    text = flatten(model.config, "a choice")
+    check_text(text)
+    assert gap(text, model) < 1e-5
+
+
+def test_dropout_falls_where_the_model_drops() -> None:
+    model = noisy(Decoder(built("model.dropout={embedding: 0.1, attention: 0.2, branch: 0.3}")))
+    flat = run_file(flatten(model.config, "dropout"))
+    flat.load_state_dict(model.state_dict())
+    logits = []
+    for one in (model.train(), flat.train()):
+        torch.manual_seed(0)
+        logits.append(one(TOKENS))
+    torch.testing.assert_close(*logits)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_it_runs_in_bfloat16_and_rounds_much_like_the_model(norm: str) -> None:
+    exact = noisy(Decoder(built(norm, "model.attention.qk_norm={kind: rmsnorm}")))
+    flat = run_file(flatten(exact.config, "rounded")).bfloat16()
+    flat.load_state_dict(exact.state_dict())
+    with torch.no_grad():
+        wanted = exact(TOKENS)
+        off = (flat(TOKENS).float() - wanted).square().mean().sqrt()
+        off_there = (exact.bfloat16()(TOKENS).float() - wanted).square().mean().sqrt()
+    assert off < 2 * off_there < 0.5 * wanted.std()
+
+
+def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    theirs = next(case for case in CASES if case.model_type == "gemma2")
+    tiny_model(theirs).save_pretrained(tmp_path / "hf")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(SMALL))
+    for source, wanted in (
+        ("llama-3-8b", "D_MODEL = 4096"),
+        (tmp_path / "hf", "SOFTCAP"),
+        (tmp_path / "run", "D_MODEL = 24"),
+    ):
+        assert main(["flatten", str(source), "model.n_layers=2"]) == 0
+        text = capsys.readouterr().out
+        assert wanted in text
+        assert "N_LAYERS = 2" in text
+        check_text(text)
+    assert main(["flatten", "llama-3-8c"]) == 2
+
+
+def test_it_does_not_load_torch() -> None:
+    code = "import sys, archlab.cli.flatten as f; f.run('gpt-2'); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_broken_file_is_seen() -> None:
+    model = noisy(Decoder(built("model.attention={n_heads: 4, window: 5, softcap: 1.0}", "model.head.softcap=5.0")))
+    text = flatten(model.config, "whole")
+    for old, new in (
+        ("WINDOW = 5", "WINDOW = 6"), ("SOFTCAP = 1.0", "SOFTCAP = 1.1"), ("ROPE_THETA = 10_000.0", "ROPE_THETA = 9_000.0"),
+        ("NORM_EPS = 1e-5", "NORM_EPS = 1e-2"), ("F.silu", "F.gelu"), ("a_BTHP * cos_T1P - ", "a_BTHP * cos_T1P + "),
+    ):  # fmt: skip
+        assert text.count(old) >= 1, old
+        assert gap(text.replace(old, new), model) > 1e-4, new
+    with pytest.raises(RuntimeError, match="Missing key"):
+        gap(text.replace("self.q =", "self.query =").replace("self.q(", "self.query("), model)
+
+
+def test_ruff_finds_nothing_to_mend(tmp_path: Path) -> None:
+    for i, overrides in enumerate(CHOICES):
+        (tmp_path / f"choice_{i}.py").write_text(flatten(built(*overrides), "a choice"))
+    for name in presets():
+        (tmp_path / f"{name.replace('-', '_').replace('.', '_')}.py").write_text(flatten(load_config(name).model, name))
+    ours = Path(__file__).parents[2] / "pyproject.toml"
+    ruff = [sys.executable, "-m", "ruff"]
+    for arguments in (
+        ["check", "--no-cache", "--config", str(ours)], ["format", "--check", "--no-cache", "--config", str(ours)],
+        ["format", "--check", "--isolated", "--no-cache"],
+    ):  # fmt: skip
+        done = subprocess.run([*ruff, *arguments, str(tmp_path)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_too_many_kinds_are_refused() -> None:
+    many = ", ".join(
+        f"k{i}: {{attention.qkv_bias: true, attention.scale: {i + 1}.0, mlp.d_ff: {i + 3}}}" for i in range(8)
+    )
+    with pytest.raises(UserError, match=r"model\.layers: 8 kinds"):
+        flatten(
+            built("model.n_layers=8", f"model.layers={{{many}, pattern: [{', '.join(f'k{i}' for i in range(8))}]}}"),
+            "many",
+        )
