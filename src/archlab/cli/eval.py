@@ -2,7 +2,6 @@
 
 from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.terminal import print_json
-from archlab.infer.score import score
 
 
 def run(config: str, /, *overrides: str, tokens: AtLeastOne | None = None, json: Flag = False) -> None:
@@ -19,6 +18,8 @@ def run(config: str, /, *overrides: str, tokens: AtLeastOne | None = None, json:
     json
         JSON instead.
     """
+    from archlab.infer.score import score
+
     found = score(config, overrides, tokens)
     if json:
         print_json(found.model_dump())

@@ -1,9 +1,6 @@
 """`archlab generate`."""
 
 from archlab.cli.arguments import AtLeastOne
-from archlab.infer.load import load_codec, load_model, locate
-from archlab.infer.sampling import Sampling
-from archlab.infer.text import stream_text
 
 
 def run(
@@ -45,6 +42,10 @@ def run(
     seed
         Makes the draw repeatable.
     """
+    from archlab.infer.load import load_codec, load_model, locate
+    from archlab.infer.sampling import Sampling
+    from archlab.infer.text import stream_text
+
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
     home = locate(folder)
     pieces = stream_text(load_model(home), load_codec(home), prompt, max_new_tokens, sampling, stop)

@@ -98,11 +98,12 @@ def show(study: str, /) -> None:
             for arm in designed
         ],
     )
+    from archlab.config.training import resolve_train
     from archlab.cost.params import parameters
 
     print_table(
         ("arm", "parameters", "training tokens"),
-        [(a.name, f"{parameters(a.config.model).total:,}", f"{a.config.train.tokens:,}") for a in designed],
+        [(a.name, f"{parameters(a.config.model).total:,}", f"{resolve_train(a.config).trained:,}") for a in designed],
         right=("parameters", "training tokens"),
     )
 

@@ -5,8 +5,6 @@ from pathlib import Path
 
 from archlab.config.io import load_config
 from archlab.errors import UserError
-from archlab.train.loop import train
-from archlab.train.progress import watcher
 
 
 def run(config: str, /, *overrides: str, out: Path) -> int:
@@ -21,6 +19,9 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
     out
         The run's folder: config, metrics, checkpoints, summary. One made by `archlab import` begins with its weights.
     """
+    from archlab.train.loop import train
+    from archlab.train.progress import watcher
+
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("torchrun: archlab does not train on several processes yet; run it once, without torchrun")
     summary = train(load_config(config, *overrides), out, watcher())

@@ -291,8 +291,8 @@ class Yarn(Base):
 
 
 class Longrope(Base):
-    """A factor per pair, one list for short and one for long sequences (Ding 2024); cached decoding across the
-    original length differs from the full pass by design, for earlier keys were turned by the short list."""
+    """A factor per pair, one list for short and one for long sequences (Ding 2024). A cache that is filled on both
+    sides of the original length holds keys of both lists; `generate` reads the text again there."""
 
     kind: Literal["longrope"] = "longrope"
     original_max_seq_len: Annotated[int, Field(ge=2)]

@@ -25,6 +25,11 @@ class ResolvedTrain(TrainConfig):
         return self.tokens // self.batch_tokens
 
     @property
+    def trained(self) -> int:
+        """Tokens that are trained on: whole batches only."""
+        return self.steps * self.batch_tokens
+
+    @property
     def rows(self) -> int:
         """Training windows per step."""
         return self.batch_tokens // self.seq_len

@@ -1,5 +1,6 @@
 """YAML as configs are written: `1e-5` is a number, a key given twice an error; errors name file and line."""
 
+import json
 import re
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -33,11 +34,15 @@ _Loader.add_implicit_resolver(
 def parse_yaml(text: str, source: str) -> Any:
     """The value of a YAML text; a UserError that names `source` and the line when it is none."""
     try:
-        return yaml.load(text, Loader=_Loader)
+        value = yaml.load(text, Loader=_Loader)
+        json.dumps(value, default=str)
+    except (ValueError, RecursionError):
+        raise UserError(f"{source}: an alias (*) refers to what it is part of; write the value out") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise UserError(f"{source}{line}: not valid YAML: {getattr(error, 'problem', error)}") from None
+    return value
 
 
 def read_yaml(path: Path | Traversable) -> Raw:

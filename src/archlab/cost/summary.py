@@ -23,7 +23,7 @@ class Cost(Base):
     training_flops_per_token: float
     """Forward and backward."""
     training_flops: float
-    """Of the config's whole token budget, `train.tokens`."""
+    """Of all whole batches in `train.tokens`."""
     kv_bytes_per_token: int
     """bf16, all layers, before a window bounds it."""
     kv_cache_bytes: int
@@ -35,8 +35,8 @@ class Cost(Base):
 
 def cost(config: Config, batch: int = 1, context: int | None = None) -> Cost:
     """Counted from resolved layers; without `context`, at the training window (`train.seq_len`)."""
-    model = config.model
-    context = context or resolve_train(config).seq_len
+    model, train = config.model, resolve_train(config)
+    context = context or train.seq_len
     if isinstance(model.position, Learned) and context > model.max_seq_len:
         raise UserError(f"context {context} is beyond max_seq_len = {model.max_seq_len}, where learned positions end")
     counts, forward = parameters(model), forward_flops(model, context)
@@ -47,7 +47,7 @@ def cost(config: Config, batch: int = 1, context: int | None = None) -> Cost:
         parameters=counts,
         forward_flops=forward,
         training_flops_per_token=per_token,
-        training_flops=per_token * config.train.tokens,
+        training_flops=per_token * train.trained,
         kv_bytes_per_token=kv_bytes_per_token(model),
         kv_cache_bytes=kv_cache_bytes(model, context, batch),
         weight_bytes=counts.total * BF16,

@@ -24,7 +24,7 @@ LEGEND = {
 """What the letters of a tensor's suffix count."""
 
 
-def flatten(model: ModelConfig, title: str) -> str:
+def flatten(model: ModelConfig, title: str, most_lines: int = MOST_LINES) -> str:
     """One self-contained file that is exactly this architecture; its `Decoder` takes our state dict as it is.
 
     UserError when it would be too long to be read.
@@ -42,10 +42,10 @@ def flatten(model: ModelConfig, title: str) -> str:
         body,
     ) + "\n"  # fmt: skip
     length = text.count("\n")
-    if length >= MOST_LINES:
+    if length >= most_lines:
         raise UserError(
             f"model.layers: {len(kinds_of(model)[0])} kinds of layers that differ in their parts take {length} lines, "
-            f"and a flattened file has fewer than {MOST_LINES}"
+            f"and a flattened file has fewer than {most_lines}"
         )
     return text
 

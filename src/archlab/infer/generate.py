@@ -5,7 +5,8 @@ stand flush right, with padding before them.
 
 Cached decoding gives the logits of the full pass, with one exception that is meant: dynamic NTK, whose theta grows
 with every token. The cache keeps every key as it was turned when it was read; a full pass over a longer sequence turns
-all of them anew. LongRoPE changes its factors once, where a text passes the original length: there all is read again.
+all of them anew. LongRoPE changes its factors once, where a text passes the original length: there all is read again,
+in one piece.
 """
 
 from collections.abc import Iterator, Sequence
@@ -119,11 +120,12 @@ class Session:
         model, was_training = self.model, self.model.training
         if was_training:
             model.eval()
+        chunk = self.prefill_chunk
         if self._factors_change():
-            self.cache.length = 0
+            self.cache.length, chunk = 0, None
         try:
             while self.cache.length < self.tokens_BT.shape[1]:
-                piece_BN = self.tokens_BT[:, self.cache.length :][:, : self.prefill_chunk]
+                piece_BN = self.tokens_BT[:, self.cache.length :][:, :chunk]
                 last_BD = model.hidden(piece_BN, cache=self.cache)[:, -1]
                 self._logits_BV = model.head(last_BD, model.embedding.weight)
         finally:
@@ -136,7 +138,7 @@ class Session:
         ropes = [layer.position for layer in self.model.layer_configs if isinstance(layer.position, Rope)]
         ends = {rope.scaling.original_max_seq_len for rope in ropes if isinstance(rope.scaling, Longrope)}
         read_B, longer_B = self.cache.length - self.padding_B, self.tokens_BT.shape[1] - self.padding_B
-        return any(bool(((read_B > 0) & (read_B <= end) & (longer_B > end)).any()) for end in ends)
+        return any(bool(((read_B <= end) & (longer_B > end)).any()) for end in ends)
 
     def write(
         self, max_new_tokens: int, sampling: Sampling | None = None, end_of_text: int | Sequence[int] | None = None

@@ -66,4 +66,7 @@ def keys_seen(attention: Attention, queries: np.ndarray) -> np.ndarray:
 
 def visible_pairs(attention: Attention, seq_len: int) -> int:
     """(query, key) pairs in a sequence of seq_len tokens."""
+    if attention.blocks is None and attention.stride is None and not attention.global_tokens:
+        window = min(attention.window or seq_len, seq_len)
+        return window * (window + 1) // 2 + (seq_len - window) * window
     return int(keys_seen(attention, np.arange(seq_len)).sum())

@@ -19,8 +19,8 @@ def write_report(summary: StudySummary, folder: Path) -> Path:
     Each is written aside and then renamed, so an interrupted call leaves the old file or the new one, whole.
     """
     page = folder / "report.html"
-    html.replace(folder / "report.png", picture(summary))
     html.replace(page, render(summary).encode())
+    html.replace(folder / "report.png", picture(summary))
     return page
 
 

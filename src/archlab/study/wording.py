@@ -6,9 +6,9 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
 
 
 def bits(value: float) -> str:
-    """Bits per byte to the thousandth, `-1.190`; never `-0.000`."""
-    text = f"{value:.3f}"
-    return text.lstrip("-") if float(text) == 0 else text
+    """Bits per byte to the thousandth, `-1.190`, or finer where that would hide the sign; never `-0.000`."""
+    text = f"{value:.3f}" if abs(value) >= 0.0005 else f"{value:.4f}"
+    return text if float(text) else "0.000"
 
 
 def interval(low: float | None, high: float | None) -> str:
