@@ -66,7 +66,9 @@ def test_a_model_trained_here_goes_on_in_transformers(
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     ours = archlab.from_pretrained(run)
     tokens = torch.tensor([[theirs.config.bos_token_id, *tokenizer("the cat sat on").input_ids]])
-    options = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    # Without a mask, transformers would take our first token for padding.
+    options = {"attention_mask": torch.ones_like(tokens), "eos_token_id": None, "pad_token_id": 0}
+    options |= {"max_new_tokens": 20, "do_sample": False}
     assert torch.equal(archlab.generate(ours, tokens, max_new_tokens=20), theirs.generate(tokens, **options))
     with torch.no_grad():
         logits = theirs(tokens).logits

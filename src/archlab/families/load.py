@@ -100,7 +100,13 @@ def _fill_all(
             continue
         if found.numel() != 1 or not math.isclose(found.item(), value, rel_tol=1e-2):  # bfloat16 rounds
             problems.append(f"{name}  is another number than {value}, the only one that archlab can build")
-    problems += [f"{name}  surplus" for name in tensors if name not in used and not _is_ignored(name, family, model)]
+    for name in tensors:
+        if name in used or any(name.endswith(suffix) for suffix in family.buffers):
+            continue
+        if not any(row.theirs == name for row in family.weights):
+            problems.append(f"{name}  surplus")
+        elif not only_look and not _is_tied_copy(tensors[name].read(), model):
+            problems.append(f"{name}  differs from the embedding, to which config.json ties it")
     return problems
 
 
@@ -154,7 +160,7 @@ def _format_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _is_ignored(name: str, family: Family, model: Decoder) -> bool:
-    """Buffers, and the head's copy of a tied embedding."""
-    tied_copy = model.config.head.tied and any(row.theirs == name for row in family.weights)
-    return tied_copy or any(name.endswith(suffix) for suffix in family.buffers)
+def _is_tied_copy(theirs: Tensor, model: Decoder) -> bool:
+    """Whether a head that the config ties is the embedding, as it must be; files may hold it a second time."""
+    ours = model.embedding.weight
+    return not model.config.head.tied or (theirs.shape == ours.shape and torch.equal(theirs.to(ours.dtype), ours))

@@ -1,0 +1,414 @@
+"""Hugging Face folders that are damaged, that lie or that want out; and what makes no sense in a config.json."""
+
+import json
+import math
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import archlab
+from archlab.cli import app
+from archlab.config.io import build_config
+from archlab.data import tokenizer as bpe
+from archlab.errors import UserError
+from archlab.families import hub
+from archlab.families.family import Family
+from archlab.families.load import check_hf, load_hf, read_model_config
+from archlab.families.registry import families
+from archlab.families.save import save_pretrained
+from archlab.infer.codec import Published
+from archlab.model.decoder import Decoder
+
+torch.set_num_threads(1)
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+SIZES = {"vocab_size": 300, "d_model": 16, "n_layers": 2, "max_seq_len": 64, "mlp": {"d_ff": 24}}
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of two layers."""
+    folder = tmp_path_factory.mktemp("hf") / "llama"
+    model = Decoder(build_config({"model": {**SIZES, "attention": {"n_heads": 4, "n_kv_heads": 2}}}).model)
+    save_pretrained(model, folder, "llama")
+    return folder
+
+
+@pytest.fixture
+def hf(original: Path, tmp_path: Path) -> Path:
+    """A copy to be damaged."""
+    return Path(shutil.copytree(original, tmp_path / "hf"))
+
+
+def refusal(folder: Path) -> str:
+    """What loading says; looking without loading must refuse as well, and the command line without a traceback."""
+    with pytest.raises(UserError) as caught:
+        load_hf(folder)
+    assert check_hf(folder)
+    assert app.main(["inspect", str(folder)]) == app.main(["generate", str(folder), "--prompt", "a"]) == 2
+    return str(caught.value)
+
+
+def change(folder: Path, **values: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def sharded(folder: Path) -> dict[str, Any]:
+    """The same weights in two files, with an index."""
+    tensors = load_file(folder / WEIGHTS)
+    (folder / WEIGHTS).unlink()
+    names = sorted(tensors)
+    parts = {"a.safetensors": names[:9], "b.safetensors": names[9:]}
+    for file, held in parts.items():
+        save_file({name: tensors[name] for name in held}, folder / file)
+    index = {"metadata": {}, "weight_map": {name: file for file, held in parts.items() for name in held}}
+    (folder / INDEX).write_text(json.dumps(index))
+    return index
+
+
+def test_the_copy_loads(hf: Path) -> None:
+    one = load_hf(hf)
+    assert check_hf(hf) == []
+    sharded(hf)
+    assert check_hf(hf) == []
+    for (name, a), (_, b) in zip(one.named_parameters(), load_hf(hf).named_parameters(), strict=True):
+        assert torch.equal(a, b), name
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["../x.safetensors", "/etc/passwd", "sub/x.safetensors", "..", "", 7, None, ["a"]])
+def test_an_index_never_leads_out_of_the_folder(hf: Path, name: Any) -> None:
+    index = sharded(hf)
+    shutil.copy(hf / "a.safetensors", hf.parent / "x.safetensors")
+    index["weight_map"][next(iter(index["weight_map"]))] = name
+    (hf / INDEX).write_text(json.dumps(index))
+    assert "is not a file of this folder" in refusal(hf) or "missing, but" in refusal(hf)
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "config.json"])
+def test_a_link_out_of_the_folder_is_refused(hf: Path, name: str) -> None:
+    sharded(hf)
+    (hf / name).rename(hf.parent / "elsewhere")
+    (hf / name).symlink_to(hf.parent / "elsewhere")
+    assert f"{name!r} is not a file of this folder" in refusal(hf)
+
+
+def test_neither_may_the_tokenizer_be_elsewhere(hf: Path) -> None:
+    (hf.parent / "secret").write_text("{}")
+    (hf / "tokenizer.json").symlink_to(hf.parent / "secret")
+    with pytest.raises(UserError, match="'tokenizer.json' is not a file of this folder"):
+        load_hf(hf)
+
+
+def test_the_hubs_cache_may_link_to_its_blobs(hf: Path, tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "123", tmp_path / "models--a--b" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for file in hf.iterdir():
+        shutil.copy(file, blobs / file.name)
+        (snapshot / file.name).symlink_to(blobs / file.name)
+    assert check_hf(snapshot) == []
+
+
+@pytest.mark.parametrize("index", ["[]", "{}", '{"weight_map": []}', "{", '{"weight_map": {}}', "[" * 100_000])
+def test_an_index_that_is_none(hf: Path, index: str) -> None:
+    sharded(hf)
+    (hf / INDEX).write_text(index)
+    assert str(hf) in refusal(hf)
+
+
+def test_an_index_must_say_where_tensors_are(hf: Path) -> None:
+    index = sharded(hf)
+    index["weight_map"]["lm_head.weight"] = "b.safetensors"
+    index["weight_map"]["nowhere.weight"] = "a.safetensors"
+    (hf / INDEX).write_text(json.dumps(index))
+    said = refusal(hf)
+    assert "names what the files do not hold" in said
+    assert "lm_head.weight in b.safetensors, nowhere.weight in a.safetensors" in said
+
+
+def test_a_tensor_in_two_files(hf: Path) -> None:
+    sharded(hf)
+    save_file({**load_file(hf / "b.safetensors"), "lm_head.weight": torch.ones(300, 16)}, hf / "b.safetensors")
+    assert "b.safetensors: lm_head.weight is in a.safetensors as well" in refusal(hf)
+
+
+def test_a_shard_that_is_missing(hf: Path) -> None:
+    sharded(hf)
+    (hf / "b.safetensors").unlink()
+    assert "b.safetensors: missing, but" in refusal(hf)
+
+
+@pytest.mark.parametrize("kept", [0, 4, 8, 50, 3000, -1])
+def test_a_truncated_file(hf: Path, kept: int) -> None:
+    file = hf / WEIGHTS
+    file.write_bytes(file.read_bytes()[:kept])
+    assert f"{file}: damaged" in refusal(hf)
+
+
+def lie(folder: Path, tell: Callable[[dict[str, Any]], None]) -> None:
+    """Change the header of the weights, not their bytes."""
+    file = folder / WEIGHTS
+    content = file.read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + length])
+    tell(header)
+    text = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + length :])
+
+
+NORM, EMBEDDING = "model.norm.weight", "model.embed_tokens.weight"
+
+
+@pytest.mark.parametrize(
+    ("what", "value", "said"),
+    [
+        ("shape", [17], "damaged"),
+        ("shape", [2**62, 2**62], "damaged"),
+        ("shape", [-16], "damaged"),
+        ("shape", "16", "damaged"),
+        ("shape", [4, 4], f"{NORM}  has shape [4, 4], expected [16]"),
+        ("dtype", "F64", "damaged"),
+        ("dtype", "F99", "damaged"),
+        ("dtype", "I32", f"{NORM}  has format int32; allowed: float32, bfloat16, float16, float64"),
+        ("data_offsets", [0, 2**60], "damaged"),
+        ("data_offsets", [64, 0], "damaged"),
+        ("data_offsets", [0, 64], "damaged"),
+    ],
+)
+def test_a_header_that_lies(hf: Path, what: str, value: Any, said: str) -> None:
+    lie(hf, lambda header: header[NORM].update({what: value}))
+    found = refusal(hf)
+    if what == "dtype" and value == "I32":
+        assert f"{NORM}  has format int" in found
+    else:
+        assert said in found
+
+
+def test_a_header_of_absurd_length(hf: Path) -> None:
+    file = hf / WEIGHTS
+    file.write_bytes(struct.pack("<Q", 2**62) + file.read_bytes()[8:])
+    assert "damaged" in refusal(hf)
+
+
+def test_all_tensors_that_do_not_fit_are_named_at_once(hf: Path) -> None:
+    tensors = load_file(hf / WEIGHTS)
+    del tensors[NORM], tensors["model.layers.1.mlp.up_proj.weight"]
+    tensors |= {"lm_head.weight": torch.ones(16, 300), "model.layers.2.mlp.up_proj.weight": torch.ones(1)}
+    tensors["extra"] = torch.ones(1)
+    save_file(tensors, hf / WEIGHTS)
+    said = refusal(hf)
+    assert "5 tensors do not fit LlamaForCausalLM" in said
+    for line in (
+        f"  {NORM}  missing",
+        "  model.layers.1.mlp.up_proj.weight  missing",
+        "  lm_head.weight  has shape [16, 300], expected [300, 16]",
+        "  model.layers.2.mlp.up_proj.weight  surplus",
+        "  extra  surplus",
+    ):
+        assert line in said.splitlines()
+    assert sorted(check_hf(hf)) == sorted(line.strip() for line in said.splitlines()[1:])
+
+
+def test_pickles_are_refused(hf: Path) -> None:
+    (hf / WEIGHTS).unlink()
+    torch.save({}, hf / "pytorch_model.bin")
+    assert "pytorch_model.bin is a pickle, which can run code: convert it to safetensors" in refusal(hf)
+
+
+def test_no_weights_at_all(hf: Path) -> None:
+    (hf / WEIGHTS).unlink()
+    assert f"no {WEIGHTS} and no {INDEX}" in refusal(hf)
+
+
+# --- config.json -------------------------------------------------------------------------------------------
+
+
+def test_a_folder_without_config(hf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (hf / "config.json").unlink()
+    with pytest.raises(UserError, match=r"not a run folder .* nor a Hugging Face folder \(no config.json\)"):
+        archlab.from_pretrained(hf)
+    for verb in ("show", "inspect", "cost"):
+        assert app.main([verb, str(hf)]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00", "[" * 100_000, '{"model_type": "llama"}'])
+def test_a_config_that_is_none(hf: Path, text: str) -> None:
+    (hf / "config.json").write_text(text)
+    assert "config.json" in refusal(hf)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "said"),
+    [
+        ("lama", "model_type is 'lama'; did you mean llama?; known families: "),
+        ("t5", "model_type is 't5'"),
+        ("mixtral", "model_type is 'mixtral'"),
+        (None, "model_type is missing"),
+        (["llama"], "model_type is ['llama']"),
+    ],
+)
+def test_unknown_families(hf: Path, model_type: Any, said: str) -> None:
+    change(hf, model_type=model_type)
+    assert said in refusal(hf)
+
+
+def test_every_reason_in_the_config_is_given_at_once(hf: Path) -> None:
+    change(hf, hidden_act="mish", quantization_config={"bits": 4}, new_trick=True, rope_scaling={"rope_type": "odd"})
+    said = refusal(hf)
+    for part in ("hidden_act is 'mish'", "quantization_config = {'bits': 4}, new_trick = True", "rope_type is 'odd'"):
+        assert part in said
+
+
+MALFORMED = [0, -1, 1.5, 10**30, True, "x", "", [], [1], {}, {"a": 1}, None, math.nan, math.inf, [None], [[]]]
+
+
+@pytest.mark.parametrize("family", families().values(), ids=lambda family: family.model_type)
+def test_malformed_values_are_messages(family: Family) -> None:
+    """Each key of a good config, made wrong in every way: a config or a UserError, nothing else."""
+    good = known_good(family)
+    family.model_config(good, "good")
+    for key in good:
+        for value in MALFORMED:
+            try:
+                family.model_config({**good, key: value}, "bad.json")
+            except UserError as error:
+                assert "bad.json" in str(error)
+
+
+def known_good(family: Family) -> dict[str, Any]:
+    from tests.parity.cases import CASES
+
+    import transformers
+
+    case = next(case for case in CASES if case.model_type == family.model_type)
+    return json.loads(transformers.CONFIG_MAPPING[family.model_type](**case.hf).to_json_string(use_diff=False))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "field"),
+    [
+        ("num_attention_heads", 0, "attention.n_heads  0; allowed: at least 1"),
+        ("num_hidden_layers", "two", "n_layers  'two'; allowed: a whole number"),
+        ("vocab_size", [300], "vocab_size  [300]; allowed: a whole number"),
+        ("rms_norm_eps", "small", "norm.eps  'small'; allowed: a number"),
+        ("hidden_act", ["silu"], "hidden_act = ['silu']: cannot be read"),
+        ("rope_parameters", "none", "rope_parameters = 'none'"),
+    ],
+)
+def test_malformed_values_are_named(hf: Path, key: str, value: Any, field: str) -> None:
+    change(hf, **{key: value})
+    assert field in refusal(hf)
+
+
+# --- the command line and the hub --------------------------------------------------------------------------
+
+
+def test_a_folder_is_a_config(hf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert archlab.load_config(hf).model == read_model_config(hf)[1]
+    assert archlab.load_config(hf, "model.n_layers=5").model.n_layers == 5
+    for command in (["show", hf], ["cost", hf], ["diff", hf, "llama-3-8b"], ["show", hf, "model.mlp.kind=plain"]):
+        assert app.main([str(word) for word in command]) == 0
+    change(hf, max_position_embeddings=10_000_000)
+    assert archlab.load_config(hf).train.tokens == 10_000_000
+    assert capsys.readouterr().err == ""
+
+
+def test_inspect(hf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["inspect", str(hf), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["model_type"], found["architecture"], found["loads"]) == ("llama", "LlamaForCausalLM", True)
+    assert found["choices"]["MLP"] == "SwiGLU, 24 wide"
+    change(hf, tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 5e5})
+    assert app.main(["inspect", str(hf)]) == 0
+    assert "unusual: theta 5e5, tied\nloads" in capsys.readouterr().out
+    change(hf, model_type="mamba")
+    assert app.main(["inspect", str(hf)]) == 2
+    assert "mamba (not known to archlab)" in capsys.readouterr().out
+
+
+def test_list_families(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["list", "families", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["families"].keys() == families().keys()
+
+
+def test_generate_with_any_tokenizer(hf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Like Llama 2's: spaces as ▁, byte fallback, a first token put before the text."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, processors
+
+    vocab = {"<unk>": 0, "<s>": 1, "</s>": 2, **{f"<0x{b:02X}>": 3 + b for b in range(256)}}
+    vocab |= {token: 259 + i for i, token in enumerate("▁abcdefghijklmnopqrstuvwxyz")}
+    tokenizer = Tokenizer(models.BPE(vocab, [], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    tokenizer.save(str(hf / "tokenizer.json"))
+    with pytest.raises(UserError, match="bits per byte could not be exact"):
+        bpe.load(hf / "tokenizer.json")
+    change(hf, bos_token_id=1, eos_token_id=2)
+    codec = Published(tokenizer, load_hf(hf).origin)
+    prompt = codec.encode("so é")
+    assert (prompt[0], codec.ends) == (1, (2,))
+    decode = codec.decoder(prompt)
+    new = tokenizer.encode("is ☃ it", add_special_tokens=False).ids
+    assert "".join(map(decode, new)) == " is ☃ it"  # the space before a word is kept
+    assert [decode(2), decode(299)] == ["", ""]
+    outputs = []
+    for prompt in (["--prompt", "so é"], []):
+        assert app.main(["generate", str(hf), *prompt, "--max-new-tokens", "8", "--seed", "1"]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0].startswith("so é")
+    change(hf, vocab_size=300, bos_token_id=None, eos_token_id=None)
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
+    tokenizer.save(str(hf / "tokenizer.json"))
+    assert app.main(["generate", str(hf)]) == 2
+    assert "neither bos_token_id nor eos_token_id" in capsys.readouterr().err
+
+
+def test_a_hub_id_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match=r"some/model: no such folder; .* pip install 'archlab\[hub\]'"):
+        archlab.from_pretrained("some/model")
+
+
+def test_a_hub_id_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError("no network\nand more")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fails)
+    with pytest.raises(UserError, match=r"^some/model: .* not to be had from the hub: no network$"):
+        archlab.from_pretrained("some/model")
+
+
+def test_a_hub_id_downloads_no_more_than_is_read(hf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fnmatch
+
+    import huggingface_hub
+
+    asked: list[str] = []
+
+    def downloads(hub_id: str, allow_patterns: list[str]) -> str:
+        assert hub_id == "some/model"
+        asked.extend(allow_patterns)
+        return str(hf)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", downloads)
+    assert isinstance(archlab.from_pretrained("some/model"), Decoder)
+    refused = ("pytorch_model.bin", "modeling.py", "a.pt", "consolidated.00.pth", "x.gguf")
+    assert not [name for name in refused if any(fnmatch.fnmatch(name, pattern) for pattern in asked)]
+    assert not any(hub.is_hub_id(name) for name in ("a", "/a/b", "a/b/c", "../b", "./a", "a/", "a/../b"))
