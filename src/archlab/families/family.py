@@ -1,5 +1,6 @@
 """A family of published models, and the translation of its configs in both directions."""
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,6 +30,10 @@ NO_EFFECT = {
     "cache_implementation", "_sliding_window_pattern", "prefix",
 }  # fmt: skip
 """Keys that do not change the forward pass of a loaded model."""
+
+
+MOST_LAYERS = 10_000
+"""More are a mistake, or an attempt to fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +68,26 @@ class Family:
             raise UserError("\n".join(dict.fromkeys(refused)))
         return _built(ours, where)
 
-    def hf_config(self, model: ModelConfig) -> Raw:
-        """Their config of ours; UserError that names the fields which this family cannot express."""
+    def hf_config(self, model: ModelConfig, *, wide: bool = False) -> Raw:
+        """Their config of ours; UserError that names the fields which this family cannot express.
+
+        `wide`: the weights are float32 or wider, where it makes no difference when a norm rounds.
+        """
         # A class's own padding token may lie beyond a small vocabulary, which it then refuses.
         out: Raw = {"model_type": self.model_type, "architectures": [self.architecture], "pad_token_id": None}
         full = resolve(model)
         for part in self.fields:
             part.write(full, out)
         again = self.model_config(out, f"{self.model_type} export")
-        lost = differing(model, again)
+        lost = {
+            name: pair
+            for name, pair in differing(model, again).items()
+            if not (wide and name.endswith("norm.cast") and None not in pair)
+        }
         if lost:
-            lines = [f"  model.{name}: {here} here, {there} there" for name, (here, there) in lost.items()]
+            # A layer's field that differs alike in several layers is said once.
+            once = {(re.sub(r"^layers\.\d+\.", "layers.*.", name), *map(str, pair)): name for name, pair in lost.items()}
+            lines = [f"  model.{name}: {here} here, {there} there" for name, here, there in once]
             raise UserError("\n".join([f"{self.architecture} cannot express this model", *lines]))
         return out
 
@@ -100,6 +114,10 @@ def _read(part: Field, hf: Source, ours: Raw) -> None:
         _built(ours, hf.where)  # what was read before may be to blame, which the schema says better
         found = ", ".join(f"{key} = {hf.get(key)!r}" for key in sorted(hf.read - before)) or "a value"
         raise UserError(f"{hf.where}: {found}: cannot be read: {error}") from None
+    n_layers = ours.get("n_layers", 1)
+    if isinstance(n_layers, int) and n_layers > MOST_LAYERS:
+        ours["n_layers"] = 1  # the rest is still judged, and some of it is written out layer by layer
+        raise UserError(f"{hf.where}: {n_layers} layers; allowed: up to {MOST_LAYERS}")
 
 
 def _canonical(values: Mapping[str, Any], aliases: Mapping[str, str], where: str) -> Raw:

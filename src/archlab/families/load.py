@@ -54,8 +54,7 @@ def load_hf(folder: Path, dtype: torch.dtype | None = None, config: ModelConfig 
     model itself is ever in memory. UserError lists every missing, surplus and mis-shaped tensor at once.
     """
     family, published = read_model_config(folder)
-    with torch.device("meta"):
-        model = Decoder(config or published, seed=None)
+    model = _without_weights(config or published, folder)
     if problems := _fill_all(model, family, folder, dtype):
         count = f"{len(problems)} tensors do not fit" if len(problems) > 1 else "1 tensor does not fit"
         listed = [f"  {problem}" for problem in problems[:MOST_LISTED]]
@@ -67,13 +66,20 @@ def load_hf(folder: Path, dtype: torch.dtype | None = None, config: ModelConfig 
     return model.eval()
 
 
+def _without_weights(config: ModelConfig, folder: Path) -> Decoder:
+    try:
+        with torch.device("meta"):
+            return Decoder(config, seed=None)
+    except (RuntimeError, TypeError, OverflowError) as error:  # sizes beyond what torch counts
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{folder / CONFIG}: too large to be built: {reason}") from None
+
+
 def check_hf(folder: Path) -> list[str]:
     """Every reason why a Hugging Face folder would not load, from its config and the headers of its weights."""
     try:
         family, config = read_model_config(folder)
-        with torch.device("meta"):
-            model = Decoder(config, seed=None)
-        return _fill_all(model, family, folder, None, only_look=True)
+        return _fill_all(_without_weights(config, folder), family, folder, None, only_look=True)
     except UserError as error:
         return [str(error)]
 

@@ -25,8 +25,9 @@ def save_pretrained(model: Decoder, folder: str | Path, family: str | None = Non
     `family` None: the one it was loaded as, or else the first that can express the model exactly. UserError names the
     fields in the way.
     """
-    chosen, config = _expressed(model.config, family or model.origin.family)
     dtype = next(model.parameters()).dtype
+    wide = dtype in (torch.float32, torch.float64)
+    chosen, config = _expressed(model.config, family or model.origin.family, wide)
     config["dtype"] = str(dtype).removeprefix("torch.")
     # Where nothing is known, a class's own default would end texts at some token.
     config |= {"bos_token_id": None, "eos_token_id": None, **model.origin.special_ids}
@@ -34,15 +35,15 @@ def save_pretrained(model: Decoder, folder: str | Path, family: str | None = Non
     return chosen.model_type
 
 
-def _expressed(config: ModelConfig, family: str | None) -> tuple[Family, Raw]:
+def _expressed(config: ModelConfig, family: str | None, wide: bool) -> tuple[Family, Raw]:
     if family is not None:
         chosen = find_family(family, "family")
-        return chosen, chosen.hf_config(config)
+        return chosen, chosen.hf_config(config, wide=wide)
     refusals: dict[str, str] = {}
     known = families()
     for name, candidate in {**{first: known[first] for first in FIRST}, **known}.items():
         try:
-            return candidate, candidate.hf_config(config)
+            return candidate, candidate.hf_config(config, wide=wide)
         except UserError as error:
             refusals[name] = str(error)
     # Other refusals met a value that cannot even be read back: how much else differs is unknown.
