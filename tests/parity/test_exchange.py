@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 import archlab
 from archlab.cli import app
+from archlab.errors import UserError
 from archlab.families import hf_files
 from archlab.families.load import load_hf
 from archlab.families.save import save_pretrained
@@ -199,3 +200,10 @@ def test_heads_that_do_not_divide_are_refused(kept: int, tmp_path: Path, capsys:
     assert app.main(["convert", folder, f"--n-kv-heads={kept}", "--out", str(tmp_path / "out")]) == 2
     assert f"n_kv_heads: {kept} does not divide the model's 2; allowed: 1, 2" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_when_a_norm_rounds_is_no_matter_in_float32_only(tmp_path: Path) -> None:
+    model = archlab.Decoder(archlab.load_config("tiny-llama", "model.norm.cast=after_weight").model)
+    assert archlab.save_pretrained(model, tmp_path / "wide") == "llama"
+    with pytest.raises(UserError, match=r"model.norm.cast: after_weight here, before_weight there"):
+        archlab.save_pretrained(model.bfloat16(), tmp_path / "narrow", "llama")

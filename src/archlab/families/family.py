@@ -86,7 +86,9 @@ class Family:
         }
         if lost:
             # A layer's field that differs alike in several layers is said once.
-            once = {(re.sub(r"^layers\.\d+\.", "layers.*.", name), *map(str, pair)): name for name, pair in lost.items()}
+            once = {
+                (re.sub(r"^layers\.\d+\.", "layers.*.", name), *map(str, pair)): name for name, pair in lost.items()
+            }
             lines = [f"  model.{name}: {here} here, {there} there" for name, here, there in once]
             raise UserError("\n".join([f"{self.architecture} cannot express this model", *lines]))
         return out
