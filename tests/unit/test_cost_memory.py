@@ -52,7 +52,7 @@ def test_the_summary_joins_the_counts():
     assert found.weight_bytes == 2 * 8_030_261_248
     assert found.kv_cache_bytes == 2 * 1000 * 131_072
     assert found.training_flops_per_token == 3 * found.forward_flops.total
-    assert found.training_flops == found.training_flops_per_token * 1_000_000
+    assert found.training_flops == found.training_flops_per_token * 122 * 8192  # whole batches in 1M tokens
     assert found.model_dump()["parameters"]["total"] == 8_030_261_248
 
 

@@ -137,7 +137,7 @@ def test_report_is_two_whole_files_and_nothing_else(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("archlab.report.page.picture", lambda _: b"")
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UserError, match=r"report\.png: cannot be written"):
+    with pytest.raises(UserError, match=r"report\.html: cannot be written"):
         write_report(sample_study.pair(), tmp_path / "file")
 
 
