@@ -25,12 +25,12 @@ from archlab.config.layers import PER_LAYER, layer_configs, resolve
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config, TrainConfig
+from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
 from archlab.train.loss import objective
 from archlab.train.optim import make_optimizer
-from archlab.train.schedule import n_steps
 from archlab.train.step import update
 
 # --- from types to values -------------------------------------------------------------------------------------
@@ -255,11 +255,11 @@ TRAINED: list[Raw] = [
 
 def trajectory(config: Config) -> list[float]:
     """Every step's loss, then the loss after the last."""
-    train, losses = config.train, []
+    train, losses = resolve_train(config), []
     device = Device("cpu", torch.bfloat16 if train.dtype == "bfloat16" else torch.float32)
     model = Decoder(config.model, seed=train.seed).train()
     optimizer = make_optimizer(model, train)
-    for step in range(n_steps(train) + 1):
+    for step in range(train.steps + 1):
         drawn = np.random.default_rng((train.seed, step))
         seq_len = train.seq_len or config.model.max_seq_len
         batch = drawn.integers(0, 9, (train.batch_tokens // seq_len, seq_len + 1))

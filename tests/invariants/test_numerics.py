@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from archlab.config import model_schema as schema
+from archlab.config.io import load_config
+from archlab.config.layers import layer_configs
 from archlab.model.activations import make_activation
 from archlab.model.kernels import Scoring, reference, sdpa
 from archlab.model.norms import make_norm
@@ -101,7 +103,8 @@ def test_norms_are_float32(name: str, under: str) -> None:
 
 def test_biases_of_far_keys_are_float32() -> None:
     distance, q = torch.tensor([[[4097, 4099]]]), torch.randn(1, 8, 1, 16).bfloat16()
-    alibi = AlibiBias(8.0, 8)(distance, q)
+    heads = layer_configs(load_config("tiny-llama", "model.attention={n_heads: 8}").model)[0].attention
+    alibi = AlibiBias(schema.Alibi(), heads)(distance, q)
     np.testing.assert_array_equal(alibi[0, :, 0], -np.outer(2.0 ** -np.arange(1, 9), [4097, 4099]))
     t5, shaw = T5Bias(schema.T5(), 8), ShawBias(16, 16, 0.3)
     torch.nn.init.normal_(t5.weight), torch.nn.init.normal_(shaw.weight)
