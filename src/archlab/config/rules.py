@@ -243,7 +243,8 @@ def _micro_batch_divides(c: Config) -> str | None:
 
 def _one_step_at_least(c: Config) -> str | None:
     train = resolve_train(c)
-    return f"{train.tokens} is less than one batch of {train.batch_tokens} tokens" if train.steps < 1 else None
+    batch = f"one batch of {train.batch_tokens} tokens (train.batch_tokens)"
+    return f"{train.tokens} is less than {batch}" if train.steps < 1 else None
 
 
 def _decay_is_for_wsd(c: Config) -> str | None:
