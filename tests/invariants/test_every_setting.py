@@ -163,7 +163,7 @@ def outputs(config: Config) -> Iterator[Tensor]:
 
 @cache
 def base(index: int) -> Raw:
-    return overlay(grid.BASE, parse_overrides(grid.grid()[index]), Config)
+    return overlay(grid.BASE, parse_overrides(grid.grid()[index])[0], Config)
 
 
 def built(index: int, change: Change) -> Config | str:

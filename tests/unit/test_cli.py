@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -77,7 +78,7 @@ def test_user_errors_end_with_2_and_one_message(arguments, message, capsys):
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (KeyboardInterrupt(), 130, "interrupted"),
+        (KeyboardInterrupt(), 130, "interrupted; run the same command again: what is finished is kept"),
         (UserError("field: wrong"), 2, "field: wrong"),
         (OSError(28, "No space left on device", "/out/file"), 2, "/out/file: No space left on device"),
     ],
@@ -89,6 +90,20 @@ def test_how_a_verb_may_end(error, code, message, monkeypatch, capsys):
     monkeypatch.setattr(app, "make_app", lambda: raise_it)
     assert app.main([]) == code
     assert capsys.readouterr().err.strip() == message
+
+
+def test_a_swallowed_ctrl_c_ends_what_comes_next():
+    """As when it arrives while a compiled module is imported."""
+    script = (
+        "import os, signal, sys\n"
+        "from archlab.interrupt import listen, stoppable\n"
+        "listen()\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGINT)\n"
+        "except KeyboardInterrupt:\n    pass\n"
+        "with stoppable():\n    print('went on')\n"
+    )
+    done = run_python(script)
+    assert (done.stdout, done.returncode) == ("", -signal.SIGINT)
 
 
 def test_a_bug_is_not_taken_for_a_user_error(monkeypatch):

@@ -68,19 +68,23 @@ def test_a_single_value_is_not_opened_up():
 
 
 def test_override_values_are_yaml_and_the_last_one_holds():
-    assert parse_overrides(["a=1", "a=2", "b.c=1e-3", "d=null", "e=[1, x]", "f=a=b"]) == {
-        "a": 2,
-        "b.c": 1e-3,
-        "d": None,
-        "e": [1, "x"],
-        "f": "a=b",
-    }
+    assert parse_overrides(["a=1", "a=2", "b.c=1e-3", "d=null", "e=[1, x]", "f=a=b"]) == (
+        {"a": 2, "b.c": 1e-3, "d": None, "e": [1, "x"], "f": "a=b"},
+        [],
+    )
 
 
-@pytest.mark.parametrize("text", ["model.norm.kind", "=1", ""])
+@pytest.mark.parametrize("text", ["model.norm.kind", "=1", "", "model..norm=3", "model.="])
 def test_an_override_needs_key_and_value(text):
     with pytest.raises(UserError, match="expected key=value"):
-        parse_overrides([text])
+        load_config("tiny-llama", text)
+
+
+def test_an_override_that_cannot_be_read_hides_no_other_problem():
+    with pytest.raises(UserError, match="3 problems") as refused:
+        load_config("tiny-llama", "model.norm", "model.d_model=[", "model.n_layers=0", "train.lr=1e-3")
+    assert "not valid YAML" in str(refused.value)
+    assert "model.n_layers" in str(refused.value)
 
 
 def test_counts_and_shares_are_read_as_people_write_them():

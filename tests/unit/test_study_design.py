@@ -10,8 +10,9 @@ from archlab.config.yaml_text import to_yaml
 from archlab.cost.flops import training_flops
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
-from archlab.study.design import arms, grid, load_study
+from archlab.study.design import arms, grid
 from archlab.study.match import in_words, quantity
+from archlab.study.source import load_study
 
 
 @pytest.fixture(autouse=True)
@@ -85,18 +86,18 @@ def test_an_arm_that_changes_more_than_it_says_is_refused(in_base, overrides, si
     with pytest.raises(UserError) as refused:
         arms(two(overrides, set=in_base))
     message = str(refused.value)
-    assert message.startswith("arm other differs from base in more than it says; say so in the arm")
+    assert "arms.other  differs from base in more than it says; say so in the arm" in message
     assert silent in message
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"model.nrm.kind": "x"}, r"arm other\n  model.nrm  unknown; did you mean norm\?"),
+        ({"model.nrm.kind": "x"}, r"arms.other.model.nrm  unknown; did you mean norm\?"),
         ({"model.norm.knd": "x"}, r"model.norm.knd  unknown; did you mean kind\?"),
         ({"model.norm.kind": "layrnorm"}, r"model.norm.kind  'layrnorm'; did you mean layernorm\?"),
         ({"model.attention.n_kv_heads": 3}, "3 does not divide n_heads = 4; allowed: 1, 2, 4"),
-        ({"model.norm.kind": "x", "model.mlp.kid": "y"}, "2 problems in arm other"),
+        ({"model.norm.kind": "x", "model.mlp.kid": "y"}, "2 problems in the study"),
         ({"model.d_model": 64, "model": {"d_model": 32}}, "model.d_model is given twice"),
     ],
 )
@@ -112,30 +113,33 @@ def test_a_wrong_arm_is_named_with_its_field(overrides, message):
             {"base": "tiny-lama"},
             r"no config 'tiny-lama': neither a preset nor a file; did you mean tiny-llama\?",
         ),
-        ({"set": {"train.lrr": 1}}, r"train.lrr  unknown; did you mean lr\?"),
-        ({"set": {"train.seed": 3}}, "set: train.seed is decided by the study's seeds"),
-        ({"set": {"train": {"tokens": 64}}}, "set: train.tokens is decided by the study's budget"),
+        ({"set": {"train.lrr": 1}}, r"set.train.lrr  unknown; did you mean lr\?"),
+        ({"set": {"train.seed": 3}}, "set.train.seed  is decided by the study's seeds"),
+        ({"set": {"train": {"tokens": 64}}}, "set.train.tokens  is decided by the study's budget"),
         (
             {"arms": {"a": {}, "b": {"train.tokens": 64}}},
-            "arm b: train.tokens is decided by the study's budget",
+            "arms.b.train.tokens  is decided by the study's budget",
         ),
-        ({"arms": {"a": {"train.seed": 1}}}, "arm a: train.seed is decided by the study's seeds"),
+        ({"arms": {"a": {"train.seed": 1}}}, "arms.a.train.seed  is decided by the study's seeds"),
         (
             {"arms": {"a": {}, "b": {"data.path": "x"}}},
-            "arm b: changes data; arms are compared on the same text",
+            "arms.b  changes data; arms are compared on the same text",
         ),
-        ({"labels": {"othr": "x"}}, "labels.othr: no such arm; the arms are base, other"),
-        ({"tuned": {"othr": {"train.lr": 1}}}, "tuned.othr: no such arm; the arms are base, other"),
-        ({"tuned": {"other": {"model.d_model": 64}}}, "model.d_model: only fields of train"),
+        ({"labels": {"othr": "x"}}, r"labels.othr  no such arm; did you mean other\? allowed: base, other"),
+        ({"tuned": {"othr": {"train.lr": 1}}}, r"tuned.othr  no such arm; did you mean other\? allowed: base, other"),
+        (
+            {"tuned": {"other": {"model.d_model": 64}}},
+            "tuned.other.model.d_model  cannot be tuned; allowed: only fields of train",
+        ),
         ({"tuned": {"other": {"train.lr": -1}}}, "train.lr  -1; allowed: more than 0"),
-        ({"tune": {"model.mlp.d_ff": [64, 72]}}, "model.mlp.d_ff: only fields of train"),
-        ({"tune": {"train.seed": [0, 1]}}, "train.seed: only fields of train"),
-        ({"tune": {"train.tokens": [64, 128]}}, "train.tokens: only fields of train"),
+        ({"tune": {"model.mlp.d_ff": [64, 72]}}, "tune.model.mlp.d_ff  cannot be tuned; allowed: only fields of train"),
+        ({"tune": {"train.seed": [0, 1]}}, "tune.train.seed  cannot be tuned"),
+        ({"tune": {"train.tokens": [64, 128]}}, "tune.train.tokens  cannot be tuned"),
         ({"tune": {"train.lrr": [0.1]}}, r"train.lrr  unknown; did you mean lr\?"),
         ({"tune": {"train.lr": [0.1, 0]}}, "train.lr  0; allowed: more than 0"),
-        ({"seeds": [3, 1, 3]}, r"seeds: \[3, 1, 3\] names a seed twice"),
-        ({"budget": {"tokens": 10}}, "10 is less than one batch of 64 tokens"),
-        ({"budget": {"flops": 10}}, "arm base at 10 FLOPs"),
+        ({"seeds": [3, 1, 3]}, r"seeds  \[3, 1, 3\] names a seed twice"),
+        ({"budget": {"tokens": 10}}, "budget  10 is less than one batch of 64 tokens"),
+        ({"budget": {"flops": 10}}, "arms.base  10 FLOPs train 0 tokens, less than a batch of 64"),
     ],
 )
 def test_a_study_that_cannot_be_fair_is_refused(values, message):
@@ -163,6 +167,20 @@ def test_a_study_that_cannot_be_fair_is_refused(values, message):
 def test_a_study_file_with_a_mistake_is_refused(values, message):
     with pytest.raises(UserError, match=message):
         study(**{"arms": {"a": {}}, **values})
+
+
+def test_every_problem_of_a_study_is_told_at_once(tmp_path):
+    said = {"question": "", "base": "base.yaml", "budget": {"tokens": 640}, "sets": {}, "labels": {"thrd": "x"}}
+    wrong = {"arms": {"first": {}, "second": {"model.nrm": 1}, "third": {"model.attention.head_dim": 16}}}
+    with pytest.raises(UserError, match="5 problems in") as refused:
+        load_study(str(write(tmp_path / "wrong.yaml", **said, **wrong)))
+    for field in ("question", "sets", "labels.thrd", "arms.second.model.nrm", "arms.third "):
+        assert f"\n  {field}" in str(refused.value)
+
+
+def test_a_problem_of_the_base_is_told_once():
+    with pytest.raises(UserError, match=r"1 problem in the study\n  set.model.n_layers  0;"):
+        arms(study(arms=STEPS, against="previous", set={"model.n_layers": 0}))
 
 
 def test_two_names_for_one_config_are_allowed():

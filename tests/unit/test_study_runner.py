@@ -240,6 +240,13 @@ def test_another_question_needs_another_folder(lab):
         lab.run(question="Why?")
 
 
+def test_what_changed_since_the_folder_was_made_is_known(lab):
+    assert lab.study().changed() == []
+    lab.run()
+    assert lab.study().changed() == []
+    assert lab.study(seeds=3, labels={"a": "A"}).changed() == ["labels", "seeds"]
+
+
 def test_a_file_is_no_folder(lab):
     (lab.folder / "out").write_text("mine")
     with pytest.raises(UserError, match="is a file; --out names a folder"):

@@ -8,6 +8,7 @@ from cyclopts import App, CycloptsError, Parameter, UnknownCommandError
 
 import archlab
 from archlab.errors import UserError
+from archlab.interrupt import INTERRUPTED, listen
 
 VERBS = (
     ("demo", "demo:run", "The main job: the ladder from 2017's block to today's, trained and compared here."),
@@ -58,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Exit code: 0; 1 a run diverged; 2 what the user can mend; 130 Ctrl-C; 141 the reader of a pipe left.
     """
+    listen()
     try:
         code = make_app()(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
@@ -73,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _complain(f"{error.filename or 'archlab'}: {error.strerror or error}")
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        print(INTERRUPTED, file=sys.stderr)
         return 130
 
 

@@ -1,9 +1,10 @@
 """`archlab diff`."""
 
 from archlab.cli.arguments import Flag
-from archlab.cli.terminal import compact, print_json, print_table
+from archlab.cli.terminal import print_json, print_table
 from archlab.config.identity import diff
 from archlab.config.io import load_config
+from archlab.config.yaml_text import to_yaml_line
 
 
 def run(a: str, b: str, /, *, json: Flag = False) -> None:
@@ -23,7 +24,7 @@ def run(a: str, b: str, /, *, json: Flag = False) -> None:
         print_json(differences)
     elif differences:
         rows = [
-            (field, *("-" if value is None else compact(value) for value in pair))
+            (field, *("-" if value is None else to_yaml_line(value) for value in pair))
             for field, pair in differences.items()
         ]
         print_table(("field", a, b), rows)

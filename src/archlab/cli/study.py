@@ -1,5 +1,6 @@
 """`archlab study run|report|list|show`."""
 
+import sys
 from pathlib import Path
 
 from cyclopts import App
@@ -8,8 +9,10 @@ from rich.console import Console
 from archlab.cli import list as list_verb
 from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.terminal import print_json, print_table
+from archlab.config.yaml_text import to_yaml_line
 from archlab.errors import UserError
 from archlab.study.record import StudySummary
+from archlab.study.wording import listed, plural
 
 app = App(name="study", help="Run a comparison, or read one.")
 
@@ -27,14 +30,17 @@ def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = 
     workers
         Processes that train side by side. Left out: one per core for small models on a CPU, else one.
     """
-    from archlab.study.design import is_study_folder, load_study
     from archlab.study.progress import Board
     from archlab.study.runner import Study
+    from archlab.study.source import is_study_folder, load_study
 
     name, config = load_study(study)
     folder = out or (Path(study) if is_study_folder(Path(study)) else Path("studies") / name)
+    comparison = Study(name, config, folder, workers)
+    if changed := comparison.changed():
+        print(f"note: {folder}: {listed(changed)} changed; runs that still apply are kept", file=sys.stderr)
     with Board() as board:
-        summary = Study(name, config, folder, workers).run(board)
+        summary = comparison.run(board)
     present(summary, folder)
 
 
@@ -49,8 +55,8 @@ def report(folder: Path, /, *, json: Flag = False) -> None:
     json
         Print the summary as JSON instead of the table.
     """
-    from archlab.study.design import is_study_folder, load_study
     from archlab.study.runner import Study
+    from archlab.study.source import is_study_folder, load_study
 
     if not is_study_folder(folder):
         raise UserError(f"{folder}: no study folder (no study.yaml); `archlab study run` makes one")
@@ -77,7 +83,10 @@ def show(study: str, /) -> None:
     study
         The name of one of ours, a YAML file, or a study folder.
     """
-    from archlab.study.design import arms, grid, load_study
+    from archlab.config.training import resolve_train
+    from archlab.cost.params import parameters
+    from archlab.study.design import arms, grid
+    from archlab.study.source import load_study
 
     _, config = load_study(study)
     designed = arms(config)
@@ -86,21 +95,18 @@ def show(study: str, /) -> None:
         print(f"claimed: {config.claim}")
     tuning = len(grid(config)) * config.tune_seeds
     per_arm = f"{len(config.seed_list)} seeds" + (f" and {tuning} tuning runs" if tuning else "")
-    print(f"{len(designed)} arms, {per_arm} each\n")
+    print(f"{plural(len(designed), 'arm')}, {per_arm} each\n")
     print_table(
         ("arm", "against", "changes"),
         [
             (
                 arm.name,
                 arm.reference or "",
-                "\n".join(f"{k}: {v}" for k, v in {**arm.overrides, **arm.adjusted}.items()),
+                "\n".join(f"{k}: {to_yaml_line(v)}" for k, v in {**arm.overrides, **arm.adjusted}.items()),
             )
             for arm in designed
         ],
     )
-    from archlab.config.training import resolve_train
-    from archlab.cost.params import parameters
-
     print_table(
         ("arm", "parameters", "training tokens"),
         [(a.name, f"{parameters(a.config.model).total:,}", f"{resolve_train(a.config).trained:,}") for a in designed],
@@ -113,7 +119,8 @@ def present(summary: StudySummary, folder: Path) -> None:
     from archlab.report.page import write_report
     from archlab.report.table import terminal_table
 
-    page = write_report(summary, folder)
+    with Console(stderr=True).status("writing the report"):
+        page = write_report(summary, folder)
     console = Console(highlight=False, markup=False)
     console.print(terminal_table(summary))
     console.print(summary.answer)

@@ -22,8 +22,3 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, rig
 def print_json(value: Any) -> None:
     """The same for scripts: indented JSON on stdout."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def compact(value: Any) -> str:
-    """A config value on one line, as it would be written in YAML."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,9 +1,11 @@
 """`archlab train`."""
 
 import os
+import sys
 from pathlib import Path
 
 from archlab.config.io import load_config
+from archlab.config.training import resolve_train
 from archlab.errors import UserError
 
 
@@ -24,7 +26,14 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("torchrun: archlab does not train on several processes yet; run it once, without torchrun")
-    summary = train(load_config(config, *overrides), out, watcher())
+    loaded = load_config(config, *overrides)
+    plan = resolve_train(loaded)
+    if plan.trained < plan.tokens:
+        print(
+            f"note: {plan.tokens:,} tokens are {plan.trained:,} in whole batches of {plan.batch_tokens:,}",
+            file=sys.stderr,
+        )
+    summary = train(loaded, out, watcher())
     if summary.status == "diverged":
         print(f"diverged after {summary.steps} steps: a loss or gradient is no number any more; see {out}")
         return 1

@@ -20,19 +20,22 @@ _STAND_IN: Raw = {"model": {"vocab_size": 256, "d_model": 64, "n_layers": 2, "at
 """Put in place of missing or wrong required fields, so that the rules can still judge the rest."""
 
 
-def validate(schema: type[Schema], raw: Raw, source: str) -> Schema:
-    """`raw` as a config of that class; UserError listing every problem of types, names and rules at once."""
+def validate(schema: type[Schema], raw: Raw, source: str, known: Sequence[Problem] = ()) -> Schema:
+    """`raw` as a config of that class.
+
+    ConfigError listing every problem of types, names and rules at once, after those `known` already.
+    """
     raw = merge({}, raw, schema)
     try:
         config = schema.model_validate(raw)
     except ValidationError as error:
-        problems = explain(error, schema, raw)
+        problems = [*known, *explain(error, schema, raw)]
         if schema is Config:
             problems += _rules_of_the_rest(raw, [problem.path for problem in problems])
         raise_problems(problems, source)
         raise
-    if isinstance(config, Config):
-        raise_problems(broken_rules(config), source)
+    rules = broken_rules(config) if isinstance(config, Config) else []
+    raise_problems([*known, *rules], source)
     return config
 
 
@@ -48,13 +51,13 @@ def broken_rules(config: Config, bad: Sequence[str] = ()) -> list[Problem]:
 def _rules_of_the_rest(raw: Raw, bad: list[str]) -> list[Problem]:
     """The rules that are broken by what is left without the fields in `bad`."""
     try:
-        rest = merge(_STAND_IN, _without(raw, bad), Config)
+        rest = merge(_STAND_IN, without(raw, bad), Config)
         return broken_rules(Config.model_validate(rest), bad)
     except (ValidationError, UserError):
         return []
 
 
-def _without(raw: Raw, paths: Sequence[str]) -> Raw:
+def without(raw: Raw, paths: Sequence[str]) -> Raw:
     """`raw` without the values at those paths; of a list, all goes."""
     out = copy.deepcopy(raw)
     for path in paths:

@@ -14,7 +14,7 @@ from archlab.config.check import validate
 from archlab.config.foreign import foreign_reader
 from archlab.config.identity import config_hash, diff, flatten, resolved
 from archlab.config.merge import Raw, expand, merge
-from archlab.config.problems import nearest
+from archlab.config.problems import Problem, nearest
 from archlab.config.schema import Config
 from archlab.config.yaml_text import parse_yaml, read_yaml, to_yaml
 from archlab.errors import UserError
@@ -132,7 +132,8 @@ def _file_of(source: str | Path) -> Path | Traversable:
 
 def build_config(raw: Raw, overrides: Sequence[str] = (), source: str = "config") -> Config:
     """The validated config of raw values and overrides; UserError with every problem at once."""
-    return validate(Config, overlay(raw, parse_overrides(overrides), Config), source)
+    change, problems = parse_overrides(overrides)
+    return validate(Config, overlay(raw, change, Config), source, problems)
 
 
 def overlay(raw: Raw, change: Raw, schema: type[BaseModel]) -> Raw:
@@ -140,12 +141,17 @@ def overlay(raw: Raw, change: Raw, schema: type[BaseModel]) -> Raw:
     return merge(merge({}, raw, schema), expand(change), schema)
 
 
-def parse_overrides(overrides: Sequence[str]) -> Raw:
-    """`["a.b=1"]` -> `{"a.b": 1}`; values are YAML; the last of two equal keys holds."""
+def parse_overrides(overrides: Sequence[str]) -> tuple[Raw, list[Problem]]:
+    """`["a.b=1"]` -> `{"a.b": 1}`, and those that cannot be read; values are YAML; the last of two equal keys holds."""
     parsed: Raw = {}
+    problems: list[Problem] = []
     for text in overrides:
         key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise UserError(f"override {text!r}: expected key=value, such as model.norm.kind=layernorm")
-        parsed[key.strip()] = parse_yaml(value, f"override {text!r}")
-    return parsed
+        if not equals or not all(key.strip().split(".")):
+            problems.append(Problem(text, "no override; expected key=value, such as model.norm.kind=layernorm"))
+            continue
+        try:
+            parsed[key.strip()] = parse_yaml(value, "value")
+        except UserError as error:
+            problems.append(Problem(text, str(error)))
+    return parsed, problems

@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -39,6 +40,7 @@ _ALLOWED = {
     "string_type": "text",
     "too_long": "at most {max_length} items",
     "too_short": "at least {min_length} items",
+    "string_too_short": "some text",
     "tuple_type": "a list",
 }
 """Pydantic's error type -> what would have been right, in our words; {…} from the error's context."""
@@ -53,14 +55,21 @@ class Problem:
     message: str
 
 
+class ConfigError(UserError):
+    """Every problem of a file at once."""
+
+    def __init__(self, problems: Sequence[Problem], source: str) -> None:
+        width = min(max(len(p.path) for p in problems), 36)
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        lines = [f"  {p.path:<{width}}  {p.message}" for p in problems]
+        super().__init__("\n".join([f"{count} in {source}", *lines]))
+        self.problems = tuple(problems)
+
+
 def raise_problems(problems: Sequence[Problem], source: str) -> None:
-    """Raise one UserError that lists all of them; do nothing when there are none."""
-    if not problems:
-        return
-    width = min(max(len(p.path) for p in problems), 36)
-    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    lines = [f"  {p.path:<{width}}  {p.message}" for p in problems]
-    raise UserError("\n".join([f"{count} in {source}", *lines]))
+    """Raise one ConfigError that lists all of them; do nothing when there are none."""
+    if problems:
+        raise ConfigError(problems, source)
 
 
 def nearest(found: str, allowed: Iterable[str]) -> str:
@@ -116,7 +125,7 @@ def _message(path: str, details: list[ErrorDetails], schema: type[BaseModel], ra
         *above, key = path.split(".")
         section = section_at(schema, above, raw)
         return f"unknown{choose(key, list(section.model_fields) if section else [])}"
-    value = first.get("ctx", {}).get("tag", first["input"])
+    value = _kind(first["input"]) if first["type"] == "union_tag_invalid" else first["input"]
     names = [name for detail in details for name in _names(detail)]
     others = [_in_words(detail) for detail in details if not _names(detail)]
     allowed = " or ".join(filter(None, [*dict.fromkeys(others), ", ".join(names)]))
@@ -130,7 +139,13 @@ def _names(detail: ErrorDetails) -> list[str]:
     return re.findall(r"'([^']*)'", str(context.get(expected, "")))
 
 
+def _kind(value: Any) -> Any:
+    return value.get("kind") if isinstance(value, dict) else value
+
+
 def _in_words(detail: ErrorDetails) -> str:
+    if isinstance(detail["input"], float) and not isfinite(detail["input"]):
+        return _ALLOWED["finite_number"]
     words = _ALLOWED.get(detail["type"])
     return words.format(**detail.get("ctx", {})) if words else detail["msg"].removeprefix("Input should be ")
 

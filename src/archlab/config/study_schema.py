@@ -51,7 +51,7 @@ class StudyConfig(Base):
 
     extends: str | None = None
     """Another study, by name or file, whose values hold where this one says nothing."""
-    question: str
+    question: Annotated[str, Field(min_length=1)]
     """What is asked, as a sentence."""
     claim: str | None = None
     """What is commonly said, with its source."""

@@ -65,6 +65,13 @@ def to_yaml(value: Raw) -> str:
     return yaml.safe_dump(value, sort_keys=False, default_flow_style=None, allow_unicode=True, width=72)
 
 
+def to_yaml_line(value: Any) -> str:
+    """One value as it would stand after `key:`, without quotes around text."""
+    if isinstance(value, str):
+        return value
+    return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n...\n").strip()
+
+
 def _read_text(path: Path | Traversable) -> str:
     try:
         return path.read_text(encoding="utf-8")

@@ -19,6 +19,7 @@ from archlab.data.split import Piece, chance, divide
 from archlab.data.writer import SideWriter
 from archlab.errors import UserError
 from archlab.files import folder_atomic
+from archlab.interrupt import heed
 
 DEFAULT_VOCAB_SIZE = 2048
 TOKENIZER_CHARACTERS = 16_000_000
@@ -86,6 +87,7 @@ class _Recipe:
 
 
 def _build(recipe: _Recipe, out: Path) -> DataFolder:
+    heed()
     out = out.expanduser().absolute()
     if out.is_file() or (out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).is_file()):
         raise UserError(f"{out}: exists and is no data folder; give a new or an empty folder")

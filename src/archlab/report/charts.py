@@ -66,7 +66,7 @@ def levels(summary: StudySummary, width: _Width = "container") -> alt.LayerChart
     )
 
 
-def differences(summary: StudySummary, width: _Width = "container") -> alt.LayerChart | None:
+def differences(summary: StudySummary, width: _Width = "container", legend: bool = False) -> alt.LayerChart | None:
     """Every arm minus its reference, with the 95% interval; None where nothing was compared."""
     if not any(arm.comparison for arm in summary.arms):
         return None
@@ -76,9 +76,11 @@ def differences(summary: StudySummary, width: _Width = "container") -> alt.Layer
     low, high = padded(min(shown), max(shown))
     pin(rows, low, high)
     x = _Across(low, high, "difference in bits per byte (left is better)")
-    colour = alt.Color("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range="ordinal"), legend=None)
+    found = [verdict for verdict in VERDICTS if any(row["verdict"] == verdict for row in rows)]
+    key = alt.Legend(title=None, orient="bottom", direction="horizontal", values=found) if legend else None
+    colour = alt.Color("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range="ordinal"), legend=key)
     shapes = ["circle", "square", "diamond", "cross", "square", "square"]
-    shape = alt.Shape("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range=shapes), legend=None)
+    shape = alt.Shape("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range=shapes), legend=key)
     base = _rows(rows).encode(color=colour, tooltip=_tooltip("arm", "verdict", "text"))
     layers = [
         *_ground(rows, 0.0, x),

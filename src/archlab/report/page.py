@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from archlab.config.io import to_yaml
+from archlab.config.yaml_text import to_yaml, to_yaml_line
 from archlab.report import charts, html, palette
 from archlab.report.picture import picture
 from archlab.report.rows import labels, lost
@@ -28,7 +26,7 @@ def render(summary: StudySummary) -> str:
     """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
     template = html.template("report.html.jinja")
     template.globals.update(bits=wording.bits, interval=wording.interval, count=wording.count, p_value=wording.p_value)
-    template.globals.update(span=wording.span, to_yaml=to_yaml, lost=lost, value=_value, duration=_duration)
+    template.globals.update(span=wording.span, to_yaml=to_yaml, lost=lost, value=to_yaml_line, duration=_duration)
     return template.render(
         s=summary,
         labels=labels(summary),
@@ -49,15 +47,6 @@ def _specs(summary: StudySummary) -> dict[str, dict[str, Any]]:
         "curves": charts.curves(summary),
     }
     return {name: html.fitted(chart) for name, chart in drawn.items() if chart is not None}
-
-
-def _value(value: Any) -> str:
-    """A config value as YAML would write it, on one line."""
-    return (
-        value
-        if isinstance(value, str)
-        else yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n...\n").strip()
-    )
 
 
 def _duration(seconds: float) -> str:

@@ -32,7 +32,7 @@ class Ink(NamedTuple):
     line: str
     verdicts: tuple[str, ...]
     distinct: tuple[str, ...]
-    """For up to 8 arms without an order: Okabe & Ito, the pale ones darkened on white."""
+    """For up to 8 arms without an order: after Okabe & Ito, without the blue and the orange of verdicts."""
     ramp: tuple[str, ...]
     """For a ladder, or more arms than anyone tells apart: viridis without the end that the paper swallows."""
 
@@ -44,7 +44,7 @@ INKS: dict[Mode, Ink] = {
         faint="#6a7280",
         line="#dfe2e7",
         verdicts=("#0b6fa8", "#7b8390", "#c2571a", "#a3195b", "#7b8390", "#7b8390"),
-        distinct=("#5b626d", "#0072b2", "#d55e00", "#009e73", "#b4589a", "#c98a00", "#3d9fd6", "#7a4a12"),
+        distinct=("#5b626d", "#009e73", "#b4589a", "#c98a00", "#5a4fb5", "#7a4a12", "#3d9fd6", "#8a9a1a"),
         ramp=("#8a8f98", "#482878", "#3e4a89", "#31688e", "#21908d", "#35a873", "#7fb32b", "#c29d00"),
     ),
     "dark": Ink(
@@ -53,7 +53,7 @@ INKS: dict[Mode, Ink] = {
         faint="#9aa2ae",
         line="#343942",
         verdicts=("#5db8ee", "#98a1ae", "#f0935a", "#f073ae", "#98a1ae", "#98a1ae"),
-        distinct=("#aab1bc", "#4ba9e6", "#f0803c", "#2fc79a", "#dd8fc6", "#edb32e", "#8fd0f7", "#c9925a"),
+        distinct=("#aab1bc", "#2fc79a", "#dd8fc6", "#edb32e", "#a79bf5", "#c9925a", "#8fd0f7", "#c3d156"),
         ramp=("#9aa0aa", "#a079d0", "#7d8ce0", "#4fa3d1", "#2fbcb3", "#52cf87", "#a3d94e", "#f0dc3c"),
     ),
 }

@@ -19,7 +19,7 @@ _FONT = "Liberation Sans"
 def picture(summary: StudySummary) -> bytes:
     """Levels beside differences, the learning curves below, under the study's question; light, as a PNG."""
     upper = [charts.levels(summary, _PANEL)]
-    if differences := charts.differences(summary, _PANEL):
+    if differences := charts.differences(summary, _PANEL, legend=True):
         upper.append(differences)
     parts: list[alt.HConcatChart | alt.LayerChart] = [
         alt.hconcat(*upper, spacing=48).resolve_scale(color="independent", shape="independent")

@@ -1,27 +1,21 @@
-"""From a study file to its arms: one validated config each, with what is held equal matched and checked."""
+"""From a study to its arms: one validated config each, with what is held equal matched and checked."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib.resources.abc import Traversable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-from archlab.config.check import validate
-from archlab.config.identity import diff, flatten
-from archlab.config.io import build_config, overlay, read_config, studies
-from archlab.config.merge import Raw, expand
-from archlab.config.problems import nearest
+from archlab.config.identity import diff
+from archlab.config.io import build_config, overlay, read_config
+from archlab.config.merge import Raw
+from archlab.config.problems import ConfigError, Problem, is_under, raise_problems
 from archlab.config.schema import Config
 from archlab.config.study_schema import StudyConfig
 from archlab.config.training import resolve_train
-from archlab.config.yaml_text import read_yaml
 from archlab.cost.flops import training_flops
 from archlab.errors import UserError
 from archlab.study.match import matched, quantity
-
-_OURS = {"train.tokens": "budget", "train.seed": "seeds"}
-"""Fields that the study sets itself, and from what."""
+from archlab.study.said import DECIDED, fields, misplaced
 
 
 @dataclass(frozen=True)
@@ -50,83 +44,44 @@ class Arm:
         return self.config.model_copy(update={"train": self.config.train.model_copy(update={"seed": seed})})
 
 
-def load_study(source: str) -> tuple[str, StudyConfig]:
-    """(name, study) of a YAML file, a study folder, or a study that comes with archlab."""
-    name, file = _find(source)
-    return name, validate(StudyConfig, _read(file), str(file))
+@dataclass(frozen=True)
+class _Draft:
+    """An arm, and what the arms after it need to know of it."""
 
-
-def is_study_folder(path: Path) -> bool:
-    """Whether `archlab study run` made it."""
-    return (path / "study.yaml").is_file()
-
-
-def _find(source: str) -> tuple[str, Path | Traversable]:
-    path, known = Path(source), studies()
-    if is_study_folder(path):
-        return path.resolve().name, path / "study.yaml"
-    if path.is_file():
-        return path.stem, path
-    if source in known:
-        return source, known[source]
-    hint = nearest(source, known) or f"; allowed: {', '.join(known)}"
-    raise UserError(f"no study {source!r}: neither a file, a study folder, nor one of ours{hint}")
-
-
-def _read(file: Path | Traversable, below: tuple[Path | Traversable, ...] = ()) -> Raw:
-    """A study's raw values, over those of the study it extends; files beside this one get their full path."""
-    if file in below:
-        raise UserError(f"{file}: extends itself")
-    raw = read_yaml(file)
-    for field in ("base", "extends"):
-        beside = file.parent / str(raw.get(field, "")) if isinstance(file, Path) else None
-        if beside is not None and beside.is_file():
-            raw[field] = str(beside.resolve())
-    if not isinstance(raw.get("extends"), str):
-        return raw
-    return {**_read(_find(raw.pop("extends"))[1], (*below, file)), **raw}
+    arm: Arm
+    raw: Raw
+    """Its values as authored, before anything was matched."""
+    turned: set[str]
+    """Fields that moved when the knob was turned, with all that is derived from it."""
 
 
 def arms(study: StudyConfig) -> list[Arm]:
-    """Every arm, matched: UserError if one cannot be or differs from its reference in more than it says."""
-    _check_names(study)
-    base = overlay(read_config(study.base), study.set, Config)
-    if study.budget.tokens is not None:
-        base = overlay(base, {"train.tokens": study.budget.tokens}, Config)
-    designed: list[Arm] = []
-    moved: dict[str, set[str]] = {}
-    target = 0.0
-    raw = base
-    for name, overrides in study.arms.items():
-        first = not designed
-        raw = overlay(raw if first or study.against == "previous" else base, overrides, Config)
-        if first:
-            base = raw
-        tuned = study.tuned.get(name, {})
-        config, adjusted = build_config(overlay(raw, tuned, Config), source=f"arm {name}"), {}
-        if study.equal and first:
-            target = quantity(study.equal)(config)
-        elif study.equal:
-            unmatched = config
-            config, adjusted = matched(overlay(raw, tuned, Config), study.equal, target, name)
-            moved[name] = set(diff(unmatched, config))
-        reference = None if first else designed[-1 if study.against == "previous" else 0]
-        arm = Arm(
-            name=name,
-            label=study.labels.get(name, name),
-            config=_within_budget(config, study, name),
-            overrides=overrides,
-            adjusted=adjusted,
-            tuned=tuned,
-            reference=reference and reference.name,
-        )
-        if reference:
-            turned = moved.get(arm.name, set()) | moved.get(reference.name, set())
-            _check_says_all(arm, reference, study, turned)
-        for point in grid(study):
-            arm.with_values(point)
-        designed.append(arm)
-    return designed
+    """Every arm, matched.
+
+    UserError with every problem at once: fields that are wrong, an arm that cannot be matched, one that differs
+    from its reference in more than it says.
+    """
+    problems = list(misplaced(study))
+    drafts: list[_Draft] = []
+    try:
+        base = overlay(read_config(study.base), study.set, Config)
+    except UserError as error:
+        raise_problems([*problems, Problem("base", str(error))], "the study")
+        raise
+    for name in study.arms:
+        try:
+            drafts.append(_draft(study, name, base, drafts))
+        except UserError as error:
+            problems += _problems_of_an_arm(error, study, name, first=not drafts)
+            if not drafts:
+                break
+    for draft, point in product(drafts, grid(study)):
+        try:
+            draft.arm.with_values(point)
+        except UserError as error:
+            problems += _problems_of_an_arm(error, study, draft.arm.name)
+    raise_problems(list(dict.fromkeys(problems)), "the study")
+    return [draft.arm for draft in drafts]
 
 
 def grid(study: StudyConfig) -> list[Raw]:
@@ -136,57 +91,72 @@ def grid(study: StudyConfig) -> list[Raw]:
     return [dict(zip(study.tune, values, strict=True)) for values in product(*study.tune.values())]
 
 
-def _within_budget(config: Config, study: StudyConfig, arm: str) -> Config:
+def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -> _Draft:
+    """The next arm, after those before it."""
+    reference = (before[-1] if study.against == "previous" else before[0]) if before else None
+    overrides, tuned = study.arms[name], study.tuned.get(name, {})
+    budget = {"train.tokens": study.budget.tokens} if study.budget.tokens is not None else {}
+    raw = overlay(reference.raw if reference else base, overrides, Config)
+    raw = overlay(raw, budget, Config)
+    authored = overlay(raw, tuned, Config)
+    config, adjusted, turned = build_config(authored), {}, set[str]()
+    if study.equal and before:
+        unmatched = config
+        config, adjusted = matched(authored, study.equal, quantity(study.equal)(before[0].arm.config))
+        turned = set(diff(unmatched, config))
+    arm = Arm(
+        name=name,
+        label=study.labels.get(name, name),
+        config=_within_budget(config, study),
+        overrides=overrides,
+        adjusted=adjusted,
+        tuned=tuned,
+        reference=reference.arm.name if reference else None,
+    )
+    if reference:
+        _check_says_all(arm, reference.arm, study, turned | reference.turned)
+    return _Draft(arm, raw, turned)
+
+
+def _problems_of_an_arm(error: UserError, study: StudyConfig, name: str, *, first: bool = False) -> Iterator[Problem]:
+    """What is wrong with an arm's config, each where the study's file says it."""
+    if not isinstance(error, ConfigError):
+        yield Problem(f"arms.{name}", str(error))
+        return
+    places = {
+        f"arms.{name}": study.arms[name],
+        f"tuned.{name}": study.tuned.get(name, {}),
+        "tune": study.tune,
+        "set": study.set,
+    }
+    for problem in error.problems:
+        said = [place for place, values in places.items() if is_under([problem.path], fields(values))]
+        place = (*said, "base" if first else f"arms.{name}")[0]
+        yield Problem(DECIDED.get(problem.path) or f"{place}.{problem.path}", problem.message)
+
+
+def _within_budget(config: Config, study: StudyConfig) -> Config:
     if study.budget.flops is None:
         return config
     train = resolve_train(config)
-    per_token = training_flops(config.model, train.seq_len)
-    tokens = int(study.budget.flops / per_token) // train.batch_tokens * train.batch_tokens
-    raw = overlay(config.model_dump(), {"train.tokens": max(tokens, 1)}, Config)
-    return build_config(raw, source=f"arm {arm} at {study.budget.flops:.3g} FLOPs")
-
-
-def _check_names(study: StudyConfig) -> None:
-    for section in ("tuned", "labels"):
-        unknown = [name for name in getattr(study, section) if name not in study.arms]
-        if unknown:
-            raise UserError(f"{section}.{unknown[0]}: no such arm; the arms are {', '.join(study.arms)}")
-    fields = [*study.tune, *(field for values in study.tuned.values() for field in values)]
-    wrong = next((field for field in fields if not field.startswith("train.") or field in _OURS), None)
-    if wrong:
-        raise UserError(
-            f"{wrong}: only fields of train (but not {' or '.join(_OURS)}) can be tuned, "
-            "so that arms stay what they say"
-        )
-    seeds = study.seed_list
-    if len(set(seeds)) < len(seeds):
-        raise UserError(f"seeds: {seeds} names a seed twice; a run counts once")
-    _check_fields("set", study.set)
-    for name, overrides in study.arms.items():
-        _check_fields(f"arm {name}", overrides)
-        if "data" in expand(overrides):
-            raise UserError(f"arm {name}: changes data; arms are compared on the same text, so it belongs in `set`")
-
-
-def _check_fields(place: str, overrides: Raw) -> None:
-    for field, section in _OURS.items():
-        if field in flatten(expand(overrides)):
-            raise UserError(f"{place}: {field} is decided by the study's {section}, for all arms; leave it out")
+    tokens = int(study.budget.flops / training_flops(config.model, train.seq_len))
+    batches = tokens // train.batch_tokens
+    if not batches:
+        said = f"{study.budget.flops:.3g} FLOPs train {tokens:,} tokens, less than a batch of {train.batch_tokens:,}"
+        raise UserError(said)
+    return build_config(overlay(config.model_dump(), {"train.tokens": batches * train.batch_tokens}, Config))
 
 
 def _check_says_all(arm: Arm, reference: Arm, study: StudyConfig, turned: set[str]) -> None:
-    """`turned`: fields that moved when the knob was turned, with all that is derived from it."""
-    said = {*flatten(expand(arm.overrides)), *turned, *arm.tuned, *reference.tuned, *study.tune}
+    said = {*fields(arm.overrides), *turned, *arm.tuned, *reference.tuned, *study.tune}
     if study.budget.flops is not None:
         said |= {"train.tokens", "train.eval_every", "train.checkpoint_every"}
     changed = diff(reference.config, arm.config)
     silent = {field: values for field, values in changed.items() if not _is_said(field, values, said)}
     if silent:
-        lines = [f"  {field}: {old} in {reference.name}, {new} here" for field, (old, new) in silent.items()]
+        lines = [f"    {field}: {old} in {reference.name}, {new} here" for field, (old, new) in silent.items()]
         hint = "say so in the arm, or set it in the base for all"
-        raise UserError(
-            "\n".join([f"arm {arm.name} differs from {reference.name} in more than it says; {hint}", *lines])
-        )
+        raise UserError("\n".join([f"differs from {reference.name} in more than it says; {hint}", *lines]))
 
 
 def _is_said(field: str, values: tuple[Any, Any], said: Iterable[str]) -> bool:

@@ -33,13 +33,13 @@ def in_words(equal: Equal) -> str:
     return f"{_what(equal)} within {100 * tolerance(equal):.3g}%, by {equal.by}"
 
 
-def matched(raw: Raw, equal: Equal, target: float, arm: str) -> tuple[Config, dict[str, int]]:
+def matched(raw: Raw, equal: Equal, target: float) -> tuple[Config, dict[str, int]]:
     """The arm's config with the quantity at `target`, and the knob's value if it had to be turned.
 
     An arm within the tolerance is left as it is. UserError when no value of the knob comes within it.
     """
     size = quantity(equal)
-    config = build_config(raw, source=f"arm {arm}")
+    config = build_config(raw)
     if _off(size(config), target) <= tolerance(equal):
         return config, {}
     now = flatten(resolved(config))[equal.by]
@@ -48,9 +48,9 @@ def matched(raw: Raw, equal: Equal, target: float, arm: str) -> tuple[Config, di
         value = _nearest(lambda n: size(_unchecked(raw, equal.by, n)), target, step)
         nearest = min(nearest, value, key=lambda n: _off(size(_unchecked(raw, equal.by, n)), target))
         if _off(size(_unchecked(raw, equal.by, value)), target) <= tolerance(equal):
-            return build_config(raw, [f"{equal.by}={value}"], f"arm {arm} with {equal.by}={value}"), {equal.by: value}
+            return build_config(overlay(raw, {equal.by: value}, Config)), {equal.by: value}
     raise UserError(
-        f"arm {arm}: {size(config):,.0f} {_what(equal)} against {target:,.0f}, and no {equal.by} brings it "
+        f"{size(config):,.0f} {_what(equal)} against {target:,.0f}, and no {equal.by} brings it "
         f"within {100 * tolerance(equal):.3g}%; it is {now} now and {nearest} comes nearest "
         f"({size(_unchecked(raw, equal.by, nearest)):,.0f}); "
         "allow more, turn another knob, or leave `equal` out"

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias, cast
 import torch
 
 from archlab.errors import UserError
+from archlab.interrupt import deaf, heed
 from archlab.study.runs import Run
-from archlab.train.interrupt import deaf
 from archlab.train.loop import train
 from archlab.train.progress import Beat, Watcher
 from archlab.train.run_folder import RunSummary
@@ -45,6 +45,7 @@ def run_all(runs: Sequence[Run], study: Path, workers: int, tell: Callable[[Prog
     UserError from a run is raised here once the others have stopped, each with a checkpoint; so is
     KeyboardInterrupt.
     """
+    heed()
     waiting, ended = deque(runs), 0
     crew: dict[Line, BaseProcess] = {}
     try:

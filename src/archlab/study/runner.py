@@ -58,6 +58,17 @@ class Study:
             )
         return self._summarise(tuned, warnings)
 
+    def changed(self) -> list[str]:
+        """The fields in which the study that the folder holds differs from this one."""
+        before = self._before()
+        return [
+            name for name in StudyConfig.model_fields if before and getattr(before, name) != getattr(self.config, name)
+        ]
+
+    def _before(self) -> StudyConfig | None:
+        file = self.folder / "study.yaml"
+        return validate(StudyConfig, read_yaml(file), str(file)) if file.exists() else None
+
     def _claim(self) -> None:
         """Make the folder this study's, or check that it is."""
         file = self.folder / "study.yaml"
@@ -66,10 +77,9 @@ class Study:
                 raise UserError(f"{self.folder}: is a file; --out names a folder")
             self.folder.mkdir(parents=True, exist_ok=True)
             foreign = sorted(p.name for p in self.folder.iterdir() if not p.name.startswith(TEMPORARY))
-        if file.exists():
-            question = validate(StudyConfig, read_yaml(file), str(file)).question
-            if question != self.config.question:
-                raise UserError(f"{self.folder}: holds another study ({question!r}); name another folder")
+        if before := self._before():
+            if before.question != self.config.question:
+                raise UserError(f"{self.folder}: holds another study ({before.question!r}); name another folder")
         elif foreign:
             raise UserError(
                 f"{self.folder}: holds something else ({foreign[0]}) and no study.yaml; name an empty folder"

@@ -15,11 +15,11 @@ from archlab.cost.flops import training_flops
 from archlab.data.prepare import open_data
 from archlab.data.sampler import batch, held_out_windows
 from archlab.data.shards import TOKENIZER, DataFolder
+from archlab.interrupt import stoppable
 from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import latest_checkpoint, load_optimizer, load_weights, save_checkpoint
 from archlab.train.device import Device, choose_device
 from archlab.train.evaluate import HeldOut, evaluate
-from archlab.train.interrupt import stoppable
 from archlab.train.optim import make_optimizer
 from archlab.train.progress import Beat, Watcher
 from archlab.train.run_folder import RunFolder, RunSummary, environment

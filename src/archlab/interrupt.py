@@ -1,10 +1,32 @@
-"""Ctrl-C and a polite kill end a run at the next step, with a checkpoint."""
+"""Ctrl-C: heard wherever it comes, and a run ends at the next step, with a checkpoint."""
 
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+INTERRUPTED = "interrupted; run the same command again: what is finished is kept"
+
+_heard = False
+
+
+def listen() -> None:
+    """Remember a Ctrl-C from here on, for the import of a compiled module can swallow its KeyboardInterrupt."""
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        global _heard
+        _heard = True
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, handle)
+
+
+def heed() -> None:
+    """Raise the KeyboardInterrupt that was swallowed, if one was; called before long work begins."""
+    if _heard:
+        raise KeyboardInterrupt
 
 
 class Stop:
@@ -16,6 +38,7 @@ class Stop:
 @contextmanager
 def stoppable() -> Iterator[Stop]:
     """Turn SIGINT and SIGTERM into `stop.asked`; a second Ctrl-C acts at once."""
+    heed()
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop

@@ -1,0 +1,53 @@
+"""What a study may say where: names that exist, and no field that the study itself decides."""
+
+from collections.abc import Iterator
+
+from archlab.config.identity import flatten
+from archlab.config.merge import Raw, expand
+from archlab.config.problems import Problem, choose, is_under
+from archlab.config.study_schema import StudyConfig
+from archlab.errors import UserError
+
+DECIDED = {"train.tokens": "budget", "train.seed": "seeds"}
+"""Fields that the study sets itself, and from what."""
+
+
+def misplaced(study: StudyConfig) -> Iterator[Problem]:
+    """Everything said in the wrong place."""
+    for section in ("tuned", "labels"):
+        for name in getattr(study, section):
+            if name not in study.arms:
+                yield Problem(f"{section}.{name}", f"no such arm{choose(name, list(study.arms))}")
+    yield from _not_tunable("tune", study.tune)
+    for name, values in study.tuned.items():
+        yield from _not_tunable(f"tuned.{name}", values)
+    if len(set(study.seed_list)) < len(study.seed_list):
+        yield Problem("seeds", f"{study.seed_list} names a seed twice; a run counts once")
+    yield from _decided_elsewhere("set", study.set)
+    for name, overrides in study.arms.items():
+        yield from _decided_elsewhere(f"arms.{name}", overrides)
+        if is_under(fields(overrides), ["data"]):
+            message = "changes data; arms are compared on the same text, so it belongs in `set`"
+            yield Problem(f"arms.{name}", message)
+
+
+def fields(overrides: Raw) -> list[str]:
+    """The dotted fields that overrides name; none where they contradict themselves."""
+    try:
+        return list(flatten(expand(overrides)))
+    except UserError:
+        return []
+
+
+def _not_tunable(place: str, values: Raw) -> Iterator[Problem]:
+    allowed = f"only fields of train (but not {' or '.join(DECIDED)}), so that arms stay what they say"
+    for field in values:
+        if not field.startswith("train.") or field in DECIDED:
+            yield Problem(f"{place}.{field}", f"cannot be tuned; allowed: {allowed}")
+
+
+def _decided_elsewhere(place: str, overrides: Raw) -> Iterator[Problem]:
+    for field in fields(overrides):
+        if field in DECIDED:
+            message = f"is decided by the study's {DECIDED[field]}, for all arms; leave it out"
+            yield Problem(f"{place}.{field}", message)

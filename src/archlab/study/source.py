@@ -1,0 +1,74 @@
+"""Finding and reading study files."""
+
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from archlab.config.check import validate, without
+from archlab.config.io import studies
+from archlab.config.merge import Raw, merge
+from archlab.config.problems import ConfigError, Problem, nearest, raise_problems
+from archlab.config.study_schema import StudyConfig
+from archlab.config.yaml_text import read_yaml
+from archlab.errors import UserError
+from archlab.study.design import arms
+
+_STAND_IN: Raw = {"question": "?", "budget": {"tokens": "1G"}}
+"""Put in place of missing or wrong required fields, so that the arms can still be judged."""
+
+
+def load_study(source: str) -> tuple[str, StudyConfig]:
+    """(name, study) of a YAML file, a study folder, or a study that comes with archlab.
+
+    UserError with every problem at once, those of the arms included.
+    """
+    name, file = _find(source)
+    raw = _read(file)
+    try:
+        return name, validate(StudyConfig, raw, str(file))
+    except ConfigError as error:
+        raise_problems([*error.problems, *_problems_of_the_rest(raw, error)], str(file))
+        raise
+
+
+def is_study_folder(path: Path) -> bool:
+    """Whether `archlab study run` made it."""
+    return (path / "study.yaml").is_file()
+
+
+def _problems_of_the_rest(raw: Raw, error: ConfigError) -> list[Problem]:
+    """What is wrong with the arms in a study whose own fields are wrong already."""
+    try:
+        arms(StudyConfig.model_validate(merge(_STAND_IN, without(raw, [p.path for p in error.problems]), StudyConfig)))
+    except ConfigError as of_arms:
+        return list(of_arms.problems)
+    except (ValidationError, UserError):
+        pass
+    return []
+
+
+def _find(source: str) -> tuple[str, Path | Traversable]:
+    path, known = Path(source), studies()
+    if is_study_folder(path):
+        return path.resolve().name, path / "study.yaml"
+    if path.is_file():
+        return path.stem, path
+    if source in known:
+        return source, known[source]
+    hint = nearest(source, known) or f"; allowed: {', '.join(known)}"
+    raise UserError(f"no study {source!r}: neither a file, a study folder, nor one of ours{hint}")
+
+
+def _read(file: Path | Traversable, below: tuple[Path | Traversable, ...] = ()) -> Raw:
+    """A study's raw values, over those of the study it extends; files beside this one get their full path."""
+    if file in below:
+        raise UserError(f"{file}: extends itself")
+    raw = read_yaml(file)
+    for field in ("base", "extends"):
+        beside = file.parent / str(raw.get(field, "")) if isinstance(file, Path) else None
+        if beside is not None and beside.is_file():
+            raw[field] = str(beside.resolve())
+    if not isinstance(raw.get("extends"), str):
+        return raw
+    return {**_read(_find(raw.pop("extends"))[1], (*below, file)), **raw}
