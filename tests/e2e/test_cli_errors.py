@@ -72,7 +72,7 @@ def test_five_mistakes_are_five_lines(here):
         ("train tiny-lama --out new", "did you mean tiny-llama?"),
         ("train tiny.yaml modl.d_model=3 --out new", "modl  unknown; did you mean model?"),
         ("train tiny.yaml model.d_modl=3 --out new", "model.d_modl  unknown; did you mean d_model?"),
-        ("train tiny.yaml train.lr --out new", "override 'train.lr': expected key=value"),
+        ("train tiny.yaml train.lr --out new", "train.lr  expected key=value"),
         ("train tiny.yaml train.lr=fast --out new", "train.lr  'fast'; allowed: a number"),
         ("train tiny.yaml model.attention.n_heads=5 --out new", "5 does not divide d_model = 32"),
         ("train tiny.yaml --ot new", "--ot"),

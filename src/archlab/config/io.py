@@ -148,7 +148,7 @@ def parse_overrides(overrides: Sequence[str]) -> tuple[Raw, list[Problem]]:
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not all(key.strip().split(".")):
-            problems.append(Problem(text, "no override; expected key=value, such as model.norm.kind=layernorm"))
+            problems.append(Problem(text, "expected key=value, such as model.norm.kind=layernorm"))
             continue
         try:
             parsed[key.strip()] = parse_yaml(value, "value")
