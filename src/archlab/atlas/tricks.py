@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from archlab.atlas.words import Layers, biases, ratio, thetas
 from archlab.config.about import About
 from archlab.config.layers import layer_configs, resolve
-from archlab.config.model_schema import NoNorm, NoScaling, Rope
+from archlab.config.model_schema import LayerNorm, NoNorm, NoScaling, Rope, Scaling
 from archlab.config.schema import Config
 
 _PLAIN_THETA = 1e4
@@ -38,11 +38,11 @@ def _block(layers: Layers) -> Iterator[Trick]:
 
 def _norms(layers: Layers) -> Iterator[Trick]:
     norm = layers[0].norm
-    if isinstance(norm, NoNorm):
+    if not isinstance(norm, Scaling):
         return
     if not norm.weight:
         yield "norm without weight", "norm.weight"
-    elif norm.kind == "layernorm" and not norm.bias:
+    elif isinstance(norm, LayerNorm) and not norm.bias:
         yield "norm without bias", "norm.bias"
     if norm.unit_offset:
         yield "norm ×(1+w)", "norm.unit_offset"

@@ -29,7 +29,7 @@ def each(values: Iterable[str]) -> str:
 
 def norm(layers: Layers) -> str:
     """LayerNorm, RMSNorm."""
-    return each(_NORMS[layer.norm.kind] for layer in layers)
+    return each(_NORMS.get(layer.norm.kind, layer.norm.kind) for layer in layers)
 
 
 def placement(layers: Layers) -> str:

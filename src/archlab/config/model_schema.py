@@ -32,7 +32,7 @@ Placement = Literal["pre", "post", "double", "output", "carried"]
 # --- norms ----------------------------------------------------------------------------------------------------
 
 
-class _Scaling(Base):
+class Scaling(Base):
     """What layer norm and RMS norm have in common: the epsilon, and the learned weight."""
 
     kind: str
@@ -48,7 +48,7 @@ class _Scaling(Base):
         return width * self.weight
 
 
-class LayerNormScaling(_Scaling):
+class LayerNormScaling(Scaling):
     """(x - mean) / sqrt(var + eps) * w + b over the features, in float32 (Ba 2016)."""
 
     kind: Literal["layernorm"] = "layernorm"  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -60,7 +60,7 @@ class LayerNormScaling(_Scaling):
         return width * (self.weight + self.bias)
 
 
-class RMSNormScaling(_Scaling):
+class RMSNormScaling(Scaling):
     """x / sqrt(mean(x^2) + eps) * w over the features, in float32 (Zhang & Sennrich 2019)."""
 
     kind: Literal["rmsnorm"] = "rmsnorm"  # pyright: ignore[reportIncompatibleVariableOverride]

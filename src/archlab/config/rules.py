@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from archlab.config.layers import resolve
-from archlab.config.model_schema import DynamicNTK, Llama3Scaling, ModelConfig, Proportional, Yarn
+from archlab.config.model_schema import DynamicNTK, Llama3Scaling, ModelConfig, Proportional, Scaling, Yarn
 from archlab.config.problems import choose
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
@@ -102,7 +102,7 @@ def _needs_a_norm(field: str) -> Callable[[ModelConfig], str | None]:
 def _offset_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[ModelConfig], str | None]:
     def broken(m: ModelConfig) -> str | None:
         norm = norm_of(m)
-        lacks = norm.kind != "none" and norm.unit_offset and not norm.weight
+        lacks = isinstance(norm, Scaling) and norm.unit_offset and not norm.weight
         return "is about the weight, and there is none; allowed: false" if lacks else None
 
     return broken
