@@ -53,6 +53,7 @@ FACTORS: dict[str, list[Any]] = {
             "kind: layernorm, bias: false",
             "kind: layernorm, bias: false, weight: false",
             "kind: layernorm, unit_offset: true",
+            "kind: scalenorm",
         )
     ]
     + ["model.norm={kind: none}"],

@@ -77,6 +77,13 @@ def test_rmsnorm(weight: bool, unit_offset: bool, cast: Any) -> None:
     close(norm(torch.from_numpy(X)), rmsnorm_by_hand(X, w, 0.1))
 
 
+@pytest.mark.parametrize("eps", [1e-5, 20.0])
+def test_scalenorm(eps: float) -> None:
+    norm = drawn(make_norm(schema.ScaleNorm(eps=eps), 12))
+    length = np.maximum(np.sqrt((X**2).sum(-1, keepdims=True)), eps)
+    close(norm(torch.from_numpy(X)), numbers(norm.scale, 1.0) * X / length)
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
@@ -100,6 +107,7 @@ def test_norms_are_those_of_torch(ours: schema.Norm, theirs: nn.Module) -> None:
         schema.LayerNorm(unit_offset=True, bias=False),
         schema.RMSNorm(),
         schema.RMSNorm(unit_offset=True),
+        schema.ScaleNorm(),
     ],
 )
 def test_norms_in_bfloat16_are_float32_rounded_once(config: schema.Norm) -> None:

@@ -92,7 +92,19 @@ class RMSNorm(_Placed, RMSNormScaling):
     """RMS norm in the block."""
 
 
-Norm = Annotated[LayerNorm | RMSNorm | NoNorm, Field(discriminator="kind")]
+class ScaleNorm(_Placed):
+    """g x / max(||x||, eps), g one learned number that starts at sqrt(width) (Nguyen & Salazar 2019)."""
+
+    kind: Literal["scalenorm"] = "scalenorm"
+    eps: Positive = 1e-5
+    """Least length that x is divided by."""
+
+    def n_parameters(self, width: int) -> int:
+        """One learned number, whatever the width."""
+        return 1
+
+
+Norm = Annotated[LayerNorm | RMSNorm | ScaleNorm | NoNorm, Field(discriminator="kind")]
 
 
 class _Scoped(Base):

@@ -1,16 +1,18 @@
 """Norms: torch's own where it has the one wanted, else a class."""
 
-from archlab.config.model_schema import LayerNormScaling, NoNorm, RMSNormScaling
+from archlab.config.model_schema import LayerNormScaling, NoNorm, RMSNormScaling, ScaleNorm
 from archlab.flatten.page import Page, lines
 
 Scaling = LayerNormScaling | RMSNormScaling
 
 
-def norm(page: Page, kind: str, config: Scaling | NoNorm, *shape: str, prefix: str = "") -> str | None:
+def norm(page: Page, kind: str, config: Scaling | ScaleNorm | NoNorm, *shape: str, prefix: str = "") -> str | None:
     """An expression that makes the norm over the last axis of `shape`; None for no norm."""
     if isinstance(config, NoNorm):
         return None
     eps = page.constant(kind, f"{prefix}NORM_EPS", config.eps)
+    if isinstance(config, ScaleNorm):
+        return f"{page.define(kind, 'ScaleNorm', _scale_norm(eps))}({shape[-1]})"
     is_layer_norm = isinstance(config, LayerNormScaling)
     if is_layer_norm and len(shape) == 1 and config.weight and not config.unit_offset:
         without = "" if config.bias else ", bias=False"
@@ -44,6 +46,21 @@ def _class(config: Scaling, eps: str, has_bias: bool) -> str:
         '        """Over the last axis."""',
         f"        normed = F.{function}(x.float(), x.shape[-1:], eps={eps})",
         _scaled(config, has_bias),
+    )
+
+
+def _scale_norm(eps: str) -> str:
+    return lines(
+        "class <name>(nn.Module):",
+        '    """g x / max(||x||, eps), in float32 (Nguyen & Salazar 2019)."""',
+        "",
+        "    def __init__(self, width: int) -> None:",
+        "        super().__init__()",
+        "        self.scale = nn.Parameter(torch.full((1,), width**0.5))",
+        "",
+        "    def forward(self, x: Tensor) -> Tensor:",
+        '        """Over the last axis."""',
+        f"        return (self.scale.float() * F.normalize(x.float(), dim=-1, eps={eps})).type_as(x)",
     )
 
 

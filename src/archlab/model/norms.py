@@ -1,5 +1,7 @@
 """Normalisation over the feature axis, in at least float32 whatever the activations are."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -50,6 +52,21 @@ class RMSNorm(nn.Module):
         return (normed * (self.weight.to(normed.dtype) + self.offset)).to(x.dtype)
 
 
+class ScaleNorm(nn.Module):
+    """g x / max(||x||, eps)."""
+
+    def __init__(self, config: schema.ScaleNorm, shape: Shape) -> None:
+        super().__init__()
+        self.eps = config.eps
+        self.scale = nn.Parameter(torch.empty(1))
+        self.constants = {"scale": math.sqrt(shape[-1])}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., *shape] -> [..., *shape]; the length over the last axis."""
+        wide = at_least_float32(x)
+        return (self.scale.to(wide.dtype) * F.normalize(wide, dim=-1, eps=self.eps)).to(x.dtype)
+
+
 def make_norm(config: schema.Norm | schema.QKNorm, *shape: int) -> nn.Module:
     """The norm that the config names; the last axis of `shape` is normalised, each entry has a weight."""
     match config:
@@ -57,6 +74,8 @@ def make_norm(config: schema.Norm | schema.QKNorm, *shape: int) -> nn.Module:
             return LayerNorm(config, shape)
         case schema.RMSNormScaling():
             return RMSNorm(config, shape)
+        case schema.ScaleNorm():
+            return ScaleNorm(config, shape)
         case schema.NoNorm():
             return nn.Identity()
 
