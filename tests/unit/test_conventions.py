@@ -22,6 +22,7 @@ from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
+from archlab.cost.params import parameters
 from archlab.model.cache import Cache
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import KERNELS, Scoring
@@ -163,7 +164,7 @@ def test_positions_with_padding_and_documents(position: str) -> None:
 # --- block and norms ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("placement", ["pre", "post", "double", "output"])
+@pytest.mark.parametrize("placement", ["pre", "post", "double", "output", "carried"])
 def test_placement(placement: str) -> None:
     model = randomised(f"model.norm={{kind: rmsnorm, placement: {placement}}}", "model.position.kind=none")
     block = model.layers[0]
@@ -187,9 +188,20 @@ def test_placement(placement: str) -> None:
                 x = x + n(norms.after, f(n(norms.before, x)))
             case "output":
                 x = x + n(norms.after, f(x))
+            case "carried":
+                x = n(norms.before, x) + f(n(norms.before, x))
     torch.testing.assert_close(block(seen, view_of_causal), x)
     final = x if placement == "post" else n(model.norm, x)
     torch.testing.assert_close(model.hidden(TOKENS), final)
+
+
+def test_the_final_norm_goes_by_the_last_layer() -> None:
+    """Nothing is normalised twice, or not at all."""
+    kinds = "model.layers={a: {norm.placement: post}, b: {norm.placement: pre}, pattern: [%s]}"
+    for pattern, normed in (("a, b", True), ("b, a", False)):
+        model = randomised("model.n_layers=2", kinds % pattern)
+        assert isinstance(model.norm, torch.nn.Identity) != normed
+        assert parameters(model.config).total == sum(p.numel() for p in model.parameters())
 
 
 def _recorded_view(model: Decoder) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 from archlab.config.base import Base, Overrides
 from archlab.config.merge import expand, merge
-from archlab.config.model_schema import MLP, Attention, Block, Dropout, ModelConfig, Norm, Position
+from archlab.config.model_schema import MLP, Attention, Block, Dropout, ModelConfig, NoNorm, Norm, Position
 
 PER_LAYER = ("norm", "block", "attention", "position", "mlp", "dropout")
 """The sections of `model` that a layer kind may override."""
@@ -68,6 +68,13 @@ def layer_runs(model: ModelConfig) -> list[tuple[int, int, LayerConfig]]:
         else:
             runs.append((index, index, layer))
     return runs
+
+
+def final_norm(model: ModelConfig) -> Norm:
+    """The norm before the head: the model's, unless the last layer has just normalised the stream (post)."""
+    last = layer_configs(model)[-1].norm
+    ends_normed = not isinstance(last, NoNorm) and last.placement == "post"
+    return NoNorm() if ends_normed else model.norm
 
 
 def with_overrides(model: ModelConfig, change: Overrides) -> ModelConfig:

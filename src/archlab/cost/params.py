@@ -3,7 +3,7 @@
 from pydantic import computed_field
 
 from archlab.config.base import Base
-from archlab.config.layers import LayerConfig, ResolvedAttention, layer_configs
+from archlab.config.layers import LayerConfig, ResolvedAttention, final_norm, layer_configs
 from archlab.config.model_schema import ACTIVATION_PARAMETERS, T5, Learned, ModelConfig, NoNorm, Shaw
 
 _NORMS_PER_BLOCK = {"pre": 2, "post": 2, "double": 4, "output": 2, "carried": 2}
@@ -109,5 +109,5 @@ def _qk_norms(heads: ResolvedAttention) -> int:
 
 def _outer_norms(model: ModelConfig) -> int:
     """The final norm, and the embedding's."""
-    final = 0 if isinstance(model.norm, NoNorm) or model.norm.placement == "post" else 1
-    return (final + model.embedding.norm) * model.norm.n_parameters(model.d_model)
+    of_embedding = model.norm if model.embedding.norm else NoNorm()
+    return sum(norm.n_parameters(model.d_model) for norm in (final_norm(model), of_embedding))

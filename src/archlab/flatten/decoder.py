@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from archlab.config.model_schema import T5, Alibi, ModelConfig, NoNorm, Rope
+from archlab.config.layers import final_norm
+from archlab.config.model_schema import T5, Alibi, ModelConfig, Rope
 from archlab.flatten.bias import alibi, t5_bucket
 from archlab.flatten.block import block
 from archlab.flatten.embedding import embedding, has_class, positions, scale
@@ -25,9 +26,7 @@ def decoder(page: Page, model: ModelConfig) -> None:
     given = _given(page, kinds, shared)
     made_table = _shared_table(page, model, shared)
     blocks = {kind.name: block(page, kind, shared) for kind in kinds}
-    made_norm = None
-    if not isinstance(model.norm, NoNorm) and model.norm.placement != "post":
-        made_norm = norm(page, "outer", model.norm, "D_MODEL")
+    made_norm = norm(page, "outer", final_norm(model), "D_MODEL")
     made_head, logits = head(page, model)
     by_kind = any(len(set(per_kind.values())) > 1 for per_kind in (*given.values(), blocks))
     if by_kind:

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archlab.config.layers import LayerConfig, layer_configs, resolve
+from archlab.config.layers import LayerConfig, final_norm, layer_configs, resolve
 from archlab.config.model_schema import T5, ModelConfig, NoNorm
 from archlab.errors import UserError
 from archlab.model.block import Block
@@ -75,8 +75,7 @@ class Decoder(nn.Module):
         self.position_bias = T5Bias(shared, config.attention.n_heads) if shared else None
         self.dropout = nn.Dropout(config.dropout.embedding)
         self.layers = nn.ModuleList(Block(layer, kernel) for layer in self.layer_configs)
-        normed_already = isinstance(config.norm, NoNorm) or config.norm.placement == "post"
-        self.norm = make_norm(NoNorm() if normed_already else config.norm, config.d_model)
+        self.norm = make_norm(final_norm(config), config.d_model)
         self.head = Head(config)
         if seed is not None:
             initialise(self, config, seed)
