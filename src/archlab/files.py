@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 from archlab.errors import UserError
 
@@ -34,7 +35,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 def write_atomic(path: Path, content: str | bytes) -> None:
     """The file is either as before or wholly new, also after a power cut."""
-    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+    temporary = _beside(path)
     with disk_errors(path):
         try:
             with open(temporary, "wb") as file:
@@ -49,9 +50,8 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 @contextmanager
 def folder_atomic(path: Path) -> Iterator[Path]:
     """A temporary folder to fill, renamed to `path` at the end of the block, or removed if it fails."""
-    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+    temporary = _beside(path)
     with disk_errors(path):
-        shutil.rmtree(temporary, ignore_errors=True)
         try:
             temporary.mkdir(parents=True)
             yield temporary
@@ -61,6 +61,10 @@ def folder_atomic(path: Path) -> Iterator[Path]:
             _sync(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{TEMPORARY}{uuid4().hex[:12]}-{path.name}")
 
 
 def remove_leftovers(folder: Path) -> None:

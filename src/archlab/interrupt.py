@@ -14,6 +14,9 @@ _heard = False
 def listen() -> None:
     """Remember a Ctrl-C from here on, for the import of a compiled module can swallow its KeyboardInterrupt."""
 
+    global _heard
+    _heard = False
+
     def handle(_number: int, _frame: FrameType | None) -> None:
         global _heard
         _heard = True
@@ -61,12 +64,12 @@ def stoppable() -> Iterator[Stop]:
 
 @contextmanager
 def deaf() -> Iterator[None]:
-    """Started processes ignore Ctrl-C: a terminal sends it to all, but it is the parent's to handle"""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Started processes do not hear Ctrl-C: a terminal sends it to all, but it is the parent's to handle.
+
+    A thread's signal mask is inherited; one that comes meanwhile is heard at the end.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from archlab.config.io import config_hash, diff, load_config
+from archlab.config.io import build_config, config_hash, diff, load_config, resolved
+from archlab.config.layers import layer_configs
 
 DERIVED = (
     "model.attention.head_dim=32",
@@ -50,3 +51,24 @@ def test_diff_names_fields_with_both_values_section_by_section():
         "model.layers.pattern": (None, ["a"]),
     }
     assert list(diff(base, other))[:3] == ["model.norm.kind", "model.norm.cast", "model.norm.bias"]
+
+
+KINDS = "model.layers={a: {attention.n_heads: 2}, b: {mlp.kind: plain}, pattern: [a, b]}"
+
+
+@pytest.mark.parametrize("override", ["model.attention.head_dim=32", "model.mlp.d_ff=344", "model.attention.scale=0.2"])
+def test_a_derived_value_of_a_layer_kind_is_no_other_configs(override):
+    """What the model derives is not what the kinds derive: a kind with other heads has another head_dim."""
+    model = {"vocab_size": 300, "d_model": 128, "n_layers": 2, "attention": {"n_heads": 4}}
+    derived, given = build_config({"model": model}, [KINDS]), build_config({"model": model}, [KINDS, override])
+    assert layer_configs(derived.model) != layer_configs(given.model)
+    assert config_hash(derived) != config_hash(given)
+    assert diff(derived, given)
+
+
+@pytest.mark.parametrize("overrides", [[KINDS], [KINDS, "model.attention.n_kv_heads=1"], []])
+def test_what_is_written_out_is_the_same_model(overrides):
+    config = load_config("tiny-llama", "model.n_layers=2", *overrides)
+    again = build_config(resolved(config))
+    assert layer_configs(again.model) == layer_configs(config.model)
+    assert resolved(again) == resolved(config)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from archlab.config.io import build_config, load_config, overlay, parse_overrides
+from archlab.config.io import build_config, load_config, overlay, parse_overrides, read_config
 from archlab.config.merge import expand, merge
 from archlab.config.schema import Config
 from archlab.errors import UserError
@@ -62,6 +62,15 @@ def test_plain_over_a_gated_preset():
     assert (config.model.mlp.kind, config.model.mlp.activation) == ("plain", "relu")
 
 
+def test_an_override_inside_a_layer_kind_leaves_the_rest_of_it():
+    layers = {"a": {"attention.window": 8, "attention.n_kv_heads": 2, "position.theta": 7}, "pattern": ["a"]}
+    raw = overlay(read_config("tiny-llama"), {"model.layers": layers}, Config)
+    found = build_config(raw, ["model.layers.a.attention.window=4"]).model.layers.kinds["a"]
+    assert found == {"attention": {"window": 4, "n_kv_heads": 2}, "position": {"theta": 7}}
+    found = build_config(raw, ["model.layers.a.position.kind=none"]).model.layers.kinds["a"]
+    assert found["position"] == {"kind": "none"}
+
+
 def test_a_single_value_is_not_opened_up():
     with pytest.raises(UserError, match=r"model\.mlp\.d_ff is 344, a single value"):
         load_config("tiny-llama", "model.mlp.d_ff.wide=1")
@@ -90,6 +99,8 @@ def test_an_override_that_cannot_be_read_hides_no_other_problem():
 def test_counts_and_shares_are_read_as_people_write_them():
     train = load_config("tiny-llama", "train.tokens=4M", "train.batch_tokens=16384", "train.warmup=10%").train
     assert (train.tokens, train.batch_tokens, train.warmup) == (4_000_000, 16384, 0.1)
+    for text, number in (("4.1M", 4_100_000), ("2.01M", 2_010_000), ("16.1K", 16_100), ("0.3G", 300_000_000)):
+        assert load_config("tiny-llama", f"train.tokens={text}").train.tokens == number
 
 
 def test_one_number_sets_every_dropout():

@@ -53,7 +53,7 @@ train: {lr: fast}
         (
             "model.norm.kind=laynorm",
             "model.norm.kind",
-            "did you mean layernorm? allowed: layernorm, rmsnorm, none",
+            "did you mean layernorm? allowed: layernorm, rmsnorm, scalenorm, none",
         ),
         ("model.norm=3", "model.norm", "3; allowed: keys and values"),
         ("model.norm=rmsnorn", "model.norm.kind", "did you mean rmsnorm?"),
@@ -166,6 +166,7 @@ BROKEN_RULES = [
     ),
     (["train.batch_tokens=8192", "train.seq_len=100"], "train.batch_tokens", "8192 is not a multiple of the sequence"),
     (["train.micro_batch_tokens=1000"], "train.micro_batch_tokens", "1000 must divide batch_tokens = 8192"),
+    (["train.warmup=123"], "train.warmup", "123 steps of a run of 122"),
     (["train.tokens=100"], "train.tokens", "100 is less than one batch of 8192 tokens (train.batch_tokens)"),
     (["train.decay=0.1"], "train.decay", "only schedule wsd has a decay phase; schedule is cosine"),
     (["train.schedule=constant", "train.final_lr=0.1"], "train.final_lr", "schedule constant never changes"),

@@ -67,6 +67,6 @@ def test_learned_positions_end():
 
 
 def test_numbers_for_people():
-    assert [si(n) for n in (0, 7, 999, 999.7, 1234567, 14.5e9)] == ["0", "7", "999", "1k", "1.23M", "14.5G"]
+    assert [si(n) for n in (0, 7, 999, 999.7, 1234567, 14.5e9)] == ["0", "7", "999", "1K", "1.23M", "14.5G"]
     assert [binary(n) for n in (100, 131072, 1048575, 3 * 2**29)] == ["100 B", "128 KiB", "1 MiB", "1.5 GiB"]
     assert count(8_030_261_248) == "8.03B"

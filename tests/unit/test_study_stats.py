@@ -87,6 +87,8 @@ def test_divergence_outweighs_the_seeds_that_survived() -> None:
     assert one({**ARM}, {**BASE, 3: None}).verdict == "better"
     assert one(dict.fromkeys(BASE), dict.fromkeys(BASE)).verdict == "diverged"
     assert one({**ARM}, dict.fromkeys(BASE)).verdict == "reference diverged"
+    assert one({**BASE}, {**ARM, 3: None}).verdict == "reference diverged", "the seeds it lost count for the arm"
+    assert one({**BASE}, {**ARM}).verdict == "worse"
 
 
 def test_too_few_runs() -> None:

@@ -22,7 +22,7 @@ def run(
     out
         The data folder, for data.path.
     vocab_size
-        Of the byte-level BPE that is learned; 4096 when left out.
+        Of the byte-level BPE that is learned; 2048 when left out.
     tokenizer
         A byte-level tokenizer.json to use instead.
     held_out

@@ -1,10 +1,11 @@
 """What every config model shares: strictness, and the few value types of our own."""
 
+from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-_MULTIPLES = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_MULTIPLES = {"K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 
 
 class Base(BaseModel):
@@ -25,8 +26,8 @@ def _number(value: Any) -> Any:
     """`4M` -> 4e6; what is no such text passes through for pydantic to judge."""
     if isinstance(value, str) and value[-1:].upper() in _MULTIPLES:
         try:
-            return float(value[:-1]) * _MULTIPLES[value[-1].upper()]
-        except ValueError:
+            return float(Decimal(value[:-1]) * _MULTIPLES[value[-1].upper()])
+        except InvalidOperation:
             return value
     return value
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 from typing import Any
 
-from archlab.config.layers import resolve
+from archlab.config.layers import resolve, resolve_layers
 from archlab.config.merge import Raw, expand
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
@@ -13,7 +13,8 @@ from archlab.config.training import resolve_train
 def resolved(config: Config) -> Raw:
     """Plain values with every derived field written out; loading them gives the same config again."""
     raw = config.model_dump(mode="json")
-    raw["model"] = resolve(config.model).model_dump(mode="json")
+    whole = resolve(config.model).model_copy(update={"layers": resolve_layers(config.model)})
+    raw["model"] = whole.model_dump(mode="json")
     if raw["model"]["layers"]:
         raw["model"]["layers"] = expand(raw["model"]["layers"])
     raw["train"] = resolve_train(config).model_dump(mode="json")

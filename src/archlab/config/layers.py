@@ -5,10 +5,14 @@ from typing import Any
 
 from archlab.config.base import Base, Overrides
 from archlab.config.merge import expand, merge
-from archlab.config.model_schema import MLP, Attention, Block, Dropout, ModelConfig, NoNorm, Norm, Position
+from archlab.config.model_schema import MLP, Attention, Block, Dropout, Layers, ModelConfig, NoNorm, Norm, Position
 
 PER_LAYER = ("norm", "block", "attention", "position", "mlp", "dropout")
 """The sections of `model` that a layer kind may override."""
+
+
+DERIVED = {"attention": ("n_kv_heads", "head_dim", "scale"), "mlp": ("d_ff",)}
+"""The fields that are derived from others where they are null, per section."""
 
 
 class ResolvedAttention(Attention):
@@ -48,6 +52,25 @@ def resolve(model: ModelConfig) -> ModelConfig:
             "embedding": _resolve_embedding(model),
         }
     )
+
+
+def resolve_layers(model: ModelConfig) -> Layers | None:
+    """The layer kinds with what each derives for itself written out, where `resolve(model)` derives something else."""
+    if model.layers is None:
+        return None
+    common = resolve(model)
+    kinds = {name: _with_derived(expand(change), model, common) for name, change in model.layers.kinds.items()}
+    return Layers.model_validate({**kinds, "pattern": model.layers.pattern})
+
+
+def _with_derived(change: Overrides, model: ModelConfig, common: ModelConfig) -> Overrides:
+    own = resolve(with_overrides(model, change))
+    for section, names in DERIVED.items():
+        values = {name: getattr(getattr(own, section), name) for name in names}
+        differing = {n: v for n, v in values.items() if v != getattr(getattr(common, section), n)}
+        if differing:
+            change = {**change, section: {**differing, **change.get(section, {})}}
+    return change
 
 
 def layer_configs(model: ModelConfig) -> tuple[LayerConfig, ...]:

@@ -49,7 +49,10 @@ def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
             raise UserError(f"{at}{key} is {below!r}, a single value here; set {at}{key} as a whole")
         below = below or {}
         section = section_schema(field, {**below, **value}) if field else None
-        if field is None or section is None:
+        if field is None:  # a layer kind
+            out[key] = _laid_over(expand(below), expand(value))
+            continue
+        if section is None:
             out[key] = {**below, **value}
             continue
         old = section_schema(field, below)
@@ -57,6 +60,18 @@ def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
         below = {k: v for k, v in below.items() if k not in gone}
         kind = {"kind": section.model_fields["kind"].default} if _tagged(field) else {}
         out[key] = kind | merge(below, value, section, f"{at}{key}.")
+    return out
+
+
+def _laid_over(below: Raw, over: Raw) -> Raw:
+    """Overrides over overrides, of which no schema says what they hold; another kind drops what was below."""
+    out = dict(below)
+    for key, value in over.items():
+        under = out.get(key)
+        if isinstance(under, dict) and isinstance(value, dict) and value.get("kind") in (None, under.get("kind")):
+            out[key] = _laid_over(under, value)
+        else:
+            out[key] = value
     return out
 
 

@@ -247,6 +247,13 @@ def _one_step_at_least(c: Config) -> str | None:
     return f"{train.tokens} is less than {batch}" if train.steps < 1 else None
 
 
+def _warmup_ends(c: Config) -> str | None:
+    train = resolve_train(c)
+    if isinstance(train.warmup, float) or train.warmup <= train.steps or train.steps < 1:
+        return None
+    return f"{train.warmup} steps of a run of {train.steps}: the peak would never be reached"
+
+
 def _decay_is_for_wsd(c: Config) -> str | None:
     if not c.train.decay or c.train.schedule == "wsd":
         return None
@@ -273,6 +280,7 @@ CONFIG_RULES: tuple[Rule[Config], ...] = (
         _micro_batch_divides,
     ),
     Rule("train.tokens", (*_SEQ_LEN, "train.tokens", "train.batch_tokens"), _one_step_at_least),
+    Rule("train.warmup", (*_SEQ_LEN, "train.tokens", "train.batch_tokens", "train.warmup"), _warmup_ends),
     Rule("train.decay", ("train.decay", "train.schedule"), _decay_is_for_wsd),
     Rule("train.final_lr", ("train.final_lr", "train.schedule"), _constant_ends_at_its_peak),
 )

@@ -1,6 +1,6 @@
 """Large numbers for people to read."""
 
-_DECIMAL = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
+_DECIMAL = ("", "K", "M", "G", "T", "P", "E", "Z", "Y")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 

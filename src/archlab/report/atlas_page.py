@@ -6,14 +6,16 @@ from typing import Any
 
 from archlab.atlas.cells import HEADINGS, MARKS, cells, remarks
 from archlab.atlas.rows import Row
+from archlab.files import write_atomic
 from archlab.report import html
 from archlab.report.atlas_charts import CHOICES, SHAPES, kinds, shape, shares
 from archlab.report.palette import INKS, MODES, Mode, dressed
 
 
 def write_atlas(rows: Sequence[Row], path: Path) -> Path:
-    """Write the page; its path."""
-    html.replace(path, render(rows).encode())
+    """Write the page, and the folders above it; its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, render(rows))
     return path
 
 

@@ -1,18 +1,13 @@
 """What our pages are made of: templates, styles, Vega, and a file that is replaced whole."""
 
-import os
-import tempfile
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import altair as alt
 import jinja2
 import vl_convert
 from markupsafe import Markup
-
-from archlab.errors import UserError
 
 
 def template(name: str) -> jinja2.Template:
@@ -48,20 +43,3 @@ def _unclosed(code: str) -> Markup:
     if "</script" in code or "</style" in code or "<!--" in code:
         raise ValueError("code to inline would end its element early")
     return Markup(code)
-
-
-def replace(path: Path, content: bytes) -> None:
-    """Write aside, then rename: an interrupted call leaves the old file or the new one, whole."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            os.chmod(aside, 0o644)
-            os.replace(aside, path)
-        except BaseException:
-            os.unlink(aside)
-            raise
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}") from None

@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from archlab.config.yaml_text import to_yaml, to_yaml_line
+from archlab.cost.units import count
+from archlab.files import write_atomic
 from archlab.report import charts, html, palette
 from archlab.report.picture import picture
 from archlab.report.rows import labels, lost
@@ -17,15 +19,15 @@ def write_report(summary: StudySummary, folder: Path) -> Path:
     Each is written aside and then renamed, so an interrupted call leaves the old file or the new one, whole.
     """
     page = folder / "report.html"
-    html.replace(page, render(summary).encode())
-    html.replace(folder / "report.png", picture(summary))
+    write_atomic(page, render(summary))
+    write_atomic(folder / "report.png", picture(summary))
     return page
 
 
 def render(summary: StudySummary) -> str:
     """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
     template = html.template("report.html.jinja")
-    template.globals.update(bits=wording.bits, interval=wording.interval, count=wording.count, p_value=wording.p_value)
+    template.globals.update(bits=wording.bits, interval=wording.interval, count=count, p_value=wording.p_value)
     template.globals.update(span=wording.span, to_yaml=to_yaml, lost=lost, value=to_yaml_line, duration=_duration)
     return template.render(
         s=summary,

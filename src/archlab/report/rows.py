@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from archlab.cost.units import count
 from archlab.study.record import ArmSummary, Comparison, StudySummary
 from archlab.study.stats import estimate
-from archlab.study.wording import bits, count, interval, span
+from archlab.study.wording import bits, interval, span
 
 Row = dict[str, Any]
 
@@ -94,12 +95,15 @@ def curve_rows(summary: StudySummary) -> list[Row]:
 
 
 def _curve(arm: ArmSummary, label: str) -> Iterator[Row]:
+    """Only where all seeds were evaluated: `eval_every` may change between one seed and the next."""
     at: dict[int, list[float]] = {}
     for curve in arm.curves:
         if arm.bits_per_byte.get(curve.seed) is not None:
             for tokens, loss in zip(curve.tokens, curve.bits_per_byte, strict=True):
                 at.setdefault(tokens, []).append(loss)
-    for tokens, losses in sorted(at.items()):
+    finished = max(map(len, at.values()), default=0)
+    shared = {tokens: losses for tokens, losses in at.items() if len(losses) == finished}
+    for tokens, losses in sorted(shared.items()):
         mean, low, high = sum(losses) / len(losses), min(losses), max(losses)
         yield {
             "arm": label,

@@ -3,9 +3,10 @@
 from rich.table import Table
 from rich.text import Text
 
+from archlab.cost.units import count
 from archlab.report.rows import labels
 from archlab.study.record import ArmSummary, StudySummary, Verdict
-from archlab.study.wording import bits, count, interval, p_value, plural
+from archlab.study.wording import bits, interval, p_value, plural
 
 _STYLES: dict[Verdict, str] = {"better": "bold blue", "worse": "bold yellow", "diverged": "bold red"}
 

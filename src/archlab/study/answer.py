@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from archlab.cost.units import count
 from archlab.study.record import ArmSummary, Comparison, Verdict
-from archlab.study.wording import bits, count, interval, listed, p_equals, plural, span
+from archlab.study.wording import bits, interval, listed, p_equals, plural, span
 
 Against = Literal["base", "previous"]
 """As in the study's config: every arm against the first, or each against the one above it."""
@@ -30,7 +31,7 @@ def answer(arms: Sequence[ArmSummary], against: Against) -> str:
     sentences = [
         "; ".join(filter(None, [_found(pairs, "better", against), _found(pairs, "worse", against)])),
         _not_distinguishable(pairs, against),
-        "; ".join(filter(None, [_diverged(pairs), _reference_diverged(pairs), _too_few(pairs)])),
+        "; ".join(filter(None, [_diverged(arms), _reference_diverged(pairs), _too_few(pairs)])),
     ]
     said = [sentence for sentence in sentences if sentence]
     said[0] = f"At {_conditions(arms)}, {said[0]}"
@@ -122,10 +123,12 @@ def _detail(comparison: Comparison) -> str:
     return f"{found}; this design would have found {bits(comparison.smallest_effect)}"
 
 
-def _diverged(pairs: Sequence[_Pair]) -> str:
+def _diverged(arms: Sequence[ArmSummary]) -> str:
+    """Every arm that did, whatever its verdict, the reference too."""
     said = [
         f"{arm.label} diverged on {arm.divergences} of {plural(len(arm.bits_per_byte), 'seed')}"
-        for arm, _, _ in _with(pairs, "diverged")
+        for arm in arms
+        if arm.divergences
     ]
     return listed(said) if said else ""
 

@@ -9,6 +9,7 @@ from typing import Any
 from archlab.config.identity import resolved
 from archlab.config.io import studies
 from archlab.config.study_schema import StudyConfig
+from archlab.config.training import resolve_train
 from archlab.cost.flops import training_flops
 from archlab.cost.memory import kv_bytes_per_token
 from archlab.cost.params import parameters
@@ -17,6 +18,7 @@ from archlab.study.design import Arm
 from archlab.study.match import in_words
 from archlab.study.record import ArmSummary, Comparison, Curve, StudySummary
 from archlab.study.runs import Run
+from archlab.study.source import load_study
 from archlab.study.stats import compare
 from archlab.train.run_folder import RunFolder, RunSummary
 
@@ -56,9 +58,14 @@ def summarise(
         corpus=corpus,
         environment=_environment(all_runs.values()),
         seconds=sum(map(_seconds, all_runs.values())),
-        command=f"archlab study run {name if name in studies() else folder}",
+        command=f"archlab study run {name if _is_ours(name, study) else folder}",
         study=study.model_dump(mode="json", exclude_defaults=True),
     )
+
+
+def _is_ours(name: str, study: StudyConfig) -> bool:
+    """Whether it is the study that comes with archlab, not only called like it."""
+    return name in studies() and load_study(name)[1] == study
 
 
 def _arm(
@@ -73,7 +80,6 @@ def _arm(
     speeds = [s.tokens_per_second for s in ended.values() if s.tokens_per_second is not None]
     plain = resolved(config)
     del plain["train"]["seed"]
-    batch_tokens = plain["train"]["batch_tokens"]
     return ArmSummary(
         name=arm.name,
         label=arm.label,
@@ -84,7 +90,7 @@ def _arm(
         flops_per_token=training_flops(config.model, plain["train"]["seq_len"]),
         kv_bytes_per_token=kv_bytes_per_token(config.model),
         tokens_per_second=statistics.median(speeds) if speeds else None,
-        tokens=config.train.tokens // batch_tokens * batch_tokens,
+        tokens=resolve_train(config).trained,
         bits_per_byte={seed: s.bits_per_byte for seed, s in ended.items()},
         mean=statistics.fmean(scores) if scores else None,
         deviation=statistics.stdev(scores) if len(scores) > 1 else None,

@@ -17,6 +17,9 @@ from archlab.errors import UserError
 from archlab.study.match import matched, quantity
 from archlab.study.said import DECIDED, fields, misplaced
 
+_UNLIMITED = 1 << 60
+"""Tokens, until a budget of FLOPs says how many."""
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -95,7 +98,7 @@ def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -
     """The next arm, after those before it."""
     reference = (before[-1] if study.against == "previous" else before[0]) if before else None
     overrides, tuned = study.arms[name], study.tuned.get(name, {})
-    budget = {"train.tokens": study.budget.tokens} if study.budget.tokens is not None else {}
+    budget = {"train.tokens": study.budget.tokens or _UNLIMITED}
     raw = overlay(reference.raw if reference else base, overrides, Config)
     raw = overlay(raw, budget, Config)
     authored = overlay(raw, tuned, Config)

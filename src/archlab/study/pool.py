@@ -127,7 +127,8 @@ def _serve(line: Line, study: Path) -> None:
             run = line.recv()
             torch.set_num_threads(run.threads)
             try:
-                line.send(Progress(run, 1.0, train(run.config, run.folder(study), _Teller(run, line))))
+                ended = train(run.config, run.folder(study), _Teller(run, line), run.corpus)
+                line.send(Progress(run, 1.0, ended))
             except UserError as error:
                 line.send(error)
             except OSError as error:

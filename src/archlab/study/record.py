@@ -94,7 +94,7 @@ class StudySummary(Base):
     environment: dict[str, Any]
     """Versions, processor, dtype, threads."""
     seconds: float
-    """Wall-clock time of all runs together."""
+    """Time of all runs' training steps, one after the other; evaluation and tuning left out."""
     command: str
     """What reproduces it."""
     study: dict[str, Any]

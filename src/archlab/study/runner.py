@@ -35,7 +35,7 @@ class Study:
     def __init__(self, name: str, config: StudyConfig, folder: Path, workers: int | None = None) -> None:
         self.name, self.config, self.folder = name, config, folder
         self.arms = arms(config)
-        cores = os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         side_by_side = _small_on_cpu(self.arms)
         self.workers = workers or (cores if side_by_side else 1)
         self.threads = 1 if side_by_side else cores

@@ -1,7 +1,8 @@
 """A run of a study: its config, and the name that everything deciding its result gives it."""
 
+import hashlib
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import torch
@@ -11,6 +12,19 @@ from archlab.config.identity import config_hash, resolved
 from archlab.config.schema import Config
 from archlab.train.device import choose_device
 from archlab.train.run_folder import NO_EFFECT
+
+_DECIDING = ("config", "cost", "data", "model", "train")
+"""The packages whose code decides a run's result."""
+
+
+@cache
+def _code() -> str:
+    """A digest of the code that decides results, so that no run outlives a change of it."""
+    digest = hashlib.sha256()
+    for package in _DECIDING:
+        for file in sorted(Path(archlab.__file__).parent.joinpath(package).glob("*.py")):
+            digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -36,7 +50,7 @@ class Run:
             "threads": self.threads,
             "device": device.name,
             "dtype": str(device.dtype),
-            "archlab": archlab.__version__,
+            "code": _code(),
             "torch": torch.__version__,
         }
         return config_hash(decides)

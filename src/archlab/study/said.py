@@ -11,6 +11,11 @@ from archlab.errors import UserError
 DECIDED = {"train.tokens": "budget", "train.seed": "seeds"}
 """Fields that the study sets itself, and from what."""
 
+_FOR_ALL = ("data", "train.eval_tokens", "train.eval_every", "train.checkpoint_every", "train.device")
+"""Fields, or sections, in which arms cannot differ: they are judged on the same text in the same way."""
+
+_NOT_TUNABLE = (*_FOR_ALL, *DECIDED, "train.seq_len")
+
 
 def misplaced(study: StudyConfig) -> Iterator[Problem]:
     """Everything said in the wrong place."""
@@ -26,9 +31,10 @@ def misplaced(study: StudyConfig) -> Iterator[Problem]:
     yield from _decided_elsewhere("set", study.set)
     for name, overrides in study.arms.items():
         yield from _decided_elsewhere(f"arms.{name}", overrides)
-        if is_under(fields(overrides), ["data"]):
-            message = "changes data; arms are compared on the same text, so it belongs in `set`"
-            yield Problem(f"arms.{name}", message)
+        for field in fields(overrides):
+            if is_under([field], _FOR_ALL):
+                message = "arms are compared on the same text in the same way, so it belongs in `set`"
+                yield Problem(f"arms.{name}.{field}", message)
 
 
 def fields(overrides: Raw) -> list[str]:
@@ -40,9 +46,9 @@ def fields(overrides: Raw) -> list[str]:
 
 
 def _not_tunable(place: str, values: Raw) -> Iterator[Problem]:
-    allowed = f"only fields of train (but not {' or '.join(DECIDED)}), so that arms stay what they say"
+    allowed = "fields of train that change how an arm learns, not what it is or how it is judged"
     for field in values:
-        if not field.startswith("train.") or field in DECIDED:
+        if not field.startswith("train.") or field in _NOT_TUNABLE:
             yield Problem(f"{place}.{field}", f"cannot be tuned; allowed: {allowed}")
 
 

@@ -137,8 +137,8 @@ def _differences(arm: Losses, reference: Losses) -> list[float]:
 
 
 def _verdict(arm: Losses, reference: Losses, test: Estimate | None, p_holm: float | None) -> Verdict:
-    """A run that diverged where the reference finished outweighs the losses of the seeds that survived."""
-    if any(loss is None and reference.get(seed) is not None for seed, loss in arm.items()):
+    """A run that diverged where the other finished outweighs the losses of the seeds that survived."""
+    if _lost(arm, reference):
         return "diverged"
     if test is None or p_holm is None:
         if None in arm.values():
@@ -146,4 +146,11 @@ def _verdict(arm: Losses, reference: Losses, test: Estimate | None, p_holm: floa
         return "reference diverged" if None in reference.values() else "too few runs"
     if p_holm >= ALPHA:
         return "not distinguishable"
-    return "better" if test.mean < 0 else "worse"
+    if test.mean < 0:
+        return "better"
+    return "reference diverged" if _lost(reference, arm) else "worse"
+
+
+def _lost(losses: Losses, other: Losses) -> bool:
+    """Whether a run diverged on a seed that the other finished."""
+    return any(loss is None and other.get(seed) is not None for seed, loss in losses.items())

@@ -1,8 +1,7 @@
 """How numbers and lists are said, in a study's answer, its table and its pictures."""
 
 from collections.abc import Sequence
-
-_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
+from math import ceil
 
 
 def bits(value: float) -> str:
@@ -17,21 +16,16 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def p_value(p: float) -> str:
-    """`0.004`, `< 0.001`."""
-    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+    """`0.004`, `< 0.001`; rounded up, so that 0.0497 is not 0.050, beyond significance, and a bound stays one."""
+    if p < 0.001:
+        return "< 0.001"
+    digits = 4 if 0.049 < p < 0.05 else 3 if p < 0.1 else 2
+    return f"{min(1.0, ceil(p * 10**digits - 1e-9) / 10**digits):.{digits}f}"
 
 
 def p_equals(p: float, sign: str = "=") -> str:
     """`p = 0.004`, `p < 0.001`."""
     return f"p {p_value(p)}" if p < 0.001 else f"p {sign} {p_value(p)}"
-
-
-def count(value: float) -> str:
-    """A count to three digits: `1.05M`, `4M`, `512`."""
-    for size, prefix in _PREFIXES:
-        if abs(value) >= size * 0.9995:
-            return f"{float(f'{value / size:.3g}'):g}{prefix}"
-    return f"{float(f'{value:.3g}'):g}"
 
 
 def span(low: str, high: str) -> str:

@@ -62,7 +62,7 @@ def load_optimizer(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
     if wrong := sorted(states.keys() ^ parameters.keys()):
         raise UserError(f"{path / OPTIMIZER}: does not fit the model; missing or surplus: {', '.join(wrong[:8])}")
     for name, parameter in parameters.items():
-        optimizer.state[parameter] = {k: v if k == "step" else v.to(parameter.device) for k, v in states[name].items()}
+        optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in states[name].items()}
 
 
 def _state(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:

@@ -47,7 +47,7 @@ def choose_device(train: TrainConfig) -> Device:
         kind = "cuda" if torch.cuda.is_available() else "cpu"
     if kind == "cuda" and not torch.cuda.is_available():
         raise UserError("train.device: cuda, but torch finds no CUDA device here; allowed: auto, cpu")
-    native = torch.cuda.is_bf16_supported() if kind == "cuda" else _cpu_multiplies_bfloat16()
+    native = torch.cuda.is_bf16_supported(including_emulation=False) if kind == "cuda" else _cpu_multiplies_bfloat16()
     wanted = "bfloat16" if train.dtype == "auto" and native else "float32" if train.dtype == "auto" else train.dtype
     return Device(kind, getattr(torch, wanted))
 

@@ -15,6 +15,7 @@ from archlab.cost.flops import training_flops
 from archlab.data.prepare import open_data
 from archlab.data.sampler import batch, held_out_windows
 from archlab.data.shards import TOKENIZER, DataFolder
+from archlab.errors import UserError
 from archlab.interrupt import stoppable
 from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import latest_checkpoint, load_optimizer, load_weights, save_checkpoint
@@ -26,14 +27,16 @@ from archlab.train.run_folder import RunFolder, RunSummary, environment
 from archlab.train.step import update
 
 
-def train(config: Config, out: Path, watch: Watcher) -> RunSummary:
+def train(config: Config, out: Path, watch: Watcher, corpus: str | None = None) -> RunSummary:
     """Train to the end, from the last checkpoint if there is one; a finished run is only read.
 
-    Raises UserError for a folder that holds another run, KeyboardInterrupt (after a checkpoint) when asked
-    to stop.
+    Raises UserError for a folder that holds another run and for text of another fingerprint than `corpus`,
+    KeyboardInterrupt (after a checkpoint) when asked to stop.
     """
     device = choose_device(config.train)
     data = open_data(config.data, config.model.vocab_size)
+    if corpus not in (None, data.fingerprint):
+        raise UserError(f"{config.data.path}: the text has changed since the study began; begin another one")
     settings = resolve_train(config)
     held_out = HeldOut(
         held_out_windows(data, settings.seq_len, settings.eval_tokens),

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import platform
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -176,6 +177,7 @@ def environment(device: Device, corpus: str) -> dict[str, Any]:
     """What besides the config decides a run's numbers."""
     return {
         "archlab": archlab.__version__,
+        "commit": _commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -186,6 +188,15 @@ def environment(device: Device, corpus: str) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "corpus": corpus,
     }
+
+
+def _commit() -> str | None:
+    """Of the checkout that archlab runs from, `-dirty` with changes; None where it is installed."""
+    command = ("git", "-C", str(Path(archlab.__file__).parent), "describe", "--always", "--dirty", "--exclude=*")
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def _whole_lines(path: Path) -> list[dict[str, Any]]:
