@@ -11,6 +11,7 @@ from archlab.config.io import build_config
 from archlab.errors import UserError
 from archlab.infer.generate import Session, left_pad
 from archlab.infer.sampling import Sampling
+from archlab.model.cache import Cache
 from archlab.model.decoder import Decoder
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -216,6 +217,24 @@ def test_longrope_reads_all_again_where_its_factors_change() -> None:
     assert max(gaps) < 1e-10
 
 
+@pytest.mark.parametrize("read_at_once", [1, 2, 6])
+@pytest.mark.parametrize("chunk", [None, 1, 3])
+def test_longrope_whatever_is_read_where_its_factors_change(read_at_once: int, chunk: int | None) -> None:
+    """Unequal texts, of which the shorter crosses the original length of 8 later than the other."""
+    scaling = "{kind: longrope, factor: 4, original_max_seq_len: 8, short_factor: [1, 1], long_factor: [2, 3]}"
+    model = tiny(f"model.position={{kind: rope, scaling: {scaling}}}")
+    texts = [text(18)[0], text(16)[0]]
+    prompts, padding = left_pad([row[: len(row) - 12] for row in texts])
+    session = Session(model, prompts, capacity=18, padding=padding, prefill_chunk=chunk)
+    for read in range(0, 13, read_at_once):
+        for row, whole in zip(session.logits(), texts, strict=True):
+            end = len(whole) - 12 + read
+            torch.testing.assert_close(row, model(whole[None, :end])[0, -1], rtol=0, atol=1e-10)
+        more = [whole[len(whole) - 12 + read :][:read_at_once] for whole in texts]
+        if len(more[0]) == read_at_once:
+            session.read(torch.stack(more))
+
+
 def test_learned_positions_end() -> None:
     model = tiny("model.position={kind: learned}", "model.max_seq_len=16")
     assert archlab.generate(model, text(10), 7).shape == (1, 17)
@@ -244,7 +263,7 @@ def test_what_cannot_be_is_refused(settings: dict[str, Any], message: str) -> No
 
 
 def test_empty_prompts_are_refused() -> None:
-    with pytest.raises(UserError, match="the prompt is empty"):
+    with pytest.raises(UserError, match="at least one token each"):
         archlab.generate(tiny(), text(0))
     with pytest.raises(UserError, match="no texts to pad"):
         left_pad([])
@@ -257,3 +276,30 @@ def test_a_full_cache_says_so() -> None:
     session = Session(tiny(), text(5), capacity=7)
     with pytest.raises(UserError, match="the cache holds 7 tokens"):
         list(session.write(4))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        (torch.tensor([1, 2]), r"prompt: \[2\] of torch.int64; allowed: \[batch, seq\]"),
+        (torch.zeros(1, 2), r"prompt: \[1, 2\] of torch.float32"),
+        (torch.zeros(1, 0, dtype=torch.int64), r"prompt: \[1, 0\] of"),
+        (torch.tensor([[1, 10_000]]), "token 10000: allowed: 0 to "),
+        (torch.tensor([[-1]]), "token -1: allowed"),
+    ],
+)
+def test_a_prompt_that_is_none_is_refused(prompt: torch.Tensor, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        archlab.generate(tiny(), prompt)
+
+
+def test_tokens_documents_and_cache_must_agree() -> None:
+    model = tiny()
+    for given, message in (
+        ({"documents": torch.zeros(1, 4)}, r"documents: \[1, 4\]; allowed: the tokens' shape, \[1, 5\]"),
+        ({"cache": Cache(model.config, 2, 9)}, "cache: of 2 texts; tokens are of 1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            model(text(5), **given)
+    with pytest.raises(UserError, match=r"tokens: \[5\] of torch.int64; allowed: \[batch, seq\]"):
+        model(text(5)[0])

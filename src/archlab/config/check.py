@@ -6,15 +6,26 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from archlab.config.layers import PER_LAYER, with_overrides
+from archlab.config.layers import DERIVED, PER_LAYER, layer_configs, with_overrides
 from archlab.config.merge import Raw, expand, merge
-from archlab.config.model_schema import ModelConfig
+from archlab.config.model_schema import MLP, Attention, Block, Dropout, ModelConfig
 from archlab.config.problems import Problem, choose, explain, is_under, raise_problems
 from archlab.config.rules import CONFIG_RULES, LAYER_RULES
 from archlab.config.schema import Config
 from archlab.errors import UserError
 
 Schema = TypeVar("Schema", bound=BaseModel)
+
+_COMMON = (
+    "position",
+    *(
+        f"{section}.{name}"
+        for section, schema in {"block": Block, "attention": Attention, "mlp": MLP, "dropout": Dropout}.items()
+        for name, field in schema.model_fields.items()
+        if not field.is_required() and name not in DERIVED.get(section, ())
+    ),
+)
+"""What the layers have in common unless their kinds say otherwise; derived fields are written out for all."""
 
 _STAND_IN: Raw = {"model": {"vocab_size": 256, "d_model": 64, "n_layers": 2, "attention": {"n_heads": 4}}}
 """Put in place of missing or wrong required fields, so that the rules can still judge the rest."""
@@ -45,7 +56,7 @@ def broken_rules(config: Config, bad: Sequence[str] = ()) -> list[Problem]:
     for rule in CONFIG_RULES:
         if not is_under(rule.reads, bad) and (message := rule.broken(config)):
             problems.append(Problem(rule.field, message))
-    return problems
+    return problems or ([] if bad else list(_replaced_in_every_layer(config.model)))
 
 
 def _rules_of_the_rest(raw: Raw, bad: list[str]) -> list[Problem]:
@@ -94,6 +105,27 @@ def _layer_problems(model: ModelConfig, bad: Sequence[str]) -> Iterator[Problem]
             message = rule.broken(view) if _may_judge(rule.reads, bad) else None
             if message and message != broken.get(rule.field):
                 yield Problem(f"{prefix}.{rule.field}", message)
+
+
+def _replaced_in_every_layer(model: ModelConfig) -> Iterator[Problem]:
+    """Settings of the model that every layer kind replaces with its own, so that they would do nothing."""
+    layers = layer_configs(model) if model.layers else ()
+    for path in _COMMON if layers else ():
+        try:
+            changed = layer_configs(_at_default(model, path)) != layers
+        except ValidationError:  # a layer kind builds on it
+            continue
+        if not changed and _at_default(model, path) != model:
+            yield Problem(f"model.{path}", "every layer kind has its own, so this would do nothing; leave it out")
+
+
+def _at_default(model: ModelConfig, path: str) -> ModelConfig:
+    """The model with one setting as if it had been left out."""
+    section, _, name = path.partition(".")
+    if not name:
+        return model.model_copy(update={section: ModelConfig.model_fields[section].default})
+    inner = getattr(model, section)
+    return model.model_copy(update={section: inner.model_copy(update={name: type(inner).model_fields[name].default})})
 
 
 def _may_judge(reads: Sequence[str], bad: Sequence[str]) -> bool:

@@ -44,7 +44,7 @@ def generate(
     tokens at a time (None: at once), which bounds memory and changes nothing else. The rest is `Sampling`.
     """
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
-    total = tokens_BT.shape[1] + max(max_new_tokens, 0)
+    total = tokens_BT.shape[-1] + max(max_new_tokens, 0)
     session = Session(model, tokens_BT, capacity=total, padding=padding, prefill_chunk=prefill_chunk)
     if session.room is not None and max_new_tokens > session.room:
         end = f"learned positions end at max_seq_len = {model.config.max_seq_len}"
@@ -87,9 +87,11 @@ class Session:
         weight = model.embedding.weight
         self.tokens_BT = tokens_BT.to(weight.device)
         """Everything read and written so far, the padding too."""
+        if tokens_BT.ndim != 2 or tokens_BT.is_floating_point() or not tokens_BT.numel():
+            found = f"{list(tokens_BT.shape)} of {tokens_BT.dtype}"
+            raise UserError(f"prompt: {found}; allowed: [batch, seq] of whole numbers, at least one token each")
+        self._check_ids(tokens_BT)
         B, T = tokens_BT.shape
-        if T == 0:
-            raise UserError("the prompt is empty; at least one token is needed to go on from")
         self.padding_B = torch.as_tensor([0] * B if padding is None else padding, device=weight.device)
         if self.padding_B.shape != (B,) or not ((self.padding_B >= 0) & (self.padding_B < T)).all():
             allowed = f"for each of {B} texts a number from 0 to {T - 1}, less than its {T} tokens"
@@ -112,6 +114,16 @@ class Session:
 
     def read(self, tokens_BN: Tensor) -> None:
         """Go on with these tokens in every text."""
+        self._check_ids(tokens_BN)
+        self._append(tokens_BN)
+
+    def _check_ids(self, tokens_BN: Tensor) -> None:
+        known = self.model.config.vocab_size
+        wrong = tokens_BN[(tokens_BN < 0) | (tokens_BN >= known)]
+        if wrong.numel():
+            raise UserError(f"token {int(wrong[0])}: allowed: 0 to {known - 1}, the model's vocabulary")
+
+    def _append(self, tokens_BN: Tensor) -> None:
         self.tokens_BT = torch.cat((self.tokens_BT, tokens_BN.to(self.tokens_BT)), dim=1)
 
     @torch.no_grad()
@@ -166,7 +178,7 @@ class Session:
             if ends:
                 next_B = next_B.masked_fill(is_over_B, ends[0])
                 is_over_B |= torch.isin(next_B, torch.tensor(ends, device=next_B.device))
-            self.read(next_B[:, None])
+            self._append(next_B[:, None])
             yield next_B
             if ends and is_over_B.all():
                 return

@@ -56,7 +56,7 @@ class Cache:
         self.layers = [
             LayerCache(layer, batch, capacity, dtype, torch.device(device)) for layer in layer_configs(model)
         ]
-        self.capacity, self.length = capacity, 0
+        self.batch, self.capacity, self.length = batch, capacity, 0
         self.is_padded = padding is not None
         self.padding_B1 = torch.zeros(1, 1, dtype=torch.int64, device=device) if padding is None else padding[:, None]
 

@@ -90,8 +90,7 @@ class Decoder(nn.Module):
 
     def hidden(self, tokens_BT: Tensor, *, documents: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         """[B, T] int64 -> [B, T, D], after the final norm."""
-        if documents is not None and cache is not None:
-            raise UserError("documents and cache: packed documents are for training, a cache is for one text")
+        _check(tokens_BT, documents, cache)
         x_BTD = self.embedding(tokens_BT)
         where = place(tokens_BT, documents, cache, x_BTD.dtype)
         if cache is not None:
@@ -108,3 +107,14 @@ class Decoder(nn.Module):
         if cache is not None:
             cache.length += tokens_BT.shape[1]
         return self.norm(x_BTD)
+
+
+def _check(tokens_BT: Tensor, documents: Tensor | None, cache: Cache | None) -> None:
+    if tokens_BT.ndim != 2 or tokens_BT.is_floating_point():
+        raise UserError(f"tokens: {list(tokens_BT.shape)} of {tokens_BT.dtype}; allowed: [batch, seq] of whole numbers")
+    if documents is not None and documents.shape != tokens_BT.shape:
+        raise UserError(f"documents: {list(documents.shape)}; allowed: the tokens' shape, {list(tokens_BT.shape)}")
+    if documents is not None and cache is not None:
+        raise UserError("documents and cache: packed documents are for training, a cache is for one text")
+    if cache is not None and cache.batch != len(tokens_BT):
+        raise UserError(f"cache: of {cache.batch} texts; tokens are of {len(tokens_BT)}")
