@@ -10,12 +10,14 @@ from safetensors.torch import load_file
 
 import archlab
 from archlab.cli import app
+from archlab.config.io import build_config
 from archlab.errors import UserError
 from archlab.families import hf_files
 from archlab.families.load import load_hf
 from archlab.families.save import save_pretrained
 from archlab.families.surgery import pool_kv_heads
 from archlab.infer.load import from_pretrained
+from archlab.model.decoder import Decoder
 from tests.parity.cases import CASES
 from tests.parity.tiny import Case, tiny_model
 from tests.unit.tiny import write_text
@@ -200,6 +202,16 @@ def test_heads_that_do_not_divide_are_refused(kept: int, tmp_path: Path, capsys:
     assert app.main(["convert", folder, f"--n-kv-heads={kept}", "--out", str(tmp_path / "out")]) == 2
     assert f"n_kv_heads: {kept} does not divide the model's 2; allowed: 1, 2" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_positions_that_only_layer_kinds_have_are_expressed(tmp_path: Path) -> None:
+    model = {"vocab_size": 32, "d_model": 32, "n_layers": 4, "attention": {"n_heads": 4}, "position": "none"}
+    kinds = {"turns": {"position": {"kind": "rope", "theta": 5e4}}, "stands": {}}
+    layers = {**kinds, "pattern": ["turns", "turns", "turns", "stands"]}
+    made = Decoder(build_config({"model": {**model, "layers": layers}}).model)
+    assert save_pretrained(made, tmp_path / "hf") == "smollm3"
+    tokens = torch.arange(9)[None]
+    torch.testing.assert_close(load_hf(tmp_path / "hf")(tokens), made.eval()(tokens))
 
 
 def test_when_a_norm_rounds_is_no_matter_in_float32_only(tmp_path: Path) -> None:

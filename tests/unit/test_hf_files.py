@@ -263,6 +263,25 @@ def test_unknown_families(hf: Path, model_type: Any, said: str) -> None:
     assert said in refusal(hf)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"architectures": ["MistralForCausalLM"]}, "MistralForCausalLM, of family mistral, but model_type is llama"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "a model for another task"),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder is True, which archlab cannot build"),
+    ],
+)
+def test_a_config_that_contradicts_itself(hf: Path, changes: dict[str, Any], said: str) -> None:
+    change(hf, **changes)
+    assert said in refusal(hf)
+
+
+@pytest.mark.parametrize("architectures", [[], None, ["LLaMAForCausalLM"], ["LlamaModel"]])
+def test_old_and_foreign_names_of_the_class_pass(hf: Path, architectures: Any) -> None:
+    change(hf, architectures=architectures)
+    assert load_hf(hf)
+
+
 def test_every_reason_in_the_config_is_given_at_once(hf: Path) -> None:
     change(hf, hidden_act="mish", quantization_config={"bits": 4}, new_trick=True, rope_scaling={"rope_type": "odd"})
     said = refusal(hf)

@@ -8,12 +8,12 @@ from typing import Any
 
 from archlab.config.identity import flatten
 from archlab.config.io import build_config, overlay
-from archlab.config.layers import layer_configs, resolve
-from archlab.config.merge import Raw
-from archlab.config.model_schema import ModelConfig
+from archlab.config.layers import final_norm, layer_configs, resolve
+from archlab.config.merge import Raw, expand
+from archlab.config.model_schema import Layers, ModelConfig, NoPosition, Rope
 from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.families.fields import Field, Source
+from archlab.families.fields import Field, Only, Source
 from archlab.families.weights import Constant, Row
 
 NO_EFFECT = {
@@ -59,7 +59,8 @@ class Family:
     def model_config(self, values: Mapping[str, Any], where: str) -> ModelConfig:
         """Our config of theirs; UserError for a key that archlab does not understand or cannot express."""
         hf, ours = Source(_canonical(values, self.aliases, where), where), dict[str, Any]()
-        refused = [problem for part in self.fields if (problem := _refusal(part, hf, ours))]
+        parts = (Only("is_encoder_decoder", False, written=False), *self.fields)
+        refused = [problem for part in parts if (problem := _refusal(part, hf, ours))]
         unknown = {k: v for k, v in hf.unread().items() if k not in NO_EFFECT | self.no_effect and v is not None}
         if unknown:
             listed = ", ".join(f"{key} = {value!r}" for key, value in unknown.items())
@@ -75,7 +76,7 @@ class Family:
         """
         # A class's own padding token may lie beyond a small vocabulary, which it then refuses.
         out: Raw = {"model_type": self.model_type, "architectures": [self.architecture], "pad_token_id": None}
-        full = resolve(model)
+        full = resolve(_turning_in_common(model))
         for part in self.fields:
             part.write(full, out)
         again = self.model_config(out, f"{self.model_type} export")
@@ -92,6 +93,16 @@ class Family:
             lines = [f"  model.{name}: {here} here, {there} there" for name, here, there in once]
             raise UserError("\n".join([f"{self.architecture} cannot express this model", *lines]))
         return out
+
+
+def _turning_in_common(model: ModelConfig) -> ModelConfig:
+    """The same model with RoPE as what its layers have in common and no position as the exception, as theirs say it."""
+    turning = [layer.position for layer in layer_configs(model) if isinstance(layer.position, Rope)]
+    if model.layers is None or not isinstance(model.position, NoPosition) or not turning:
+        return model
+    kinds = {name: {"position": {"kind": "none"}, **expand(change)} for name, change in model.layers.kinds.items()}
+    layers = Layers.model_validate({**kinds, "pattern": model.layers.pattern})
+    return model.model_copy(update={"position": turning[0], "layers": layers})
 
 
 def _refusal(part: Field, hf: Source, ours: Raw) -> str | None:
@@ -152,8 +163,9 @@ def _meaning(model: ModelConfig) -> Raw:
     around = resolve(model).model_dump(
         mode="json", include={"vocab_size", "d_model", "n_layers", "max_seq_len", "embedding", "head"}
     )
-    around["norm"] = model.norm.model_dump(mode="json")
-    around["positions"] = model.position.kind
+    around["norm"] = final_norm(model).model_dump(mode="json", exclude={"placement"})
+    if model.embedding.norm:
+        around["embedding_norm"] = model.norm.model_dump(mode="json", exclude={"placement"})
     layers = {
         str(i): layer.model_dump(mode="json", exclude={"kind", "dropout"})
         for i, layer in enumerate(layer_configs(model))

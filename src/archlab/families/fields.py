@@ -1,7 +1,7 @@
 """How one key of a Hugging Face config.json and one field of ours translate into each other.
 
 A family's translation is a list of these, read in both directions: a value that is read can be written again, and what
-cannot be written is found by reading it back (see translate.py).
+cannot be written is found by reading it back (see family.py).
 """
 
 from collections.abc import Callable, Mapping, Sequence

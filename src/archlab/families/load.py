@@ -1,6 +1,7 @@
 """Published checkpoints to our models."""
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from archlab.config.schema import TrainConfig
 from archlab.errors import UserError
 from archlab.families.family import Family
 from archlab.families.hf_files import CONFIG, FORMATS, Tensors, companions, read_json
-from archlab.families.registry import find_family
+from archlab.families.registry import families, find_family
 from archlab.families.weights import Placed, fixed, placed
 from archlab.model.decoder import Decoder
 from archlab.model.origin import Origin
@@ -29,7 +30,21 @@ def read_model_config(folder: Path) -> tuple[Family, ModelConfig]:
     file = folder / CONFIG
     values = read_json(file)
     family = find_family(values.get("model_type"), str(file))
+    _check_architectures(values.get("architectures"), family, str(file))
     return family, family.model_config(values, str(file))
+
+
+def _check_architectures(named: object, family: Family, where: str) -> None:
+    """Names of old or foreign code for the same model pass; another family's, or another task's, do not."""
+    classes = {known.architecture: name for name, known in families().items()}
+    for name in map(str, named) if isinstance(named, list) and family.architecture not in named else ():
+        if name in classes:
+            found = f"{name}, of family {classes[name]}, but model_type is {family.model_type}"
+        elif re.search(r"For(?!Causal)[A-Z]|WithValueHead", name):
+            found = f"{name}, a model for another task than predicting the next token"
+        else:
+            continue
+        raise UserError(f"{where}: architectures names {found}; allowed: {family.architecture}")
 
 
 def read_raw_config(folder: Path) -> Raw:
