@@ -5,7 +5,18 @@ from typing import Any
 
 from archlab.config.base import Base, Overrides
 from archlab.config.merge import expand, merge
-from archlab.config.model_schema import MLP, Attention, Block, Dropout, Layers, ModelConfig, NoNorm, Norm, Position
+from archlab.config.model_schema import (
+    MLP,
+    Attention,
+    Block,
+    Dropout,
+    Layers,
+    ModelConfig,
+    NoNorm,
+    Norm,
+    Placement,
+    Position,
+)
 
 PER_LAYER = ("norm", "block", "attention", "position", "mlp", "dropout")
 """The sections of `model` that a layer kind may override."""
@@ -13,6 +24,17 @@ PER_LAYER = ("norm", "block", "attention", "position", "mlp", "dropout")
 
 DERIVED = {"attention": ("n_kv_heads", "head_dim", "scale"), "mlp": ("d_ff",)}
 """The fields that are derived from others where they are null, per section."""
+
+
+NORM_SLOTS: dict[Placement, tuple[str, ...]] = {
+    "pre": ("before",),
+    "post": ("stream",),
+    "double": ("before", "after"),
+    "output": ("after",),
+    "carried": ("before",),
+}
+"""Placement -> where norms stand around a branch: before it (carried: and before the fork), after it, on the stream
+after the addition."""
 
 
 class ResolvedAttention(Attention):

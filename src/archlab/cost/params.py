@@ -3,11 +3,8 @@
 from pydantic import computed_field
 
 from archlab.config.base import Base
-from archlab.config.layers import LayerConfig, ResolvedAttention, final_norm, layer_configs
+from archlab.config.layers import NORM_SLOTS, LayerConfig, ResolvedAttention, final_norm, layer_configs
 from archlab.config.model_schema import ACTIVATION_PARAMETERS, T5, Learned, ModelConfig, NoNorm, Shaw
-
-_NORMS_PER_BLOCK = {"pre": 2, "post": 2, "double": 4, "output": 2, "carried": 2}
-"""Placement -> norms in a serial block: one per filled slot of each of its two branches."""
 
 
 class Parameters(Base):
@@ -96,7 +93,7 @@ def _block_norms(layer: LayerConfig) -> int:
     if isinstance(layer.norm, NoNorm):
         return _qk_norms(heads)
     saved = 1 if layer.block.parallel == "shared" else 0
-    in_slots = _NORMS_PER_BLOCK[layer.norm.placement] - saved
+    in_slots = 2 * len(NORM_SLOTS[layer.norm.placement]) - saved  # of two branches
     return in_slots * layer.norm.n_parameters(layer.d_model) + sub_norms + _qk_norms(heads)
 
 

@@ -1,5 +1,6 @@
 """One block: two branches around the residual stream, with norms in the slots that the placement names."""
 
+from archlab.config.layers import NORM_SLOTS
 from archlab.config.model_schema import NoNorm
 from archlab.flatten.attention import attention
 from archlab.flatten.kinds import Kind
@@ -7,11 +8,6 @@ from archlab.flatten.mlp import mlp
 from archlab.flatten.norms import norm
 from archlab.flatten.page import Page, lines
 from archlab.flatten.shared import Shared
-
-SLOTS = {
-    "pre": ("before",), "post": ("stream",), "double": ("before", "after"), "output": ("after",),
-    "carried": ("before",),
-}  # fmt: skip
 
 ABOUT = {
     "pre": "x + f(norm(x)), first attention, then MLP (pre-norm, Xiong 2020).",
@@ -29,7 +25,7 @@ def block(page: Page, kind: Kind, shared: Shared) -> str:
     """The name of the class."""
     layer, parallel = kind.layer, kind.layer.block.parallel
     placement = "none" if isinstance(layer.norm, NoNorm) else layer.norm.placement
-    slots = SLOTS.get(placement, ())
+    slots = () if isinstance(layer.norm, NoNorm) else NORM_SLOTS[layer.norm.placement]
     mlp_slots = tuple(slot for slot in slots if not (slot == "before" and parallel == "shared"))
     made = norm(page, kind.name, layer.norm, page.constant("", "D_MODEL", layer.d_model))
     attention_class, mlp_class = attention(page, kind, shared), mlp(page, kind)

@@ -2,20 +2,13 @@
 
 from torch import Tensor, nn
 
-from archlab.config.layers import LayerConfig
+from archlab.config.layers import NORM_SLOTS, LayerConfig
 from archlab.config.model_schema import NoNorm
 from archlab.model.attention import Attention
 from archlab.model.cache import LayerCache
 from archlab.model.mlp import MLP
 from archlab.model.norms import make_norm
 from archlab.model.view import View
-
-SLOTS = {
-    "pre": ("before",), "post": ("stream",), "double": ("before", "after"), "output": ("after",),
-    "carried": ("before",),
-}  # fmt: skip
-"""Placement -> where norms stand: before the branch (and, carried, before the fork), after it, on the stream after the
-addition."""
 
 
 class Slots(nn.Module):
@@ -27,7 +20,7 @@ class Slots(nn.Module):
 
     def __init__(self, layer: LayerConfig) -> None:
         super().__init__()
-        filled = () if isinstance(layer.norm, NoNorm) else SLOTS[layer.norm.placement]
+        filled = () if isinstance(layer.norm, NoNorm) else NORM_SLOTS[layer.norm.placement]
         for slot in ("before", "after", "stream"):
             setattr(self, slot, make_norm(layer.norm, layer.d_model) if slot in filled else nn.Identity())
 

@@ -49,7 +49,21 @@ class Study:
         return self._summarise(tuned, warnings)
 
     def read(self) -> StudySummary:
-        """The summary of what has been run so far, also written; UserError when tuning is not over."""
+        """The summary of what has been run so far; of runs made elsewhere, what was written of them then.
+
+        UserError when there is neither, or when tuning is not over.
+        """
+        written = self.folder / "summary.json"
+        try:
+            return self._read()
+        except UserError:
+            if not written.is_file():
+                raise
+        summary = StudySummary.model_validate_json(written.read_text())
+        note = "the runs were made by another machine, version or text; this is what was written of them then"
+        return summary.model_copy(update={"warnings": [note]})
+
+    def _read(self) -> StudySummary:
         tuned, warnings = self._tune(watch=None)
         if not any(self._ended(self._run_of(arm, seed)) for arm in tuned for seed in self.config.seed_list):
             raise UserError(
