@@ -26,6 +26,11 @@ def listen() -> None:
         signal.signal(signal.SIGINT, handle)
 
 
+def was_heard() -> bool:
+    """Whether a Ctrl-C came since `listen`."""
+    return _heard
+
+
 def heed() -> None:
     """Raise the KeyboardInterrupt that was swallowed, if one was; called before long work begins."""
     if _heard:

@@ -141,7 +141,7 @@ def test_a_wrong_arm_is_named_with_its_field(overrides, message):
         ({"tune": {"train.lr": [0.1, 0]}}, "train.lr  0; allowed: more than 0"),
         ({"seeds": [3, 1, 3]}, r"seeds  \[3, 1, 3\] names a seed twice"),
         ({"budget": {"tokens": 10}}, "budget  10 is less than one batch of 64 tokens"),
-        ({"budget": {"flops": 10}}, "arms.base  10 FLOPs train 0 tokens, less than a batch of 64"),
+        ({"budget": {"flops": 10}}, "budget  10 FLOPs train 0 tokens, less than a batch of 64"),
     ],
 )
 def test_a_study_that_cannot_be_fair_is_refused(values, message):
@@ -178,6 +178,42 @@ def test_every_problem_of_a_study_is_told_at_once(tmp_path):
         load_study(str(write(tmp_path / "wrong.yaml", **said, **wrong)))
     for field in ("question", "sets", "labels.thrd", "arms.second.model.nrm", "arms.third "):
         assert f"\n  {field}" in str(refused.value)
+
+
+WRONG = {
+    "a": {"model.mlp.kind": "plan"},
+    "b": {"model.mpl.kind": "plain"},
+    "c": {"model.attention.n_kv_heads": 3},
+    "d": {"train.lr": -1},
+    "e": {"model.norm.knd": "x"},
+}
+
+
+@pytest.mark.parametrize("against", ["base", "previous"])
+@pytest.mark.parametrize(
+    "also", [{}, {"equal": {"parameters": "1%"}}, {"set": {"train.lrr": 1}}, {"base": "tiny-lama"}]
+)
+def test_no_wrong_arm_hides_another(also, against):
+    with pytest.raises(UserError) as refused:
+        arms(study(arms=WRONG, against=against, **also))
+    problems = str(refused.value).splitlines()[1:]
+    fields = ["arms.a.model.mlp.kind", "arms.b.model.mpl", "arms.d.train.lr", "arms.e.model.norm.knd"]
+    fields += [key for key in also if key != "equal"]
+    fields += [] if "base" in also else ["arms.c.model.attention.n_kv_heads"]  # how many heads is not known
+    for field in fields:
+        assert sum(line.strip().startswith(field) for line in problems) == 1, problems
+    assert len(problems) == len(fields)
+
+
+def test_wrong_fields_of_the_study_hide_no_arm(tmp_path):
+    said = {"question": "Which?", "base": "base.yaml", "budgt": 1, "tune": {"train.lr": []}, "arms": WRONG}
+    with pytest.raises(UserError, match="8 problems"):
+        load_study(str(write(tmp_path / "wrong.yaml", **said)))
+
+
+def test_an_arm_cannot_set_what_is_tuned():
+    with pytest.raises(UserError, match=r"arms.other.train.lr  is tuned, for all arms"):
+        arms(two({"train": {"lr": 0.1}}, tune={"train.lr": [0.1, 0.2]}))
 
 
 def test_a_problem_of_the_base_is_told_once():
@@ -304,11 +340,11 @@ def test_a_ladder_adds_up():
         assert parameters_of(arm) == pytest.approx(parameters_of(first), rel=0.03)
 
 
-def test_against_the_base_every_arm_starts_from_the_first():
+def test_every_arm_is_the_base_with_its_own_changes():
     first, second, third = arms(study(arms=STEPS))
     assert [arm.reference for arm in (first, second, third)] == [None, "first", "first"]
-    assert third.config.model.mlp.kind == "gated"
-    assert third.config.model.norm.kind == second.config.model.norm.kind == "layernorm"
+    assert [arm.config.model.norm.kind for arm in (first, second, third)] == ["layernorm", "rmsnorm", "rmsnorm"]
+    assert [arm.config.model.mlp.kind for arm in (first, second, third)] == ["gated", "plain", "gated"]
 
 
 def test_a_budget_of_flops_is_spent_by_every_arm():

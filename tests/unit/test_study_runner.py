@@ -11,6 +11,7 @@ from archlab.config.yaml_text import to_yaml
 from archlab.errors import UserError
 from archlab.study import runner
 from archlab.study.runner import Study
+from archlab.study.source import load_study
 from archlab.train.run_folder import RunFolder, RunSummary
 
 
@@ -211,7 +212,7 @@ def test_the_summary_is_written_and_read_again(lab):
 def test_an_unfinished_study_says_what_is_missing(lab):
     lab.run(arms={"a": {}})
     summary = lab.study().read()
-    assert summary.warnings == ["2 runs have not finished and are left out"]
+    assert summary.warnings == ["2 runs not finished, and left out"]
     assert summary.arms[1].comparison.verdict == "too few runs"
 
 
@@ -220,7 +221,7 @@ def test_nothing_is_written_when_there_is_nothing_to_report(lab):
     study._claim()
     with pytest.raises(UserError, match="no finished run"):
         study.read()
-    assert [path.name for path in study.folder.iterdir()] == ["study.yaml"]
+    assert sorted(path.name for path in study.folder.iterdir()) == ["base.yaml", "study.yaml"]
     with pytest.raises(UserError, match="tuning is not over"):
         lab.study(tune=GRID).read()
 
@@ -245,6 +246,15 @@ def test_what_changed_since_the_folder_was_made_is_known(lab):
     lab.run()
     assert lab.study().changed() == []
     assert lab.study(seeds=3, labels={"a": "A"}).changed() == ["labels", "seeds"]
+
+
+def test_a_study_folder_holds_its_base(lab):
+    first = lab.run()
+    (base,) = lab.folder.glob("*.yaml")
+    base.unlink()
+    name, study = load_study(str(lab.folder / "out"))
+    again = Study(name, study, lab.folder / "out", workers=1).read()
+    assert [arm.bits_per_byte for arm in again.arms] == [arm.bits_per_byte for arm in first.arms]
 
 
 def test_a_file_is_no_folder(lab):

@@ -8,7 +8,7 @@ from cyclopts import App, CycloptsError, Parameter, UnknownCommandError
 
 import archlab
 from archlab.errors import UserError
-from archlab.interrupt import INTERRUPTED, listen
+from archlab.interrupt import INTERRUPTED, listen, was_heard
 
 VERBS = (
     ("demo", "demo:run", "The main job: the ladder from 2017's block to today's, trained and compared here."),
@@ -64,19 +64,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = make_app()(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
         return code or 0
-    except UnknownCommandError as error:
-        return _complain(_unknown_command(error))
-    except (UserError, CycloptsError) as error:
-        return _complain(str(error))
     except BrokenPipeError:
         # Python flushes stdout once more on exit, which would complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except OSError as error:
-        return _complain(f"{error.filename or 'archlab'}: {error.strerror or error}")
     except KeyboardInterrupt:
-        print(INTERRUPTED, file=sys.stderr)
-        return 130
+        return _complain(INTERRUPTED, 130)
+    except Exception as error:
+        if was_heard():  # an import that a Ctrl-C broke off fails in its own way
+            return _complain(INTERRUPTED, 130)
+        if message := _for_the_user(error):
+            return _complain(message)
+        raise
+
+
+def _for_the_user(error: Exception) -> str | None:
+    """What to say; None for a bug, whose traceback is wanted."""
+    match error:
+        case UnknownCommandError():
+            return _unknown_command(error)
+        case UserError() | CycloptsError():
+            return str(error)
+        case OSError():
+            return f"{error.filename or 'archlab'}: {error.strerror or error}"
+        case _:
+            return None
 
 
 def _unknown_command(error: UnknownCommandError) -> str:
@@ -89,6 +101,6 @@ def _unknown_command(error: UnknownCommandError) -> str:
     return f"no command {found!r}{choose(found, [verb for verb, *_ in VERBS])}"
 
 
-def _complain(message: str) -> int:
+def _complain(message: str, code: int = 2) -> int:
     print(message, file=sys.stderr)
-    return 2
+    return code

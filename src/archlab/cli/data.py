@@ -28,5 +28,8 @@ def run(
     held_out
         Share of the files kept for evaluation.
     """
-    print(prepare(list(src), out, vocab_size, tokenizer, held_out))
+    made = prepare(list(src), out, vocab_size, tokenizer, held_out)
+    print(made)
+    if vocab_size and made.manifest.vocab_size < vocab_size:
+        print(f"note: the text has no more than {made.manifest.vocab_size:,} tokens of {vocab_size:,} to learn")
     print(out)

@@ -10,12 +10,12 @@ from archlab.errors import UserError
 
 
 def run(config: str, /, *overrides: str, out: Path) -> int:
-    """Train a model. Run again, it goes on where it stopped.
+    """Train a model. Run again, it goes on where it stopped. Exit code 1: the training diverged.
 
     Parameters
     ----------
     config
-        A preset's name, a YAML file, a run folder or a Hugging Face folder, all of which give the architecture only.
+        A preset's name, a YAML file, a run folder or a Hugging Face folder; its config is taken, not its weights.
     overrides
         Fields to change, as in train.lr=3e-3.
     out

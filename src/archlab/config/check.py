@@ -72,15 +72,20 @@ def without(raw: Raw, paths: Sequence[str]) -> Raw:
     """`raw` without the values at those paths; of a list, all goes."""
     out = copy.deepcopy(raw)
     for path in paths:
-        section = out
-        *above, last = path.split(".")
-        for part in above:
-            if not isinstance(section.get(part), dict):
-                last = part
-                break
-            section = section[part]
-        section.pop(last, None)
+        _drop(out, path.split("."))
     return out
+
+
+def _drop(section: Raw, path: Sequence[str]) -> None:
+    """Take out what stands at a path, or what it would be a part of; keys may have dots themselves."""
+    for n in range(len(path), 0, -1):
+        key = ".".join(path[:n])
+        if key in section:
+            if n < len(path) and isinstance(section[key], dict):
+                _drop(section[key], path[n:])
+            else:
+                del section[key]
+            return
 
 
 def _layer_problems(model: ModelConfig, bad: Sequence[str]) -> Iterator[Problem]:

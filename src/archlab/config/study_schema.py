@@ -60,10 +60,10 @@ class StudyConfig(Base):
     set: Overrides = Field(default_factory=dict)
     """What this study changes in the base, for all arms."""
     against: Literal["base", "previous"] = "base"
-    """base: an arm is the base plus its overrides, compared with the first arm. previous: a ladder, where an
-    arm adds its overrides to the arm above it and is compared with that one."""
+    """base: every arm is the base plus its overrides, and is compared with the first arm. previous: a ladder, where
+    an arm adds its overrides to the arm above it and is compared with that one."""
     arms: Annotated[dict[str, Overrides], Field(min_length=1)]
-    """Name -> overrides. The first arm is the one the others start from; it may be empty."""
+    """Name -> overrides. The first arm is the one the others are compared with; it may be empty."""
     labels: dict[str, str] = Field(default_factory=dict)
     """Arm -> what to call it in tables and pictures."""
     budget: Budget

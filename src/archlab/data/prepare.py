@@ -45,6 +45,9 @@ def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
     path = Path(config.path).expanduser()
     if (path / MANIFEST).is_file():
         data = DataFolder.open(path)
+        if config.held_out != DataConfig().held_out:
+            hint = "`archlab data --held-out` decided it when the folder was made; leave it out"
+            raise UserError(f"data.held_out: {config.held_out} for {path}; {hint}")
     else:
         recipe = _Recipe(Corpus([config.path]), config.held_out, vocab_size, None)
         data = _build(recipe, cache_folder() / recipe.key[:16])

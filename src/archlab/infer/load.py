@@ -18,7 +18,7 @@ from archlab.infer.codec import ByteLevel, Codec, Published, read_tokenizer
 from archlab.model.decoder import Decoder
 from archlab.model.origin import Origin
 from archlab.train.checkpoint import latest_checkpoint, load_weights
-from archlab.train.run_folder import Imported, imported
+from archlab.train.run_folder import Imported, RunFolder, imported
 
 
 def from_pretrained(folder_or_hub_id: str | Path, dtype: torch.dtype | None = None) -> Decoder:
@@ -57,7 +57,9 @@ def load_model(folder: Path, config: ModelConfig | None = None) -> Decoder:
         return load_hf(folder, config=config)
     latest = latest_checkpoint(folder / "checkpoints")
     if latest is None:
-        raise UserError(f"{folder}: no checkpoint yet; train it first")
+        ended = RunFolder(folder).summary()
+        why = "its training diverged, and left no checkpoint" if ended else "no checkpoint yet; train it first"
+        raise UserError(f"{folder}: {why}")
     model = Decoder(config or load_config(folder).model)
     load_weights(latest[1], model)
     begun = imported(folder)

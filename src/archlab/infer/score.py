@@ -17,6 +17,7 @@ from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import latest_checkpoint
 from archlab.train.device import choose_device
 from archlab.train.evaluate import HeldOut, evaluate
+from archlab.train.run_folder import RunFolder
 
 
 class HeldOutScore(Base):
@@ -43,7 +44,8 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOu
     data = open_data(config.data, config.model.vocab_size)
     folder = Path(source)
     latest = latest_checkpoint(folder / "checkpoints")
-    trained = latest is not None or (is_hf_folder(folder) and not is_run(folder))
+    ended = RunFolder(folder).summary() if is_run(folder) else None
+    trained = latest is not None or ended is not None or (is_hf_folder(folder) and not is_run(folder))
     if trained and not same_tokenizer(own_file(folder, TOKENIZER), data.path / TOKENIZER):
         raise UserError(
             f"{config.data.path}: has another tokenizer than {source}; make it with --tokenizer {source}/{TOKENIZER}"

@@ -20,6 +20,7 @@ from archlab.study.record import ArmSummary, Comparison, Curve, StudySummary
 from archlab.study.runs import Run
 from archlab.study.source import load_study
 from archlab.study.stats import compare
+from archlab.study.wording import plural
 from archlab.train.run_folder import RunFolder, RunSummary
 
 Summaries = Mapping[str, Mapping[int, RunSummary]]
@@ -50,7 +51,7 @@ def summarise(
         question=study.question,
         claim=study.claim,
         answer=answer(table, study.against),
-        warnings=[*([f"{missing} runs have not finished and are left out"] if missing else []), *warnings],
+        warnings=[*([f"{plural(missing, 'run')} not finished, and left out"] if missing else []), *warnings],
         against=study.against,
         equal=in_words(study.equal) if study.equal else None,
         seeds=study.seed_list,

@@ -1,14 +1,16 @@
 """From a study to its arms: one validated config each, with what is held equal matched and checked."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from pydantic import ValidationError
+
 from archlab.config.identity import diff
 from archlab.config.io import build_config, overlay, read_config
 from archlab.config.merge import Raw
-from archlab.config.problems import ConfigError, Problem, is_under, raise_problems
+from archlab.config.problems import ConfigError, Problem, explain, is_under, raise_problems
 from archlab.config.schema import Config
 from archlab.config.study_schema import StudyConfig
 from archlab.config.training import resolve_train
@@ -65,26 +67,43 @@ def arms(study: StudyConfig) -> list[Arm]:
     from its reference in more than it says.
     """
     problems = list(misplaced(study))
-    drafts: list[_Draft] = []
     try:
         base = overlay(read_config(study.base), study.set, Config)
     except UserError as error:
-        raise_problems([*problems, Problem("base", str(error))], "the study")
+        problems += [Problem("base", str(error)), *_problems_of_arms(_wrong_by_themselves(study), study)]
+        raise_problems(list(dict.fromkeys(problems)), "the study")
         raise
+    drafts: list[_Draft] = []
+    wrong: dict[str, UserError] = {}
     for name in study.arms:
         try:
             drafts.append(_draft(study, name, base, drafts))
         except UserError as error:
-            problems += _problems_of_an_arm(error, study, name, first=not drafts)
-            if not drafts:
-                break
+            wrong[name] = error
+            if not drafts:  # nothing to be matched with, but the others' fields can be judged
+                study = study.model_copy(update={"equal": None})
     for draft, point in product(drafts, grid(study)):
         try:
             draft.arm.with_values(point)
         except UserError as error:
-            problems += _problems_of_an_arm(error, study, draft.arm.name)
-    raise_problems(list(dict.fromkeys(problems)), "the study")
+            wrong[draft.arm.name] = error
+    raise_problems(list(dict.fromkeys([*problems, *_problems_of_arms(wrong, study)])), "the study")
     return [draft.arm for draft in drafts]
+
+
+def _wrong_by_themselves(study: StudyConfig) -> dict[str, UserError]:
+    """Arms that are wrong whatever they start from."""
+    wrong: dict[str, UserError] = {}
+    for name, overrides in study.arms.items():
+        raw = read_config("tiny-llama")
+        try:
+            raw = overlay(overlay(raw, study.set, Config), overrides, Config)
+            Config.model_validate(raw)
+        except ValidationError as error:
+            wrong[name] = ConfigError(explain(error, Config, raw), name)
+        except UserError as error:
+            wrong[name] = error
+    return wrong
 
 
 def grid(study: StudyConfig) -> list[Raw]:
@@ -96,10 +115,11 @@ def grid(study: StudyConfig) -> list[Raw]:
 
 def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -> _Draft:
     """The next arm, after those before it."""
-    reference = (before[-1] if study.against == "previous" else before[0]) if before else None
+    ladder = study.against == "previous"
+    reference = (before[-1] if ladder else before[0]) if before else None
     overrides, tuned = study.arms[name], study.tuned.get(name, {})
     budget = {"train.tokens": study.budget.tokens or _UNLIMITED}
-    raw = overlay(reference.raw if reference else base, overrides, Config)
+    raw = overlay(reference.raw if ladder and reference else base, overrides, Config)
     raw = overlay(raw, budget, Config)
     authored = overlay(raw, tuned, Config)
     config, adjusted, turned = build_config(authored), {}, set[str]()
@@ -121,21 +141,23 @@ def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -
     return _Draft(arm, raw, turned)
 
 
-def _problems_of_an_arm(error: UserError, study: StudyConfig, name: str, *, first: bool = False) -> Iterator[Problem]:
-    """What is wrong with an arm's config, each where the study's file says it."""
-    if not isinstance(error, ConfigError):
-        yield Problem(f"arms.{name}", str(error))
-        return
-    places = {
-        f"arms.{name}": study.arms[name],
-        f"tuned.{name}": study.tuned.get(name, {}),
-        "tune": study.tune,
-        "set": study.set,
-    }
-    for problem in error.problems:
-        said = [place for place, values in places.items() if is_under([problem.path], fields(values))]
-        place = (*said, "base" if first else f"arms.{name}")[0]
-        yield Problem(DECIDED.get(problem.path) or f"{place}.{problem.path}", problem.message)
+def _problems_of_arms(wrong: Mapping[str, UserError], study: StudyConfig) -> Iterator[Problem]:
+    """What is wrong with the arms' configs, each where the study's file says it; what all share is the base's."""
+    every = [set(error.problems) for error in wrong.values() if isinstance(error, ConfigError)]
+    shared = set.intersection(*every) if len(every) == len(study.arms) else set[Problem]()
+    for name, error in wrong.items():
+        if not isinstance(error, ConfigError):
+            yield Problem(f"arms.{name}", str(error))
+            continue
+        places = {f"arms.{name}": study.arms[name], f"tuned.{name}": study.tuned.get(name, {}), "tune": study.tune}
+        for problem in error.problems:
+            said = [place for place, values in {**places, "set": study.set}.items() if _says(values, problem)]
+            place = (*said, "base" if problem in shared else f"arms.{name}")[0]
+            yield Problem(DECIDED.get(problem.path) or f"{place}.{problem.path}", problem.message)
+
+
+def _says(values: Raw, problem: Problem) -> bool:
+    return is_under([problem.path], fields(values))
 
 
 def _within_budget(config: Config, study: StudyConfig) -> Config:
@@ -146,12 +168,14 @@ def _within_budget(config: Config, study: StudyConfig) -> Config:
     batches = tokens // train.batch_tokens
     if not batches:
         said = f"{study.budget.flops:.3g} FLOPs train {tokens:,} tokens, less than a batch of {train.batch_tokens:,}"
-        raise UserError(said)
+        raise ConfigError([Problem("train.tokens", said)], "the budget")
     return build_config(overlay(config.model_dump(), {"train.tokens": batches * train.batch_tokens}, Config))
 
 
 def _check_says_all(arm: Arm, reference: Arm, study: StudyConfig, turned: set[str]) -> None:
     said = {*fields(arm.overrides), *turned, *arm.tuned, *reference.tuned, *study.tune}
+    if study.against == "base":  # what only the reference changes is said there
+        said |= {*fields(reference.overrides)}
     if study.budget.flops is not None:
         said |= {"train.tokens", "train.eval_every", "train.checkpoint_every"}
     changed = diff(reference.config, arm.config)

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from itertools import count, islice
 from pathlib import Path
 
-from archlab.config.check import validate
+from archlab.config.io import read_config
 from archlab.config.merge import Raw
 from archlab.config.study_schema import StudyConfig
-from archlab.config.yaml_text import read_yaml, to_yaml
+from archlab.config.yaml_text import to_yaml
 from archlab.cost.params import parameters
 from archlab.data.prepare import open_data
 from archlab.data.shards import DataFolder
@@ -19,11 +19,15 @@ from archlab.study.design import Arm, arms, grid
 from archlab.study.pool import SIDE_BY_SIDE_BELOW, Progress, run_all
 from archlab.study.record import StudySummary
 from archlab.study.runs import Run
+from archlab.study.source import is_study_folder, load_study
 from archlab.train.device import choose_device
 from archlab.train.run_folder import RunFolder, RunSummary
 
 FIRST_TUNING_SEED = 1000
 """Seeds of the tuning runs, apart from the comparison's, so that a lucky seed cannot choose its own judge."""
+
+_BASE = "base.yaml"
+"""The base in a study's folder, where it is no preset."""
 
 Watch = Callable[[Sequence[Run]], Callable[[Progress], None]]
 """Given the runs of a phase, what to call on their progress."""
@@ -75,13 +79,14 @@ class Study:
     def changed(self) -> list[str]:
         """The fields in which the study that the folder holds differs from this one."""
         before = self._before()
-        return [
-            name for name in StudyConfig.model_fields if before and getattr(before, name) != getattr(self.config, name)
-        ]
+        if before is None or before.question != self.config.question:
+            return []
+        fields = [name for name in StudyConfig.model_fields if getattr(before, name) != getattr(self.config, name)]
+        same_base = "base" in fields and read_config(before.base) == read_config(self.config.base)
+        return [name for name in fields if not (same_base and name == "base")]
 
     def _before(self) -> StudyConfig | None:
-        file = self.folder / "study.yaml"
-        return validate(StudyConfig, read_yaml(file), str(file)) if file.exists() else None
+        return load_study(str(self.folder))[1] if is_study_folder(self.folder) else None
 
     def _claim(self) -> None:
         """Make the folder this study's, or check that it is."""
@@ -98,7 +103,11 @@ class Study:
             raise UserError(
                 f"{self.folder}: holds something else ({foreign[0]}) and no study.yaml; name an empty folder"
             )
-        write_atomic(file, to_yaml(self.config.model_dump(mode="json", exclude_defaults=True)))
+        values = self.config.model_dump(mode="json", exclude_defaults=True)
+        if Path(self.config.base).exists():  # so that the folder stays whole when that file changes or goes
+            write_atomic(self.folder / _BASE, to_yaml(read_config(self.config.base)))
+            values["base"] = _BASE
+        write_atomic(file, to_yaml(values))
 
     def _tune(self, watch: Watch | None) -> tuple[list[Arm], list[str]]:
         """Every arm with its best value of the grid, and a warning for each that lies on the grid's edge."""

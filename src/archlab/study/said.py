@@ -30,6 +30,9 @@ def misplaced(study: StudyConfig) -> Iterator[Problem]:
         yield Problem("seeds", f"{study.seed_list} names a seed twice; a run counts once")
     yield from _decided_elsewhere("set", study.set)
     for name, overrides in study.arms.items():
+        for field in fields(overrides):
+            if is_under([field], list(study.tune)):
+                yield Problem(f"arms.{name}.{field}", "is tuned, for all arms; leave it out here or there")
         yield from _decided_elsewhere(f"arms.{name}", overrides)
         for field in fields(overrides):
             if is_under([field], _FOR_ALL):

@@ -1,5 +1,6 @@
 """Which processor, which number format, and how fast it could be."""
 
+import os
 import platform
 import time
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from archlab.config.schema import TrainConfig
+from archlab.cost.units import binary
 from archlab.errors import UserError
 
 
@@ -38,6 +40,17 @@ class Device:
             (a @ a)[0, 0].item()
             best = min(best, time.perf_counter() - start)
         return 2 * side**3 / best
+
+    def check_memory(self, needed: int) -> None:
+        """UserError when this machine can never hold so many bytes; activations come on top."""
+        here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if self.kind == "cuda":
+            here = torch.cuda.get_device_properties(0).total_memory
+        if needed > here:
+            raise UserError(
+                f"the model needs {binary(needed)} to train (float32 weights, gradients and AdamW's state), "
+                f"and {self.name} has {binary(here)}; `archlab cost` counts it"
+            )
 
 
 def choose_device(train: TrainConfig) -> Device:

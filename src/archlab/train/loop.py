@@ -12,6 +12,8 @@ from torch.optim import Optimizer
 from archlab.config.schema import Config
 from archlab.config.training import ResolvedTrain, resolve_train
 from archlab.cost.flops import training_flops
+from archlab.cost.memory import training_memory
+from archlab.cost.params import parameters
 from archlab.data.prepare import open_data
 from archlab.data.sampler import batch, held_out_windows
 from archlab.data.shards import TOKENIZER, DataFolder
@@ -43,6 +45,7 @@ def train(config: Config, out: Path, watch: Watcher, corpus: str | None = None) 
         data.token_bytes,
         data.manifest.end_of_text if settings.document_mask else None,
     )
+    device.check_memory(training_memory(parameters(config.model).total).total)
     folder = RunFolder(out)
     folder.claim(config, environment(device, data.fingerprint), data.path / TOKENIZER)
     with folder.locked():
@@ -93,7 +96,7 @@ def _train(
                     raise KeyboardInterrupt
         if status == "finished" and first < steps:
             save_checkpoint(folder.checkpoints, steps, model, optimizer=None)
-        summary = _summary(status, settings, folder, device, mfu_per_speed, sum(p.numel() for p in model.parameters()))
+        summary = _summary(status, settings, folder, device, mfu_per_speed, parameters(config.model).total)
         folder.finish(summary)
         if stop.asked:
             raise KeyboardInterrupt

@@ -27,6 +27,7 @@ NO_EFFECT = ("train.eval_every", "train.checkpoint_every")
 """Fields that do not decide how a run ends, so they may change when it goes on."""
 
 IMPORTED = "imported.json"
+_LOCK = ".lock"
 
 
 class Imported(Base):
@@ -87,7 +88,7 @@ class RunFolder:
             raise UserError(f"{self.path}: is a file; --out names a folder")
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            held = sorted(p.name for p in self.path.iterdir() if not p.name.startswith(TEMPORARY))
+            held = sorted(p.name for p in self.path.iterdir() if not p.name.startswith((TEMPORARY, _LOCK)))
         if IMPORTED in held and "env.json" not in held:
             self._begin_with_imported(config, tokenizer)
         elif "config.yaml" in held:
@@ -134,7 +135,7 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder, so that two processes never train the same run at once."""
-        with open(self.path / ".lock", "w") as file:
+        with open(self.path / _LOCK, "w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
