@@ -1,6 +1,7 @@
 """A row as short texts, for the terminal's table and the page's."""
 
 from archlab.atlas.rows import Row
+from archlab.cost import units
 
 HEADINGS = ("model", "size", "norm", "position", "MLP", "h/kv", "ff/d", "d/L", "vocab")
 
@@ -42,14 +43,8 @@ def remarks(row: Row) -> list[str]:
 
 
 def count(number: int | None) -> str:
-    """Three digits: 8.03B, 128K."""
-    if number is None:
-        return "?"
-    for unit, name in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
-        if number >= unit * 0.9995:
-            scaled = number / unit
-            return f"{scaled:.0f}{name}" if scaled >= 99.5 else f"{scaled:.3g}{name}"
-    return str(number)
+    """Three digits: 8.03B, 128K; a question mark where it is not known."""
+    return "?" if number is None else units.count(number)
 
 
 def _doubt(row: Row, text: str, *fields: str) -> str:

@@ -1,0 +1,42 @@
+"""The house: imports point one way, down the list that the README prints."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import archlab
+
+HOME = Path(archlab.__file__).parent
+FLOORS = (
+    "config", "model", "cost", "families", "atlas", "flatten", "data", "train", "infer", "study", "report", "cli",
+)  # fmt: skip
+
+
+def imported(file: Path) -> Iterator[str]:
+    """The folders of archlab that a file imports from, wherever in it."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        yield from (name.split(".")[1] for name in names if name.startswith("archlab."))
+
+
+def test_no_folder_imports_from_one_below_it():
+    wrong = [
+        f"{floor}/{file.name} imports {other}"
+        for place, floor in enumerate(FLOORS)
+        for file in (HOME / floor).glob("*.py")
+        for other in imported(file)
+        if other in FLOORS[place + 1 :]
+    ]
+    assert wrong == []
+
+
+def test_every_folder_has_its_place():
+    assert sorted(path.parent.name for path in HOME.glob("*/__init__.py")) == sorted(FLOORS)
+
+
+def test_the_readme_prints_them_in_this_order():
+    readme = (HOME.parent.parent / "README.md").read_text()
+    table = readme[readme.index("## How it is laid out") :]
+    places = [table.index(f"`{floor}/`") for floor in FLOORS]
+    assert places == sorted(places)
