@@ -35,7 +35,9 @@ def names(folder):
 def test_a_claim_makes_the_folder_and_the_same_run_may_come_back(claimed, tokenizer):
     assert names(claimed) == ["config.yaml", "env.json", "tokenizer.json"]
     before = {path: path.read_bytes() for path in claimed.path.iterdir()}
-    claimed.claim(config(), {**ENV, "threads": 2}, tokenizer)
+    assert claimed.claim(config(), ENV, tokenizer) == []
+    notes = claimed.claim(config(), {**ENV, "threads": 99}, tokenizer)
+    assert notes == [f"begun with threads {ENV['threads']}, now 99: not bit for bit the uninterrupted run"]
     assert {path: path.read_bytes() for path in claimed.path.iterdir()} == before
 
 

@@ -1,7 +1,6 @@
 """`archlab train`."""
 
 import os
-import sys
 from pathlib import Path
 
 from archlab.config.io import load_config
@@ -27,13 +26,10 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("torchrun: archlab does not train on several processes yet; run it once, without torchrun")
     loaded = load_config(config, *overrides)
-    plan = resolve_train(loaded)
+    plan, watch = resolve_train(loaded), watcher()
     if plan.trained < plan.tokens:
-        print(
-            f"note: {plan.tokens:,} tokens are {plan.trained:,} in whole batches of {plan.batch_tokens:,}",
-            file=sys.stderr,
-        )
-    summary = train(loaded, out, watcher())
+        watch.note(f"{plan.tokens:,} tokens are {plan.trained:,} in whole batches of {plan.batch_tokens:,}")
+    summary = train(loaded, out, watch)
     if summary.status == "diverged":
         print(f"diverged after {summary.steps} steps: a loss or gradient is no number any more; see {out}")
         return 1

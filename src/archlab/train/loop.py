@@ -47,7 +47,8 @@ def train(config: Config, out: Path, watch: Watcher, corpus: str | None = None) 
     )
     device.check_memory(training_memory(parameters(config.model).total).total)
     folder = RunFolder(out)
-    folder.claim(config, environment(device, data.fingerprint), data.path / TOKENIZER)
+    for note in folder.claim(config, environment(device, data.fingerprint), data.path / TOKENIZER):
+        watch.note(note)
     with folder.locked():
         return folder.summary() or _train(config, folder, data, held_out, device, watch)
 
@@ -60,6 +61,8 @@ def _train(
     model = Decoder(config.model, seed=settings.seed).to(device.kind).train()
     optimizer = make_optimizer(model, settings)
     first = _resume(folder, model, optimizer, steps)
+    if first:
+        watch.note(f"going on after step {first}")
     forward = cast(Decoder, torch.compile(model)) if settings.compile else model
     mfu_per_speed = training_flops(config.model, seq_len) / device.peak_flops()
     status: Literal["finished", "diverged"] = "finished"

@@ -35,11 +35,20 @@ class Watcher:
 
     def __exit__(self, *_: object) -> None: ...
 
+    def note(self, text: str) -> None:
+        """Something to know about the run."""
+
     def beat(self, beat: Beat) -> None:
         """One step is done."""
 
 
-class Bar(Watcher):
+class _Terminal(Watcher):
+    def note(self, text: str) -> None:
+        """On a line of its own."""
+        print(f"note: {text}", file=sys.stderr, flush=True)
+
+
+class Bar(_Terminal):
     """One line that stays in place."""
 
     def __init__(self) -> None:
@@ -62,7 +71,7 @@ class Bar(Watcher):
         self._progress.update(self._task, total=beat.steps, completed=beat.step, description=line)
 
 
-class Lines(Watcher):
+class Lines(_Terminal):
     """A line every few seconds, and for every evaluation."""
 
     def __init__(self, every_seconds: float = 10.0) -> None:

@@ -28,6 +28,8 @@ NO_EFFECT = ("train.eval_every", "train.checkpoint_every")
 
 IMPORTED = "imported.json"
 _LOCK = ".lock"
+_MATTERS = ("threads", "torch", "processor")
+"""Of the environment: they round differently, so that a run that goes on is only nearly the uninterrupted one."""
 
 
 class Imported(Base):
@@ -82,8 +84,12 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self._metrics = path / "metrics.jsonl"
 
-    def claim(self, config: Config, env: dict[str, Any], tokenizer: Path) -> None:
-        """Make it this run's folder, or check that it is; UserError when it holds something else."""
+    def claim(self, config: Config, env: dict[str, Any], tokenizer: Path) -> list[str]:
+        """Make it this run's folder, or check that it is; what to know when going on elsewhere than it was begun.
+
+        UserError when it holds something else.
+        """
+        before: dict[str, Any] = {}
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path}: is a file; --out names a folder")
         with disk_errors(self.path):
@@ -92,7 +98,8 @@ class RunFolder:
         if IMPORTED in held and "env.json" not in held:
             self._begin_with_imported(config, tokenizer)
         elif "config.yaml" in held:
-            self._check_same(config, env, _parsed(self.path / "env.json") if "env.json" in held else {})
+            before = _parsed(self.path / "env.json") if "env.json" in held else {}
+            self._check_same(config, env, before)
         elif held:
             raise UserError(f"{self.path}: holds something else ({held[0]}) and no config.yaml; name an empty folder")
         else:
@@ -101,6 +108,9 @@ class RunFolder:
             if IMPORTED not in held:
                 write_atomic(self.path / "tokenizer.json", tokenizer.read_bytes())
             write_atomic(self.path / "env.json", json.dumps(env, indent=2))
+        other = [what for what in _MATTERS if what in before and before[what] != env[what]]
+        moved = [f"{what} {before[what]}, now {env[what]}" for what in other]
+        return [f"begun with {', '.join(moved)}: not bit for bit the uninterrupted run"] if moved else []
 
     def _begin_with_imported(self, config: Config, tokenizer: Path) -> None:
         """The model and the tokenizer must be the imported ones; how to train is said now."""
