@@ -44,7 +44,8 @@ def older(values: dict[str, Any], case: Case) -> dict[str, Any]:
     if "partial_rotary_factor" in rope:
         out["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     kind = rope.pop("rope_type")
-    out["rope_scaling"] = None if kind == "default" else {"type": kind, **rope}
+    said = "rope_type" if case.model_type == "gemma3_text" else "type"  # which transformers 5 ignores there
+    out["rope_scaling"] = None if kind == "default" else {said: kind, **rope}
     if "layer_types" in values and "layer_types" not in case.hf:
         del out["layer_types"]
         out["sliding_window_pattern"] = case.hf["sliding_window_pattern"]
@@ -80,6 +81,11 @@ def test_what_a_file_leaves_out_is_what_transformers_takes(model_type: str) -> N
         ("gemma3_text", "rope_parameters", {"rope_type": "default", "rope_theta": 5.0}),
         ("gemma3_text", "rope_parameters", {"full_attention": {"rope_type": "yarn", "factor": 2.0, "truncate": False}}),
         ("gemma3_text", "layer_types", ["chunked_attention"] * 3),
+        ("gemma3_text", "rope_scaling", {"type": "linear", "factor": 8.0}),
+        ("gemma2", "sliding_window_pattern", 3),
+        ("cohere2", "use_parallel_block", False),
+        ("nemotron", "rope_percent", 0.25),
+        ("starcoder2", "mlp_type", "gated"),
         ("cohere2", "use_qk_norm", True),
         ("cohere", "hidden_act", "no_such_activation"),
         ("stablelm", "head_dim", 20),

@@ -8,6 +8,7 @@ import transformers
 
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
+from archlab.families.family import differing
 from archlab.families.registry import find_family
 from tests.parity.cases import CASES
 from tests.parity.tiny import SMALL, Case
@@ -51,7 +52,8 @@ def older(case: Case) -> dict[str, Any]:
         if kind == "longrope":
             out["original_max_position_embeddings"] = rope.pop("original_max_position_embeddings")
             kind = "su"
-    out["rope_scaling"] = None if kind == "default" else {"type": kind, **rope}
+    said = "rope_type" if case.model_type == "olmo3" else "type"  # which transformers 5 ignores there
+    out["rope_scaling"] = None if kind == "default" else {said: kind, **rope}
     for derived in {"layer_types", "no_rope_layers"} - set(case.hf):
         out.pop(derived, None)
     if case.model_type in ("qwen2", "qwen3") and not out["use_sliding_window"]:
@@ -64,6 +66,15 @@ def test_the_older_spelling_means_the_same(case: Case) -> None:
     values = written_by_transformers(case.model_type, case.hf)
     assert "rope_parameters" in values
     assert read(case.model_type, older(case)) == read(case.model_type, values)
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_what_a_file_leaves_out_is_what_transformers_takes(model_type: str) -> None:
+    """32 heads, which every class's own number of key/value heads divides."""
+    sparse = {**SMALL, "hidden_size": 512, "num_attention_heads": 32, "num_hidden_layers": 4}
+    sparse.pop("num_key_value_heads", None)
+    whole = written_by_transformers(model_type, sparse)
+    assert not differing(read(model_type, {"model_type": model_type, **sparse}), read(model_type, whole))
 
 
 def test_a_window_that_is_null_is_none_and_one_that_is_missing_is_the_default() -> None:
@@ -97,6 +108,14 @@ SLIDES = ["sliding_attention"] * 3
         ("phi3", {"lm_head_bias": True}, "lm_head_bias"),
         ("olmo3", {"rope_theta": 1e4}, "rope_theta"),
         ("olmo3", {"rope_parameters": {"full_attention": {**YARN, "truncate": False}}}, "truncate"),
+        ("olmo3", {"rope_scaling": {"type": "yarn", "factor": 8.0}}, "rope_scaling.type"),
+        (
+            "olmo3",
+            {"rope_scaling": {"rope_type": "yarn", "factor": 8.0}, "original_max_position_embeddings": 16},
+            "original_max_position_embeddings",
+        ),
+        ("apertus", {"qk_norm": False}, "qk_norm"),
+        ("hunyuan_v1_dense", {"num_experts": 8}, "num_experts"),
         ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers"),
         ("smollm3", {"layer_types": SLIDES}, "sliding_window"),
         ("exaone4", {"sliding_window_pattern": "LLLG"}, "sliding_window_pattern"),

@@ -124,6 +124,14 @@ def test_falcons_alibi_is_rounded_as_published_beyond_bfloat16s_whole_numbers(tm
         assert gap(load_hf(tmp_path)(tokens), model(tokens).logits) <= 1e-4
 
 
+def test_bloom_leaves_out_biases_where_both_keys_ask_for_slices() -> None:
+    values = written_by_transformers("bloom", next(case.hf for case in MINE if case.model_type == "bloom"))
+    assert read("bloom", {**values, "pretraining_tp": 2})
+    assert read("bloom", {**values, "slow_but_exact": True})
+    with pytest.raises(UserError, match="slow_but_exact"):
+        read("bloom", {**values, "pretraining_tp": 2, "slow_but_exact": True})
+
+
 @pytest.mark.parametrize(
     ("model_type", "key", "value"),
     [
@@ -142,6 +150,8 @@ def test_falcons_alibi_is_rounded_as_published_beyond_bfloat16s_whole_numbers(tm
         ("mpt", "expansion_ratio", 2),
         ("mpt", "logit_scale", "inv_sqrt_d_model"),
         ("mpt", "no_bias", False),
+        ("mpt", "norm_type", "rmsnorm"),
+        ("mpt", "learned_pos_emb", False),
         ("mpt", "attn_config", {"alibi": False}),
         ("mpt", "attn_config", {"alibi_bias_max": 16}),
         ("mpt", "attn_config", {"qk_ln": True}),

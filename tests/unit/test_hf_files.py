@@ -317,10 +317,10 @@ def known_good(family: Family) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("key", "value", "field"),
     [
-        ("num_attention_heads", 0, "attention.n_heads  0; allowed: at least 1"),
+        ("num_attention_heads", 0, "num_attention_heads  0; allowed: at least 1"),
         ("num_hidden_layers", "two", "n_layers  'two'; allowed: a whole number"),
         ("vocab_size", [300], "vocab_size  [300]; allowed: a whole number"),
-        ("rms_norm_eps", "small", "norm.eps  'small'; allowed: a number"),
+        ("rms_norm_eps", "small", "rms_norm_eps  'small'; allowed: a number"),
         ("hidden_act", ["silu"], "hidden_act = ['silu']: cannot be read"),
         ("rope_parameters", "none", "rope_parameters = 'none'"),
     ],

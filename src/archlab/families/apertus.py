@@ -3,7 +3,7 @@
 from archlab.config.layers import LayerConfig
 from archlab.config.merge import Raw
 from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key, Source
+from archlab.families.fields import ActivationKey, Always, Key, Only, Source
 from archlab.families.llama import AROUND, ATTENTION, MLP, SIZES, rms_norm
 from archlab.families.olmo import BIASES
 from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
@@ -44,6 +44,9 @@ FAMILY = Family(
         Always("mlp.kind", "plain"),
         ActivationKey("hidden_act", "xielu"),
         Llama3Rope(theta=THETA),
+        Only("mlp_bias", False, written=False),
+        Only("post_norm", False, written=False),
+        Only("qk_norm", True, written=False),
         *BIASES,
         Key("tie_word_embeddings", "head.tied", False),
     ],
@@ -63,5 +66,4 @@ FAMILY = Family(
         Constant("model.layers.{i}.mlp.act_fn.eps", -1e-6, _has_xielu),
     ),
     prefix="model.",
-    no_effect=frozenset({"mlp_bias", "post_norm", "qk_norm"}),
 )

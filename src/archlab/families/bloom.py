@@ -1,9 +1,28 @@
 """BLOOM. (transformers: BloomForCausalLM)"""
 
+from dataclasses import dataclass
+
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
 from archlab.families.family import Family
-from archlab.families.fields import Always, Key
+from archlab.families.fields import Always, Key, Source
 from archlab.families.gpt2 import BIASES, LAYER, LAYER_NORM, PlainMLP
 from archlab.families.weights import QKV, QKV_PER_HEAD, Row, linear
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Published code sums slices of two products only where both keys ask for it, and then leaves out their biases."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """Either key alone changes nothing."""
+        sliced, exact = hf.get("pretraining_tp", 1), hf.get("slow_but_exact", False)
+        if exact and sliced != 1:
+            raise hf.refuse("slow_but_exact", exact, f"false, for with pretraining_tp = {sliced} biases are left out")
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Nothing to write."""
+
 
 FAMILY = Family(
     model_type="bloom",
@@ -25,6 +44,7 @@ FAMILY = Family(
         Always("embedding.norm", True),
         Always("position.kind", "alibi"),
         Key("tie_word_embeddings", "head.tied", True),
+        Slices(),
     ],
     weights=[
         Row("transformer.word_embeddings.weight", "embedding.weight"),
@@ -40,7 +60,7 @@ FAMILY = Family(
     ],
     prefix="transformer.",
     no_effect=frozenset({
-        "slow_but_exact", "masked_softmax_fusion", "bias_dropout_fusion", "attention_softmax_in_fp32", "offset_alibi",
+        "masked_softmax_fusion", "bias_dropout_fusion", "attention_softmax_in_fp32", "offset_alibi",
         "skip_bias_add", "skip_bias_add_qkv", "unk_token_id", "n_inner",
     }),
     aliases={"n_embed": "hidden_size", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},

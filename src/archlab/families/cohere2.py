@@ -2,6 +2,7 @@
 
 from archlab.families.cohere import FIELDS, WEIGHTS
 from archlab.families.family import Family
+from archlab.families.fields import Only
 from archlab.families.layer_types import LayerTypes, every
 from archlab.families.rope import RopeKeys
 
@@ -11,13 +12,18 @@ FAMILY = Family(
     fields=[
         *FIELDS,
         RopeKeys(pairing="interleaved"),
+        # Left over in its files from the code it was trained with; the published class fixes them.
+        Only("layer_switch", 4, written=False),
+        Only("order_of_interleaved_layers", "local_attn_first", written=False),
+        Only("position_embedding_type", "rope_gptj", written=False),
+        Only("rotary_pct", 1.0, written=False),
+        Only("use_embedding_sharing", True, written=False),
+        Only("use_gated_activation", True, written=False),
+        Only("use_parallel_block", True, written=False),
         LayerTypes(every(4), full={"position": {"kind": "none"}}, unused=4096),
     ],
     weights=WEIGHTS,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=frozenset({
-        "layer_switch", "order_of_interleaved_layers", "position_embedding_type", "rotary_pct",
-        "use_embedding_sharing", "use_gated_activation", "use_parallel_block", "use_parallel_embedding",
-    }),
-)  # fmt: skip
+    no_effect=frozenset({"use_parallel_embedding"}),
+)

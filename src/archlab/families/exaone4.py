@@ -6,7 +6,7 @@ from archlab.config.model_schema import ModelConfig, Rope
 from archlab.families.family import Family
 from archlab.families.fields import Always, Key, Source
 from archlab.families.layer_types import FULL, SLIDING, LayerTypes
-from archlab.families.llama import GATED, SIZES, rms_norm
+from archlab.families.llama import GATED, SIZES, kv_heads, rms_norm
 from archlab.families.olmo2 import WEIGHTS
 from archlab.families.qwen3 import qk_rms_norm
 from archlab.families.rope import RopeKeys
@@ -44,6 +44,7 @@ FAMILY = Family(
     architecture="Exaone4ForCausalLM",
     fields=[
         *SIZES,
+        kv_heads(32),
         *rms_norm(1e-5),
         Always("norm.placement", "output"),
         *qk_rms_norm(1e-5),

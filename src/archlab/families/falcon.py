@@ -47,7 +47,7 @@ class Generation:
 class AlibiOrRope:
     """RoPE's keys mean nothing beside `alibi`."""
 
-    rope = RopeKeys()
+    rope = RopeKeys(longest=2048)
 
     def read(self, hf: Source, ours: Raw) -> None:
         """Either position."""

@@ -11,9 +11,10 @@ from archlab.config.io import build_config, overlay
 from archlab.config.layers import final_norm, layer_configs, resolve
 from archlab.config.merge import Raw, expand
 from archlab.config.model_schema import Layers, ModelConfig, NoPosition, Rope
+from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.families.fields import Field, Only, Source
+from archlab.families.fields import Field, Key, Only, Source
 from archlab.families.weights import Constant, Row
 
 NO_EFFECT = {
@@ -67,7 +68,16 @@ class Family:
             refused.append(f"{where}: {listed}: not understood for family {self.model_type}")
         if refused:
             raise UserError("\n".join(dict.fromkeys(refused)))
-        return _built(ours, where)
+        try:
+            return _built(ours, where)
+        except ConfigError as error:
+            raise_problems([self._in_their_words(problem) for problem in error.problems], where)
+            raise
+
+    def _in_their_words(self, problem: Problem) -> Problem:
+        """With the key of the config.json in place of our field, where one gives it."""
+        keys = {f"model.{part.field}": part.hf_key for part in self.fields if isinstance(part, Key)}
+        return Problem(keys.get(problem.path, problem.path), problem.message)
 
     def hf_config(self, model: ModelConfig, *, wide: bool = False) -> Raw:
         """Their config of ours; UserError that names the fields which this family cannot express.

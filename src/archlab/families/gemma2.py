@@ -35,7 +35,7 @@ FAMILY = Family(
         Key("attn_logit_softcapping", "attention.softcap", 50.0, nullable=True),
         Key("final_logit_softcapping", "head.softcap", 30.0, nullable=True),
         RopeKeys(),
-        LayerTypes(every(2), unused=4096),
+        LayerTypes(every(2, fixed=True), unused=4096),
     ],
     weights=[*ATTENTION, *MLP, *DOUBLE_NORMS, *AROUND],
     buffers=("rotary_emb.inv_freq",),

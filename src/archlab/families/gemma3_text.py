@@ -30,7 +30,10 @@ class RopePerType:
         nested = hf.get("rope_parameters", {})
         if flat := set(nested) - {SLIDING, FULL}:
             raise hf.refuse("rope_parameters", sorted(flat), f"one set of numbers each for {SLIDING} and {FULL}")
-        scaling = (nested.get(FULL) or {}) | hf.get("rope_scaling", {})
+        older = hf.get("rope_scaling", {})
+        if "type" in older and "rope_type" not in older and older["type"] != "default":
+            raise hf.refuse("rope_scaling.type", older["type"], "the key rope_type; transformers 5 ignores type here")
+        scaling = (nested.get(FULL) or {}) | older
         full = self._position(hf, scaling, hf.get("rope_theta", self.theta))
         sliding = self._position(hf, nested.get(SLIDING) or {}, hf.get("rope_local_base_freq", self.local))
         if layers := ours.get("layers"):
@@ -46,7 +49,11 @@ class RopePerType:
             raise hf.refuse("partial_rotary_factor", fraction, "1.0, for the published code ignores the key")
         if not given.get("truncate", True):
             raise hf.refuse("rope_parameters.truncate", False, "true, for the published code ignores it here")
-        return position(hf, given.get("rope_theta", theta), 1.0, "half", given, hf.get("max_position_embeddings"))
+        beside, inside = (at.get("original_max_position_embeddings") for at in (hf, given))
+        if beside and not inside and given.get("rope_type", "default") not in ("default", "linear", "dynamic"):
+            raise hf.refuse("original_max_position_embeddings", beside, "none but that inside the scaling")
+        alone = Source({}, hf.where)  # what stands beside the scaling is not read
+        return position(alone, given.get("rope_theta", theta), 1.0, "half", given, hf.get("max_position_embeddings"))
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Nested, for the kinds of layers that there are."""

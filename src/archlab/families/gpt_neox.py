@@ -28,7 +28,7 @@ FAMILY = Family(
             "use_parallel_residual", "block.parallel", True,
             lambda parallel: "separate" if parallel else "none", lambda ours: ours == "separate",
         ),
-        RopeKeys(fraction=0.25, theta_key="rotary_emb_base", fraction_key="rotary_pct"),
+        RopeKeys(fraction=0.25, theta_key="rotary_emb_base", fraction_key="rotary_pct", longest=2048),
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=[

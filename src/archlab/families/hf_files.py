@@ -28,7 +28,11 @@ COMPANIONS = (
 FORMATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """Of weights that archlab reads."""
 
-_HEADER_FORMATS = dict(zip(("F32", "BF16", "F16", "F64"), FORMATS, strict=True))
+_HEADER_FORMATS = {
+    "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "BOOL": torch.bool, "U8": torch.uint8,
+    "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64,
+}  # fmt: skip
 """As safetensors spells them."""
 
 
@@ -49,7 +53,7 @@ def own_file(folder: Path, name: str) -> Path:
     """
     file, home = folder / name, folder.resolve()
     allowed = {home, home.parent.parent / "blobs"} if home.parent.name == "snapshots" else {home}
-    if PurePath(name).name != name or file.resolve().parent not in allowed:
+    if PurePath(name).name != name or "\0" in name or file.resolve().parent not in allowed:
         raise UserError(f"{folder}: {name!r} is not a file of this folder")
     return file
 

@@ -38,6 +38,10 @@ FAMILY = Family(
         Key("tie_word_embeddings", "head.tied", False),
         Only("use_qk_norm", True),
         Only("use_cla", False),
+        Only("mlp_bias", False, written=False),
+        Only("norm_type", "rms", written=False),
+        Only("num_experts", 1, written=False),
+        Only("use_rotary_pos_emb", True, written=False),
     ],
     weights=[
         *WEIGHTS,
@@ -50,8 +54,8 @@ FAMILY = Family(
     no_effect=frozenset({
         "add_classification_head", "attention_head_dim", "cla_share_factor", "class_num", "dense_list", "eod_token_id",
         "enable_lm_head_fp32", "im_end_id", "im_newline_id", "im_start_id", "image_token_id", "mask_init_id",
-        "mlp_bias", "norm_type", "num_experts", "num_media_embeds", "num_shared_expert", "org_vocab_size", "pad_id",
-        "pool_type", "position_embedding_xdrope", "sep_token_id", "text_end_id", "text_start_id", "use_rotary_pos_emb",
+        "num_media_embeds", "num_shared_expert", "org_vocab_size", "pad_id",
+        "pool_type", "position_embedding_xdrope", "sep_token_id", "text_end_id", "text_start_id",
         "video_end_id", "video_start_id",
     }),
 )  # fmt: skip

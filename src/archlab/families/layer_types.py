@@ -12,11 +12,13 @@ from archlab.families.fields import Source
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
-def every(n: int, key: str = "sliding_window_pattern") -> Callable[[Source, int], list[str]]:
-    """Every n-th layer is full, the others slide; older files have a key that says n."""
+def every(n: int, fixed: bool = False) -> Callable[[Source, int], list[str]]:
+    """Every n-th layer is full, the others slide; older files have a key that says n, unless the code fixes it."""
 
     def types(hf: Source, n_layers: int) -> list[str]:
-        period = hf.get(key, n)
+        period = hf.get("sliding_window_pattern", n)
+        if fixed and period != n:
+            raise hf.refuse("sliding_window_pattern", period, f"{n}, for the published code ignores the key")
         return [FULL if (i + 1) % period == 0 else SLIDING for i in range(n_layers)]
 
     return types

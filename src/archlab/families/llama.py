@@ -22,6 +22,14 @@ SIZES = (
 )
 
 
+def kv_heads(default: int) -> Key:
+    """The class's number of key/value heads where a file does not say; null says as many as query heads.
+
+    A later field wins over an earlier one, so this stands behind SIZES.
+    """
+    return Key("num_key_value_heads", "attention.n_kv_heads", default, nullable=True)
+
+
 def rms_norm(eps: float) -> tuple[Field, ...]:
     """Llama's norm, with a family's default epsilon."""
     return (

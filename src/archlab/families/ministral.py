@@ -3,7 +3,7 @@
 from archlab.families.family import Family
 from archlab.families.fields import Key
 from archlab.families.layer_types import LayerTypes
-from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS
+from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
 from archlab.families.mistral import alike
 from archlab.families.rope import RopeKeys
 
@@ -12,6 +12,7 @@ FAMILY = Family(
     architecture="MinistralForCausalLM",
     fields=[
         *SIZES,
+        kv_heads(8),
         *RMS_NORM,
         *GATED,
         RopeKeys(),

@@ -3,9 +3,9 @@
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.family import Family
-from archlab.families.fields import Key, Source
+from archlab.families.fields import Key, Only, Source
 from archlab.families.layer_types import FULL, SLIDING, LayerTypes
-from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS
+from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
 from archlab.families.rope import RopeKeys
 
 
@@ -28,10 +28,12 @@ FAMILY = Family(
     architecture="MistralForCausalLM",
     fields=[
         *SIZES,
+        kv_heads(8),
         *RMS_NORM,
         *GATED,
         RopeKeys(),
         Windows(alike),
+        Only("attention_bias", False, written=False),
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=WEIGHTS,

@@ -68,6 +68,8 @@ FAMILY = Family(
         Always("position.kind", "alibi"),
         PlainMLP(),
         Only("expansion_ratio", 4),
+        Only("norm_type", "low_precision_layernorm", written=False),
+        Only("learned_pos_emb", True, written=False),
         Always("mlp.activation", "gelu"),
         *LAYER_NORM,
         Always("norm.bias", False),
@@ -88,7 +90,7 @@ FAMILY = Family(
     ],
     prefix="transformer.",
     no_effect=frozenset({
-        "init_device", "init_config", "emb_pdrop", "learned_pos_emb", "embedding_fraction", "norm_type",
+        "init_device", "init_config", "emb_pdrop", "embedding_fraction",
         "tokenizer_name", "verbose",
     }),
     aliases={"hidden_size": "d_model", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},

@@ -1,7 +1,7 @@
 """Nemotron 4 and Minitron. (transformers: NemotronForCausalLM)"""
 
 from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key
+from archlab.families.fields import ActivationKey, Always, Key, Only
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES
 from archlab.families.rope import RopeKeys
 from archlab.families.weights import linear
@@ -17,6 +17,7 @@ FAMILY = Family(
         Always("mlp.kind", "plain"),
         ActivationKey("hidden_act", "relu2"),
         RopeKeys(fraction=0.5),
+        Only("rope_percent", 0.5, written=False),
         Key("attention_bias", "attention.qkv_bias", False),
         Key("attention_bias", "attention.out_bias", False),
         Key("mlp_bias", "mlp.bias", False),
@@ -31,5 +32,4 @@ FAMILY = Family(
     ],
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=frozenset({"rope_percent"}),
 )

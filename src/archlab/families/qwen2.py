@@ -5,7 +5,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.families.family import Family
 from archlab.families.fields import Always, Key, Source
 from archlab.families.layer_types import FULL, SLIDING, LayerTypes
-from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS
+from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
 from archlab.families.rope import RopeKeys
 
 
@@ -36,6 +36,7 @@ FAMILY = Family(
     architecture="Qwen2ForCausalLM",
     fields=[
         *SIZES,
+        kv_heads(32),
         *RMS_NORM,
         *GATED,
         RopeKeys(),

@@ -2,7 +2,7 @@
 
 from archlab.families.family import Family
 from archlab.families.fields import Always, Field, Key
-from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS
+from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
 from archlab.families.qwen2 import Windows, upper_layers
 from archlab.families.rope import RopeKeys
 from archlab.families.weights import linear
@@ -27,6 +27,7 @@ FAMILY = Family(
     architecture="Qwen3ForCausalLM",
     fields=[
         *SIZES,
+        kv_heads(32),
         Key("head_dim", "attention.head_dim", 128),
         *RMS_NORM,
         *qk_rms_norm(1e-6),

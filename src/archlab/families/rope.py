@@ -26,6 +26,8 @@ class RopeKeys:
     theta_key: str = "rope_theta"
     fraction_key: str = "partial_rotary_factor"
     field: str = "position"
+    longest: int | None = None
+    """Default of `max_position_embeddings`."""
 
     def read(self, hf: Source, ours: Raw) -> None:
         """Either spelling."""
@@ -38,7 +40,9 @@ class RopeKeys:
         fraction = scaling.get("partial_rotary_factor", hf.get(self.fraction_key, self.fraction))
         if fraction != self.fraction and self.fraction == 1.0 and not self.partial:
             raise hf.refuse(self.fraction_key, fraction, "1.0, for the published code ignores the key")
-        ours[self.field] = position(hf, theta, fraction, self.pairing, scaling, hf.get("max_position_embeddings"))
+        ours[self.field] = position(
+            hf, theta, fraction, self.pairing, scaling, hf.get("max_position_embeddings", self.longest)
+        )
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """As transformers 5 writes it."""

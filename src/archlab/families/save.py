@@ -22,12 +22,12 @@ FIRST = ("llama", "gpt2", "gpt_neox", "gptj", "opt", "qwen2", "mistral")
 def save_pretrained(model: Decoder, folder: str | Path, family: str | None = None) -> str:
     """Write config.json, safetensors and tokenizer that transformers loads to the same logits; the family's name.
 
-    `family` None: the one it was loaded as, or else the first that can express the model exactly. UserError names the
-    fields in the way.
+    `family` None: the one it was loaded as if that can express the model exactly, or else the first that can. UserError
+    names the fields in the way.
     """
     dtype = next(model.parameters()).dtype
     wide = dtype in (torch.float32, torch.float64)
-    chosen, config = _expressed(model.config, family or model.origin.family, wide)
+    chosen, config = _expressed(model.config, family, model.origin.family, wide)
     config["dtype"] = str(dtype).removeprefix("torch.")
     # Where nothing is known, a class's own default would end texts at some token.
     config |= {"bos_token_id": None, "eos_token_id": None, **model.origin.special_ids}
@@ -35,17 +35,20 @@ def save_pretrained(model: Decoder, folder: str | Path, family: str | None = Non
     return chosen.model_type
 
 
-def _expressed(config: ModelConfig, family: str | None, wide: bool) -> tuple[Family, Raw]:
+def _expressed(config: ModelConfig, family: str | None, origin: str | None, wide: bool) -> tuple[Family, Raw]:
     if family is not None:
         chosen = find_family(family, "family")
         return chosen, chosen.hf_config(config, wide=wide)
     refusals: dict[str, str] = {}
     known = families()
-    for name, candidate in {**{first: known[first] for first in FIRST}, **known}.items():
+    asked: list[str] = [*([origin] if origin else []), *FIRST, *known]
+    for name in dict.fromkeys(asked):
         try:
-            return candidate, candidate.hf_config(config, wide=wide)
+            return known[name], known[name].hf_config(config, wide=wide)
         except UserError as error:
             refusals[name] = str(error)
+    if origin:
+        raise UserError(refusals[origin])
     # Other refusals met a value that cannot even be read back: how much else differs is unknown.
     nearest = min(refusals.values(), key=lambda text: ("cannot express" not in text, text.count("\n")))
     raise UserError(f"no known family can express this model exactly; the nearest: {nearest}")

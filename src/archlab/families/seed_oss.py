@@ -2,7 +2,7 @@
 
 from archlab.families.family import Family
 from archlab.families.fields import Key
-from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS
+from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
 from archlab.families.rope import RopeKeys
 
 FAMILY = Family(
@@ -10,6 +10,7 @@ FAMILY = Family(
     architecture="SeedOssForCausalLM",
     fields=[
         *SIZES,
+        kv_heads(8),
         Key("head_dim", "attention.head_dim", 128, nullable=True),
         *RMS_NORM,
         *GATED,

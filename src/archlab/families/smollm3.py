@@ -6,7 +6,7 @@ from archlab.config.model_schema import ModelConfig, Rope
 from archlab.families.family import Family
 from archlab.families.fields import Key, Source
 from archlab.families.layer_types import FULL, SLIDING, LayerTypes
-from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS
+from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
 from archlab.families.olmo import BIASES
 from archlab.families.rope import RopeKeys
 
@@ -50,6 +50,7 @@ FAMILY = Family(
     architecture="SmolLM3ForCausalLM",
     fields=[
         *SIZES,
+        kv_heads(4),
         *RMS_NORM,
         *GATED,
         RopeKeys(theta=2e6),

@@ -1,7 +1,7 @@
 """StarCoder 2. (transformers: Starcoder2ForCausalLM)"""
 
 from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key
+from archlab.families.fields import ActivationKey, Always, Key, Only
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES
 from archlab.families.rope import RopeKeys
 from archlab.families.weights import linear
@@ -23,6 +23,8 @@ FAMILY = Family(
         Key("use_bias", "attention.out_bias", True),
         Key("use_bias", "mlp.bias", True),
         Key("tie_word_embeddings", "head.tied", True),
+        Only("mlp_type", "default", written=False),
+        Only("norm_type", "layer_norm", written=False),
     ],
     weights=[
         *ATTENTION,
@@ -33,5 +35,4 @@ FAMILY = Family(
     ],
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=frozenset({"mlp_type", "norm_type"}),
 )
