@@ -98,6 +98,7 @@ def test_one_mistake_is_one_line(override, path, message):
     assert message in found[path]
 
 
+ONES = [1] * 16
 BROKEN_RULES = [
     (
         ["model.attention={n_heads: 3, n_kv_heads: 3}"],
@@ -166,6 +167,23 @@ BROKEN_RULES = [
     ),
     (["train.batch_tokens=8192", "train.seq_len=100"], "train.batch_tokens", "8192 is not a multiple of the sequence"),
     (["train.micro_batch_tokens=1000"], "train.micro_batch_tokens", "1000 must divide batch_tokens = 8192"),
+    (
+        ["model.attention.qk_norm={kind: rmsnorm, weight: false, scope: each_head}"],
+        "model.attention.qk_norm.scope",
+        "each_head is about each head's own weights",
+    ),
+    (
+        [
+            f"model.position.scaling={{kind: longrope, original_max_seq_len: 8, short_factor: {ONES}, long_factor: {ONES}}}"
+        ],
+        "model.position.scaling.factor",
+        "give either factor",
+    ),
+    (
+        ["model.norm.weight=false", "model.block.parallel=separate"],
+        "model.block.parallel",
+        "norms without weight and bias are one and the same",
+    ),
     (["train.warmup=123"], "train.warmup", "123 steps of a run of 122"),
     (["train.tokens=100"], "train.tokens", "100 is less than one batch of 8192 tokens (train.batch_tokens)"),
     (["train.decay=0.1"], "train.decay", "only schedule wsd has a decay phase; schedule is cosine"),

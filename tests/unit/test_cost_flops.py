@@ -44,6 +44,14 @@ def whole_square(model):
     return sum(2 * 2 * a.n_heads * a.head_dim * SEQ_LEN for a in (layer.attention for layer in layer_configs(model)))
 
 
+def test_shaw_adds_a_product_with_the_vectors_of_the_distance():
+    plain, shaw = (
+        forward_flops(load_config("tiny-llama", f"model.position={kind}").model, SEQ_LEN).scores
+        for kind in ("none", "shaw")
+    )
+    assert shaw == plain * 3 / 2
+
+
 def test_training_is_three_forward_passes():
     model = load_config("tiny-llama").model
     ours = forward_flops(model, SEQ_LEN)

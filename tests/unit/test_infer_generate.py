@@ -253,6 +253,8 @@ def test_learned_positions_end() -> None:
         ({"temperature": -1}, "temperature: -1; allowed"),
         ({"prefill_chunk": 0}, "prefill_chunk: 0; allowed: from 1"),
         ({"padding": [1]}, r"padding: \[1\]; allowed: for each of 2 texts a number from 0 to 4"),
+        ({"end_of_text": 99}, "token 99: allowed: 0 to 18"),
+        ({"padding": [0.5, 0]}, r"padding: \[0.5, 0.0\]; allowed"),
         ({"padding": [0, 5]}, r"padding: \[0, 5\]; allowed"),
         ({"padding": [-1, 0]}, r"padding: \[-1, 0\]; allowed"),
     ],
@@ -298,8 +300,38 @@ def test_tokens_documents_and_cache_must_agree() -> None:
     for given, message in (
         ({"documents": torch.zeros(1, 4)}, r"documents: \[1, 4\]; allowed: the tokens' shape, \[1, 5\]"),
         ({"cache": Cache(model.config, 2, 9)}, "cache: of 2 texts; tokens are of 1"),
+        ({"cache": Cache(tiny("model.d_model=32").config, 1, 9)}, "cache: of a model of another config"),
     ):
         with pytest.raises(UserError, match=message):
             model(text(5), **given)
     with pytest.raises(UserError, match=r"tokens: \[5\] of torch.int64; allowed: \[batch, seq\]"):
         model(text(5)[0])
+
+
+@pytest.mark.parametrize("tokens", [torch.ones(3, 1).long(), torch.tensor([1, 2]), torch.ones(2, 1)])
+def test_a_session_goes_on_with_tokens_for_every_text(tokens: torch.Tensor) -> None:
+    with pytest.raises(UserError, match=r"tokens: .*; allowed: \[2, n\] of whole numbers"):
+        Session(tiny(), text(5, batch=2), capacity=9).read(tokens)
+
+
+def test_a_pass_that_breaks_off_leaves_a_session_whole() -> None:
+    model = tiny("model.attention.window=3")
+    session, whole = Session(model, text(5), capacity=20), text(12)
+    session.logits()
+    session.read(whole[:, 5:])
+
+    def broken(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    hook = model.layers[1].register_forward_pre_hook(broken)
+    with pytest.raises(KeyboardInterrupt):
+        session.logits()
+    hook.remove()
+    torch.testing.assert_close(session.logits(), model(session.tokens_BT)[:, -1], rtol=0, atol=1e-10)
+
+
+def test_the_cache_is_used_under_autocast_too() -> None:
+    model = tiny().float()
+    with torch.autocast("cpu", torch.bfloat16):
+        written = archlab.generate(model, text(5), 6)
+        assert torch.equal(written, recomputed(model, text(5), 6))

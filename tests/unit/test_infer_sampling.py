@@ -62,6 +62,11 @@ def test_top_p(p: float) -> None:
     assert torch.equal(got, TopPLogitsWarper(p)(NO_TOKENS, LOGITS))
 
 
+def test_top_p_stops_where_it_is_reached_exactly() -> None:
+    half = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64).log()
+    assert kept(steps.keep_top_p(half, 0.5)).tolist() == [[True, False, False]]
+
+
 def test_top_p_of_1_keeps_all() -> None:
     wide = torch.from_numpy(RNG.normal(size=(4, 5000)) * 9)
     assert kept(steps.keep_top_p(wide, 1.0)).all()

@@ -150,6 +150,47 @@ def test_what_a_layer_cannot_have_alone(name: str) -> None:
         tiny(position, f"model.layers={{{layer}, b: {{}}, pattern: [a, b]}}")
 
 
+class Nothing(nn.Module):
+    """In the place of a dropout, one that drops all; counts how often it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.asked += 1
+        return x * 0
+
+
+@pytest.mark.parametrize("parallel", ["none", "shared", "separate"])
+@pytest.mark.parametrize("placement", ["pre", "double"])
+def test_a_dropped_branch_adds_nothing(placement: str, parallel: str) -> None:
+    model = randomised(tiny(f"model.norm.placement={placement}", f"model.block.parallel={parallel}"))
+    streams: list[Tensor] = []
+    for block in model.layers:
+        block.dropout = Nothing()
+        block.register_forward_hook(lambda _, inputs, output: streams.extend((inputs[0], output)))
+    model(TOKENS)
+    assert all(torch.equal(stream, streams[0]) for stream in streams)
+    assert [block.dropout.asked for block in model.layers] == [2, 2]
+
+
+@pytest.mark.parametrize("position", ["sinusoidal", "learned"])
+def test_the_embedding_is_dropped_once_with_its_positions(position: str) -> None:
+    model = randomised(tiny(f"model.position={position}"))
+    model.dropout, streams = Nothing(), []
+    model.layers[0].register_forward_pre_hook(lambda _, inputs: streams.append(inputs[0]))
+    model(TOKENS)
+    assert not streams[0].any()
+    assert model.dropout.asked == 1
+
+
+def test_a_narrow_embedding_is_scaled_too() -> None:
+    model = randomised(tiny("model.embedding={width: 6, scale: 3.0}"))
+    expected = model.embedding.widen(3.0 * model.embedding.weight[TOKENS])
+    torch.testing.assert_close(model.embedding(TOKENS), expected)
+
+
 # --- initial values -----------------------------------------------------------------------------------------
 
 CHANGES = [
@@ -168,6 +209,13 @@ def test_a_choice_leaves_all_other_initial_values_bit_identical(override: str) -
     assert len(same) >= 13
     for name in same:
         assert torch.equal(before[name], after[name]), name
+
+
+def test_no_two_tensors_start_alike() -> None:
+    model = Decoder(tiny("model.attention.n_kv_heads=4").model)
+    drawn = [p for p in model.parameters() if p.ndim == 2]
+    for i, a in enumerate(drawn):
+        assert not any(a.shape == b.shape and torch.equal(a, b) for b in drawn[:i])
 
 
 def test_initial_deviations_are_by_role() -> None:

@@ -30,7 +30,7 @@ RNG = np.random.default_rng(0)
 @pytest.mark.parametrize("layout", ["interleaved", "halves"])
 def test_sinusoidal(d_model: int, layout: Any) -> None:
     positions = torch.tensor([[0, 1, 2, 3], [5, 6, 7, 80]])
-    table = SinusoidalPositions(schema.Sinusoidal(theta=500.0, layout=layout), d_model)(positions)
+    table = SinusoidalPositions(schema.Sinusoidal(theta=500.0, layout=layout), d_model)(positions, torch.float64)
     assert table.shape == (2, 4, d_model)
     for row, column in np.ndindex(2, 4):
         for i in range(d_model):
@@ -45,9 +45,9 @@ def test_learned_positions_begin_after_the_offset_and_end() -> None:
     learned = LearnedPositions(schema.Learned(offset=2), 5, 3)
     torch.nn.init.normal_(learned.weight)
     assert learned.weight.shape == (7, 3)
-    assert torch.equal(learned(torch.tensor([[0, 4]]))[0], learned.weight[[2, 6]])
+    assert torch.equal(learned(torch.tensor([[0, 4]]), torch.float32)[0], learned.weight[[2, 6]])
     with pytest.raises(UserError, match="6 tokens, but learned positions end at max_seq_len = 5"):
-        learned(torch.tensor([[5]]))
+        learned(torch.tensor([[5]]), torch.float32)
 
 
 # --- beside the scores --------------------------------------------------------------------------------------
@@ -162,6 +162,10 @@ SCALINGS: dict[str, tuple[Any, dict[str, Any]]] = {
         schema.Yarn(factor=4.0, original_max_seq_len=256),
         {"factor": 4.0, "original_max_position_embeddings": 256},
     ),
+    "yarn, beyond the last pair": (
+        schema.Yarn(factor=4.0, original_max_seq_len=256, beta_slow=0.001),
+        {"factor": 4.0, "original_max_position_embeddings": 256, "beta_slow": 0.001},
+    ),
     "yarn, all given": (
         schema.Yarn(
             factor=4.0, original_max_seq_len=256, beta_fast=9.0, beta_slow=2.0, truncate=False, attention_factor=1.3
@@ -257,6 +261,7 @@ def test_scaling_by_hand(length: int) -> None:
         "llama3": llama3_by_hand(8, 1, 4, 256),
         "llama3, other bands": llama3_by_hand(32, 2, 7, 256),
         "yarn": yarn_by_hand(4, 256, 32, 1, True),
+        "yarn, beyond the last pair": yarn_by_hand(4, 256, 32, 0.001, True),
         "yarn, all given": yarn_by_hand(4, 256, 9, 2, False),
         "longrope": PLAIN / np.array(LONG if length > 256 else SHORT),
         "longrope, attention factor": PLAIN / np.array(LONG if length > 256 else SHORT),
@@ -264,6 +269,7 @@ def test_scaling_by_hand(length: int) -> None:
     }
     amplitude = {
         "yarn": 0.1 * math.log(4) + 1,
+        "yarn, beyond the last pair": 0.1 * math.log(4) + 1,
         "yarn, all given": 1.3,
         "longrope": math.sqrt(1 + math.log(4) / math.log(256)),
         "longrope, attention factor": 0.9,

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from archlab.config.layers import DERIVED, PER_LAYER, layer_configs, with_overrides
+from archlab.config.layers import DERIVED, PER_LAYER, final_norm, layer_configs, with_overrides
 from archlab.config.merge import Raw, expand, merge
 from archlab.config.model_schema import MLP, Attention, Block, Dropout, ModelConfig
 from archlab.config.problems import Problem, choose, explain, is_under, raise_problems
@@ -17,6 +17,8 @@ from archlab.errors import UserError
 Schema = TypeVar("Schema", bound=BaseModel)
 
 _COMMON = (
+    "norm",
+    "norm.placement",
     "position",
     *(
         f"{section}.{name}"
@@ -114,14 +116,19 @@ def _layer_problems(model: ModelConfig, bad: Sequence[str]) -> Iterator[Problem]
 
 def _replaced_in_every_layer(model: ModelConfig) -> Iterator[Problem]:
     """Settings of the model that every layer kind replaces with its own, so that they would do nothing."""
-    layers = layer_configs(model) if model.layers else ()
-    for path in _COMMON if layers else ():
+    for path in _COMMON if model.layers else ():
         try:
-            changed = layer_configs(_at_default(model, path)) != layers
+            changed = _used(_at_default(model, path)) != _used(model)
         except ValidationError:  # a layer kind builds on it
             continue
         if not changed and _at_default(model, path) != model:
             yield Problem(f"model.{path}", "every layer kind has its own, so this would do nothing; leave it out")
+
+
+def _used(model: ModelConfig) -> tuple[object, ...]:
+    """All that reads what layers have in common: the layers, and the norms around them."""
+    around = (final_norm(model), model.norm if model.embedding.norm else None)
+    return (layer_configs(model), *(norm and norm.model_dump(exclude={"placement"}) for norm in around))
 
 
 def _at_default(model: ModelConfig, path: str) -> ModelConfig:
@@ -130,6 +137,8 @@ def _at_default(model: ModelConfig, path: str) -> ModelConfig:
     if not name:
         return model.model_copy(update={section: ModelConfig.model_fields[section].default})
     inner = getattr(model, section)
+    if name not in type(inner).model_fields:
+        return model
     return model.model_copy(update={section: inner.model_copy(update={name: type(inner).model_fields[name].default})})
 
 

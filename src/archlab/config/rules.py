@@ -61,6 +61,8 @@ def _parallel_has_a_norm_before(m: ModelConfig) -> str | None:
     if m.norm.kind == "none":
         separate = m.block.parallel == "separate"
         return "'separate' has no second norm to be separate; allowed: none, shared" if separate else None
+    if m.block.parallel == "separate" and not m.norm.n_parameters(1):
+        return "'separate' norms without weight and bias are one and the same; allowed: none, shared"
     if m.norm.placement in ("pre", "double"):
         return None
     found = f"{m.block.parallel!r} is about the norm before the branches"
@@ -123,6 +125,22 @@ def _order_needs_qk_norm(m: ModelConfig) -> str | None:
     return "before_qk_norm is about attention.qk_norm, and that is none"
 
 
+def _each_head_has_weights(m: ModelConfig) -> str | None:
+    norm = m.attention.qk_norm
+    if norm.kind == "none" or norm.scope != "each_head" or norm.n_parameters(1):
+        return None
+    return "each_head is about each head's own weights, and there are none; allowed: head, width"
+
+
+def _longrope_has_one_factor(m: ModelConfig) -> str | None:
+    if m.position.kind != "rope" or m.position.scaling.kind != "longrope":
+        return None
+    scaling = m.position.scaling
+    if (scaling.factor is None) != (scaling.attention_factor is None):
+        return None
+    return "give either factor, from which attention_factor follows, or attention_factor"
+
+
 def _longrope_has_a_factor_per_pair(m: ModelConfig) -> str | None:
     if m.position.kind != "rope" or m.position.scaling.kind != "longrope":
         return None
@@ -182,6 +200,7 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("attention.blocks.summary", ("attention.blocks",), _summary_fits_block),
     Rule("attention.sub_norm", ("attention.sub_norm", "norm"), _needs_a_norm("attention.sub_norm")),
     Rule("attention.qk_norm.unit_offset", ("attention.qk_norm",), _offset_has_a_weight(_qk_norm)),
+    Rule("attention.qk_norm.scope", ("attention.qk_norm",), _each_head_has_weights),
     Rule("attention.qk_norm.cast", ("attention.qk_norm",), _cast_has_a_weight(_qk_norm)),
     Rule("mlp.sub_norm", ("mlp.sub_norm", "norm"), _needs_a_norm("mlp.sub_norm")),
     Rule("embedding.norm", ("embedding.norm", "norm"), _needs_a_norm("embedding.norm")),
@@ -190,6 +209,7 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("position.fraction", ("position", *_HEAD_WIDTH), _rope_turns_pairs),
     Rule("position.order", ("position", "attention.qk_norm"), _order_needs_qk_norm),
     Rule("position.scaling", ("position", *_HEAD_WIDTH), _longrope_has_a_factor_per_pair),
+    Rule("position.scaling.factor", ("position",), _longrope_has_one_factor),
     Rule("position.scaling", ("position", *_HEAD_WIDTH), _scaling_has_pairs_to_turn),
     Rule("position.scaling", ("position",), _scaling_bands_in_order),
     Rule("position.max_distance", ("position",), _t5_buckets_reach),
@@ -214,7 +234,7 @@ def _layer_kinds_are_used(c: Config) -> str | None:
 
 
 def _tied_head_has_no_values(c: Config) -> str | None:
-    if c.model.init.head is None or not c.model.head.tied:
+    if c.model.init.head is None or not c.model.head.tied or c.model.embedding.width:
         return None
     return f"{c.model.init.head} is for a head of its own; a tied one starts as the embedding"
 

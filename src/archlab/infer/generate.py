@@ -93,7 +93,8 @@ class Session:
         self._check_ids(tokens_BT)
         B, T = tokens_BT.shape
         self.padding_B = torch.as_tensor([0] * B if padding is None else padding, device=weight.device)
-        if self.padding_B.shape != (B,) or not ((self.padding_B >= 0) & (self.padding_B < T)).all():
+        is_whole = self.padding_B.shape == (B,) and not self.padding_B.is_floating_point()
+        if not is_whole or not ((self.padding_B >= 0) & (self.padding_B < T)).all():
             allowed = f"for each of {B} texts a number from 0 to {T - 1}, less than its {T} tokens"
             raise UserError(f"padding: {self.padding_B.tolist()}; allowed: {allowed}")
         if prefill_chunk is not None and prefill_chunk < 1:
@@ -113,7 +114,10 @@ class Session:
         return max(0, self.model.config.max_seq_len - longest + 1)
 
     def read(self, tokens_BN: Tensor) -> None:
-        """Go on with these tokens in every text."""
+        """Go on with these tokens, [B, N] int64, in every text."""
+        if tokens_BN.ndim != 2 or len(tokens_BN) != len(self.padding_B) or tokens_BN.is_floating_point():
+            found = f"{list(tokens_BN.shape)} of {tokens_BN.dtype}"
+            raise UserError(f"tokens: {found}; allowed: [{len(self.padding_B)}, n] of whole numbers")
         self._check_ids(tokens_BN)
         self._append(tokens_BN)
 
@@ -140,6 +144,9 @@ class Session:
                 piece_BN = self.tokens_BT[:, self.cache.length :][:, :chunk]
                 last_BD = model.hidden(piece_BN, cache=self.cache)[:, -1]
                 self._logits_BV = model.head(last_BD, model.embedding.weight)
+        except BaseException:
+            self.cache.length = 0  # some layers hold more than others: all is read again
+            raise
         finally:
             if was_training:
                 model.train()
@@ -166,6 +173,7 @@ class Session:
         sampling = sampling or Sampling()
         seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
         ends = () if end_of_text is None else (end_of_text,) if isinstance(end_of_text, int) else tuple(end_of_text)
+        self._check_ids(torch.tensor(ends, dtype=torch.int64))
         return self._write(max_new_tokens, sampling, seed, ends)
 
     def _write(self, max_new_tokens: int, sampling: Sampling, seed: int, ends: Sequence[int]) -> Iterator[Tensor]:

@@ -26,11 +26,13 @@ class LayerCache:
     def extend(self, k_BKTC: Tensor, v_BKTC: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """Add tokens length, length + 1, ...; the keys and values that they may see, in the order of `indices`."""
         kept = min(length, self.slots)
-        seen = tuple(torch.cat((old[:, :, :kept], new), 2) for old, new in ((self.k, k_BKTC), (self.v, v_BKTC)))
+        held = (self.k[:, :, :kept].to(k_BKTC.dtype), self.v[:, :, :kept].to(v_BKTC.dtype))  # autocast may narrow
+        seen = tuple(torch.cat(pair, 2) for pair in zip(held, (k_BKTC, v_BKTC), strict=True))
         n = k_BKTC.shape[2]
         newest = torch.arange(max(0, n - self.slots), n, device=k_BKTC.device)
         slots = (length + newest) % self.slots
-        self.k[:, :, slots], self.v[:, :, slots] = k_BKTC.detach()[:, :, newest], v_BKTC.detach()[:, :, newest]
+        self.k[:, :, slots] = k_BKTC.detach()[:, :, newest].to(self.k.dtype)
+        self.v[:, :, slots] = v_BKTC.detach()[:, :, newest].to(self.v.dtype)
         return seen  # pyright: ignore[reportReturnType]
 
     def indices(self, length: int, n_new: int) -> Tensor:
@@ -56,7 +58,9 @@ class Cache:
         self.layers = [
             LayerCache(layer, batch, capacity, dtype, torch.device(device)) for layer in layer_configs(model)
         ]
-        self.batch, self.capacity, self.length = batch, capacity, 0
+        if padding is not None and (padding.shape != (batch,) or padding.is_floating_point() or (padding < 0).any()):
+            raise UserError(f"padding: {padding.tolist()}; allowed: for each of {batch} texts a whole number from 0")
+        self.model, self.batch, self.capacity, self.length = model, batch, capacity, 0
         self.is_padded = padding is not None
         self.padding_B1 = torch.zeros(1, 1, dtype=torch.int64, device=device) if padding is None else padding[:, None]
 

@@ -90,13 +90,13 @@ class Decoder(nn.Module):
 
     def hidden(self, tokens_BT: Tensor, *, documents: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         """[B, T] int64 -> [B, T, D], after the final norm."""
-        _check(tokens_BT, documents, cache)
+        _check(self.config, tokens_BT, documents, cache)
         x_BTD = self.embedding(tokens_BT)
         where = place(tokens_BT, documents, cache, x_BTD.dtype)
         if cache is not None:
             cache.room_for(tokens_BT.shape[1])
         if self.positions is not None:
-            x_BTD = x_BTD + self.positions(where.positions_BT).to(x_BTD.dtype)
+            x_BTD = x_BTD + self.positions(where.positions_BT, x_BTD.dtype)
         x_BTD = self.dropout(x_BTD)
         caches = cache.layers if cache else [None] * len(self.layers)
         views: dict[LayerConfig, View] = {}
@@ -109,7 +109,7 @@ class Decoder(nn.Module):
         return self.norm(x_BTD)
 
 
-def _check(tokens_BT: Tensor, documents: Tensor | None, cache: Cache | None) -> None:
+def _check(config: ModelConfig, tokens_BT: Tensor, documents: Tensor | None, cache: Cache | None) -> None:
     if tokens_BT.ndim != 2 or tokens_BT.is_floating_point():
         raise UserError(f"tokens: {list(tokens_BT.shape)} of {tokens_BT.dtype}; allowed: [batch, seq] of whole numbers")
     if documents is not None and documents.shape != tokens_BT.shape:
@@ -118,3 +118,5 @@ def _check(tokens_BT: Tensor, documents: Tensor | None, cache: Cache | None) -> 
         raise UserError("documents and cache: packed documents are for training, a cache is for one text")
     if cache is not None and cache.batch != len(tokens_BT):
         raise UserError(f"cache: of {cache.batch} texts; tokens are of {len(tokens_BT)}")
+    if cache is not None and cache.model is not config and cache.model != config:
+        raise UserError("cache: of a model of another config")

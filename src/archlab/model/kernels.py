@@ -55,8 +55,9 @@ def sdpa(
 ) -> Tensor:
     """torch's fused attention."""
     dtype = q_BHQC.dtype
-    if q_BHQC.device.type == "cpu":
-        # On CPU its bfloat16 backward is two to three times slower than float32's.
+    if q_BHQC.device.type == "cpu" or bias_BHQS is not None:
+        # On CPU its bfloat16 backward is two to three times slower than float32's; a bias must have the format of q,
+        # and in bfloat16 far keys' biases would lose their differences.
         q_BHQC, k_BKSC, v_BKSC = (at_least_float32(x) for x in (q_BHQC, k_BKSC, v_BKSC))
     mask = None if mask_BQS is None else mask_BQS[:, None]
     if bias_BHQS is not None:
@@ -96,7 +97,7 @@ def flex(
 def _compiled_flex() -> Callable[..., Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention)
+    return torch.compile(flex_attention, dynamic=False)  # with dynamic shapes its CPU code does not compile
 
 
 @dataclass(frozen=True)

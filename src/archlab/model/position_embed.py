@@ -16,13 +16,14 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         self.config, self.d_model = config, d_model
 
-    def forward(self, positions_BT: Tensor) -> Tensor:
-        """[B, T] -> [B, T, D]."""
-        exponent = torch.arange(0, self.d_model, 2, device=positions_BT.device) / self.d_model
-        angles = (positions_BT[..., None] + self.config.offset).float() * self.config.theta**-exponent
+    def forward(self, positions_BT: Tensor, dtype: torch.dtype) -> Tensor:
+        """[B, T] -> [B, T, D] of that dtype; the angles in at least float32."""
+        wide = torch.promote_types(dtype, torch.float32)
+        exponent = torch.arange(0, self.d_model, 2, dtype=wide, device=positions_BT.device) / self.d_model
+        angles = (positions_BT[..., None] + self.config.offset).to(wide) * self.config.theta**-exponent
         waves = (angles.sin(), angles.cos())
         joined = torch.stack(waves, -1).flatten(-2) if self.config.layout == "interleaved" else torch.cat(waves, -1)
-        return joined[..., : self.d_model]
+        return joined[..., : self.d_model].to(dtype)
 
 
 class LearnedPositions(nn.Module):
@@ -35,12 +36,12 @@ class LearnedPositions(nn.Module):
         self.offset, self.max_seq_len = config.offset, max_seq_len
         self.weight = nn.Parameter(torch.empty(config.offset + max_seq_len, d_model))
 
-    def forward(self, positions_BT: Tensor) -> Tensor:
-        """[B, T] -> [B, T, D]; UserError beyond the last position."""
+    def forward(self, positions_BT: Tensor, dtype: torch.dtype) -> Tensor:
+        """[B, T] -> [B, T, D] of that dtype; UserError beyond the last position."""
         last = int(positions_BT.max())
         if last >= self.max_seq_len:
             raise UserError(f"{last + 1} tokens, but learned positions end at max_seq_len = {self.max_seq_len}")
-        return self.weight[positions_BT.clamp(min=0) + self.offset]
+        return self.weight[positions_BT.clamp(min=0) + self.offset].to(dtype)
 
 
 def make_positions(model: ModelConfig) -> nn.Module | None:

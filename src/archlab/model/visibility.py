@@ -29,7 +29,7 @@ def visible(attention: Attention, query: "Positions", key: "Positions") -> "Posi
     if attention.stride is not None:
         seen = seen | (distance % attention.stride == 0)
     if attention.global_tokens:
-        seen = seen | (key < attention.global_tokens) | (query < attention.global_tokens)
+        seen = seen | (key < attention.global_tokens)  # as queries they see all that is before them anyway
     return causal & seen  # pyright: ignore[reportReturnType]
 
 
