@@ -75,7 +75,7 @@ def test_a_token_moves_exactly_those_that_see_it(index: int) -> None:
         reached = (seen_by_hand(layer, T).astype(int) @ reached) > 0
     moved = effects(index).T
     assert moved[~reached].max(initial=0) < 1e-12
-    assert moved[reached].min() > 1e-12
+    assert moved[reached].min() > 1e-15  # through two summaries of blocks an effect can be 4e-13
 
 
 @every_config

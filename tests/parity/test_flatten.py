@@ -109,7 +109,7 @@ ATTENTIONS = [
         *(f"n_kv_heads: 2, qk_norm: {{kind: {kind}, scope: {scope}{eps}}}" for kind in ("rmsnorm", "layernorm")
           for scope in ("head", "each_head", "width") for eps in ("", ", eps: 0.1")),
         "qk_norm: {kind: layernorm, weight: false, bias: false, scope: width}",
-        "qk_norm: {kind: rmsnorm, unit_offset: true}", "qk_norm: {kind: rmsnorm, weight: false, scope: each_head}",
+        "qk_norm: {kind: rmsnorm, unit_offset: true}", "qk_norm: {kind: rmsnorm, weight: false, scope: width}",
     )
 ]  # fmt: skip
 LAYERS = [

@@ -174,10 +174,11 @@ BROKEN_RULES = [
     ),
     (
         [
-            f"model.position.scaling={{kind: longrope, original_max_seq_len: 8, short_factor: {ONES}, long_factor: {ONES}}}"
+            "model.position.scaling={kind: longrope, original_max_seq_len: 8, factor: 4, attention_factor: 2, "
+            f"short_factor: {ONES}, long_factor: {ONES}}}"
         ],
         "model.position.scaling.factor",
-        "give either factor",
+        "only decides attention_factor, and that is given",
     ),
     (
         ["model.norm.weight=false", "model.block.parallel=separate"],

@@ -313,8 +313,8 @@ class Longrope(Base):
     """Divides each pair's frequency up to the original length."""
     long_factor: Annotated[tuple[Positive, ...], Field(min_length=1, strict=False)]
     """Divides each pair's frequency beyond it."""
-    factor: Stretch | None = None
-    """How many times longer than in training; decides attention_factor, and is left out where that is given."""
+    factor: Stretch
+    """How many times longer than in training; decides attention_factor, and is 1 where that is given."""
     attention_factor: Positive | None = None
     """Factor on cos and sin. null: sqrt(1 + ln(factor) / ln(original))."""
 

@@ -136,9 +136,9 @@ def _longrope_has_one_factor(m: ModelConfig) -> str | None:
     if m.position.kind != "rope" or m.position.scaling.kind != "longrope":
         return None
     scaling = m.position.scaling
-    if (scaling.factor is None) != (scaling.attention_factor is None):
+    if scaling.attention_factor is None or scaling.factor == 1.0:
         return None
-    return "give either factor, from which attention_factor follows, or attention_factor"
+    return "only decides attention_factor, and that is given; allowed beside it: 1"
 
 
 def _longrope_has_a_factor_per_pair(m: ModelConfig) -> str | None:

@@ -101,7 +101,7 @@ def _scaling(hf: Source, given: Mapping[str, Any], longest: int | None) -> Raw:
     if mscale and everywhere:
         rest.setdefault("attention_factor", _amplitude(rest["factor"], mscale) / _amplitude(rest["factor"], everywhere))
     if kind == "longrope" and rest.get("attention_factor") is not None:
-        rest.pop("factor", None)  # which decides nothing else
+        rest["factor"] = 1.0  # which decides nothing else
     return {"kind": kind, "original_max_seq_len": original, **rest}
 
 

@@ -142,7 +142,7 @@ def _frequencies(page: Page, kind: Kind, config: Rope, dims: str) -> tuple[str, 
                 plain,
                 "frequency_P = frequency_P / torch.tensor(factors, device=position_T.device)",
             ]
-            known = math.sqrt(1 + math.log(s.factor or 1.0) / math.log(s.original_max_seq_len))
+            known = math.sqrt(1 + math.log(s.factor) / math.log(s.original_max_seq_len))
             return "(LongRoPE, Ding 2024)", body, _amplitude(page, kind, s.attention_factor or known)
         case schema.Proportional() as s:
             turning = constant("TURNING_PAIRS", s.turning_pairs(n))

@@ -70,4 +70,4 @@ def _yarn_amplitude(factor: float) -> float:
 
 
 def _longrope_amplitude(s: schema.Longrope) -> float:
-    return math.sqrt(1 + math.log(s.factor or 1.0) / math.log(s.original_max_seq_len))
+    return math.sqrt(1 + math.log(s.factor) / math.log(s.original_max_seq_len))

@@ -13,12 +13,12 @@ CASES = [
         "rope_parameters": {"rope_type": "longrope", "rope_theta": 100.0, **LONG},
     }, (
         "model.position.scaling=none", "model.position.scaling.original_max_seq_len=64",
-        "model.position.scaling.attention_factor=1.0",
+        "model.position.scaling.factor=1.0",
     )),
     Case("phi3", "longrope-switch", {
         **SMALL, "num_key_value_heads": 4, "original_max_position_embeddings": 44,
         "rope_parameters": {"rope_type": "longrope", "rope_theta": 100.0, "attention_factor": 1.3, **LONG},
-    }, ("model.position.scaling.attention_factor=null", "model.position.scaling.original_max_seq_len=32")),
+    }, ("model.position.scaling.attention_factor=1.0", "model.position.scaling.original_max_seq_len=32")),
     Case("phi3", "partial", {
         **SMALL, "hidden_act": "gelu_pytorch_tanh",
         "rope_parameters": {"rope_type": "longrope", "rope_theta": 100.0, "partial_rotary_factor": 0.75,
