@@ -257,6 +257,25 @@ def test_a_study_folder_holds_its_base(lab):
     assert [arm.bits_per_byte for arm in again.arms] == [arm.bits_per_byte for arm in first.arms]
 
 
+def test_a_study_made_elsewhere_is_read_from_its_summary(lab, monkeypatch):
+    first = lab.run()
+    monkeypatch.setattr("archlab.study.runs._code", lambda: "another version")
+    found = lab.study().read()
+    assert (found.arms, found.answer) == (first.arms, first.answer)
+    assert "another machine, version or text" in found.warnings[-1]
+    (lab.folder / "out" / "summary.json").write_text("{")
+    with pytest.raises(UserError, match=r"summary.json: damaged"):
+        lab.study().read()
+
+
+def test_a_damaged_run_is_not_hidden_by_an_old_summary(lab):
+    lab.run()
+    run = next((lab.folder / "out" / "runs").iterdir())
+    (run / "summary.json").write_text("{")
+    with pytest.raises(UserError, match="damaged"):
+        lab.study().read()
+
+
 def test_a_file_is_no_folder(lab):
     (lab.folder / "out").write_text("mine")
     with pytest.raises(UserError, match="is a file; --out names a folder"):

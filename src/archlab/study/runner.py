@@ -53,21 +53,13 @@ class Study:
         return self._summarise(tuned, warnings)
 
     def read(self) -> StudySummary:
-        """The summary of what has been run so far; of runs made elsewhere, what was written of them then.
+        """The summary of what has been run so far, also written; of runs made elsewhere, what was written of them.
 
         UserError when there is neither, or when tuning is not over.
         """
         written = self.folder / "summary.json"
-        try:
-            return self._read()
-        except UserError:
-            if not written.is_file():
-                raise
-        summary = StudySummary.model_validate_json(written.read_text())
-        note = "the runs were made by another machine, version or text; this is what was written of them then"
-        return summary.model_copy(update={"warnings": [note]})
-
-    def _read(self) -> StudySummary:
+        if written.is_file() and not any(self._ended(run) for run in self._first_runs()):
+            return _of_elsewhere(written)
         tuned, warnings = self._tune(watch=None)
         if not any(self._ended(self._run_of(arm, seed)) for arm in tuned for seed in self.config.seed_list):
             raise UserError(
@@ -75,6 +67,12 @@ class Study:
                 "`archlab study run` makes them"
             )
         return self._summarise(tuned, warnings)
+
+    def _first_runs(self) -> list[Run]:
+        """Those that tell whether this machine and version has begun: the tuning's, or the comparison's."""
+        if tries := self._tries():
+            return [run for rows in tries.values() for runs in rows for run in runs]
+        return [self._run_of(arm, seed) for arm in self.arms for seed in self.config.seed_list]
 
     def changed(self) -> list[str]:
         """The fields in which the study that the folder holds differs from this one."""
@@ -111,15 +109,9 @@ class Study:
 
     def _tune(self, watch: Watch | None) -> tuple[list[Arm], list[str]]:
         """Every arm with its best value of the grid, and a warning for each that lies on the grid's edge."""
-        points = grid(self.config)
+        points, tries = grid(self.config), self._tries()
         if not points:
             return self.arms, []
-        free = (seed for seed in count(FIRST_TUNING_SEED) if seed not in self.config.seed_list)
-        seeds = list(islice(free, self.config.tune_seeds))
-        tries = {
-            arm.name: [[self._run_of(arm.with_values(point), seed, point) for seed in seeds] for point in points]
-            for arm in self.arms
-        }
         if watch:
             self._run([run for rows in tries.values() for runs in rows for run in runs], watch)
         tuned, warnings = [], []
@@ -132,6 +124,16 @@ class Study:
                 warnings += [f"{arm.label}: {w}" for w in self._edges(points[best])]
             tuned.append(arm.with_values(points[best]))
         return tuned, warnings
+
+    def _tries(self) -> dict[str, list[list[Run]]]:
+        """Arm -> per point of the grid its tuning runs; empty when nothing is tuned."""
+        points = grid(self.config)
+        free = (seed for seed in count(FIRST_TUNING_SEED) if seed not in self.config.seed_list)
+        seeds = list(islice(free, self.config.tune_seeds))
+        return {
+            arm.name: [[self._run_of(arm.with_values(point), seed, point) for seed in seeds] for point in points]
+            for arm in (self.arms if points else ())
+        }
 
     def _mean_score(self, runs: Sequence[Run]) -> float:
         """Mean bits per byte; infinite when one diverged."""
@@ -176,6 +178,16 @@ class Study:
         summary = summarise(self.name, self.config, tuned, runs, self.folder, corpus, warnings)
         write_atomic(self.folder / "summary.json", summary.model_dump_json(indent=2))
         return summary
+
+
+def _of_elsewhere(written: Path) -> StudySummary:
+    """A summary whose runs this machine and version would not make again, with a note that says so."""
+    try:
+        summary = StudySummary.model_validate_json(written.read_text())
+    except ValueError:
+        raise UserError(f"{written}: damaged; remove the file and run again") from None
+    note = "the runs were made by another machine, version or text; this is what was written of them then"
+    return summary.model_copy(update={"warnings": [*summary.warnings, note]})
 
 
 def _open_data(designed: Sequence[Arm]) -> dict[str, DataFolder]:
