@@ -64,6 +64,7 @@ FACTORS: dict[str, list[Any]] = {
         _position("kind: none"),
         _position("kind: sinusoidal"),
         _position("kind: sinusoidal, layout: halves, theta: 100"),
+        _position("kind: sinusoidal, offset: 3"),
         _position("kind: learned"),
         _position("kind: learned, offset: 2"),
         _position("kind: shaw, max_distance: 4"),
@@ -71,6 +72,7 @@ FACTORS: dict[str, list[Any]] = {
         _position("kind: t5, buckets: 6, max_distance: 12, shared: false"),
         _position("kind: alibi"),
         _position("kind: alibi, max_bias: 4"),
+        _position("kind: alibi, form: falcon"),
         _position("kind: rope, theta: 50"),
         _position("kind: rope, theta: 50, fraction: 0.5, pairing: interleaved"),
         _position("kind: rope, theta: 50, order: before_qk_norm"),
@@ -81,6 +83,7 @@ FACTORS: dict[str, list[Any]] = {
         _rope(
             "kind: yarn, factor: 4, original_max_seq_len: 64, beta_fast: 8, truncate: false", ", pairing: interleaved"
         ),
+        _rope("kind: yarn, factor: 4, original_max_seq_len: 64, beta_fast: 8, attention_factor: 0.6"),
         _rope(
             "kind: longrope, factor: 4, original_max_seq_len: 64, "
             "short_factor: [1, 1.5, 2, 3], long_factor: [2, 3, 4, 5]"
@@ -135,6 +138,7 @@ FACTORS: dict[str, list[Any]] = {
         "model.embedding.scale=sqrt_d_model",
         "model.embedding.norm=true",
         "model.embedding={scale: 3.0, norm: true}",
+        "model.embedding={width: 10}",
     ],
     "head": ["model.head.tied=false", "model.head={tied: true, bias: true}", "model.head={bias: true, scale: 0.5}"],
     "head_cap": [NOTHING, "model.head.softcap=3.0"],

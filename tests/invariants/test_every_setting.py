@@ -6,6 +6,7 @@ constraints; no field is listed here.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -209,7 +210,17 @@ def outcome(settings: list[Setting]) -> Literal["works", "refused", "silent", "s
     return seen
 
 
-BASES = range(0, grid.AT_LEAST, 4)
+def bases(times: int = 2) -> list[int]:
+    """Configs of the grid in which every choice of it comes up this often, if it does in all."""
+    chosen, seen = [], Counter[str]()
+    for index, overrides in enumerate(grid.grid()):
+        if any(seen[override] < times for override in overrides):
+            chosen.append(index)
+            seen.update(overrides)
+    return chosen
+
+
+BASES = bases()
 PATHS = by_path()
 
 

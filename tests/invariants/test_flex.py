@@ -1,4 +1,7 @@
-"""Compiled flex_attention on the CPU: forward only, float32, on configs that differ in all it handles."""
+"""Compiled flex_attention on the CPU: forward only, float32, on configs that differ in all it handles.
+
+Over the whole grid, in float64 and with gradients, its traced form is in test_grid.py.
+"""
 
 import shutil
 
@@ -39,6 +42,15 @@ def test_flex_is_the_reference(name: str) -> None:
         expected, got = (decoder(CONFIGS[name], k)(tokens, documents=documents) for k in ("reference", "flex"))
     assert (got - expected).abs().max() < 1e-5 * expected.abs().max()
     assert counters["stats"]["unique_graphs"] == 1, "it ran, but was not compiled"
+
+
+def test_flex_in_a_compiled_model_is_the_reference() -> None:
+    tokens, documents = grid.tokens(2), torch.arange(grid.SEQ_LEN).div(9, rounding_mode="floor").expand(2, -1)
+    name = "grouped, window, soft cap"
+    with torch.no_grad():
+        got = torch.compile(decoder(CONFIGS[name], "flex"))(tokens, documents=documents)
+        expected = decoder(CONFIGS[name], "reference")(tokens, documents=documents)
+    assert (got - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
 def test_flex_refuses_what_it_cannot_do() -> None:

@@ -14,7 +14,16 @@ from archlab.errors import UserError
 from archlab.model.block import Slots
 from archlab.model.cache import Cache
 from archlab.model.decoder import Decoder
-from archlab.model.kernels import KERNELS, choose_kernel
+from archlab.model.kernels import (
+    KERNELS,
+    Kernel,
+    choose_kernel,
+    flex,
+    needs_of_call,
+    needs_of_layer,
+    reference,
+    sdpa,
+)
 from archlab.model.view import View
 
 TINY: dict[str, Any] = {
@@ -293,15 +302,59 @@ CAN: dict[str, list[str]] = {
 @pytest.mark.parametrize("override", sorted({o for can in CAN.values() for o in can}))
 def test_the_table_of_kernels_is_kept(override: str) -> None:
     (layer, *_) = layer_configs(tiny(override).model)
+    wanted = needs_of_layer(layer)
     able = [name for name, can in CAN.items() if override in can]
     assert set(CAN) == set(KERNELS)
-    assert choose_kernel("auto", layer) == next(KERNELS[k].kernel for k in ("sdpa", "reference") if k in able)
     for name, ability in KERNELS.items():
         if name in able:
-            assert choose_kernel(name, layer) is ability.kernel
+            assert choose_kernel(name, wanted) is ability.kernel
         else:
             with pytest.raises(UserError, match=rf"kernel {name} cannot do \w+; allowed: auto, {', '.join(able)}"):
-                choose_kernel(name, layer)
+                choose_kernel(name, wanted)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "chosen"),
+    [
+        ("", sdpa),
+        ("bias, other devices than cuda, cache, dropout", sdpa),
+        ("softcap", flex),  # training on a GPU
+        ("softcap, other devices than cuda", reference),
+        ("softcap, cache", reference),
+        ("softcap, narrow heads", reference),
+        ("softcap, bias", reference),
+        ("softcap, dropout", reference),
+        ("softcap, float64", reference),
+        ("softcap, gradients on cpu", reference),
+    ],
+)
+def test_auto_takes_the_best_kernel_that_serves(wanted: str, chosen: Kernel) -> None:
+    assert choose_kernel("auto", frozenset(wanted.split(", ")) - {""}) is chosen
+
+
+def test_a_call_asks_by_its_tensors() -> None:
+    off_cuda, exact = {"other devices than cuda"}, torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    assert needs_of_call(False, exact) == off_cuda | {"float64", "gradients on cpu"}
+    assert needs_of_call(False, torch.zeros(1, device="meta", requires_grad=True), None) == off_cuda
+    with torch.no_grad():
+        assert needs_of_call(True, exact.detach().float()) == off_cuda | {"cache"}
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "model.attention={window: 3, softcap: 2.0}",
+        "model.position={kind: alibi}",
+        "model.position={kind: t5}",
+        "model.position={kind: rope, scaling: {kind: dynamic, factor: 2, original_max_seq_len: 4}}",
+    ],
+)
+def test_a_forward_pass_is_one_graph(override: str) -> None:
+    """Nothing in it stops torch.compile (train.compile), which raises here where something does."""
+    model = Decoder(tiny(override).model)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    for documents in (None, torch.arange(TOKENS.shape[1]).div(3, rounding_mode="floor").expand_as(TOKENS)):
+        torch.testing.assert_close(compiled(TOKENS, documents=documents), model(TOKENS, documents=documents))
 
 
 def test_a_kernel_that_is_none() -> None:

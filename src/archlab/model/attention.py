@@ -7,7 +7,7 @@ from archlab.config.layers import LayerConfig, ResolvedAttention
 from archlab.config.model_schema import T5, NoNorm, Rope
 from archlab.model.cache import LayerCache
 from archlab.model.init import Projection
-from archlab.model.kernels import Scoring, choose_kernel
+from archlab.model.kernels import Scoring, choose_kernel, needs_of_call, needs_of_layer
 from archlab.model.norms import make_norm
 from archlab.model.position_bias import make_position_bias
 from archlab.model.view import View
@@ -30,7 +30,8 @@ class Attention(nn.Module):
         self.norm_first = not (isinstance(layer.position, Rope) and layer.position.order == "before_qk_norm")
         shares_bias = isinstance(layer.position, T5) and layer.position.shared
         self.position_bias = None if shares_bias else make_position_bias(layer)
-        self.kernel = choose_kernel(kernel, layer)
+        self.kernel, self.needs = kernel, needs_of_layer(layer)
+        choose_kernel(kernel, self.needs)  # refuses at once what it can
         self.sub_norm = make_norm(layer.norm if config.sub_norm else NoNorm(), width)
         self.out = Projection(width, D, bias=config.out_bias, role="output")
 
@@ -42,7 +43,9 @@ class Attention(nn.Module):
         position_bias = self.position_bias or view.shared_bias
         bias_BHTS = position_bias(view.distance_BTS, q_BHTC) if position_bias is not None else None
         how = Scoring(self.scale, self.softcap, self.dropout if self.training else 0.0)
-        mixed_BHTC = self.kernel(q_BHTC, k_BKSC, v_BKSC, view.mask_BTS, bias_BHTS, how)
+        needs = self.needs | needs_of_call(cache is not None, q_BHTC, k_BKSC, v_BKSC, bias_BHTS)
+        kernel = choose_kernel(self.kernel, needs)
+        mixed_BHTC = kernel(q_BHTC, k_BKSC, v_BKSC, view.mask_BTS, bias_BHTS, how)
         return self.out(self.sub_norm(mixed_BHTC.transpose(1, 2).flatten(-2)))
 
     def _split(self, x: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archlab.config.layers import LayerConfig, final_norm, layer_configs, resolve
+from archlab.config.layers import final_norm, layer_configs, resolve
 from archlab.config.model_schema import T5, ModelConfig, NoNorm
 from archlab.errors import UserError
 from archlab.model.block import Block
@@ -69,6 +69,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.config, self.origin = config, Origin()
         self.layer_configs = layer_configs(config)
+        self.kinds = [self.layer_configs.index(layer) for layer in self.layer_configs]
         self.embedding = TokenEmbedding(config)
         self.positions = make_positions(config)
         shared = config.position if isinstance(config.position, T5) and config.position.shared else None
@@ -99,11 +100,11 @@ class Decoder(nn.Module):
             x_BTD = x_BTD + self.positions(where.positions_BT, x_BTD.dtype)
         x_BTD = self.dropout(x_BTD)
         caches = cache.layers if cache else [None] * len(self.layers)
-        views: dict[LayerConfig, View] = {}
-        for layer, block, of_layer in zip(self.layer_configs, self.layers, caches, strict=True):
-            if layer not in views:
-                views[layer] = where.view(layer, of_layer, self.position_bias)
-            x_BTD = block(x_BTD, views[layer], of_layer)
+        views: dict[int, View] = {}
+        for kind, block, of_layer in zip(self.kinds, self.layers, caches, strict=True):
+            if kind not in views:
+                views[kind] = where.view(self.layer_configs[kind], of_layer, self.position_bias)
+            x_BTD = block(x_BTD, views[kind], of_layer)
         if cache is not None:
             cache.length += tokens_BT.shape[1]
         return self.norm(x_BTD)

@@ -71,13 +71,12 @@ def sdpa(
     return mixed_BHQC.to(dtype)
 
 
+@torch.compiler.disable(reason="a mask that is made within a compiled graph does not compile on CPU")
 def flex(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSC: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, how: Scoring
 ) -> Tensor:
     """Compiled flex_attention."""
     from torch.nn.attention.flex_attention import create_block_mask
-
-    refuse_unable("flex", needs_of_call(q_BHQC, k_BKSC, v_BKSC, bias_BHQS))
 
     def score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         if bias_BHQS is not None:
@@ -106,52 +105,54 @@ class Ability:
 
     kernel: Kernel
     can: frozenset[str]
+    only_if_named: frozenset[str] = frozenset()
+    """Those of them that `auto` leaves to another kernel."""
 
+
+EVERY_KERNEL = frozenset({"bias", "cache", "narrow heads", "other devices than cuda"})
 
 KERNELS = {
-    "sdpa": Ability(sdpa, frozenset({"bias", "dropout", "float64", "gradients on cpu"})),
-    "flex": Ability(flex, frozenset({"bias", "softcap"})),
-    "reference": Ability(reference, frozenset({"bias", "softcap", "dropout", "float64", "gradients on cpu"})),
+    "sdpa": Ability(sdpa, EVERY_KERNEL | {"dropout", "float64", "gradients on cpu"}),
+    # It compiles for every shape, and a cache's shapes grow; on a CPU that needs a C++ compiler; on a GPU heads must
+    # be 16 wide, and the gradients of a bias are added up one by one.
+    "flex": Ability(flex, EVERY_KERNEL | {"softcap"}, only_if_named=EVERY_KERNEL),
+    "reference": Ability(reference, EVERY_KERNEL | {"softcap", "dropout", "float64", "gradients on cpu"}),
 }
-"""Every kernel does masks, grouped heads and any scale."""
-
-AUTO = ("sdpa", "reference")
-"""In order of preference; flex compiles for every new shape, so it is used only when named."""
+"""In the order in which `auto` prefers them. Every kernel does masks, grouped heads and any scale."""
 
 
-def needs(layer: LayerConfig) -> frozenset[str]:
+def needs_of_layer(layer: LayerConfig) -> frozenset[str]:
     """What the layer asks of a kernel."""
-    wanted = {
-        "softcap": layer.attention.softcap is not None,
-        "dropout": layer.dropout.attention > 0,
-        "bias": layer.position.kind in ("alibi", "t5", "shaw"),
-    }
-    return frozenset(need for need, is_wanted in wanted.items() if is_wanted)
+    return _named(
+        softcap=layer.attention.softcap is not None,
+        dropout=layer.dropout.attention > 0,
+        bias=layer.position.kind in ("alibi", "t5", "shaw"),
+        narrow_heads=layer.attention.head_dim < 16,
+    )
 
 
-def needs_of_call(*tensors: Tensor | None) -> frozenset[str]:
+def needs_of_call(is_cached: bool, *tensors: Tensor | None) -> frozenset[str]:
     """What the tensors at hand ask of a kernel."""
     given = [x for x in tensors if x is not None]
-    wanted = {
-        "float64": any(x.dtype is torch.float64 for x in given),
-        "gradients on cpu": torch.is_grad_enabled() and any(x.requires_grad and x.is_cpu for x in given),
-    }
-    return frozenset(need for need, is_wanted in wanted.items() if is_wanted)
+    return _named(
+        cache=is_cached,
+        other_devices_than_cuda=any(not x.is_cuda for x in given),
+        float64=any(x.dtype is torch.float64 for x in given),
+        gradients_on_cpu=torch.is_grad_enabled() and any(x.requires_grad and x.is_cpu for x in given),
+    )
 
 
-def refuse_unable(name: str, wanted: frozenset[str]) -> None:
-    """UserError when the named kernel lacks something that is wanted."""
-    if missing := wanted - KERNELS[name].can:
-        able = [k for k, ability in KERNELS.items() if wanted <= ability.can]
-        raise UserError(f"kernel {name} cannot do {', '.join(sorted(missing))}; allowed: auto, {', '.join(able)}")
+def _named(**wanted: bool) -> frozenset[str]:
+    return frozenset(need.replace("_", " ") for need, is_wanted in wanted.items() if is_wanted)
 
 
-def choose_kernel(name: str, layer: LayerConfig) -> Kernel:
-    """The named kernel, or the first of AUTO that can do what the layer needs; UserError when a named one cannot."""
-    wanted = needs(layer)
+def choose_kernel(name: str, wanted: frozenset[str]) -> Kernel:
+    """The named kernel, or for `auto` the best that can do what is wanted; UserError when the named one cannot."""
+    able = {k: ability for k, ability in KERNELS.items() if wanted <= ability.can}
     if name == "auto":
-        return next(KERNELS[k].kernel for k in AUTO if wanted <= KERNELS[k].can)
+        return next(ability.kernel for ability in able.values() if not wanted & ability.only_if_named)
     if name not in KERNELS:
         raise UserError(f"kernel {name!r}; allowed: auto, {', '.join(KERNELS)}")
-    refuse_unable(name, wanted)
+    if missing := wanted - KERNELS[name].can:
+        raise UserError(f"kernel {name} cannot do {', '.join(sorted(missing))}; allowed: auto, {', '.join(able)}")
     return KERNELS[name].kernel
