@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -29,9 +30,12 @@ from archlab.config.schema import Config, TrainConfig
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
+from archlab.train import loop
 from archlab.train.device import Device
 from archlab.train.loss import objective
 from archlab.train.optim import make_optimizer
+from archlab.train.progress import Watcher
+from archlab.train.run_folder import RunFolder
 from archlab.train.step import update
 
 # --- from types to values -------------------------------------------------------------------------------------
@@ -252,8 +256,8 @@ def test_every_setting_of_one_layer_works_or_is_refused(path: str) -> None:
 
 # --- training -------------------------------------------------------------------------------------------------
 
-NOT_THE_RESULT = {"device", "compile", "micro_batch_tokens", "eval_every", "eval_tokens", "checkpoint_every"}
-"""How and how often, not what: the same numbers up to rounding."""
+HOW = ("device", "compile", "micro_batch_tokens", "eval_every", "eval_tokens", "checkpoint_every")
+"""How and how often, not what: the same losses up to rounding, by another way, as the last test sees."""
 
 SMALL = {"tokens": 6 * 64, "batch_tokens": 64, "seq_len": 16, "warmup": 1, "dtype": "float32", "device": "cpu"}
 TRAINED: list[Raw] = [
@@ -286,7 +290,7 @@ def trained(base: Raw, change: Raw) -> Config | str:
         return str(error)
 
 
-@pytest.mark.parametrize("name", [name for name in TrainConfig.model_fields if name not in NOT_THE_RESULT])
+@pytest.mark.parametrize("name", [name for name in TrainConfig.model_fields if name not in HOW])
 def test_every_training_setting_changes_the_losses_or_is_refused(name: str) -> None:
     results = {}
     for value in values(hint_of(TrainConfig.model_fields[name])):
@@ -303,3 +307,64 @@ def test_every_training_setting_changes_the_losses_or_is_refused(name: str) -> N
                     break
     assert "silent" not in results.values(), results
     assert "works" in results.values(), results
+
+
+def run(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[Any]]:
+    """The losses of a whole run, and what it did on its way to them."""
+    done: list[Any] = []
+    evaluate, save_checkpoint, compiled, forward = loop.evaluate, loop.save_checkpoint, torch.compile, Decoder.forward
+
+    def evaluated(model: Any, held_out: Any, device: Device) -> Any:
+        done.append(("evaluate", held_out.windows.shape))
+        return evaluate(model, held_out, device)
+
+    def saved(at: Path, step: int, *state: Any, **more: Any) -> Any:
+        done.append(("save", step))
+        return save_checkpoint(at, step, *state, **more)
+
+    def traced(model: Any) -> Any:
+        done.append("compile")
+        return compiled(model, backend="eager")
+
+    def forwarded(model: Decoder, tokens: Tensor, **more: Any) -> Tensor:
+        if not torch.compiler.is_compiling():
+            done.append((tokens.shape, tokens.device.type))
+        return forward(model, tokens, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "evaluate", evaluated)
+        patch.setattr(loop, "save_checkpoint", saved)
+        patch.setattr(torch, "compile", traced)
+        patch.setattr(Decoder, "forward", forwarded)
+        loop.train(config, folder, Watcher())
+    return [line["loss"] for line in RunFolder(folder).metrics() if "lr" in line], done
+
+
+@pytest.mark.parametrize("name", HOW)
+def test_every_other_training_setting_changes_the_way_but_not_the_losses_or_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text("\n".join(f"line {i}: {i * i}" for i in range(4000)))
+    base: Raw = {"model": {"vocab_size": 300}, "data": {"path": str(tmp_path / "text.txt")}}
+    small = SMALL | {"tokens": 6 * 12, "batch_tokens": 12, "seq_len": 2}
+    was = trained(base, {"train": small})
+    assert isinstance(was, Config)
+    losses, way = run(was, tmp_path / "was", monkeypatch)
+    results = {}
+    for n, value in enumerate(values(hint_of(TrainConfig.model_fields[name]))):
+        is_now = trained(base, {"train": small | {name: value}})
+        if value == "auto" or (isinstance(is_now, Config) and resolved(was) == resolved(is_now)):
+            continue
+        try:
+            other = is_now if isinstance(is_now, str) else run(is_now, tmp_path / str(n), monkeypatch)
+        except UserError as error:
+            other = str(error)
+        if isinstance(other, str):
+            assert name in other
+            results[repr(value)] = "refused"
+        else:
+            np.testing.assert_allclose(other[0], losses, rtol=1e-4)
+            results[repr(value)] = "works" if other[1] != way else "silent"
+    assert "silent" not in results.values(), results
+    assert "works" in results.values() or results == {"'cuda'": "refused"}, results
