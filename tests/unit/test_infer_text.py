@@ -11,16 +11,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from archlab.cli import app
 from archlab.config.io import build_config
 from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
 from archlab.infer import text as text_module
+from archlab.infer.codec import Published
 from archlab.infer.generate import Session
 from archlab.infer.sampling import Sampling
 from archlab.infer.text import StopStrings, stream_text
 from archlab.model.decoder import Decoder
+from archlab.model.origin import Origin
 
 TEXT = "日本語のテキスト 👩‍🚀🎉 naïve café — Ωmega\n\nthe cat sat on the mat. " * 8
 TOKENIZER = bpe.train([TEXT], 300)
@@ -116,6 +119,81 @@ def test_bytes_that_are_no_character_are_replaced() -> None:
 
 def test_it_ends_at_the_end_of_text() -> None:
     assert pieces([*by_bytes("ab"), END, *by_bytes("cd")]) == ["a", "b"]
+
+
+# --- published tokenizers ------------------------------------------------------------------------------------
+
+
+def byte_fallback() -> Tokenizer:
+    """Like Llama 2's: spaces as ▁, a token for each byte of what has none."""
+    names = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "▁", "a", "b", "▁a", "ba", "日", "\ufffd"]
+    bpe_model = models.BPE({name: i for i, name in enumerate(names)}, [], unk_token="<unk>", byte_fallback=True)
+    tokenizer = Tokenizer(bpe_model)
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(steps)
+    return tokenizer
+
+
+def word_by_word() -> Tokenizer:
+    """Pieces of words, without bytes."""
+    scores = [("<unk>", 0.0), *((name, -1.0) for name in ("▁", "▁a", "a", "b", "ba", "é", "☃", "\n"))]
+    tokenizer = Tokenizer(models.Unigram(scores, 0))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    return tokenizer
+
+
+PUBLISHED = {"byte-level": TOKENIZER, "byte fallback": byte_fallback(), "words": word_by_word()}
+
+
+def streamed(tokenizer: Tokenizer, prompt: list[int], new: list[int]) -> list[str]:
+    return list(map(Published(tokenizer, Origin()).decoder(prompt), new))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+@settings(deadline=None)
+@given(data=st.data(), text=st.text(alphabet="ab é☃🎉日\n\ufffd", max_size=12))
+def test_a_published_tokenizer_streams_what_it_decodes(name: str, data: st.DataObject, text: str) -> None:
+    """Cut anywhere, also within a character: what the prompt lacks of it comes with the first new token."""
+    tokenizer = PUBLISHED[name]
+    ids = tokenizer.encode(text).ids
+    cut = data.draw(st.integers(0, len(ids)))
+    prompt, new = "".join(streamed(tokenizer, [], ids[:cut])), "".join(streamed(tokenizer, ids[:cut], ids[cut:]))
+    assert prompt + new == tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+@settings(deadline=None)
+@given(data=st.data())
+def test_no_tokens_break_a_stream(name: str, data: st.DataObject) -> None:
+    tokenizer = PUBLISHED[name]
+    ids = data.draw(st.lists(st.integers(0, tokenizer.get_vocab_size() + 3)))
+    cut = data.draw(st.integers(0, len(ids)))
+    found = streamed(tokenizer, ids[:cut], ids[cut:])
+    assert len("".join(found)) <= sum(len(tokenizer.id_to_token(i) or "") for i in ids)
+    if name == "byte-level":
+        raw = b"".join(bpe.bytes_of(tokenizer, i) for i in ids)
+        both = "".join(streamed(tokenizer, [], ids))
+        assert raw.decode(errors="replace").rstrip("\ufffd") == both.rstrip("\ufffd")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "new", "expected"),
+    [
+        ("hi", [0x0A, 0xF0, "b"], ["\n", "", "\ufffdb"]),
+        ("a\n", [0xF0, "b"], ["", "\ufffdb"]),
+        ("🎉", [*"🎉".encode(), 0xF0, "b"], ["", "", "", "🎉", "", "\ufffdb"]),
+        ("a\ufffd", ["a", "b"], ["a", "b"]),
+        ("a", ["\ufffd", "b", *"\ufffd".encode()], ["\ufffd", "b", "", "", "\ufffd"]),
+        ("a", ["▁a", 0x0A, "▁a"], [" a", "\n", " a"]),
+        ("", ["▁a", "<s>", "▁a"], ["a", "", " a"]),
+    ],
+)
+def test_bytes_and_words_in_one_stream(prompt: str, new: list[int | str], expected: list[str]) -> None:
+    tokenizer = PUBLISHED["byte fallback"]
+    ids = [tokenizer.token_to_id(f"<0x{n:02X}>" if isinstance(n, int) else n) for n in new]
+    assert streamed(tokenizer, tokenizer.encode(prompt).ids if prompt else [], ids) == expected
 
 
 # --- stop strings ------------------------------------------------------------------------------------------

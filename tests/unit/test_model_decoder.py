@@ -292,6 +292,18 @@ def test_no_gradient_flows_through_a_cache() -> None:
     assert not cache.layers[0].k.requires_grad
 
 
+def test_a_cache_that_a_broken_off_pass_left_torn_is_refused_until_it_is_cleared() -> None:
+    model = Decoder(tiny("model.attention.window=3").model).eval()
+    cache = Cache(model.config, 2, 12)
+    model(TOKENS[:, :6], cache=cache)
+    with model.layers[1].register_forward_pre_hook(lambda *_: {}["broken"]), pytest.raises(KeyError):
+        model(TOKENS[:, 6:], cache=cache)
+    with pytest.raises(UserError, match=r"a pass was broken off.*clear\(\)"):
+        model(TOKENS[:, 6:], cache=cache)
+    cache.clear()
+    torch.testing.assert_close(model(TOKENS, cache=cache), model(TOKENS))
+
+
 CAN: dict[str, list[str]] = {
     "sdpa": ["model.position.kind=alibi", "model.dropout.attention=0.1"],
     "flex": ["model.position.kind=alibi", "model.attention.softcap=2.0"],

@@ -130,7 +130,12 @@ def bytes_of(tokenizer: Tokenizer, token: int) -> bytes:
     added = tokenizer.get_added_tokens_decoder().get(token)
     if added is not None:
         return b"" if added.special else added.content.encode()
-    return bytes(_BYTE[c] for c in tokenizer.id_to_token(token) or "")
+    return bytes_of_name(tokenizer.id_to_token(token) or "")
+
+
+def bytes_of_name(name: str) -> bytes:
+    """Of a byte-level token: a character of its name per byte; what was added in other characters is as it is."""
+    return bytes(_BYTE[c] for c in name) if _BYTE.keys() >= set(name) else name.encode()
 
 
 def _byte_alphabet() -> dict[str, int]:

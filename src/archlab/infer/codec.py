@@ -1,12 +1,13 @@
 """Between text and tokens, for generation: how a text begins, how it ends, and what each new token adds."""
 
 import codecs
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
 
 from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
@@ -60,9 +61,55 @@ class Published:
         raise UserError("prompt: empty, and config.json has neither bos_token_id nor eos_token_id to begin with")
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
-        """Decoded after the prompt, for a space before a word counts only there; special tokens are left out."""
-        stream = DecodeStream(ids=prompt, skip_special_tokens=True)
-        return lambda token: stream.step(self.tokenizer, token) or ""
+        """Bytes that can be no character become U+FFFD; special tokens are left out."""
+        stream = _Stream(self.tokenizer)
+        for token in prompt:
+            stream.add(token)
+        return stream.add
+
+
+class _Stream:
+    """Text token by token, whatever the tokenizer's decoder: what one token adds never changes what is there.
+
+    Tokens that stand for bytes (all of a byte-level tokenizer's, the `<0x..>` of others) wait until their bytes are
+    characters. Any other is decoded behind the one before it, for a space before a word counts only there.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.added = tokenizer.get_added_tokens_decoder()
+        how = json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder else {}
+        self.is_byte_level = how.get("type") == "ByteLevel"
+        self.has_byte_tokens = any(part.get("type") == "ByteFallback" for part in (how, *how.get("decoders", ())))
+        self.characters = codecs.getincrementaldecoder("utf-8")("replace")
+        self.before: list[int] = []
+
+    def add(self, token: int) -> str:
+        """What is certain with this token, perhaps nothing yet."""
+        name = self.tokenizer.id_to_token(token)
+        if name is None or (token in self.added and self.added[token].special):
+            return ""
+        raw = self._bytes(name)
+        if raw is None:
+            text = self.characters.decode(b"", final=True) + self._behind(token)
+            self.before = [token]
+            return text
+        a_letter = self.tokenizer.token_to_id("<0x61>")
+        self.before = [] if a_letter is None else [a_letter]
+        return self.characters.decode(raw)
+
+    def _bytes(self, name: str) -> bytes | None:
+        if self.is_byte_level:
+            return bpe.bytes_of_name(name)
+        is_byte = self.has_byte_tokens and _BYTE_TOKEN.fullmatch(name)
+        return bytes.fromhex(is_byte[1]) if is_byte else None
+
+    def _behind(self, token: int) -> str:
+        context, both = (self.tokenizer.decode(ids) for ids in (self.before, [*self.before, token]))
+        return both[len(context) :]
+
+
+_BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
 
 
 def read_tokenizer(file: Path) -> Tokenizer:

@@ -138,14 +138,15 @@ class Session:
             model.eval()
         chunk = self.prefill_chunk
         if self._factors_change():
-            self.cache.length, chunk = 0, None
+            self.cache.clear()
+            chunk = None
         try:
             while self.cache.length < self.tokens_BT.shape[1]:
                 piece_BN = self.tokens_BT[:, self.cache.length :][:, :chunk]
                 last_BD = model.hidden(piece_BN, cache=self.cache)[:, -1]
                 self._logits_BV = model.head(last_BD, model.embedding.weight)
         except BaseException:
-            self.cache.length = 0  # some layers hold more than others: all is read again
+            self.cache.clear()  # some layers hold more than others: all is read again
             raise
         finally:
             if was_training:

@@ -60,16 +60,28 @@ class Cache:
         ]
         if padding is not None and (padding.shape != (batch,) or padding.is_floating_point() or (padding < 0).any()):
             raise UserError(f"padding: {padding.tolist()}; allowed: for each of {batch} texts a whole number from 0")
-        self.model, self.batch, self.capacity, self.length = model, batch, capacity, 0
+        self.model, self.batch, self.capacity = model, batch, capacity
+        self.clear()
         self.is_padded = padding is not None
         self.padding_B1 = torch.zeros(1, 1, dtype=torch.int64, device=device) if padding is None else padding[:, None]
 
-    def room_for(self, n_new: int) -> None:
-        """UserError when that many more tokens do not fit."""
+    def begin(self, n_new: int) -> None:
+        """Before a pass of that many tokens; UserError when they do not fit, or an earlier pass was broken off."""
         if self.length + n_new > self.capacity:
             raise UserError(
                 f"the cache holds {self.capacity} tokens; {self.length} are in it and {n_new} more do not fit"
             )
+        if self._is_torn:
+            raise UserError("cache: a pass was broken off, and some layers hold more than others; clear() it")
+        self._is_torn = True
+
+    def end(self, n_new: int) -> None:
+        """After the pass."""
+        self.length, self._is_torn = self.length + n_new, False
+
+    def clear(self) -> None:
+        """Forget all tokens."""
+        self.length, self._is_torn = 0, False
 
     @property
     def n_bytes(self) -> int:

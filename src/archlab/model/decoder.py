@@ -94,11 +94,11 @@ class Decoder(nn.Module):
         _check(self.config, tokens_BT, documents, cache)
         x_BTD = self.embedding(tokens_BT)
         where = place(tokens_BT, documents, cache, x_BTD.dtype)
-        if cache is not None:
-            cache.room_for(tokens_BT.shape[1])
         if self.positions is not None:
             x_BTD = x_BTD + self.positions(where.positions_BT, x_BTD.dtype)
         x_BTD = self.dropout(x_BTD)
+        if cache is not None:
+            cache.begin(tokens_BT.shape[1])
         caches = cache.layers if cache else [None] * len(self.layers)
         views: dict[int, View] = {}
         for kind, block, of_layer in zip(self.kinds, self.layers, caches, strict=True):
@@ -106,7 +106,7 @@ class Decoder(nn.Module):
                 views[kind] = where.view(self.layer_configs[kind], of_layer, self.position_bias)
             x_BTD = block(x_BTD, views[kind], of_layer)
         if cache is not None:
-            cache.length += tokens_BT.shape[1]
+            cache.end(tokens_BT.shape[1])
         return self.norm(x_BTD)
 
 
