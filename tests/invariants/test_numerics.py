@@ -112,10 +112,13 @@ def test_biases_of_far_keys_are_float32() -> None:
     alibi = AlibiBias(schema.Alibi(), heads)(distance, q)
     np.testing.assert_array_equal(alibi[0, :, 0], -np.outer(2.0 ** -np.arange(1, 9), [4097, 4099]))
     t5, shaw = T5Bias(schema.T5(), 8), ShawBias(16, 16, 0.3)
-    torch.nn.init.normal_(t5.weight), torch.nn.init.normal_(shaw.weight)
+    for module in (t5, shaw):
+        torch.nn.init.normal_(module.weight)
     assert t5(distance, q).dtype is torch.float32
     exact = q.double() @ shaw.weight[-1].double() * 0.3
     assert error(shaw(distance, q), exact[..., None].expand(-1, -1, -1, 2)) < 1e-6
+    with torch.autocast("cpu", torch.bfloat16):
+        assert error(shaw(distance, q), exact[..., None].expand(-1, -1, -1, 2)) < 1e-6
 
 
 def test_xielu_squares_in_float32() -> None:

@@ -211,6 +211,14 @@ def test_dynamic_ntk_is_the_exception() -> None:
     assert min(gaps[3:]) > 1e-4
 
 
+@pytest.mark.parametrize("chunk", [None, 3, 9])
+def test_dynamic_ntk_reads_a_prompt_as_the_full_pass_does_however_it_is_cut(chunk: int | None) -> None:
+    model = tiny("model.position={kind: rope, theta: 50, scaling: {kind: dynamic, factor: 4, original_max_seq_len: 8}}")
+    for length in (7, 8, 9, 20):
+        session = Session(model, text(length), capacity=length, prefill_chunk=chunk)
+        torch.testing.assert_close(session.logits(), model(text(length))[:, -1], rtol=0, atol=1e-10)
+
+
 def test_longrope_reads_all_again_where_its_factors_change() -> None:
     factors = "short_factor: [1, 1], long_factor: [2, 3]"
     gaps = gaps_to_the_full_pass(f"{{kind: longrope, factor: 4, original_max_seq_len: 8, {factors}}}")

@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.config.problems import ConfigError
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.model.block import Slots
@@ -302,6 +305,37 @@ def test_a_cache_that_a_broken_off_pass_left_torn_is_refused_until_it_is_cleared
         model(TOKENS[:, 6:], cache=cache)
     cache.clear()
     torch.testing.assert_close(model(TOKENS, cache=cache), model(TOKENS))
+
+
+def test_initial_values_do_not_depend_on_torchs_default_dtype() -> None:
+    expected = Decoder(tiny().model).state_dict()
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = Decoder(tiny().model).state_dict()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for name, value in expected.items():
+        assert torch.equal(found[name], value.double())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"attention": {"n_heads": 4, "n_kv_heads": 3}}, "3 does not divide n_heads = 4; allowed: 1, 2, 4"),
+        ({"layers": {"a": {}, "pattern": ["a", "c"]}}, "no layer kind c"),
+        ({"embedding": {"norm": True}, "norm": {"kind": "none"}}, "that is none"),
+    ],
+)
+def test_a_config_that_was_never_checked_is_refused(change: Raw, message: str) -> None:
+    raw = {"vocab_size": 17, "d_model": 16, "n_layers": 2, "attention": {"n_heads": 4}, **change}
+    with pytest.raises(ConfigError, match=message):
+        Decoder(ModelConfig.model_validate(raw))
+
+
+@pytest.mark.parametrize("config", [tiny(), {}])
+def test_what_is_no_model_config_is_refused(config: Any) -> None:
+    with pytest.raises(UserError, match=r"Decoder: a \w+; allowed: a ModelConfig, as load_config\(...\).model is"):
+        Decoder(config)
 
 
 CAN: dict[str, list[str]] = {

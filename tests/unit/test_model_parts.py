@@ -166,7 +166,7 @@ FORMULAS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", sorted(set(get_args(schema.Activation)) - set(schema.ACTIVATION_PARAMETERS)))
 def test_activation(name: str) -> None:
-    x = np.linspace(-6, 6, 101)
+    x = np.linspace(-40, 40, 801)
     close(make_activation(name)(torch.from_numpy(x)), FORMULAS[name](x))
 
 

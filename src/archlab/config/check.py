@@ -10,7 +10,7 @@ from archlab.config.layers import DERIVED, PER_LAYER, final_norm, layer_configs,
 from archlab.config.merge import Raw, expand, merge
 from archlab.config.model_schema import MLP, Attention, Block, Dropout, ModelConfig
 from archlab.config.problems import Problem, choose, explain, is_under, raise_problems
-from archlab.config.rules import CONFIG_RULES, LAYER_RULES
+from archlab.config.rules import CONFIG_RULES, LAYER_RULES, MODEL_RULES
 from archlab.config.schema import Config
 from archlab.errors import UserError
 
@@ -52,13 +52,27 @@ def validate(schema: type[Schema], raw: Raw, source: str, known: Sequence[Proble
     return config
 
 
+def check_model(model: ModelConfig) -> None:
+    """ConfigError for a model that breaks rules between its fields; one that `validate` made does not."""
+    problems = _model_problems(model, ())
+    raise_problems(problems or list(_replaced_in_every_layer(model)), "ModelConfig")
+
+
 def broken_rules(config: Config, bad: Sequence[str] = ()) -> list[Problem]:
     """The rules that a config breaks, leaving out those that read a field in `bad`."""
-    problems = list(_layer_problems(config.model, bad))
+    problems = _model_problems(config.model, bad)
     for rule in CONFIG_RULES:
         if not is_under(rule.reads, bad) and (message := rule.broken(config)):
             problems.append(Problem(rule.field, message))
     return problems or ([] if bad else list(_replaced_in_every_layer(config.model)))
+
+
+def _model_problems(model: ModelConfig, bad: Sequence[str]) -> list[Problem]:
+    problems = list(_layer_problems(model, bad))
+    for rule in MODEL_RULES:
+        if _may_judge(rule.reads, bad) and (message := rule.broken(model)):
+            problems.append(Problem(f"model.{rule.field}", message))
+    return problems
 
 
 def _rules_of_the_rest(raw: Raw, bad: list[str]) -> list[Problem]:

@@ -226,7 +226,7 @@ class T5(Base):
     """A learned bias per head and bucket of distances (Raffel 2020), one-sided."""
 
     kind: Literal["t5"] = "t5"
-    buckets: Annotated[int, Field(ge=2)] = 32
+    buckets: Annotated[int, Field(ge=3)] = 32
     """Half of them for single distances, the others logarithmic up to max_distance."""
     max_distance: Width = 128
     """From here on all distances share the last bucket."""

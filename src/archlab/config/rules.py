@@ -1,4 +1,4 @@
-"""Every rule between fields, as two tables: one asked of each layer kind, one of the whole config.
+"""Every rule between fields, as three tables: asked of each layer kind, of the model and of the whole config.
 
 A rule names the field it blames and the fields it reads, and says what was found and what is allowed (or
 nothing). It is asked only when all those fields are valid by themselves, so one mistake is reported once.
@@ -119,10 +119,17 @@ def _cast_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[Model
     return broken
 
 
-def _order_needs_qk_norm(m: ModelConfig) -> str | None:
-    if m.position.kind != "rope" or m.position.order == "after_qk_norm" or m.attention.qk_norm.kind != "none":
+def _order_matters(m: ModelConfig) -> str | None:
+    if m.position.kind != "rope" or m.position.order == "after_qk_norm":
         return None
-    return "before_qk_norm is about attention.qk_norm, and that is none"
+    norm = m.attention.qk_norm
+    if norm.kind == "none":
+        return "before_qk_norm is about attention.qk_norm, and that is none"
+    # Turning keeps the mean square; these two scalings also multiply, which a norm behind them undoes.
+    keeps_length = m.position.scaling.kind not in ("yarn", "longrope")
+    if norm.kind == "rmsnorm" and not norm.weight and keeps_length:
+        return "before and after are the same to an RMS norm without weight; leave it out"
+    return None
 
 
 def _each_head_has_weights(m: ModelConfig) -> str | None:
@@ -203,11 +210,10 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("attention.qk_norm.scope", ("attention.qk_norm",), _each_head_has_weights),
     Rule("attention.qk_norm.cast", ("attention.qk_norm",), _cast_has_a_weight(_qk_norm)),
     Rule("mlp.sub_norm", ("mlp.sub_norm", "norm"), _needs_a_norm("mlp.sub_norm")),
-    Rule("embedding.norm", ("embedding.norm", "norm"), _needs_a_norm("embedding.norm")),
     Rule("norm.unit_offset", ("norm",), _offset_has_a_weight(_norm)),
     Rule("norm.cast", ("norm",), _cast_has_a_weight(_norm)),
     Rule("position.fraction", ("position", *_HEAD_WIDTH), _rope_turns_pairs),
-    Rule("position.order", ("position", "attention.qk_norm"), _order_needs_qk_norm),
+    Rule("position.order", ("position", "attention.qk_norm"), _order_matters),
     Rule("position.scaling", ("position", *_HEAD_WIDTH), _longrope_has_a_factor_per_pair),
     Rule("position.scaling.factor", ("position",), _longrope_has_one_factor),
     Rule("position.scaling", ("position", *_HEAD_WIDTH), _scaling_has_pairs_to_turn),
@@ -217,26 +223,39 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
 )
 
 
-def _pattern_names_exist(c: Config) -> str | None:
-    layers = c.model.layers
-    if layers is None or set(layers.pattern) <= set(layers.kinds):
+def _pattern_names_exist(m: ModelConfig) -> str | None:
+    if m.layers is None or set(m.layers.pattern) <= set(m.layers.kinds):
         return None
-    missing = sorted(set(layers.pattern) - set(layers.kinds))
-    return f"no layer kind {', '.join(missing)}{choose(missing[0], list(layers.kinds))}"
+    missing = sorted(set(m.layers.pattern) - set(m.layers.kinds))
+    return f"no layer kind {', '.join(missing)}{choose(missing[0], list(m.layers.kinds))}"
 
 
-def _layer_kinds_are_used(c: Config) -> str | None:
-    layers = c.model.layers
-    unused = sorted(set(layers.kinds) - set(layers.pattern[: c.model.n_layers])) if layers else []
+def _layer_kinds_are_used(m: ModelConfig) -> str | None:
+    unused = sorted(set(m.layers.kinds) - set(m.layers.pattern[: m.n_layers])) if m.layers else []
     if not unused:
         return None
-    return f"{', '.join(unused)} never comes up in {c.model.n_layers} layers; use it or leave it out"
+    return f"{', '.join(unused)} never comes up in {m.n_layers} layers; use it or leave it out"
 
 
-def _tied_head_has_no_values(c: Config) -> str | None:
-    if c.model.init.head is None or not c.model.head.tied or c.model.embedding.width:
+def _tied_head_has_no_values(m: ModelConfig) -> str | None:
+    if m.init.head is None or not m.head.tied or m.embedding.width:
         return None
-    return f"{c.model.init.head} is for a head of its own; a tied one starts as the embedding"
+    return f"{m.init.head} is for a head of its own; a tied one starts as the embedding"
+
+
+def _embedding_keeps_its_scale(m: ModelConfig) -> str | None:
+    if m.embedding.scale == 1.0 or not m.embedding.norm or m.norm.kind != "scalenorm":
+        return None
+    return f"the scalenorm on the embedding undoes a factor of {m.embedding.scale}; allowed: 1"
+
+
+MODEL_RULES: tuple[Rule[ModelConfig], ...] = (
+    Rule("embedding.norm", ("embedding.norm", "norm"), _needs_a_norm("embedding.norm")),
+    Rule("embedding.scale", ("embedding", "norm"), _embedding_keeps_its_scale),
+    Rule("layers.pattern", ("layers",), _pattern_names_exist),
+    Rule("layers", ("layers", "n_layers"), _layer_kinds_are_used),
+    Rule("init.head", ("init", "head"), _tied_head_has_no_values),
+)
 
 
 def _learned_positions_suffice(c: Config) -> str | None:
@@ -289,9 +308,6 @@ def _constant_ends_at_its_peak(c: Config) -> str | None:
 _SEQ_LEN = ("train.seq_len", "model.max_seq_len")
 
 CONFIG_RULES: tuple[Rule[Config], ...] = (
-    Rule("model.layers.pattern", ("model.layers",), _pattern_names_exist),
-    Rule("model.layers", ("model.layers", "model.n_layers"), _layer_kinds_are_used),
-    Rule("model.init.head", ("model.init", "model.head"), _tied_head_has_no_values),
     Rule("train.seq_len", (*_SEQ_LEN, "model.position"), _learned_positions_suffice),
     Rule("train.batch_tokens", (*_SEQ_LEN, "train.batch_tokens"), _batch_holds_sequences),
     Rule(

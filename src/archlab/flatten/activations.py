@@ -12,7 +12,7 @@ EXPRESSIONS: dict[str, str] = {
     "selu": "F.selu({})",
     "relu_squared": "F.relu({}).square()",
     "sigmoid": "torch.sigmoid({})",
-    "softplus": "F.softplus({})",
+    "softplus": "F.softplus({}, threshold=40)",
     "identity": "{}",
     "quick_gelu": "quick_gelu({})",
     "xielu": "self.activation({})",

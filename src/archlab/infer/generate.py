@@ -3,10 +3,10 @@
 Shapes: B texts side by side, T tokens so far, N new ones, D d_model, V vocabulary. Texts of unequal length
 stand flush right, with padding before them.
 
-Cached decoding gives the logits of the full pass, with one exception that is meant: dynamic NTK, whose theta grows
-with every token. The cache keeps every key as it was turned when it was read; a full pass over a longer sequence turns
-all of them anew. LongRoPE changes its factors once, where a text passes the original length: there all is read again,
-in one piece.
+Cached decoding gives the logits of the full pass, with one exception that is meant: dynamic NTK, whose theta grows with
+every token. The cache keeps every key as it was turned when it was read, a prompt's all together; a full pass over a
+longer sequence turns all of them anew. LongRoPE changes its factors once, where a text passes the original length:
+there all is read again, in one piece.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from archlab.config.model_schema import Learned, Longrope, Rope
+from archlab.config.model_schema import DynamicNTK, Learned, Longrope, Rope
 from archlab.errors import UserError
 from archlab.infer.sampling import Sampling, choose
 from archlab.model.cache import Cache
@@ -41,7 +41,8 @@ def generate(
 
     `padding` [B] is how many tokens before each text are none of it (see `left_pad`). A text that reaches the
     token `end_of_text` is over: what follows in its row is that token. The prompt is read `prefill_chunk`
-    tokens at a time (None: at once), which bounds memory and changes nothing else. The rest is `Sampling`.
+    tokens at a time (None: at once, as where RoPE's angles depend on the length), which bounds memory and changes
+    nothing else. The rest is `Sampling`.
     """
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
     total = tokens_BT.shape[-1] + max(max_new_tokens, 0)
@@ -136,12 +137,14 @@ class Session:
         model, was_training = self.model, self.model.training
         if was_training:
             model.eval()
-        chunk = self.prefill_chunk
-        if self._factors_change():
+        T, chunk = self.tokens_BT.shape[1], self.prefill_chunk
+        if (self._beyond(Longrope, T) & ~self._beyond(Longrope, self.cache.length)).any():
             self.cache.clear()
             chunk = None
+        if self._beyond(DynamicNTK, T).any():
+            chunk = None  # each piece would be turned at a theta of its own
         try:
-            while self.cache.length < self.tokens_BT.shape[1]:
+            while self.cache.length < T:
                 piece_BN = self.tokens_BT[:, self.cache.length :][:, :chunk]
                 last_BD = model.hidden(piece_BN, cache=self.cache)[:, -1]
                 self._logits_BV = model.head(last_BD, model.embedding.weight)
@@ -153,12 +156,11 @@ class Session:
                 model.train()
         return self._logits_BV
 
-    def _factors_change(self) -> bool:
-        """Whether a text passes the original length of a LongRoPE with what is to be read now."""
+    def _beyond(self, scaling: type[DynamicNTK | Longrope], n: int) -> Tensor:
+        """[B, lengths]: which texts, n tokens long with padding, pass the original lengths of that scaling."""
         ropes = [layer.position for layer in self.model.layer_configs if isinstance(layer.position, Rope)]
-        ends = {rope.scaling.original_max_seq_len for rope in ropes if isinstance(rope.scaling, Longrope)}
-        read_B, longer_B = self.cache.length - self.padding_B, self.tokens_BT.shape[1] - self.padding_B
-        return any(bool(((read_B <= end) & (longer_B > end)).any()) for end in ends)
+        ends = {rope.scaling.original_max_seq_len for rope in ropes if isinstance(rope.scaling, scaling)}
+        return n - self.padding_B[:, None] > torch.tensor(sorted(ends), device=self.padding_B.device)
 
     def write(
         self, max_new_tokens: int, sampling: Sampling | None = None, end_of_text: int | Sequence[int] | None = None

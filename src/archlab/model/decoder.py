@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from archlab.config.check import check_model
 from archlab.config.layers import final_norm, layer_configs, resolve
 from archlab.config.model_schema import T5, ModelConfig, NoNorm
 from archlab.errors import UserError
@@ -62,11 +63,14 @@ class Decoder(nn.Module):
     """tokens -> logits.
 
     `seed` decides the initial values (None: leave the memory as it is); `kernel` is how attention is computed (see
-    kernels.py).
+    kernels.py). ConfigError for a config that breaks a rule.
     """
 
     def __init__(self, config: ModelConfig, *, seed: int | None = 0, kernel: str = "auto") -> None:
         super().__init__()
+        if not isinstance(config, ModelConfig):
+            raise UserError(f"Decoder: a {type(config).__name__}; allowed: a ModelConfig, as load_config(...).model is")
+        check_model(config)
         self.config, self.origin = config, Origin()
         self.layer_configs = layer_configs(config)
         self.kinds = [self.layer_configs.index(layer) for layer in self.layer_configs]

@@ -56,4 +56,5 @@ def _deviation(role: Role, fan_in: int, config: ModelConfig) -> float:
 def _normal(like: Tensor, deviation: float, stream: str) -> Tensor:
     seed = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:8], "little") >> 1
     generator = torch.Generator().manual_seed(seed)
-    return torch.empty(like.shape).normal_(0.0, deviation, generator=generator)
+    drawn = torch.empty(like.shape, dtype=torch.float32)  # whatever the default, which would change the stream
+    return drawn.normal_(0.0, deviation, generator=generator)

@@ -76,7 +76,8 @@ class ShawBias(nn.Module):
 
     def forward(self, distance_BQS: Tensor, q_BHQC: Tensor) -> Tensor:
         """-> [B, H, Q, S]."""
-        per_distance_BHQN = at_least_float32(q_BHQC) @ self.weight.to(_wide(q_BHQC)).T * self.scale
+        with torch.autocast(q_BHQC.device.type, enabled=False):
+            per_distance_BHQN = at_least_float32(q_BHQC) @ self.weight.to(_wide(q_BHQC)).T * self.scale
         index_BHQS = distance_BQS.clamp(0, len(self.weight) - 1)[:, None].expand(*q_BHQC.shape[:2], -1, -1)
         return per_distance_BHQN.gather(-1, index_BHQS)
 
