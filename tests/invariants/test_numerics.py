@@ -52,13 +52,14 @@ def test_angles_far_out_are_float32(under: str) -> None:
     config = schema.Rope(theta=1e4)
     with torch.autocast("cpu", torch.bfloat16, enabled=under == "autocast"):
         turned = rotation(config, 64, positions, torch.tensor([[10_001]]), torch.bfloat16)
-        waves = SinusoidalPositions(schema.Sinusoidal(), 64)(positions, torch.float32)
+        waves = SinusoidalPositions(schema.Sinusoidal(), 64)(positions, torch.bfloat16)
     angles = np.array([10_000, 9_999])[:, None] * 1e4 ** (-np.arange(0, 64, 2) / 64)
     assert turned.cos.dtype is torch.float32
     # The angle's own rounding: 10,000 * 2^-24, a few times.
     np.testing.assert_allclose(turned.cos[0, 0], np.cos(angles), atol=4e-3)
     np.testing.assert_allclose(turned.sin[0, 0], np.sin(angles), atol=4e-3)
-    np.testing.assert_allclose(waves[0, :, 0::2], np.sin(angles), atol=4e-3)
+    assert waves.dtype is torch.bfloat16
+    np.testing.assert_allclose(waves[0, :, 0::2].float(), np.sin(angles), atol=2**-8)
 
 
 @pytest.mark.parametrize("kernel", [reference, sdpa])

@@ -80,7 +80,7 @@ def test_every_test_that_the_document_names_exists() -> None:
 
 def test_window() -> None:
     seen = sliding_window_overlay(3)
-    model, before = randomised("model.attention.window=3"), None
+    model = randomised("model.attention.window=3")
     for key in range(12):
         changed = TOKENS[:1].clone()
         changed[0, key] = (changed[0, key] + 1) % 17

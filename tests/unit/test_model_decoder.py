@@ -1,7 +1,8 @@
 """The decoder as a whole: where its parts stand, initial values by role, and what it refuses."""
 
+import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
 from archlab.config.merge import Raw
-from archlab.config.model_schema import ModelConfig
+from archlab.config.model_schema import Activation, ModelConfig
 from archlab.config.problems import ConfigError
 from archlab.config.schema import Config
 from archlab.errors import UserError
@@ -27,7 +28,7 @@ from archlab.model.kernels import (
     reference,
     sdpa,
 )
-from archlab.model.view import View
+from archlab.model.view import View, place
 
 TINY: dict[str, Any] = {
     "model": {"vocab_size": 17, "d_model": 16, "n_layers": 2, "max_seq_len": 16, "attention": {"n_heads": 4}}
@@ -109,7 +110,9 @@ def test_embedding_scale_norm_then_positions() -> None:
 
 
 def test_sqrt_d_model_is_the_scale_of_2017() -> None:
-    a, b = (randomised(tiny(f"model.embedding.scale={s}"))(TOKENS) for s in ("sqrt_d_model", "4.0"))
+    """24 has no whole root."""
+    scales = ("sqrt_d_model", str(24**0.5))
+    a, b = (randomised(tiny("model.d_model=24", f"model.embedding.scale={s}"))(TOKENS) for s in scales)
     assert torch.equal(a, b)
 
 
@@ -336,6 +339,37 @@ def test_a_config_that_was_never_checked_is_refused(change: Raw, message: str) -
 def test_what_is_no_model_config_is_refused(config: Any) -> None:
     with pytest.raises(UserError, match=r"Decoder: a \w+; allowed: a ModelConfig, as load_config\(...\).model is"):
         Decoder(config)
+
+
+@pytest.mark.parametrize("position", ["rope", "alibi"])
+def test_plain_causal_attention_makes_no_square_of_positions(position: str) -> None:
+    """[T, T] would be 1.25 GB of int64 for each kind of layer."""
+    (layer, *_) = layer_configs(tiny(f"model.position.kind={position}").model)
+    tokens = torch.zeros(1, 12_500, dtype=torch.int64)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        view = place(tokens, None, None, torch.float32).view(layer, None, None)
+    most = max(event.self_cpu_memory_usage for event in profile.key_averages())
+    assert view.mask_BTS is None
+    assert (most > 1e9) == (position == "alibi")  # which reads it
+
+
+@pytest.mark.parametrize("activation", get_args(Activation))
+def test_a_model_can_be_pickled(activation: str) -> None:
+    model = randomised(tiny("model.mlp.kind=plain", f"model.mlp.activation={activation}"))
+    assert torch.equal(pickle.loads(pickle.dumps(model))(TOKENS), model(TOKENS))
+
+
+@pytest.mark.parametrize("position", ["none", "sinusoidal", "shaw", "t5", "alibi", "rope"])
+def test_a_model_without_memory_says_its_shapes(position: str) -> None:
+    with torch.device("meta"):
+        model = Decoder(tiny(f"model.position.kind={position}", "model.attention.softcap=3").model, seed=None)
+        assert model(torch.zeros(2, 9, dtype=torch.int64)).shape == (2, 9, 17)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float32])
+def test_tokens_of_another_format_are_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(UserError, match=r"tokens: \[2, 12\] of torch.\w+; allowed: \[batch, seq\] of int64 or int32"):
+        Decoder(tiny().model)(TOKENS.to(dtype))
 
 
 CAN: dict[str, list[str]] = {

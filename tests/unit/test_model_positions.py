@@ -28,17 +28,19 @@ RNG = np.random.default_rng(0)
 
 @pytest.mark.parametrize("d_model", [8, 7])
 @pytest.mark.parametrize("layout", ["interleaved", "halves"])
-def test_sinusoidal(d_model: int, layout: Any) -> None:
+@pytest.mark.parametrize("offset", [0, 2])
+def test_sinusoidal(d_model: int, layout: Any, offset: int) -> None:
     positions = torch.tensor([[0, 1, 2, 3], [5, 6, 7, 80]])
-    table = SinusoidalPositions(schema.Sinusoidal(theta=500.0, layout=layout), d_model)(positions, torch.float64)
+    config = schema.Sinusoidal(theta=500.0, layout=layout, offset=offset)
+    table = SinusoidalPositions(config, d_model)(positions, torch.float64)
     assert table.shape == (2, 4, d_model)
     for row, column in np.ndindex(2, 4):
         for i in range(d_model):
             half = (d_model + 1) // 2
             pair, is_cos = (i // 2, i % 2) if layout == "interleaved" else (i % half, i // half)
-            angle = positions[row, column].item() / 500.0 ** (2 * pair / d_model)
+            angle = (positions[row, column].item() + offset) / 500.0 ** (2 * pair / d_model)
             expected = math.cos(angle) if is_cos else math.sin(angle)
-            assert table[row, column, i].item() == pytest.approx(expected, abs=2e-5)
+            assert table[row, column, i].item() == pytest.approx(expected, abs=1e-12)
 
 
 def test_learned_positions_begin_after_the_offset_and_end() -> None:
@@ -73,12 +75,18 @@ def bucket_by_hand(distance: int, buckets: int, max_distance: int) -> int:
     return min(exact + int(share * (buckets - exact)), buckets - 1)
 
 
-@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (6, 12), (3, 2), (2, 100), (16, 1000)])
-def test_t5_buckets(buckets: int, max_distance: int) -> None:
+@pytest.mark.parametrize("buckets", range(3, 50))
+def test_t5_buckets_are_those_of_transformers(buckets: int) -> None:
+    """At (17, 27) a sum that is rounded before it is cut would be another at distance 18."""
     distance = torch.arange(300)
-    got = bucket(distance, buckets, max_distance)
-    theirs = T5Attention._relative_position_bucket(-distance, False, buckets, max_distance)
-    assert torch.equal(got, theirs)
+    for max_distance in range(buckets // 2 + 1, 150):
+        theirs = T5Attention._relative_position_bucket(-distance, False, buckets, max_distance)
+        assert torch.equal(bucket(distance, buckets, max_distance), theirs), max_distance
+
+
+@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (6, 12), (3, 2), (17, 27), (16, 1000)])
+def test_t5_buckets(buckets: int, max_distance: int) -> None:
+    got = bucket(torch.arange(300), buckets, max_distance)
     # Where the logarithm falls on a whole number, float32 and float64 may fall on different sides.
     by_hand = np.array([bucket_by_hand(d, buckets, max_distance) for d in range(300)])
     assert (got.numpy() != by_hand).mean() < 0.01

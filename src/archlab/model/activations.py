@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archlab.model.norms import at_least_float32
+from archlab.model.arithmetic import at_least_float32
 
 
 class XIELU(nn.Module):
@@ -34,13 +34,13 @@ class XIELU(nn.Module):
 class Function(nn.Module):
     """An activation without parameters."""
 
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
-        self.function = function
+        self.name = name  # not the function, which may be one that cannot be pickled
 
     def forward(self, x: Tensor) -> Tensor:
         """Element by element."""
-        return self.function(x)
+        return FUNCTIONS[self.name](x)
 
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -60,4 +60,4 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def make_activation(name: str) -> nn.Module:
     """The activation of that name."""
-    return XIELU() if name == "xielu" else Function(FUNCTIONS[name])
+    return XIELU() if name == "xielu" else Function(name)

@@ -40,8 +40,7 @@ class Attention(nn.Module):
         q_BHTC, k_BKTC, v_BKTC = (self._split(project(x_BTD)) for project in (self.q, self.k, self.v))
         q_BHTC, k_BKTC = self._placed(q_BHTC, self.q_norm, view), self._placed(k_BKTC, self.k_norm, view)
         k_BKSC, v_BKSC = cache.extend(k_BKTC, v_BKTC, view.length) if cache else (k_BKTC, v_BKTC)
-        position_bias = self.position_bias or view.shared_bias
-        bias_BHTS = position_bias(view.distance_BTS, q_BHTC) if position_bias is not None else None
+        bias_BHTS = self.position_bias(view.distance_BTS, q_BHTC) if self.position_bias is not None else view.bias_BHTS
         how = Scoring(self.scale, self.softcap, self.dropout if self.training else 0.0)
         needs = self.needs | needs_of_call(cache is not None, q_BHTC, k_BKSC, v_BKSC, bias_BHTS)
         kernel = choose_kernel(self.kernel, needs)
@@ -55,8 +54,9 @@ class Attention(nn.Module):
 
     def _placed(self, x: Tensor, norm: "HeadNorm", view: View) -> Tensor:
         """Normalised and turned, in the config's order."""
-        turn = view.rotation.turn if view.rotation else nn.Identity()
-        return turn(norm(x)) if self.norm_first else norm(turn(x))
+        x = norm(x) if self.norm_first else x
+        x = view.rotation.turn(x) if view.rotation else x
+        return x if self.norm_first else norm(x)
 
 
 class HeadNorm(nn.Module):

@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from archlab.config.layers import NORM_SLOTS, LayerConfig
 from archlab.config.model_schema import NoNorm
+from archlab.model.arithmetic import scaled
 from archlab.model.attention import Attention
 from archlab.model.cache import LayerCache
 from archlab.model.mlp import MLP
@@ -31,6 +32,9 @@ class Block(nn.Module):
     serial:    x ─┬─ before ─ f ─ after ─ · m ─ dropout ─ + ─ stream ─>  (attention's output is the MLP's x)
                   └───────────────────────────────────────┘
 
+    carried:   x ─ before ─┬─ f ─ · m ─ dropout ─ + ─>
+                           └──────────────────────┘
+
     parallel:  x ─┬─ before ─ attention ─ after ─ · m ─ dropout ─ + ─>   (shared: one `before` for both)
                   ├─ before ─ MLP ─────── after ─ · m ─ dropout ──┤
                   └───────────────────────────────────────────────┘
@@ -52,7 +56,7 @@ class Block(nn.Module):
         """[B, T, D] -> [B, T, D]."""
         normed_BTD = self.attention_norms.before(x_BTD)
         mixed_BTD = self.attention_norms.after(self.attention(normed_BTD, view, cache))
-        mixed_BTD = self.dropout(mixed_BTD * self.config.attention_multiplier)
+        mixed_BTD = self.dropout(scaled(mixed_BTD, self.config.attention_multiplier))
         if self.config.parallel == "none":
             x_BTD = self.attention_norms.stream((normed_BTD if self.carried else x_BTD) + mixed_BTD)
             normed_BTD = self.mlp_norms.before(x_BTD)
@@ -63,4 +67,4 @@ class Block(nn.Module):
 
     def _mlp(self, normed_BTD: Tensor) -> Tensor:
         branch_BTD = self.mlp_norms.after(self.mlp(normed_BTD))
-        return self.dropout(branch_BTD * self.config.mlp_multiplier)
+        return self.dropout(scaled(branch_BTD, self.config.mlp_multiplier))

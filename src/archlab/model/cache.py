@@ -4,6 +4,8 @@ Shapes: B batch, K key/value heads, S slots, C head_dim. Tokens are counted by i
 sequence padded on the left by p has position i - p.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -53,20 +55,34 @@ class Cache:
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-        padding: Tensor | None = None,
+        padding: Tensor | Sequence[int] | None = None,
     ) -> None:
+        if capacity < 1:
+            raise UserError(f"capacity: {capacity}; allowed: 1 token or more")
         self.layers = [
             LayerCache(layer, batch, capacity, dtype, torch.device(device)) for layer in layer_configs(model)
         ]
-        if padding is not None and (padding.shape != (batch,) or padding.is_floating_point() or (padding < 0).any()):
-            raise UserError(f"padding: {padding.tolist()}; allowed: for each of {batch} texts a whole number from 0")
+        self.padding_B1 = torch.zeros(1, 1, dtype=torch.int64, device=device)
+        if padding is not None:
+            padding_B = torch.as_tensor(padding, device=device)
+            if (
+                padding_B.shape != (batch,)
+                or padding_B.dtype not in (torch.int64, torch.int32)
+                or (padding_B < 0).any()
+            ):
+                raise UserError(
+                    f"padding: {padding_B.tolist()}; allowed: for each of {batch} texts a whole number from 0"
+                )
+            self.padding_B1 = padding_B[:, None]
         self.model, self.batch, self.capacity = model, batch, capacity
         self.clear()
         self.is_padded = padding is not None
-        self.padding_B1 = torch.zeros(1, 1, dtype=torch.int64, device=device) if padding is None else padding[:, None]
 
-    def begin(self, n_new: int) -> None:
-        """Before a pass of that many tokens; UserError when they do not fit, or an earlier pass was broken off."""
+    def begin(self, n_new: int) -> list[LayerCache]:
+        """The layers' caches, for a pass of that many tokens.
+
+        UserError when they do not fit, or an earlier pass was broken off.
+        """
         if self.length + n_new > self.capacity:
             raise UserError(
                 f"the cache holds {self.capacity} tokens; {self.length} are in it and {n_new} more do not fit"
@@ -74,6 +90,7 @@ class Cache:
         if self._is_torn:
             raise UserError("cache: a pass was broken off, and some layers hold more than others; clear() it")
         self._is_torn = True
+        return self.layers
 
     def end(self, n_new: int) -> None:
         """After the pass."""

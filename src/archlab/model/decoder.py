@@ -8,6 +8,7 @@ from archlab.config.check import check_model
 from archlab.config.layers import final_norm, layer_configs, resolve
 from archlab.config.model_schema import T5, ModelConfig, NoNorm
 from archlab.errors import UserError
+from archlab.model.arithmetic import scaled
 from archlab.model.block import Block
 from archlab.model.cache import Cache
 from archlab.model.init import Projection, Role, initialise
@@ -15,7 +16,7 @@ from archlab.model.norms import make_norm
 from archlab.model.origin import Origin
 from archlab.model.position_bias import T5Bias
 from archlab.model.position_embed import make_positions
-from archlab.model.view import View, place
+from archlab.model.view import place
 
 
 class TokenEmbedding(nn.Module):
@@ -33,7 +34,7 @@ class TokenEmbedding(nn.Module):
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """[B, T] int64 -> [B, T, D]."""
-        return self.norm(self.widen(F.embedding(tokens_BT, self.weight) * self.scale))
+        return self.norm(self.widen(scaled(F.embedding(tokens_BT, self.weight), self.scale)))
 
 
 class Head(nn.Module):
@@ -54,7 +55,7 @@ class Head(nn.Module):
     def forward(self, x_BTD: Tensor, embedding_VD: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, V]: the product, the bias, the scale, the soft cap."""
         logits_BTV = F.linear(self.narrow(x_BTD), embedding_VD if self.weight is None else self.weight, self.bias)
-        logits_BTV = logits_BTV * self.config.scale
+        logits_BTV = scaled(logits_BTV, self.config.scale)
         cap = self.config.softcap
         return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)
 
@@ -101,22 +102,19 @@ class Decoder(nn.Module):
         if self.positions is not None:
             x_BTD = x_BTD + self.positions(where.positions_BT, x_BTD.dtype)
         x_BTD = self.dropout(x_BTD)
-        if cache is not None:
-            cache.begin(tokens_BT.shape[1])
-        caches = cache.layers if cache else [None] * len(self.layers)
-        views: dict[int, View] = {}
-        for kind, block, of_layer in zip(self.kinds, self.layers, caches, strict=True):
-            if kind not in views:
-                views[kind] = where.view(self.layer_configs[kind], of_layer, self.position_bias)
-            x_BTD = block(x_BTD, views[kind], of_layer)
+        views = where.views(self.layer_configs, self.kinds, self.position_bias)
+        caches = cache.begin(tokens_BT.shape[1]) if cache else [None] * len(views)
+        for block, view, of_layer in zip(self.layers, views, caches, strict=True):
+            x_BTD = block(x_BTD, view, of_layer)
         if cache is not None:
             cache.end(tokens_BT.shape[1])
         return self.norm(x_BTD)
 
 
 def _check(config: ModelConfig, tokens_BT: Tensor, documents: Tensor | None, cache: Cache | None) -> None:
-    if tokens_BT.ndim != 2 or tokens_BT.is_floating_point():
-        raise UserError(f"tokens: {list(tokens_BT.shape)} of {tokens_BT.dtype}; allowed: [batch, seq] of whole numbers")
+    if tokens_BT.ndim != 2 or tokens_BT.dtype not in (torch.int64, torch.int32):
+        found = f"{list(tokens_BT.shape)} of {tokens_BT.dtype}"
+        raise UserError(f"tokens: {found}; allowed: [batch, seq] of int64 or int32")
     if documents is not None and documents.shape != tokens_BT.shape:
         raise UserError(f"documents: {list(documents.shape)}; allowed: the tokens' shape, {list(tokens_BT.shape)}")
     if documents is not None and cache is not None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from archlab.config.layers import LayerConfig
 from archlab.errors import UserError
-from archlab.model.norms import at_least_float32
+from archlab.model.arithmetic import at_least_float32, without_autocast
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def reference(
     """dropout(softmax(mask(cap(scale q k^T + bias)))) v written out; the scores in at least float32."""
     group = q_BHQC.shape[1] // k_BKSC.shape[1]
     k_BHSC, v_BHSC = (x.repeat_interleave(group, dim=1) for x in (k_BKSC, v_BKSC))
-    with torch.autocast(q_BHQC.device.type, enabled=False):
+    with without_autocast(q_BHQC):
         scores_BHQS = at_least_float32(q_BHQC) @ at_least_float32(k_BHSC).transpose(-1, -2) * how.scale
     if bias_BHQS is not None:
         scores_BHQS = scores_BHQS + bias_BHQS
@@ -64,7 +64,7 @@ def sdpa(
         causal = torch.ones(bias_BHQS.shape[-2:], dtype=torch.bool, device=bias_BHQS.device).tril()
         mask = bias_BHQS.to(q_BHQC.dtype).masked_fill(~(causal if mask is None else mask), float("-inf"))
     grouped = q_BHQC.shape[1] != k_BKSC.shape[1]
-    with torch.autocast(q_BHQC.device.type, enabled=False):
+    with without_autocast(q_BHQC):
         mixed_BHQC = F.scaled_dot_product_attention(
             q_BHQC, k_BKSC, v_BKSC, mask, how.dropout, is_causal=mask is None, scale=how.scale, enable_gqa=grouped
         )

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archlab.config import model_schema as schema
+from archlab.model.arithmetic import at_least_float32
 
 Shape = tuple[int, ...]
 
@@ -78,8 +79,3 @@ def make_norm(config: schema.Norm | schema.QKNorm, *shape: int) -> nn.Module:
             return ScaleNorm(config, shape)
         case schema.NoNorm():
             return nn.Identity()
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """bfloat16 and float16 widened; float32 and float64 as they are."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from archlab.config import model_schema as schema
 from archlab.config.layers import LayerConfig, ResolvedAttention
+from archlab.model.arithmetic import at_least_float32, wide, without_autocast
 from archlab.model.init import Role
-from archlab.model.norms import at_least_float32
 
 
 class AlibiBias(nn.Module):
@@ -24,7 +24,7 @@ class AlibiBias(nn.Module):
 
     def forward(self, distance_BQS: Tensor, q_BHQC: Tensor) -> Tensor:
         """-> [B or 1, H, Q, S]."""
-        slopes_H = torch.tensor(self.slopes, device=distance_BQS.device, dtype=_wide(q_BHQC))
+        slopes_H = torch.tensor(self.slopes, device=distance_BQS.device, dtype=wide(q_BHQC.dtype))
         if self.form == "falcon":
             rounded_BHQS = slopes_H.bfloat16()[:, None, None] * -distance_BQS[:, None].bfloat16()
             return rounded_BHQS.to(slopes_H.dtype) * self.scale
@@ -50,17 +50,17 @@ class T5Bias(nn.Module):
         self.config = config
         self.weight = nn.Parameter(torch.empty(config.buckets, n_heads))
 
-    def forward(self, distance_BQS: Tensor, q_BHQC: Tensor) -> Tensor:
-        """-> [B or 1, H, Q, S]."""
+    def forward(self, distance_BQS: Tensor, q_BHQC: Tensor | None = None) -> Tensor:
+        """-> [B or 1, H, Q, S], whatever the queries."""
         buckets = bucket(distance_BQS.clamp(min=0), self.config.buckets, self.config.max_distance)
-        return self.weight.to(_wide(q_BHQC))[buckets].movedim(-1, 1)
+        return at_least_float32(self.weight)[buckets].movedim(-1, 1)
 
 
 def bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
     """Half the buckets for single distances, the rest logarithmic up to max_distance; one-sided."""
     exact = buckets // 2
     share = (distance.clamp(min=1).float() / exact).log() / math.log(max_distance / exact)
-    far = (exact + share * (buckets - exact)).long().clamp(max=buckets - 1)
+    far = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
     return torch.where(distance < exact, distance, far)
 
 
@@ -76,8 +76,8 @@ class ShawBias(nn.Module):
 
     def forward(self, distance_BQS: Tensor, q_BHQC: Tensor) -> Tensor:
         """-> [B, H, Q, S]."""
-        with torch.autocast(q_BHQC.device.type, enabled=False):
-            per_distance_BHQN = at_least_float32(q_BHQC) @ self.weight.to(_wide(q_BHQC)).T * self.scale
+        with without_autocast(q_BHQC):
+            per_distance_BHQN = at_least_float32(q_BHQC) @ self.weight.to(wide(q_BHQC.dtype)).T * self.scale
         index_BHQS = distance_BQS.clamp(0, len(self.weight) - 1)[:, None].expand(*q_BHQC.shape[:2], -1, -1)
         return per_distance_BHQN.gather(-1, index_BHQS)
 
@@ -94,7 +94,3 @@ def make_position_bias(layer: LayerConfig) -> nn.Module | None:
             return ShawBias(max_distance, heads.head_dim, heads.scale)
         case _:
             return None
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.promote_types(x.dtype, torch.float32)

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from archlab.config import model_schema as schema
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
+from archlab.model.arithmetic import wide
 from archlab.model.init import Role
 
 
@@ -18,9 +19,8 @@ class SinusoidalPositions(nn.Module):
 
     def forward(self, positions_BT: Tensor, dtype: torch.dtype) -> Tensor:
         """[B, T] -> [B, T, D] of that dtype; the angles in at least float32."""
-        wide = torch.promote_types(dtype, torch.float32)
-        exponent = torch.arange(0, self.d_model, 2, dtype=wide, device=positions_BT.device) / self.d_model
-        angles = (positions_BT[..., None] + self.config.offset).to(wide) * self.config.theta**-exponent
+        exponent = torch.arange(0, self.d_model, 2, dtype=wide(dtype), device=positions_BT.device) / self.d_model
+        angles = (positions_BT[..., None] + self.config.offset).to(wide(dtype)) * self.config.theta**-exponent
         waves = (angles.sin(), angles.cos())
         joined = torch.stack(waves, -1).flatten(-2) if self.config.layout == "interleaved" else torch.cat(waves, -1)
         return joined[..., : self.d_model].to(dtype)
@@ -38,7 +38,7 @@ class LearnedPositions(nn.Module):
 
     def forward(self, positions_BT: Tensor, dtype: torch.dtype) -> Tensor:
         """[B, T] -> [B, T, D] of that dtype; UserError beyond the last position."""
-        last = int(positions_BT.max())
+        last = int(positions_BT.max()) if positions_BT.numel() else -1
         if last >= self.max_seq_len:
             raise UserError(f"{last + 1} tokens, but learned positions end at max_seq_len = {self.max_seq_len}")
         return self.weight[positions_BT.clamp(min=0) + self.offset].to(dtype)

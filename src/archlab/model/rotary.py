@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from archlab.config.model_schema import Rope
+from archlab.model.arithmetic import wide
 from archlab.model.rope_scaling import frequencies
 
 
@@ -30,8 +31,7 @@ class Rotation:
 def rotation(config: Rope, head_dim: int, positions_BT: Tensor, lengths_BT: Tensor, dtype: torch.dtype) -> Rotation:
     """The rotation at positions of texts of those lengths; angles in float32, or `dtype` if wider."""
     turning = int(head_dim * config.fraction)
-    wide = torch.promote_types(dtype, torch.float32)
-    pairs = torch.arange(turning // 2, device=positions_BT.device, dtype=wide)
+    pairs = torch.arange(turning // 2, device=positions_BT.device, dtype=wide(dtype))
     per_token, amplitude = frequencies(config, turning, lengths_BT[..., None], pairs)
-    angles = (positions_BT[..., None].to(wide) * per_token)[:, None]
+    angles = (positions_BT[..., None].to(wide(dtype)) * per_token)[:, None]
     return Rotation(angles.cos() * amplitude, angles.sin() * amplitude, config.pairing == "interleaved")

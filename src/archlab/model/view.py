@@ -1,12 +1,13 @@
 """Where the tokens of one forward pass stand, and what follows for masks, rotations and biases."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from archlab.config.layers import LayerConfig
-from archlab.config.model_schema import T5, Alibi, Rope
+from archlab.config.model_schema import T5, Alibi, Position, Rope
 from archlab.model.cache import Cache, LayerCache
 from archlab.model.rotary import Rotation, rotation
 from archlab.model.visibility import is_plain_causal, visible
@@ -22,8 +23,8 @@ class View:
     """Query position minus key position (Falcon's ALiBi: 0 minus key position); None where nothing reads it."""
     rotation: Rotation | None
     """How queries and new keys turn; None without RoPE."""
-    shared_bias: nn.Module | None
-    """The position bias that all layers share, if they do."""
+    bias_BHTS: Tensor | None
+    """On the scores, from the table that all layers share; None where they share none."""
     length: int
     """Tokens in the cache before this pass."""
 
@@ -42,21 +43,25 @@ class Place:
     cache: Cache | None
     dtype: torch.dtype
 
+    def views(self, layers: Sequence[LayerConfig], kinds: Sequence[int], shared_bias: nn.Module | None) -> list[View]:
+        """Every layer's; `kinds` are the indices of the first layers of the same config, which share it."""
+        caches = self.cache.layers if self.cache else [None] * len(layers)
+        of_kind = {kind: self.view(layers[kind], caches[kind], shared_bias) for kind in set(kinds)}
+        return [of_kind[kind] for kind in kinds]
+
     def view(self, layer: LayerConfig, cache: LayerCache | None, shared_bias: nn.Module | None) -> View:
-        """As one layer sees it; layers of the same config share it."""
+        """As one layer sees it."""
         query_BT, T = self.positions_BT, self.positions_BT.shape[1]
         length = self.cache.length if self.cache else 0
         key_BS = cache.indices(length, T)[None] - self.cache.padding_B1 if self.cache and cache else query_BT
-        distance_BTS = query_BT[:, :, None] - key_BS[:, None, :]
         plain = self.plain and is_plain_causal(layer.attention, T)
-        if isinstance(layer.position, Alibi) and layer.position.form == "falcon":
-            distance_BTS = -key_BS[:, None, :].expand_as(distance_BTS)
-        reads_distance = layer.position.kind in ("alibi", "t5", "shaw")
+        distance_BTS = _distance(layer.position, query_BT, key_BS)
+        is_shared = isinstance(layer.position, T5) and layer.position.shared
         return View(
             mask_BTS=None if plain else self._mask(layer, query_BT, key_BS),
-            distance_BTS=distance_BTS if reads_distance else None,
+            distance_BTS=distance_BTS,
             rotation=self._rotation(layer),
-            shared_bias=shared_bias if isinstance(layer.position, T5) else None,
+            bias_BHTS=shared_bias(distance_BTS) if is_shared and shared_bias else None,
             length=length,
         )
 
@@ -73,6 +78,13 @@ class Place:
             return None
         head_dim = layer.attention.head_dim
         return rotation(layer.position, head_dim, self.positions_BT, self.lengths_BT, self.dtype)
+
+
+def _distance(position: Position, query_BT: Tensor, key_BS: Tensor) -> Tensor | None:
+    if position.kind not in ("alibi", "t5", "shaw"):
+        return None
+    is_falcons = isinstance(position, Alibi) and position.form == "falcon"
+    return (0 if is_falcons else query_BT[:, :, None]) - key_BS[:, None, :].expand(-1, query_BT.shape[1], -1)
 
 
 def place(tokens_BT: Tensor, documents_BT: Tensor | None, cache: Cache | None, dtype: torch.dtype) -> Place:

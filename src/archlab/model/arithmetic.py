@@ -1,0 +1,28 @@
+"""Arithmetic that the parts share: numbers wide enough for sums and angles, and factors that are often 1."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+from torch.amp.autocast_mode import is_autocast_available
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """float32, or what is wider."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """bfloat16 and float16 widened; float32 and float64 as they are."""
+    return x.to(wide(x.dtype))
+
+
+def without_autocast(like: Tensor) -> AbstractContextManager[object]:
+    """Products in the formats that they are given in, on the device of that tensor."""
+    device = like.device.type
+    return torch.autocast(device, enabled=False) if is_autocast_available(device) else nullcontext()
+
+
+def scaled(x: Tensor, factor: float) -> Tensor:
+    """factor * x; by 1, nothing is copied."""
+    return x if factor == 1 else x * factor
