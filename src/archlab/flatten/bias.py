@@ -69,8 +69,8 @@ def t5_bucket(page: Page, kind: str, config: T5) -> str:
             f"    exact = {buckets} // 2",
             "    distance_TS = (position_T[:, None] - position_T).clamp(min=0)",
             f"    share_TS = (distance_TS / exact).log() / math.log({furthest} / exact)",
-            f"    far_TS = exact + share_TS * ({buckets} - exact)",
-            f"    far_TS = far_TS.clamp(0, {buckets} - 1).long()",
+            f"    far_TS = exact + (share_TS * ({buckets} - exact)).clamp(min=0).long()",
+            f"    far_TS = far_TS.clamp(max={buckets} - 1)",
             "    return torch.where(distance_TS < exact, distance_TS, far_TS)",
         ),
     )
