@@ -3,6 +3,7 @@
 import functools
 import itertools
 import random
+from collections.abc import Iterator
 from typing import Any, get_args
 
 import torch
@@ -78,10 +79,11 @@ FACTORS: dict[str, list[Any]] = {
         _position("kind: rope, theta: 50, order: before_qk_norm"),
         _rope("kind: linear, factor: 2"),
         _rope("kind: dynamic, factor: 2, original_max_seq_len: 8"),
-        _rope("kind: llama3, factor: 4, original_max_seq_len: 16"),
+        _rope("kind: llama3, factor: 4, original_max_seq_len: 16, low_freq_factor: 0.7, high_freq_factor: 3"),
         _rope("kind: yarn, factor: 4, original_max_seq_len: 64, beta_fast: 8"),
         _rope(
-            "kind: yarn, factor: 4, original_max_seq_len: 64, beta_fast: 8, truncate: false", ", pairing: interleaved"
+            "kind: yarn, factor: 4, original_max_seq_len: 64, beta_fast: 8, beta_slow: 1.5, truncate: false",
+            ", pairing: interleaved",
         ),
         _rope("kind: yarn, factor: 4, original_max_seq_len: 64, beta_fast: 8, attention_factor: 0.6"),
         _rope(
@@ -89,7 +91,7 @@ FACTORS: dict[str, list[Any]] = {
             "short_factor: [1, 1.5, 2, 3], long_factor: [2, 3, 4, 5]"
         ),
         _rope(
-            "kind: longrope, factor: 4, original_max_seq_len: 8, "
+            "kind: longrope, factor: 1, attention_factor: 1.3, original_max_seq_len: 8, "
             "short_factor: [1, 1.5, 2, 3], long_factor: [2, 3, 4, 5]"
         ),
         _rope("kind: proportional, turning: 0.5"),
@@ -110,13 +112,13 @@ FACTORS: dict[str, list[Any]] = {
         *(
             f"model.attention.qk_norm={{{norm}}}"
             for norm in (
-                "kind: rmsnorm, eps: 0.01",
+                "kind: rmsnorm, eps: 0.01, cast: before_weight",
                 "kind: rmsnorm, scope: width",
                 "kind: rmsnorm, weight: false, scope: width",
                 "kind: rmsnorm, unit_offset: true, scope: each_head",
-                "kind: layernorm",
+                "kind: layernorm, eps: 0.01, weight: false",
                 "kind: layernorm, bias: false, scope: each_head",
-                "kind: layernorm, scope: width",
+                "kind: layernorm, unit_offset: true, scope: width",
             )
         ),
     ],
@@ -191,6 +193,16 @@ def _filled(row: dict[str, Any], missing: set[Any], draw: random.Random) -> dict
     return row
 
 
+def _rows_with(pair: dict[str, Any], missing: set[Any], draw: random.Random) -> Iterator[dict[str, Any]]:
+    """Greedily, then nearer and nearer to each factor's first value; at last that, and any one other that it needs."""
+    for attempt in range(30):
+        row = _filled(dict(pair), missing, draw) if attempt < 15 else pair
+        yield {f: row[f] if f in row else draw.choice([FACTORS[f][0]] * attempt + FACTORS[f]) for f in FACTORS}
+    for factor, values in FACTORS.items():
+        for value in values:
+            yield {f: FACTORS[f][0] for f in FACTORS} | {factor: value} | pair
+
+
 @functools.cache
 def _grid() -> tuple[tuple[tuple[str, ...], ...], frozenset[tuple[str, Any, str, Any]]]:
     draw = random.Random(0)
@@ -201,10 +213,7 @@ def _grid() -> tuple[tuple[tuple[str, ...], ...], frozenset[tuple[str, Any, str,
         if pair not in missing:
             continue
         a, x, b, y = pair
-        for attempt in range(30):
-            # At first greedily, then nearer and nearer to each factor's first value.
-            row = _filled({a: x, b: y}, missing, draw) if attempt < 15 else {a: x, b: y}
-            row = {f: row[f] if f in row else draw.choice([FACTORS[f][0]] * attempt + FACTORS[f]) for f in FACTORS}
+        for row in _rows_with({a: x, b: y}, missing, draw):
             if _is_valid(_overrides(row)):
                 rows[_overrides(row)] = None
                 missing -= _pairs(row)

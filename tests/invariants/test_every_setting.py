@@ -25,7 +25,7 @@ from torch import Tensor
 from archlab.config.io import build_config, overlay, parse_overrides, resolved
 from archlab.config.layers import PER_LAYER, layer_configs, resolve
 from archlab.config.merge import Raw
-from archlab.config.model_schema import ModelConfig
+from archlab.config.model_schema import Dropout, Init, ModelConfig
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
@@ -40,7 +40,7 @@ from archlab.train.step import update
 
 # --- from types to values -------------------------------------------------------------------------------------
 
-NUMBERS: tuple[Any, ...] = (1, 3, 2, 6, 0, 0.4, 1.7)
+NUMBERS: tuple[Any, ...] = (1, 3, 2, 6, 0, 0.5, 1.7)
 LENGTHS = (4, 1)
 """Of lists; longrope's must have one number per pair of the grid's heads, which is 4."""
 VERSIONS = 3
@@ -116,10 +116,10 @@ Change = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True)
 class Setting:
-    """A field, and two settings of `model` that differ in it alone."""
+    """A field, and settings of `model` that differ in it alone: without a value (the first that is valid), and with it."""
 
     path: str
-    before: Change
+    before: tuple[Change, ...]
     after: Change
 
 
@@ -130,7 +130,7 @@ def walk(schema: type[BaseModel], at: str = "", company: Change = ()) -> Iterato
         classes = section_classes(field.annotation)
         if name != "kind":
             for value in values(hint_of(field)):
-                yield Setting(path, company, (*company, (path, value)))
+                yield Setting(path, ((*company, *default(path, field)), company), (*company, (path, value)))
         for inner in classes:
             # Company: a section that is not there by default is put there first, with what it requires; or it is in
             # some config of the grid already.
@@ -139,12 +139,57 @@ def walk(schema: type[BaseModel], at: str = "", company: Change = ()) -> Iterato
                 yield from walk(inner, f"{path}.", company + least)
 
 
+def default(path: str, field: FieldInfo) -> Change:
+    """The field as if it had been left out; nothing for one that cannot be."""
+    if field.is_required():
+        return ()
+    value = field.get_default(call_default_factory=True)
+    return ((path, value.model_dump() if isinstance(value, BaseModel) else value),)
+
+
 def by_path() -> dict[str, dict[str, list[Setting]]]:
     """Field -> value -> the settings that give it, in different company."""
     found: dict[str, dict[str, list[Setting]]] = {}
     for setting in walk(ModelConfig):
         found.setdefault(setting.path, {}).setdefault(repr(setting.after[-1][1]), []).append(setting)
     return found
+
+
+def classes(schema: type[BaseModel]) -> set[type[BaseModel]]:
+    """The section's class and those of all sections in it."""
+    inner = (c for field in schema.model_fields.values() for c in section_classes(field.annotation))
+    return {schema}.union(*map(classes, inner))
+
+
+def options(field: FieldInfo) -> set[str]:
+    """Values of a field that behave differently, by name: each that has one, null, and both of a yes or no."""
+    kinds = {field.annotation, *get_args(field.annotation)}
+    named = {repr(v) for kind in kinds if get_origin(kind) is Literal for v in get_args(kind)}
+    return named | ({"False", "True"} if bool in kinds else {"None"} if type(None) in kinds else set())
+
+
+def found(section: BaseModel) -> Iterator[tuple[type[BaseModel], str, Any]]:
+    """(class, field, value) of every field of the section and of those in it."""
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        yield type(section), name, value
+        if isinstance(value, BaseModel):
+            yield from found(value)
+
+
+def test_the_grid_has_every_choice_that_a_forward_pass_sees() -> None:
+    """A kind, a named value or a field that nobody put there is missed here. Sizes of the model may stay as they are."""
+    seen: dict[tuple[type[BaseModel], str], set[str]] = {}
+    for index in range(len(grid.grid())):
+        for schema, name, value in found(grid.config(index).model):
+            seen.setdefault((schema, name), set()).add(repr(value))
+    for schema in classes(ModelConfig) - {Dropout, Init}:  # of training, and of the parameters that the grid draws
+        for name, field in schema.model_fields.items():
+            values = seen[schema, name]
+            missing = options(field) - values
+            assert not missing, f"{schema.__name__}.{name} is never {missing}"
+            is_varied = field.is_required() or name == "kind" or values - {repr(field.default)}
+            assert is_varied or section_classes(field.annotation), f"{schema.__name__}.{name} is always the default"
 
 
 # --- what a config computes -----------------------------------------------------------------------------------
@@ -200,9 +245,10 @@ def outcome(settings: list[Setting]) -> Literal["works", "refused", "silent", "s
     """Over company and configs of the grid: works where it first changes something, else the worst that was seen."""
     seen: Any = "same"
     for setting, index in itertools.product(settings, BASES):
-        was, is_now = built(index, setting.before), built(index, setting.after)
-        if isinstance(was, str):
+        was = next((c for c in (built(index, before) for before in setting.before) if isinstance(c, Config)), None)
+        if was is None:
             continue
+        is_now = built(index, setting.after)
         if isinstance(is_now, str):
             *_, section, name = f"model.{setting.path}".split(".")
             assert name in is_now or section in is_now, is_now
@@ -247,7 +293,7 @@ def test_every_setting_of_one_layer_works_or_is_refused(path: str) -> None:
         return (("layers", None), ("layers", {"a": dict(change), "b": {}, "pattern": ["b", "a"]}))
 
     results = {
-        value: outcome([Setting(path, in_one_layer(s.before), in_one_layer(s.after)) for s in settings])
+        value: outcome([Setting(path, tuple(map(in_one_layer, s.before)), in_one_layer(s.after)) for s in settings])
         for value, settings in PATHS[path].items()
     }
     assert "silent" not in results.values(), results

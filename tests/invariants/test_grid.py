@@ -27,7 +27,7 @@ every_config = pytest.mark.parametrize("index", range(len(grid.grid())))
 
 def test_the_grid_leaves_out_only_what_rules_forbid() -> None:
     assert len(grid.grid()) >= 300
-    assert len(grid.left_out()) <= 31, "pairs that rules forbid, each shown below"
+    assert len(grid.left_out()) <= 33, "pairs that rules forbid, each shown below"
     for _, x, _, y in grid.left_out():
         overrides = [o for value in (x, y) for o in ((value,) if isinstance(value, str) else value)]
         with pytest.raises(UserError, match="problem"):
@@ -53,6 +53,10 @@ def seen_by_hand(layer: LayerConfig, length: int) -> np.ndarray:
     return seen
 
 
+ROUNDING = 3e-14
+"""Relative to the largest logit. The noise is below 1e-14, the smallest effect 4e-13, through two summaries of blocks."""
+
+
 @cache
 def effects(index: int) -> np.ndarray:
     """[changed token, position]: how far the logits there move, against the largest of all."""
@@ -67,7 +71,7 @@ def effects(index: int) -> np.ndarray:
 
 @every_config
 def test_the_future_does_not_move_the_past(index: int) -> None:
-    assert effects(index)[np.tril_indices(T, -1)].max() < 1e-12
+    assert effects(index)[np.tril_indices(T, -1)].max() < ROUNDING
 
 
 @every_config
@@ -77,8 +81,7 @@ def test_a_token_moves_exactly_those_that_see_it(index: int) -> None:
     for layer in layer_configs(grid.config(index).model):
         reached = (seen_by_hand(layer, T).astype(int) @ reached) > 0
     moved = effects(index).T
-    assert moved[~reached].max(initial=0) < 1e-12
-    assert moved[reached].min() > 1e-15  # through two summaries of blocks an effect can be 4e-13
+    assert moved[~reached].max(initial=0) < ROUNDING < moved[reached].min()
 
 
 @every_config
@@ -136,7 +139,7 @@ def traced_flex(monkeypatch: pytest.MonkeyPatch) -> None:
 @every_config
 @pytest.mark.usefixtures("traced_flex")
 def test_kernels_agree_forward_and_backward(index: int) -> None:
-    able = ["auto", "sdpa", "flex"]
+    able = ["sdpa", "flex"]  # of which, and of the reference, `auto` takes one
     if grid.config(index).model.attention.softcap is not None:
         able.remove("sdpa")
         with pytest.raises(UserError, match="kernel sdpa cannot do softcap; allowed: auto, flex, reference"):
@@ -231,10 +234,11 @@ def test_the_cache_is_as_large_as_predicted(index: int) -> None:
     for context in (1, 4, T):
         cache = Cache(model, 3, context, dtype=torch.bfloat16)
         assert cache.n_bytes == kv_cache_bytes(model, context, batch=3, bytes_each=2)
-    windows = [layer.attention.window for layer in layer_configs(model)]
-    for layer, window in zip(cache.layers, windows, strict=True):
+    attentions = [layer.attention for layer in layer_configs(model)]
+    for layer, attention in zip(cache.layers, attentions, strict=True):
         # That the tests above go round each ring twice at least.
-        assert layer.slots in (T, window)
+        is_bounded = attention.window is not None and attention.stride is None and not attention.global_tokens
+        assert layer.slots == (attention.window if is_bounded else T)
         assert layer.slots == T or 3 * layer.slots < T
 
 

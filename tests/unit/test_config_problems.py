@@ -6,7 +6,7 @@ import pytest
 
 from archlab.config.io import build_config, load_config, overlay, parse_overrides, read_config, validate
 from archlab.config.model_schema import Activation
-from archlab.config.rules import CONFIG_RULES, LAYER_RULES
+from archlab.config.rules import CONFIG_RULES, LAYER_RULES, MODEL_RULES
 from archlab.config.schema import Config
 from archlab.config.study_schema import StudyConfig
 from archlab.errors import UserError
@@ -132,6 +132,21 @@ BROKEN_RULES = [
     (["model.position.fraction=0.1"], "model.position.fraction", "is 3 dimensions; RoPE turns pairs: allowed are even"),
     (["model.position.order=before_qk_norm"], "model.position.order", "attention.qk_norm, and that is none"),
     (
+        ["model.position.order=before_qk_norm", "model.attention.qk_norm={kind: rmsnorm, weight: false}"],
+        "model.position.order",
+        "before and after are the same to an RMS norm without weight",
+    ),
+    (
+        ["model.norm.kind=scalenorm", "model.embedding={norm: true, scale: 3}"],
+        "model.embedding.scale",
+        "the scalenorm on the embedding undoes a factor of 3.0; allowed: 1",
+    ),
+    (
+        ["model.position.scaling={kind: yarn, factor: 1, original_max_seq_len: 8}"],
+        "model.position.scaling.factor",
+        "1 changes nothing; allowed: more than 1, or attention_factor beside it",
+    ),
+    (
         [
             "model.position.scaling={kind: longrope, factor: 2, original_max_seq_len: 8, short_factor: [1], long_factor: [1]}"
         ],
@@ -203,9 +218,23 @@ def test_every_rule_is_broken_by_a_row():
     broken = []
     for overrides, _, _ in BROKEN_RULES:
         config = Config.model_validate(overlay(read_config("tiny-llama"), parse_overrides(overrides)[0], Config))
-        broken += [rule for rule in LAYER_RULES if rule.broken(config.model)]
+        broken += [rule for rule in (*LAYER_RULES, *MODEL_RULES) if rule.broken(config.model)]
         broken += [rule for rule in CONFIG_RULES if rule.broken(config)]
-    assert [rule.field for rule in (*LAYER_RULES, *CONFIG_RULES) if rule not in broken] == []
+    assert [rule.field for rule in (*LAYER_RULES, *MODEL_RULES, *CONFIG_RULES) if rule not in broken] == []
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        # These scalings multiply cos and sin too, which a norm behind them undoes.
+        [
+            "model.position={kind: rope, order: before_qk_norm, scaling: {kind: yarn, factor: 2, original_max_seq_len: 8}}"
+        ],
+        ["model.embedding.norm=true", "model.layers={a: {norm: none}, b: {norm: {kind: scalenorm}}, pattern: [a, b]}"],
+    ],
+)
+def test_what_looks_alike_but_works_is_taken(overrides):
+    load_config("tiny-llama", "model.attention.qk_norm={kind: rmsnorm, weight: false}", *overrides)
 
 
 def test_separate_parallel_norms_need_a_norm():

@@ -128,6 +128,7 @@ QKNorm = Annotated[QKLayerNorm | QKRMSNorm | NoNorm, Field(discriminator="kind")
 
 
 Stretch = Annotated[float, Field(ge=1)]
+Longer = Annotated[float, Field(gt=1)]
 
 
 class Block(Base):
@@ -255,7 +256,7 @@ class LinearScaling(Base):
     """All frequencies divided by the factor (Chen 2023)."""
 
     kind: Literal["linear"] = "linear"
-    factor: Stretch
+    factor: Longer
     """How many times longer than in training."""
 
 
@@ -274,7 +275,7 @@ class Llama3Scaling(Base):
     """Long waves stretched, short ones kept, a blend between (Llama 3.1)."""
 
     kind: Literal["llama3"] = "llama3"
-    factor: Stretch
+    factor: Longer
     """How much long waves are stretched."""
     low_freq_factor: Positive = 1.0
     """Waves longer than original / this are stretched."""

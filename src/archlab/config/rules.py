@@ -148,6 +148,15 @@ def _longrope_has_one_factor(m: ModelConfig) -> str | None:
     return "only decides attention_factor, and that is given; allowed beside it: 1"
 
 
+def _yarn_stretches(m: ModelConfig) -> str | None:
+    if m.position.kind != "rope" or m.position.scaling.kind != "yarn":
+        return None
+    scaling = m.position.scaling
+    if scaling.factor > 1 or scaling.attention_factor is not None:
+        return None
+    return "1 changes nothing; allowed: more than 1, or attention_factor beside it"
+
+
 def _longrope_has_a_factor_per_pair(m: ModelConfig) -> str | None:
     if m.position.kind != "rope" or m.position.scaling.kind != "longrope":
         return None
@@ -216,6 +225,7 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("position.order", ("position", "attention.qk_norm"), _order_matters),
     Rule("position.scaling", ("position", *_HEAD_WIDTH), _longrope_has_a_factor_per_pair),
     Rule("position.scaling.factor", ("position",), _longrope_has_one_factor),
+    Rule("position.scaling.factor", ("position",), _yarn_stretches),
     Rule("position.scaling", ("position", *_HEAD_WIDTH), _scaling_has_pairs_to_turn),
     Rule("position.scaling", ("position",), _scaling_bands_in_order),
     Rule("position.max_distance", ("position",), _t5_buckets_reach),
