@@ -53,7 +53,7 @@ train: {lr: fast}
         (
             "model.norm.kind=laynorm",
             "model.norm.kind",
-            "did you mean layernorm? allowed: layernorm, rmsnorm, scalenorm, none",
+            "did you mean layernorm? allowed: layernorm, rmsnorm, ",
         ),
         ("model.norm=3", "model.norm", "3; allowed: keys and values"),
         ("model.norm=rmsnorn", "model.norm.kind", "did you mean rmsnorm?"),

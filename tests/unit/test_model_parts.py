@@ -59,6 +59,11 @@ def rmsnorm_by_hand(x: np.ndarray, w: Any, eps: float) -> np.ndarray:
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * w
 
 
+def scalenorm_by_hand(x: np.ndarray, g: Any, eps: float) -> np.ndarray:
+    """The length, not the mean."""
+    return g * x / np.maximum(np.sqrt((x**2).sum(-1, keepdims=True)), eps)
+
+
 @pytest.mark.parametrize("weight", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("unit_offset", [True, False])
@@ -80,8 +85,15 @@ def test_rmsnorm(weight: bool, unit_offset: bool, cast: Any) -> None:
 @pytest.mark.parametrize("eps", [1e-5, 20.0])
 def test_scalenorm(eps: float) -> None:
     norm = drawn(make_norm(schema.ScaleNorm(eps=eps), 12))
-    length = np.maximum(np.sqrt((X**2).sum(-1, keepdims=True)), eps)
-    close(norm(torch.from_numpy(X)), numbers(norm.scale, 1.0) * X / length)
+    close(norm(torch.from_numpy(X)), scalenorm_by_hand(X, numbers(norm.scale, 1.0), eps))
+
+
+NORMS = {"layernorm": layernorm_by_hand, "rmsnorm": rmsnorm_by_hand, "scalenorm": scalenorm_by_hand}
+
+
+def test_every_norm_has_its_formula_here() -> None:
+    classes = [norm for union in (schema.Norm, schema.QKNorm) for norm in get_args(get_args(union)[0])]
+    assert {norm.model_fields["kind"].default for norm in classes} == {*NORMS, "none"}
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def _qk_norms(heads: ResolvedAttention) -> int:
     norm = heads.qk_norm
     if isinstance(norm, NoNorm) or norm.scope == "head":
         return 2 * norm.n_parameters(heads.head_dim)
-    return norm.n_parameters((heads.n_heads + heads.n_kv_heads) * heads.head_dim)
+    return sum(norm.n_parameters(n * heads.head_dim) for n in (heads.n_heads, heads.n_kv_heads))
 
 
 def _outer_norms(model: ModelConfig) -> int:

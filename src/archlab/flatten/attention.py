@@ -1,5 +1,6 @@
 """Attention: projections, norms and turns of queries and keys, then torch's fused softmax or one written out."""
 
+from archlab.config.base import Base
 from archlab.config.model_schema import T5, NoNorm, Rope, Shaw
 from archlab.flatten.bias import scale, t5_bucket
 from archlab.flatten.kinds import Kind
@@ -69,14 +70,18 @@ def _describe(kind: Kind) -> str:
     return f"softmax(q.k) v per head; {heads // kv_heads} heads share a key and value (GQA, Ainslie 2023)."
 
 
+def _numbers(norm: Base) -> dict[str, float]:
+    """What the file has constants for."""
+    return {name: value for name, value in norm if isinstance(value, float)}
+
+
 def _head_norm(page: Page, kind: Kind, heads: str) -> str | None:
     """What makes the norm of queries or keys; None for none."""
     config = kind.layer.attention.qk_norm
     if isinstance(config, NoNorm):
         return None
     C = page.constant(kind.name, "HEAD_DIM", kind.layer.attention.head_dim)
-    same_eps = not isinstance(kind.layer.norm, NoNorm) and kind.layer.norm.eps == config.eps
-    prefix = "" if same_eps else "QK_"
+    prefix = "" if _numbers(kind.layer.norm) == _numbers(config) else "QK_"
     shape = {"head": (C,), "each_head": ("heads", C), "width": (f"heads * {C}",)}[config.scope]
     made = norm(page, kind.name, config, *shape, prefix=prefix)
     needs_heads = config.scope != "head" and "heads" in str(made)
