@@ -115,6 +115,8 @@ def test_an_unfinished_last_character_is_dropped(missing: int) -> None:
 def test_bytes_that_are_no_character_are_replaced() -> None:
     assert "".join(pieces([*by_bytes("🎉")[:2], *by_bytes("ab")])) == "\ufffdab"
     assert "".join(pieces([by_bytes("☃")[1]])) == "\ufffd"
+    single = {bpe.bytes_of(TOKENIZER, i): i for i in range(300)}
+    assert pieces([single[b"\xed"], single[b"\xa1"]]) == ["\ufffd\ufffd"]  # how a surrogate would begin
 
 
 def test_it_ends_at_the_end_of_text() -> None:

@@ -29,6 +29,24 @@ class Codec(Protocol):
         ...
 
 
+class _Characters:
+    """Bytes to characters as they become certain; what can be none is U+FFFD."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, raw: bytes) -> str:
+        """The characters that are complete with these bytes."""
+        text = self._decoder.decode(raw)
+        held = self._decoder.getstate()[0]
+        # Python waits for the end of a surrogate, which is no character.
+        return text + self.end() if held[:1] == b"\xed" and held[1:] >= b"\xa0" else text
+
+    def end(self) -> str:
+        """What was held back, now that something else follows."""
+        return self._decoder.decode(b"", final=True)
+
+
 class ByteLevel:
     """Ours: an end-of-text token stands before every text, and each token for a known number of bytes."""
 
@@ -41,8 +59,8 @@ class ByteLevel:
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
         """Bytes that can be no character become U+FFFD; special tokens stand for no bytes."""
-        characters = codecs.getincrementaldecoder("utf-8")("replace")
-        return lambda token: characters.decode(bpe.bytes_of(self.tokenizer, token))
+        characters = _Characters()
+        return lambda token: characters.add(bpe.bytes_of(self.tokenizer, token))
 
 
 class Published:
@@ -81,7 +99,7 @@ class _Stream:
         how = json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder else {}
         self.is_byte_level = how.get("type") == "ByteLevel"
         self.has_byte_tokens = any(part.get("type") == "ByteFallback" for part in (how, *how.get("decoders", ())))
-        self.characters = codecs.getincrementaldecoder("utf-8")("replace")
+        self.characters = _Characters()
         self.before: list[int] = []
 
     def add(self, token: int) -> str:
@@ -91,12 +109,12 @@ class _Stream:
             return ""
         raw = self._bytes(name)
         if raw is None:
-            text = self.characters.decode(b"", final=True) + self._behind(token)
+            text = self.characters.end() + self._behind(token)
             self.before = [token]
             return text
         a_letter = self.tokenizer.token_to_id("<0x61>")
         self.before = [] if a_letter is None else [a_letter]
-        return self.characters.decode(raw)
+        return self.characters.add(raw)
 
     def _bytes(self, name: str) -> bytes | None:
         if self.is_byte_level:
