@@ -57,7 +57,7 @@ FACTORS: dict[str, list[Any]] = {
             "kind: scalenorm",
         )
     ]
-    + ["model.norm={kind: none}"],
+    + ["model.norm={kind: dyt, alpha: 0.7}", "model.norm={kind: none}"],
     "placement": [NOTHING, *(f"model.norm.placement={p}" for p in ("post", "double", "output", "carried"))],
     "parallel": [NOTHING, "model.block.parallel=shared", "model.block.parallel=separate"],
     "multipliers": [NOTHING, "model.block={attention_multiplier: 0.5, mlp_multiplier: 0.7}"],

@@ -88,7 +88,19 @@ def test_scalenorm(eps: float) -> None:
     close(norm(torch.from_numpy(X)), scalenorm_by_hand(X, numbers(norm.scale, 1.0), eps))
 
 
-NORMS = {"layernorm": layernorm_by_hand, "rmsnorm": rmsnorm_by_hand, "scalenorm": scalenorm_by_hand}
+def test_dynamic_tanh() -> None:
+    norm = make_norm(schema.DynamicTanh(alpha=0.7), 12)
+    assert norm.constants["alpha"] == 0.7
+    alpha, w, b = (numbers(p, 1.0) for p in (drawn(norm).alpha, norm.weight, norm.bias))
+    close(norm(torch.from_numpy(X)), np.tanh(alpha * X) * w + b)
+
+
+NORMS = {
+    "layernorm": test_layernorm,
+    "rmsnorm": test_rmsnorm,
+    "scalenorm": test_scalenorm,
+    "dyt": test_dynamic_tanh,
+}
 
 
 def test_every_norm_has_its_formula_here() -> None:
@@ -120,6 +132,7 @@ def test_norms_are_those_of_torch(ours: schema.Norm, theirs: nn.Module) -> None:
         schema.RMSNorm(),
         schema.RMSNorm(unit_offset=True),
         schema.ScaleNorm(),
+        schema.DynamicTanh(),
     ],
 )
 def test_norms_in_bfloat16_are_float32_rounded_once(config: schema.Norm) -> None:

@@ -104,7 +104,19 @@ class ScaleNorm(_Placed):
         return 1
 
 
-Norm = Annotated[LayerNorm | RMSNorm | ScaleNorm | NoNorm, Field(discriminator="kind")]
+class DynamicTanh(_Placed):
+    """tanh(alpha x) * w + b in place of a norm, alpha one learned number; no statistics (Zhu 2025)."""
+
+    kind: Literal["dyt"] = "dyt"
+    alpha: Positive = 0.5
+    """Where alpha starts."""
+
+    def n_parameters(self, width: int) -> int:
+        """Weight and bias per feature, and alpha."""
+        return 2 * width + 1
+
+
+Norm = Annotated[LayerNorm | RMSNorm | ScaleNorm | DynamicTanh | NoNorm, Field(discriminator="kind")]
 
 
 class _Scoped(Base):

@@ -1,15 +1,20 @@
 """Norms: torch's own where it has the one wanted, else a class."""
 
-from archlab.config.model_schema import LayerNormScaling, NoNorm, RMSNormScaling, ScaleNorm
+from archlab.config.model_schema import DynamicTanh, LayerNormScaling, NoNorm, RMSNormScaling, ScaleNorm
 from archlab.flatten.page import Page, lines
 
 Scaling = LayerNormScaling | RMSNormScaling
 
 
-def norm(page: Page, kind: str, config: Scaling | ScaleNorm | NoNorm, *shape: str, prefix: str = "") -> str | None:
+def norm(
+    page: Page, kind: str, config: Scaling | ScaleNorm | DynamicTanh | NoNorm, *shape: str, prefix: str = ""
+) -> str | None:
     """An expression that makes the norm over the last axis of `shape`; None for no norm."""
     if isinstance(config, NoNorm):
         return None
+    if isinstance(config, DynamicTanh):
+        alpha = page.constant(kind, "NORM_ALPHA", config.alpha)
+        return f"{page.define(kind, 'DynamicTanh', _dynamic_tanh(alpha))}({shape[-1]})"
     eps = page.constant(kind, f"{prefix}NORM_EPS", config.eps)
     if isinstance(config, ScaleNorm):
         return f"{page.define(kind, 'ScaleNorm', _scale_norm(eps))}({shape[-1]})"
@@ -61,6 +66,24 @@ def _scale_norm(eps: str) -> str:
         "    def forward(self, x: Tensor) -> Tensor:",
         '        """Over the last axis."""',
         f"        return (self.scale.float() * F.normalize(x.float(), dim=-1, eps={eps})).type_as(x)",
+    )
+
+
+def _dynamic_tanh(alpha: str) -> str:
+    return lines(
+        "class <name>(nn.Module):",
+        '    """tanh(alpha x) * weight + bias, in float32 (Zhu 2025)."""',
+        "",
+        "    def __init__(self, width: int) -> None:",
+        "        super().__init__()",
+        f"        self.alpha = nn.Parameter(torch.full((1,), {alpha}))",
+        "        self.weight = nn.Parameter(torch.ones(width))",
+        "        self.bias = nn.Parameter(torch.zeros(width))",
+        "",
+        "    def forward(self, x: Tensor) -> Tensor:",
+        '        """Element by element."""',
+        "        squashed = torch.tanh(self.alpha.float() * x.float())",
+        "        return (squashed * self.weight.float() + self.bias.float()).type_as(x)",
     )
 
 

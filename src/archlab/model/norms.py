@@ -68,6 +68,23 @@ class ScaleNorm(nn.Module):
         return (self.scale.to(wide.dtype) * F.normalize(wide, dim=-1, eps=self.eps)).to(x.dtype)
 
 
+class DynamicTanh(nn.Module):
+    """tanh(alpha x) * w + b."""
+
+    def __init__(self, config: schema.DynamicTanh, shape: Shape) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.empty(1))
+        self.weight = nn.Parameter(torch.empty(shape))
+        self.bias = nn.Parameter(torch.empty(shape))
+        self.constants = {"alpha": config.alpha, "weight": 1.0, "bias": 0.0}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., *shape] -> [..., *shape], element by element."""
+        x_wide = at_least_float32(x)
+        alpha, weight, bias = (p.to(x_wide.dtype) for p in (self.alpha, self.weight, self.bias))
+        return (torch.tanh(alpha * x_wide) * weight + bias).to(x.dtype)
+
+
 def make_norm(config: schema.Norm | schema.QKNorm, *shape: int) -> nn.Module:
     """The norm that the config names; the last axis of `shape` is normalised, each entry has a weight."""
     match config:
@@ -77,5 +94,7 @@ def make_norm(config: schema.Norm | schema.QKNorm, *shape: int) -> nn.Module:
             return RMSNorm(config, shape)
         case schema.ScaleNorm():
             return ScaleNorm(config, shape)
+        case schema.DynamicTanh():
+            return DynamicTanh(config, shape)
         case schema.NoNorm():
             return nn.Identity()
