@@ -12,17 +12,28 @@ from archlab.config.foreign import READERS
 if TYPE_CHECKING:
     from archlab.config.io import load_config
     from archlab.families.save import save_pretrained
-    from archlab.infer.generate import generate
+    from archlab.infer.generate import Session, generate, left_pad
     from archlab.infer.load import from_pretrained
     from archlab.model.decoder import Decoder
 
 __version__ = "0.1.0"
-__all__ = ["Decoder", "__version__", "from_pretrained", "generate", "load_config", "save_pretrained"]
+__all__ = [
+    "Decoder",
+    "Session",
+    "__version__",
+    "from_pretrained",
+    "generate",
+    "left_pad",
+    "load_config",
+    "save_pretrained",
+]
 
 _HOME = {
     "Decoder": "archlab.model.decoder",
+    "Session": "archlab.infer.generate",
     "from_pretrained": "archlab.infer.load",
     "generate": "archlab.infer.generate",
+    "left_pad": "archlab.infer.generate",
     "load_config": "archlab.config.io",
     "save_pretrained": "archlab.families.save",
 }

@@ -56,6 +56,9 @@ train: {lr: fast}
             "did you mean layernorm? allowed: layernorm, rmsnorm, ",
         ),
         ("model.norm=3", "model.norm", "3; allowed: keys and values"),
+        ("model.layers={a: {}, pattern: [1]}", "model.layers.pattern.0", "1; allowed: text"),
+        ("model.layers={a: {}, pattern: []}", "model.layers.pattern", "[]; allowed: at least 1 items"),
+        ("model.d_model=10000000000", "model.d_model", "allowed: at most 1e+09"),
         ("model.norm=rmsnorn", "model.norm.kind", "did you mean rmsnorm?"),
         ("model.norm=null", "model.norm", "null; allowed: keys and values"),
         (

@@ -1,12 +1,15 @@
 """Bytes of caches, weights and training; and the summary that joins all counts."""
 
 import pytest
+import torch
 
 from archlab.config.io import load_config
 from archlab.cost.memory import kv_bytes_per_token, kv_cache_bytes, training_memory
 from archlab.cost.summary import cost
 from archlab.cost.units import binary, count, si
 from archlab.errors import UserError
+from archlab.infer.generate import Session
+from archlab.model.decoder import Decoder
 
 
 @pytest.mark.parametrize(
@@ -54,6 +57,13 @@ def test_the_summary_joins_the_counts():
     assert found.training_flops_per_token == 3 * found.forward_flops.total
     assert found.training_flops == found.training_flops_per_token * 122 * 8192  # whole batches in 1M tokens
     assert found.model_dump()["parameters"]["total"] == 8_030_261_248
+
+
+def test_in_float32_the_cache_is_that_of_a_model_as_it_is_trained():
+    config = load_config("tiny-llama", "model.attention.window=16")
+    session = Session(Decoder(config.model), torch.zeros(3, 9, dtype=torch.int64), capacity=40)
+    assert cost(config, batch=3, context=40, dtype="float32").kv_cache_bytes == session.cache.n_bytes
+    assert cost(config, dtype="float32").weight_bytes == sum(p.nbytes for p in session.model.parameters())
 
 
 def test_the_context_is_the_training_window_where_none_is_given():

@@ -317,6 +317,24 @@ def test_tokens_documents_and_cache_must_agree() -> None:
 
 
 @pytest.mark.parametrize("tokens", [torch.ones(3, 1).long(), torch.tensor([1, 2]), torch.ones(2, 1)])
+def test_a_text_ends_at_any_of_several_tokens() -> None:
+    model = tiny()
+    written = archlab.generate(model, text(5), 12)[0, 5:].tolist()
+    ends = [written[7], written[4]]
+    over = min(written.index(end) for end in ends)
+    expected = [*written[:over], *[ends[0]] * (12 - over)]
+    found = archlab.generate(model, text(5), 12, end_of_text=ends)[0, 5:].tolist()
+    assert found[over + 1 :] == expected[over + 1 :]
+    assert found[:over] == written[:over]
+    assert found[over] == written[over]
+
+
+@pytest.mark.parametrize("padding", [[True, False], [0.0, 1.0]])
+def test_padding_is_of_whole_numbers(padding: list[Any]) -> None:
+    with pytest.raises(UserError, match=r"padding: .*; allowed: for each of 2 texts a number from 0 to 4"):
+        archlab.generate(tiny(), text(5, batch=2), 2, padding=padding)
+
+
 def test_a_session_goes_on_with_tokens_for_every_text(tokens: torch.Tensor) -> None:
     with pytest.raises(UserError, match=r"tokens: .*; allowed: \[2, n\] of whole numbers"):
         Session(tiny(), text(5, batch=2), capacity=9).read(tokens)

@@ -1,7 +1,10 @@
 """Text as it comes: no split characters, no part of a stop string, whatever the tokens are."""
 
 import itertools
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -341,6 +344,19 @@ def test_generate_prints_the_prompt_and_what_follows(run_folder: Path, capsys: p
     stop = next(c for c in whole[5:] if c.isprintable())
     cut = whole.index(stop)
     assert output(capsys, str(run_folder), *settings, "--stop", "never there", "--stop", stop) == whole[:cut] + "\n"
+
+
+def test_text_may_begin_like_an_option(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = output(
+        capsys, str(run_folder), "--prompt", "- one", "--stop", "---", "--max-new-tokens", "2", "--seed", "1"
+    )
+    assert found.startswith("- one")
+
+
+def test_a_terminal_that_cannot_show_a_character_shows_another(run_folder: Path) -> None:
+    command = [sys.executable, "-m", "archlab", "generate", str(run_folder), "--prompt", "日a", "--max-new-tokens", "1"]
+    found = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, check=True)
+    assert found.stdout.startswith(b"?a")
 
 
 def loaded(folder: Path) -> Decoder:

@@ -3,6 +3,7 @@
 from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.io import load_config
+from archlab.cost.memory import Format
 from archlab.cost.summary import Cost, cost
 from archlab.cost.units import binary, count, si
 
@@ -13,6 +14,7 @@ def run(
     *overrides: str,
     batch: AtLeastOne = 1,
     context: AtLeastOne | None = None,
+    dtype: Format = "bfloat16",
     json: Flag = False,
 ) -> None:
     """Count parameters, FLOPs and bytes of a config from its resolved layers.
@@ -27,10 +29,12 @@ def run(
         Sequences whose KV cache is held.
     context
         Tokens per sequence, for FLOPs and the KV cache. Left out: the training window.
+    dtype
+        Of the KV cache and of the weights as served. Run folders are float32.
     json
         JSON instead, exact.
     """
-    found = cost(load_config(config, *overrides), batch, context)
+    found = cost(load_config(config, *overrides), batch, context, dtype)
     if json:
         print_json(found.model_dump(mode="json"))
     else:
@@ -56,9 +60,9 @@ def _print(found: Cost) -> None:
     print_table(
         ("memory", "size"),
         [
-            ("KV cache per token, bf16", binary(found.kv_bytes_per_token)),
-            (f"KV cache of {found.batch} x {found.context} tokens, bf16", binary(found.kv_cache_bytes)),
-            ("weights, bf16", binary(found.weight_bytes)),
+            (f"KV cache per token, {found.dtype}", binary(found.kv_bytes_per_token)),
+            (f"KV cache of {found.batch} x {found.context} tokens, {found.dtype}", binary(found.kv_cache_bytes)),
+            (f"weights, {found.dtype}", binary(found.weight_bytes)),
             ("training: float32 weights, gradients, AdamW", binary(memory.total)),
         ],
         right=("size",),

@@ -1,20 +1,22 @@
 """`archlab generate`."""
 
-from archlab.cli.arguments import AtLeastOne
+from typing import Annotated
+
+from archlab.cli.arguments import AsItIs, AtLeastOne
 
 
 def run(
     folder: str,
     /,
     *,
-    prompt: str = "",
+    prompt: Annotated[str, AsItIs] = "",
     max_new_tokens: AtLeastOne = 128,
     temperature: float = 0.8,
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
     repetition_penalty: float = 1.0,
-    stop: tuple[str, ...] = (),
+    stop: Annotated[tuple[str, ...], AsItIs] = (),
     seed: int | None = None,
 ) -> None:
     """Continue a text, token by token.

@@ -50,9 +50,12 @@ def _share(value: Any) -> Any:
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
-Width = Annotated[int, Field(ge=1)]
+Index = Annotated[int, Field(ge=0, le=10**9)]
+"""A place in a sequence, or a number of them."""
+Width = Annotated[int, Field(ge=1, le=10**9)]
+"""Of a tensor's axis."""
 
-Count = Annotated[Width, BeforeValidator(_count, json_schema_input_type=Width | str)]
+Count = Annotated[int, Field(ge=1, le=10**18), BeforeValidator(_count, json_schema_input_type=int | str)]
 """A whole number of things; `4M`, `16K` and `4e6` are understood."""
 
 Flops = Annotated[Positive, BeforeValidator(_number, json_schema_input_type=Positive | str)]

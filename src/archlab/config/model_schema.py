@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from archlab.config.base import Base, Overrides, Positive, Probability, Width
+from archlab.config.base import Base, Index, Overrides, Positive, Probability, Width
 
 Activation = Literal[
     "relu",
@@ -174,9 +174,9 @@ class Attention(Base):
     """Width of one head; n_heads * head_dim need not be d_model. null: d_model / n_heads."""
     window: Width | None = None
     """Keys that a query sees, its own included: those at distance < window. null: all before it."""
-    stride: Annotated[int, Field(ge=2)] | None = None
+    stride: Annotated[Index, Field(ge=2)] | None = None
     """Beyond the window, keys at distances divisible by it are seen too (dilated). null: none."""
-    global_tokens: Annotated[int, Field(ge=0)] = 0
+    global_tokens: Index = 0
     """The first tokens of a sequence, which all later ones see, window or not (Longformer, causal form)."""
     blocks: BlockSparse | None = None
     """Fixed sparse blocks instead of a window. null: none."""
@@ -215,7 +215,7 @@ class Sinusoidal(Base):
     """Base of the geometric series of wavelengths."""
     layout: Literal["interleaved", "halves"] = "interleaved"
     """Sine and cosine of a frequency side by side (2017), or all sines, then all cosines."""
-    offset: Annotated[int, Field(ge=0)] = 0
+    offset: Index = 0
     """Where the first position stands on the waves (XGLM: 2)."""
 
 
@@ -223,7 +223,7 @@ class Learned(Base):
     """A learned vector per position, added to the embedding; max_seq_len of them."""
 
     kind: Literal["learned"] = "learned"
-    offset: Annotated[int, Field(ge=0)] = 0
+    offset: Index = 0
     """Unused rows before the first position's (OPT: 2)."""
 
 
@@ -239,7 +239,7 @@ class T5(Base):
     """A learned bias per head and bucket of distances (Raffel 2020), one-sided."""
 
     kind: Literal["t5"] = "t5"
-    buckets: Annotated[int, Field(ge=3)] = 32
+    buckets: Annotated[Width, Field(ge=3)] = 32
     """Half of them for single distances, the others logarithmic up to max_distance."""
     max_distance: Width = 128
     """From here on all distances share the last bucket."""
@@ -320,7 +320,7 @@ class Longrope(Base):
     sides of the original length holds keys of both lists; `generate` reads the text again there."""
 
     kind: Literal["longrope"] = "longrope"
-    original_max_seq_len: Annotated[int, Field(ge=2)]
+    original_max_seq_len: Annotated[Width, Field(ge=2)]
     """Longer sequences take the long factors, whole."""
     short_factor: Annotated[tuple[Positive, ...], Field(min_length=1, strict=False)]
     """Divides each pair's frequency up to the original length."""

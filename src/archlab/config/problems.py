@@ -96,6 +96,10 @@ def explain(error: ValidationError, schema: type[BaseModel], raw: Raw) -> list[P
     found: dict[str, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
         found.setdefault(_path(detail, raw), []).append(detail)
+    for path in [path for path in found if any(other.startswith(f"{path}.") for other in found)]:
+        # Of a list with a wrong item pydantic also says that it is too short, for it counts the right ones.
+        found[path] = [detail for detail in found[path] if detail["type"] != "too_short"]
+    found = {path: details for path, details in found.items() if details}
     return [Problem(path, _message(path, details, schema, raw)) for path, details in found.items()]
 
 

@@ -19,7 +19,7 @@ from archlab.config.model_schema import DynamicNTK, Learned, Longrope, Rope
 from archlab.errors import UserError
 from archlab.infer.sampling import Sampling, choose
 from archlab.model.cache import Cache
-from archlab.model.decoder import Decoder
+from archlab.model.decoder import WHOLE, Decoder
 
 
 def generate(
@@ -34,15 +34,15 @@ def generate(
     repetition_penalty: float = 1.0,
     seed: int | None = None,
     padding: Tensor | Sequence[int] | None = None,
-    end_of_text: int | None = None,
+    end_of_text: int | Sequence[int] | None = None,
     prefill_chunk: int | None = None,
 ) -> Tensor:
     """[B, T] int64 -> [B, T + max_new_tokens], on the model's device; greedy at temperature 0.
 
-    `padding` [B] is how many tokens before each text are none of it (see `left_pad`). A text that reaches the
-    token `end_of_text` is over: what follows in its row is that token. The prompt is read `prefill_chunk`
-    tokens at a time (None: at once, as where RoPE's angles depend on the length), which bounds memory and changes
-    nothing else. The rest is `Sampling`.
+    `padding` [B] is how many tokens before each text are none of it (see `left_pad`). A text that reaches the token
+    `end_of_text` (of several, any) is over: what follows in its row is that token (the first). The prompt is read
+    `prefill_chunk` tokens at a time (None: at once, as where RoPE's angles depend on the length), which bounds
+    memory and changes nothing else. The rest is `Sampling`.
     """
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
     total = tokens_BT.shape[-1] + max(max_new_tokens, 0)
@@ -52,7 +52,12 @@ def generate(
         raise UserError(f"max_new_tokens: {max_new_tokens}; allowed: up to {session.room}, for {end}")
     for _ in session.write(max_new_tokens, sampling, end_of_text):
         pass
-    return F.pad(session.tokens_BT, (0, total - session.tokens_BT.shape[1]), value=end_of_text or 0)
+    (end, *_) = (*_several(end_of_text), 0)
+    return F.pad(session.tokens_BT, (0, total - session.tokens_BT.shape[1]), value=end)
+
+
+def _several(ends: int | Sequence[int] | None) -> tuple[int, ...]:
+    return () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends)
 
 
 def left_pad(texts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -88,13 +93,13 @@ class Session:
         weight = model.embedding.weight
         self.tokens_BT = tokens_BT.to(weight.device)
         """Everything read and written so far, the padding too."""
-        if tokens_BT.ndim != 2 or tokens_BT.is_floating_point() or not tokens_BT.numel():
+        if tokens_BT.ndim != 2 or tokens_BT.dtype not in WHOLE or not tokens_BT.numel():
             found = f"{list(tokens_BT.shape)} of {tokens_BT.dtype}"
             raise UserError(f"prompt: {found}; allowed: [batch, seq] of whole numbers, at least one token each")
         self._check_ids(tokens_BT)
         B, T = tokens_BT.shape
         self.padding_B = torch.as_tensor([0] * B if padding is None else padding, device=weight.device)
-        is_whole = self.padding_B.shape == (B,) and not self.padding_B.is_floating_point()
+        is_whole = self.padding_B.shape == (B,) and self.padding_B.dtype in WHOLE
         if not is_whole or not ((self.padding_B >= 0) & (self.padding_B < T)).all():
             allowed = f"for each of {B} texts a number from 0 to {T - 1}, less than its {T} tokens"
             raise UserError(f"padding: {self.padding_B.tolist()}; allowed: {allowed}")
@@ -116,7 +121,7 @@ class Session:
 
     def read(self, tokens_BN: Tensor) -> None:
         """Go on with these tokens, [B, N] int64, in every text."""
-        if tokens_BN.ndim != 2 or len(tokens_BN) != len(self.padding_B) or tokens_BN.is_floating_point():
+        if tokens_BN.ndim != 2 or len(tokens_BN) != len(self.padding_B) or tokens_BN.dtype not in WHOLE:
             found = f"{list(tokens_BN.shape)} of {tokens_BN.dtype}"
             raise UserError(f"tokens: {found}; allowed: [{len(self.padding_B)}, n] of whole numbers")
         self._check_ids(tokens_BN)
@@ -175,7 +180,7 @@ class Session:
             raise UserError(f"max_new_tokens: {max_new_tokens}; allowed: 0 or more")
         sampling = sampling or Sampling()
         seed = int(torch.randint(2**62, ())) if sampling.seed is None else sampling.seed
-        ends = () if end_of_text is None else (end_of_text,) if isinstance(end_of_text, int) else tuple(end_of_text)
+        ends = _several(end_of_text)
         self._check_ids(torch.tensor(ends, dtype=torch.int64))
         return self._write(max_new_tokens, sampling, seed, ends)
 

@@ -18,6 +18,9 @@ from archlab.model.position_bias import T5Bias
 from archlab.model.position_embed import make_positions
 from archlab.model.view import place
 
+WHOLE = (torch.int64, torch.int32)
+"""Formats of tokens."""
+
 
 class TokenEmbedding(nn.Module):
     """A row per token, times the config's scale, widened and normalised if asked."""
@@ -112,7 +115,7 @@ class Decoder(nn.Module):
 
 
 def _check(config: ModelConfig, tokens_BT: Tensor, documents: Tensor | None, cache: Cache | None) -> None:
-    if tokens_BT.ndim != 2 or tokens_BT.dtype not in (torch.int64, torch.int32):
+    if tokens_BT.ndim != 2 or tokens_BT.dtype not in WHOLE:
         found = f"{list(tokens_BT.shape)} of {tokens_BT.dtype}"
         raise UserError(f"tokens: {found}; allowed: [batch, seq] of int64 or int32")
     if documents is not None and documents.shape != tokens_BT.shape:

@@ -19,7 +19,7 @@ from archlab.errors import UserError
 from archlab.study.match import matched, quantity
 from archlab.study.said import DECIDED, fields, misplaced
 
-_UNLIMITED = 1 << 60
+_UNLIMITED = 10**18
 """Tokens, until a budget of FLOPs says how many."""
 
 
