@@ -249,12 +249,14 @@ def randomised(config: Config, **kwargs: Any) -> Decoder:
     A parameter's values depend on its name and shape alone.
     """
     model = Decoder(config.model, **kwargs).double().eval()
+    # Where nothing normalises, streams grow and saturate each softmax: then hardly any token is seen.
+    size = 0.5 if config.model.norm.kind == "none" else 1.0
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             generator = torch.Generator().manual_seed(sum(map(ord, name)))
             drawn = torch.empty(parameter.shape, dtype=torch.float64).normal_(generator=generator)
             fan_in = parameter.shape[-1] if parameter.ndim > 1 else 1
-            parameter.copy_(drawn / fan_in**0.5 if parameter.ndim > 1 else 0.5 + 0.4 * drawn)
+            parameter.copy_(size * drawn / fan_in**0.5 if parameter.ndim > 1 else 0.5 + 0.4 * drawn)
     return model
 
 

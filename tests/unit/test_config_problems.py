@@ -154,7 +154,7 @@ BROKEN_RULES = [
             "model.position.scaling={kind: longrope, factor: 2, original_max_seq_len: 8, short_factor: [1], long_factor: [1]}"
         ],
         "model.position.scaling",
-        "lists of [1] factors for 16 turning pairs",
+        "lists of [1] factors; head_dim = 32 has 16 turning pairs",
     ),
     (
         [

@@ -130,12 +130,18 @@ def _layer_problems(model: ModelConfig, bad: Sequence[str]) -> Iterator[Problem]
 
 def _replaced_in_every_layer(model: ModelConfig) -> Iterator[Problem]:
     """Settings of the model that every layer kind replaces with its own, so that they would do nothing."""
-    for path in _COMMON if model.layers else ():
+    if model.layers is None:
+        return
+    used = _used(model)
+    for path in _COMMON:
+        without_it = _at_default(model, path)
+        if without_it == model:
+            continue
         try:
-            changed = _used(_at_default(model, path)) != _used(model)
+            does_nothing = _used(without_it) == used
         except ValidationError:  # a layer kind builds on it
             continue
-        if not changed and _at_default(model, path) != model:
+        if does_nothing:
             yield Problem(f"model.{path}", "every layer kind has its own, so this would do nothing; leave it out")
 
 

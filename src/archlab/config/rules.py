@@ -160,9 +160,12 @@ def _yarn_stretches(m: ModelConfig) -> str | None:
 def _longrope_has_a_factor_per_pair(m: ModelConfig) -> str | None:
     if m.position.kind != "rope" or m.position.scaling.kind != "longrope":
         return None
-    pairs = int((resolve(m).attention.head_dim or 0) * m.position.fraction) // 2
+    head_dim = resolve(m).attention.head_dim or 0
+    pairs = int(head_dim * m.position.fraction) // 2
     given = {len(m.position.scaling.short_factor), len(m.position.scaling.long_factor)}
-    return None if given == {pairs} else f"lists of {sorted(given)} factors for {pairs} turning pairs of each head"
+    if given == {pairs}:
+        return None
+    return f"lists of {sorted(given)} factors; head_dim = {head_dim} has {pairs} turning pairs"
 
 
 def _scaling_has_pairs_to_turn(m: ModelConfig) -> str | None:
