@@ -78,16 +78,77 @@ def test_every_test_that_the_document_names_exists() -> None:
 # --- attention ---------------------------------------------------------------------------------------------
 
 
-def test_window() -> None:
-    seen = sliding_window_overlay(3)
-    model = randomised("model.attention.window=3")
-    for key in range(12):
+def keys_seen(*overrides: str) -> list[list[int]]:
+    """Of each query in 12 tokens and one layer, the keys that move its logits."""
+    model, keys = randomised(*overrides), range(12)
+    before, seen = model(TOKENS[:1]), [[] for _ in keys]
+    for key in keys:
         changed = TOKENS[:1].clone()
         changed[0, key] = (changed[0, key] + 1) % 17
-        before = model(TOKENS[:1])
-        moved = ((model(changed) - before).abs().amax(-1)[0] > 1e-9).tolist()
-        assert moved == [key <= query and bool(seen(0, 0, query, key)) for query in range(12)]
-        assert sum(moved) == min(3, 12 - key)
+        for query in ((model(changed) - before).abs().amax(-1)[0] > 1e-9).nonzero()[:, 0].tolist():
+            seen[query].append(key)
+    return seen
+
+
+def test_window() -> None:
+    theirs = sliding_window_overlay(3)
+    expected = [[key for key in range(query + 1) if theirs(0, 0, query, key)] for query in range(12)]
+    assert keys_seen("model.attention.window=3") == expected
+    assert expected[7] == [5, 6, 7]
+
+
+def test_stride() -> None:
+    assert keys_seen("model.attention={n_heads: 4, window: 2, stride: 4}")[10] == [2, 6, 9, 10]
+
+
+def test_global_tokens() -> None:
+    seen = keys_seen("model.attention={n_heads: 4, window: 2, global_tokens: 3}")
+    assert seen[2] == [0, 1, 2]
+    assert seen[10] == [0, 1, 2, 9, 10]
+
+
+def test_blocks() -> None:
+    assert keys_seen("model.attention={n_heads: 4, blocks: {size: 4, summary: 1}}")[9] == [3, 7, 8, 9]
+
+
+def test_fraction() -> None:
+    positions, lengths = torch.arange(9)[None], torch.tensor([[9]])
+    turn = rotation(schema.Rope(fraction=0.3, theta=100.0), 14, positions, lengths, torch.float64)
+    angles = np.arange(9)[:, None] * 100.0 ** (-np.array([0, 2]) / 4)  # 4 of 14 dimensions
+    np.testing.assert_allclose(turn.cos[0, 0], np.cos(angles), rtol=1e-12)
+    x = torch.from_numpy(RNG.normal(size=(1, 1, 9, 14)))
+    assert torch.equal(turn.turn(x)[..., 4:], x[..., 4:])
+
+
+def test_scales_and_multipliers() -> None:
+    """With one at 0.25, what it multiplies is a quarter as large."""
+    plain = randomised().double()
+    found: dict[str, list[Tensor]] = {}
+    for name in ("", "model.attention.scale=0.125", "model.block.attention_multiplier=0.25", "model.head.scale=0.25"):
+        model = randomised(*filter(None, [name]))
+        model.load_state_dict(plain.state_dict())
+        block, kept = model.layers[0], []
+        block.mlp_norms.before.register_forward_pre_hook(lambda _, x, kept=kept: kept.append(x[0]))
+        logits = model(TOKENS)
+        found[name] = [kept[0] - model.embedding(TOKENS), logits, model.hidden(TOKENS)]
+        assert block.attention.scale == (0.125 if "attention.scale" in name else 0.5)
+    branch, logits, hidden = found[""]
+    torch.testing.assert_close(found["model.block.attention_multiplier=0.25"][0], 0.25 * branch)
+    torch.testing.assert_close(found["model.head.scale=0.25"][1], 0.25 * logits)
+    torch.testing.assert_close(found["model.head.scale=0.25"][2], hidden)
+    assert not torch.allclose(found["model.attention.scale=0.125"][0], branch)
+
+
+def test_depth_scaled() -> None:
+    deep = "model.n_layers=8"
+    for given in ("null", "0.3"):
+        plain, scaled = (
+            Decoder(tiny(deep, f"model.init.output={given}", f"model.init.depth_scaled={on}").model).state_dict()
+            for on in ("false", "true")
+        )
+        for name, value in plain.items():
+            is_output = name.endswith(("attention.out.weight", "mlp.down.weight"))
+            torch.testing.assert_close(scaled[name], value / 4 if is_output else value)
 
 
 @pytest.mark.parametrize("kernel", [name for name, able in KERNELS.items() if {"softcap", "float64"} <= able.can])
