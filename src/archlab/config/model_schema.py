@@ -17,7 +17,6 @@ Activation = Literal[
     "silu",
     "elu",
     "selu",
-    "relu_squared",
     "sigmoid",
     "softplus",
     "identity",
