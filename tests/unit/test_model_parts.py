@@ -182,6 +182,7 @@ FORMULAS: dict[str, Any] = {
     "silu": lambda x: x / (1 + np.exp(-x)),
     "elu": lambda x: np.where(x > 0, x, np.exp(np.minimum(x, 0)) - 1),
     "selu": lambda x: SELU_SCALE * np.where(x > 0, x, SELU_ALPHA * (np.exp(np.minimum(x, 0)) - 1)),
+    "relu_squared": lambda x: np.maximum(x, 0) ** 2,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "softplus": lambda x: np.log1p(np.exp(x)),
     "identity": lambda x: x,

@@ -17,6 +17,7 @@ Activation = Literal[
     "silu",
     "elu",
     "selu",
+    "relu_squared",
     "sigmoid",
     "softplus",
     "identity",

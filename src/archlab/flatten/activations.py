@@ -10,6 +10,7 @@ EXPRESSIONS: dict[str, str] = {
     "silu": "F.silu({})",
     "elu": "F.elu({})",
     "selu": "F.selu({})",
+    "relu_squared": "F.relu({}).square()",
     "sigmoid": "torch.sigmoid({})",
     "softplus": "F.softplus({}, threshold=40)",
     "identity": "{}",
@@ -19,7 +20,7 @@ EXPRESSIONS: dict[str, str] = {
 """What stands in the MLP's forward, around its argument."""
 
 SOURCES = {
-    "gelu": "Hendrycks 2016", "gelu_tanh": "Hendrycks 2016", "silu": "Ramachandran 2017",
+    "gelu": "Hendrycks 2016", "gelu_tanh": "Hendrycks 2016", "silu": "Ramachandran 2017", "relu_squared": "So 2021",
     "xielu": "Huang 2024", "elu": "Clevert 2015", "selu": "Klambauer 2017", "quick_gelu": "Hendrycks 2016",
 }  # fmt: skip
 """Who proposed it."""

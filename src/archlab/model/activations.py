@@ -51,6 +51,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,  # x sigmoid(x); swish with beta 1 (Ramachandran 2017)
     "elu": F.elu,
     "selu": F.selu,
+    "relu_squared": lambda x: F.relu(x).square(),  # So 2021 (Primer)
     "sigmoid": torch.sigmoid,
     "softplus": lambda x: F.softplus(x, threshold=40),  # beyond, x is it in float64 too; torch's own 20 is for float32
     "identity": lambda x: x,
