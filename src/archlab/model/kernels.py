@@ -75,7 +75,7 @@ def sdpa(
 def flex(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSC: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, how: Scoring
 ) -> Tensor:
-    """Compiled flex_attention."""
+    """Compiled flex_attention, anew for each shape; after eight of them torch goes on with its unfused form."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     def score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
