@@ -55,7 +55,8 @@ Index = Annotated[int, Field(ge=0, le=10**9)]
 Width = Annotated[int, Field(ge=1, le=10**9)]
 """Of a tensor's axis."""
 
-Count = Annotated[int, Field(ge=1, le=10**18), BeforeValidator(_count, json_schema_input_type=int | str)]
+_Many = Annotated[int, Field(ge=1, le=10**18)]
+Count = Annotated[_Many, BeforeValidator(_count, json_schema_input_type=_Many | str)]
 """A whole number of things; `4M`, `16K` and `4e6` are understood."""
 
 Flops = Annotated[Positive, BeforeValidator(_number, json_schema_input_type=Positive | str)]

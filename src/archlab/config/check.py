@@ -53,7 +53,7 @@ def validate(schema: type[Schema], raw: Raw, source: str, known: Sequence[Proble
 
 
 def check_model(model: ModelConfig) -> None:
-    """ConfigError for a model that breaks rules between its fields; one that `validate` made does not."""
+    """ConfigError for a model that breaks a rule between its fields; those of a file were asked by `validate`."""
     problems = _model_problems(model, ())
     raise_problems(problems or list(_replaced_in_every_layer(model)), "ModelConfig")
 

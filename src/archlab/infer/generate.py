@@ -18,8 +18,9 @@ from torch import Tensor
 from archlab.config.model_schema import DynamicNTK, Learned, Longrope, Rope
 from archlab.errors import UserError
 from archlab.infer.sampling import Sampling, choose
+from archlab.model.arithmetic import WHOLE
 from archlab.model.cache import Cache
-from archlab.model.decoder import WHOLE, Decoder
+from archlab.model.decoder import Decoder
 
 
 def generate(

@@ -1,10 +1,13 @@
-"""Arithmetic that the parts share: numbers wide enough for sums and angles, and factors that are often 1."""
+"""Arithmetic that the parts share: formats of numbers, wide enough for sums and angles, and factors that are often 1."""
 
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 from torch.amp.autocast_mode import is_autocast_available
+
+WHOLE = (torch.int64, torch.int32)
+"""Formats of tokens, and of numbers of them."""
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

@@ -12,6 +12,7 @@ from torch import Tensor
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
+from archlab.model.arithmetic import WHOLE
 from archlab.model.visibility import keys_kept
 
 
@@ -65,14 +66,9 @@ class Cache:
         self.padding_B1 = torch.zeros(1, 1, dtype=torch.int64, device=device)
         if padding is not None:
             padding_B = torch.as_tensor(padding, device=device)
-            if (
-                padding_B.shape != (batch,)
-                or padding_B.dtype not in (torch.int64, torch.int32)
-                or (padding_B < 0).any()
-            ):
-                raise UserError(
-                    f"padding: {padding_B.tolist()}; allowed: for each of {batch} texts a whole number from 0"
-                )
+            if padding_B.shape != (batch,) or padding_B.dtype not in WHOLE or (padding_B < 0).any():
+                allowed = f"for each of {batch} texts a whole number from 0"
+                raise UserError(f"padding: {padding_B.tolist()}; allowed: {allowed}")
             self.padding_B1 = padding_B[:, None]
         self.model, self.batch, self.capacity = model, batch, capacity
         self.clear()

@@ -8,7 +8,7 @@ from archlab.config.check import check_model
 from archlab.config.layers import final_norm, layer_configs, resolve
 from archlab.config.model_schema import T5, ModelConfig, NoNorm
 from archlab.errors import UserError
-from archlab.model.arithmetic import scaled
+from archlab.model.arithmetic import WHOLE, scaled
 from archlab.model.block import Block
 from archlab.model.cache import Cache
 from archlab.model.init import Projection, Role, initialise
@@ -17,9 +17,6 @@ from archlab.model.origin import Origin
 from archlab.model.position_bias import T5Bias
 from archlab.model.position_embed import make_positions
 from archlab.model.view import place
-
-WHOLE = (torch.int64, torch.int32)
-"""Formats of tokens."""
 
 
 class TokenEmbedding(nn.Module):
