@@ -316,7 +316,6 @@ def test_tokens_documents_and_cache_must_agree() -> None:
         model(text(5)[0])
 
 
-@pytest.mark.parametrize("tokens", [torch.ones(3, 1).long(), torch.tensor([1, 2]), torch.ones(2, 1)])
 def test_a_text_ends_at_any_of_several_tokens() -> None:
     model = tiny()
     written = archlab.generate(model, text(5), 12)[0, 5:].tolist()
@@ -335,6 +334,7 @@ def test_padding_is_of_whole_numbers(padding: list[Any]) -> None:
         archlab.generate(tiny(), text(5, batch=2), 2, padding=padding)
 
 
+@pytest.mark.parametrize("tokens", [torch.ones(3, 1).long(), torch.tensor([1, 2]), torch.ones(2, 1)])
 def test_a_session_goes_on_with_tokens_for_every_text(tokens: torch.Tensor) -> None:
     with pytest.raises(UserError, match=r"tokens: .*; allowed: \[2, n\] of whole numbers"):
         Session(tiny(), text(5, batch=2), capacity=9).read(tokens)

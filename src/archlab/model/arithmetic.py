@@ -1,4 +1,4 @@
-"""Arithmetic that the parts share: formats of numbers, wide enough for sums and angles, and factors that are often 1."""
+"""Arithmetic that the parts share: formats wide enough for sums and angles, and factors that are often 1."""
 
 from contextlib import AbstractContextManager, nullcontext
 
