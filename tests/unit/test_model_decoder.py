@@ -401,7 +401,7 @@ def test_the_table_of_kernels_is_kept(override: str) -> None:
         ("softcap", flex),  # training on a GPU
         ("softcap, other devices than cuda", reference),
         ("softcap, cache", reference),
-        ("softcap, narrow heads", reference),
+        ("softcap, unusual heads", reference),
         ("softcap, bias", reference),
         ("softcap, dropout", reference),
         ("softcap, float64", reference),
@@ -410,6 +410,12 @@ def test_the_table_of_kernels_is_kept(override: str) -> None:
 )
 def test_auto_takes_the_best_kernel_that_serves(wanted: str, chosen: Kernel) -> None:
     assert choose_kernel("auto", frozenset(wanted.split(", ")) - {""}) is chosen
+
+
+@pytest.mark.parametrize(("head_dim", "is_unusual"), [(8, True), (16, False), (128, False), (256, True)])
+def test_a_layer_asks_by_its_heads(head_dim: int, is_unusual: bool) -> None:
+    (layer, *_) = layer_configs(tiny(f"model.attention.head_dim={head_dim}").model)
+    assert needs_of_layer(layer) == ({"unusual heads"} if is_unusual else set())
 
 
 def test_a_call_asks_by_its_tensors() -> None:

@@ -109,12 +109,13 @@ class Ability:
     """Those of them that `auto` leaves to another kernel."""
 
 
-EVERY_KERNEL = frozenset({"bias", "cache", "narrow heads", "other devices than cuda"})
+EVERY_KERNEL = frozenset({"bias", "cache", "unusual heads", "other devices than cuda"})
+"""Needs that each meets; unusual heads are those narrower than 16 or wider than 128."""
 
 KERNELS = {
     "sdpa": Ability(sdpa, EVERY_KERNEL | {"dropout", "float64", "gradients on cpu"}),
     # It compiles for every shape, and a cache's shapes grow; on a CPU that needs a C++ compiler; on a GPU heads must
-    # be 16 wide, and the gradients of a bias are added up one by one.
+    # be 16 wide, wide ones may not fit, and the gradients of a bias are added up one by one.
     "flex": Ability(flex, EVERY_KERNEL | {"softcap"}, only_if_named=EVERY_KERNEL),
     "reference": Ability(reference, EVERY_KERNEL | {"softcap", "dropout", "float64", "gradients on cpu"}),
 }
@@ -127,7 +128,7 @@ def needs_of_layer(layer: LayerConfig) -> frozenset[str]:
         softcap=layer.attention.softcap is not None,
         dropout=layer.dropout.attention > 0,
         bias=layer.position.kind in ("alibi", "t5", "shaw"),
-        narrow_heads=layer.attention.head_dim < 16,
+        unusual_heads=not 16 <= layer.attention.head_dim <= 128,
     )
 
 
