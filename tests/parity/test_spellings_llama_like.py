@@ -1,12 +1,16 @@
 """config.json of Llama's relatives: published files and transformers 5 spell one model in two ways."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from archlab.config.model_schema import ModelConfig
+import archlab
+from archlab.config.model_schema import ModelConfig, Rope
 from archlab.errors import UserError
 from archlab.families.family import differing
 from archlab.families.registry import find_family
@@ -90,6 +94,31 @@ def test_hunyuan_alpha_enlarges_theta() -> None:
     position = read("hunyuan_v1_dense", values).position
     assert position.kind == "rope"
     assert (position.theta, position.scaling.kind) == (pytest.approx(1e4 * 1000 ** (16 / 14)), "none")
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "linear"},
+        {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8},
+        {"rope_type": "yarn", "original_max_position_embeddings": 8},
+        {"rope_type": "yarn", "original_max_position_embeddings": 8, "mscale": 1.0, "mscale_all_dim": 0.5},
+        {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4},
+        {"rope_type": "yarn", "attention_factor": 1.2},
+    ],
+    ids=str,
+)
+def test_a_stretch_by_1_is_what_transformers_makes_of_it(scaling: dict[str, Any], tmp_path: Path) -> None:
+    """No scaling, unless it multiplies cos and sin, or has lists of factors."""
+    values = {**SMALL, "rope_scaling": {**scaling, "factor": 1.0}, "max_position_embeddings": 16}
+    theirs = LlamaForCausalLM(LlamaConfig(**values)).eval()
+    theirs.save_pretrained(tmp_path)
+    ours, tokens = archlab.from_pretrained(tmp_path), torch.arange(14)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(ours(tokens), theirs(tokens).logits)
+    stretches = scaling["rope_type"] == "longrope" or "attention_factor" in scaling
+    assert isinstance(ours.config.position, Rope)
+    assert (ours.config.position.scaling.kind == "none") == (not stretches)
 
 
 SLIDES = ["sliding_attention"] * 3

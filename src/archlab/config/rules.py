@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from archlab.config.layers import resolve
-from archlab.config.model_schema import DynamicNTK, Llama3Scaling, ModelConfig, Proportional, Scaling, Yarn
+from archlab.config.model_schema import (
+    DynamicNTK,
+    Llama3Scaling,
+    Longrope,
+    ModelConfig,
+    Proportional,
+    Rope,
+    Scaling,
+    Yarn,
+)
 from archlab.config.problems import choose
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
@@ -140,21 +149,19 @@ def _each_head_has_weights(m: ModelConfig) -> str | None:
 
 
 def _longrope_has_one_factor(m: ModelConfig) -> str | None:
-    if m.position.kind != "rope" or m.position.scaling.kind != "longrope":
-        return None
-    scaling = m.position.scaling
-    if scaling.attention_factor is None or scaling.factor == 1.0:
-        return None
-    return "only decides attention_factor, and that is given; allowed beside it: 1"
+    match m.position:
+        case Rope(scaling=Longrope(attention_factor=float(), factor=factor)) if factor > 1:
+            return "only decides attention_factor, and that is given; allowed beside it: 1"
+        case _:
+            return None
 
 
 def _yarn_stretches(m: ModelConfig) -> str | None:
-    if m.position.kind != "rope" or m.position.scaling.kind != "yarn":
-        return None
-    scaling = m.position.scaling
-    if scaling.factor > 1 or scaling.attention_factor is not None:
-        return None
-    return "1 changes nothing; allowed: more than 1, or attention_factor beside it"
+    match m.position:
+        case Rope(scaling=Yarn(attention_factor=None, factor=1)):
+            return "1 changes nothing; allowed: more than 1, or attention_factor beside it"
+        case _:
+            return None
 
 
 def _longrope_has_a_factor_per_pair(m: ModelConfig) -> str | None:

@@ -91,19 +91,18 @@ def _scaling(hf: Source, given: Mapping[str, Any], longest: int | None) -> Raw:
         raise hf.refuse(f"rope_scaling.{unknown}", rest[unknown], f"none, for {kind} has no such number")
     # Beside the scaling it has priority.
     original = hf.get("original_max_position_embeddings") or given.get("original_max_position_embeddings") or longest
-    if kind == "default" or (kind in ("linear", "llama3") and rest.get("factor") == 1):
+    if kind in ("yarn", "longrope") and longest and original:
+        rest.setdefault("factor", max(longest / original, 1.0))
+    stretches = kind in ("dynamic", "longrope") or rest.get("factor") != 1 or rest.get("attention_factor") is not None
+    if kind == "default" or not stretches:
         return {"kind": "none"}
     if kind == "linear":
         return {"kind": kind, **rest}
     if kind == "dynamic":  # published code reads no other length here
         return {"kind": kind, "original_max_seq_len": longest, **rest}
-    if kind in ("yarn", "longrope") and longest and original:
-        rest.setdefault("factor", max(longest / original, 1.0))
     mscale, everywhere = rest.pop("mscale", None), rest.pop("mscale_all_dim", None)
     if mscale and everywhere:
         rest.setdefault("attention_factor", _amplitude(rest["factor"], mscale) / _amplitude(rest["factor"], everywhere))
-    if kind == "yarn" and rest.get("factor") == 1 and rest.get("attention_factor") is None:
-        return {"kind": "none"}
     if kind == "longrope" and rest.get("attention_factor") is not None:
         rest["factor"] = 1.0  # which decides nothing else
     return {"kind": kind, "original_max_seq_len": original, **rest}
