@@ -147,7 +147,7 @@ BROKEN_RULES = [
     (
         ["model.position.scaling={kind: yarn, factor: 1, original_max_seq_len: 8}"],
         "model.position.scaling.factor",
-        "1 changes nothing; allowed: more than 1, or attention_factor beside it",
+        "1 changes nothing; allowed: more than 1, or another attention_factor beside it",
     ),
     (
         [

@@ -328,6 +328,19 @@ def test_a_text_ends_at_any_of_several_tokens() -> None:
     assert found[over] == written[over]
 
 
+@pytest.mark.parametrize("end", [True, "a", [1.5], [[1]]])
+def test_the_end_of_text_is_a_token_or_several(end: Any) -> None:
+    with pytest.raises(UserError, match=r"end_of_text: .*; allowed: a token or several"):
+        archlab.generate(tiny(), text(5), 2, end_of_text=end)
+
+
+def test_a_refusal_leaves_a_session_as_it_was() -> None:
+    session = Session(tiny(), text(7), capacity=8)
+    for _ in range(2):
+        with pytest.raises(UserError, match="the cache holds 8 tokens; 8 are in it and 1 more do not fit"):
+            list(session.write(4))
+
+
 @pytest.mark.parametrize("padding", [[True, False], [0.0, 1.0]])
 def test_padding_is_of_whole_numbers(padding: list[Any]) -> None:
     with pytest.raises(UserError, match=r"padding: .*; allowed: for each of 2 texts a number from 0 to 4"):

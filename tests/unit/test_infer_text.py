@@ -149,7 +149,18 @@ def word_by_word() -> Tokenizer:
     return tokenizer
 
 
-PUBLISHED = {"byte-level": TOKENIZER, "byte fallback": byte_fallback(), "words": word_by_word()}
+def byte_level_in_a_sequence() -> Tokenizer:
+    tokenizer = Tokenizer.from_str(TOKENIZER.to_str())
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel()])
+    return tokenizer
+
+
+PUBLISHED = {
+    "byte-level": TOKENIZER,
+    "in a sequence": byte_level_in_a_sequence(),
+    "byte fallback": byte_fallback(),
+    "words": word_by_word(),
+}
 
 
 def streamed(tokenizer: Tokenizer, prompt: list[int], new: list[int]) -> list[str]:

@@ -335,6 +335,17 @@ def test_a_config_that_was_never_checked_is_refused(change: Raw, message: str) -
         Decoder(ModelConfig.model_validate(raw))
 
 
+@pytest.mark.parametrize(
+    ("section", "change"),
+    [("attention", {"window": 0}), ("attention", {"n_kv_heads": 0}), ("mlp", {"kind": "foo"}), ("norm", {"eps": -1.0})],
+)
+def test_a_value_that_was_never_checked_is_refused(section: str, change: dict[str, Any]) -> None:
+    model = tiny().model
+    changed = model.model_copy(update={section: getattr(model, section).model_copy(update=change)})
+    with pytest.raises(ConfigError, match=f"1 problem in ModelConfig\n  model.{section}.{next(iter(change))}"):
+        Decoder(changed)
+
+
 @pytest.mark.parametrize("config", [tiny(), {}])
 def test_what_is_no_model_config_is_refused(config: Any) -> None:
     with pytest.raises(UserError, match=r"Decoder: a \w+; allowed: a ModelConfig, as load_config\(...\).model is"):

@@ -53,7 +53,13 @@ def validate(schema: type[Schema], raw: Raw, source: str, known: Sequence[Proble
 
 
 def check_model(model: ModelConfig) -> None:
-    """ConfigError for a model that breaks a rule between its fields; those of a file were asked by `validate`."""
+    """ConfigError for a model with a wrong value or a broken rule; of one from a file `validate` has asked before."""
+    raw = model.model_dump(warnings=False)
+    try:
+        ModelConfig.model_validate(raw)
+    except ValidationError as error:
+        wrong = explain(error, ModelConfig, raw)
+        raise_problems([Problem(f"model.{problem.path}", problem.message) for problem in wrong], "ModelConfig")
     problems = _model_problems(model, ())
     raise_problems(problems or list(_replaced_in_every_layer(model)), "ModelConfig")
 

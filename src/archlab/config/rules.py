@@ -6,6 +6,7 @@ nothing). It is asked only when all those fields are valid by themselves, so one
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isqrt
 from typing import Any, Generic, TypeVar
 
 from archlab.config.layers import resolve
@@ -36,7 +37,8 @@ class Rule(Generic[T]):
 
 
 def _divisors(n: int) -> str:
-    return ", ".join(str(d) for d in range(1, n + 1) if n % d == 0)
+    small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
+    return ", ".join(map(str, sorted({*small, *(n // d for d in small)})))
 
 
 def _heads_divide_d_model(m: ModelConfig) -> str | None:
@@ -158,8 +160,8 @@ def _longrope_has_one_factor(m: ModelConfig) -> str | None:
 
 def _yarn_stretches(m: ModelConfig) -> str | None:
     match m.position:
-        case Rope(scaling=Yarn(attention_factor=None, factor=1)):
-            return "1 changes nothing; allowed: more than 1, or attention_factor beside it"
+        case Rope(scaling=Yarn(attention_factor=None | 1, factor=1)):
+            return "1 changes nothing; allowed: more than 1, or another attention_factor beside it"
         case _:
             return None
 

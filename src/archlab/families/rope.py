@@ -93,7 +93,7 @@ def _scaling(hf: Source, given: Mapping[str, Any], longest: int | None) -> Raw:
     original = hf.get("original_max_position_embeddings") or given.get("original_max_position_embeddings") or longest
     if kind in ("yarn", "longrope") and longest and original:
         rest.setdefault("factor", max(longest / original, 1.0))
-    stretches = kind in ("dynamic", "longrope") or rest.get("factor") != 1 or rest.get("attention_factor") is not None
+    stretches = kind in ("dynamic", "longrope") or rest.get("factor") != 1 or rest.get("attention_factor", 1) != 1
     if kind == "default" or not stretches:
         return {"kind": "none"}
     if kind == "linear":

@@ -97,8 +97,8 @@ class _Stream:
         self.tokenizer = tokenizer
         self.added = tokenizer.get_added_tokens_decoder()
         how = json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder else {}
-        self.is_byte_level = how.get("type") == "ByteLevel"
-        self.has_byte_tokens = any(part.get("type") == "ByteFallback" for part in (how, *how.get("decoders", ())))
+        steps = {part.get("type") for part in (how, *how.get("decoders", ()))}
+        self.is_byte_level, self.has_byte_tokens = "ByteLevel" in steps, "ByteFallback" in steps
         self.characters = _Characters()
         self.before: list[int] = []
 

@@ -58,7 +58,13 @@ def generate(
 
 
 def _several(ends: int | Sequence[int] | None) -> tuple[int, ...]:
-    return () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends)
+    try:
+        given = torch.as_tensor([] if ends is None else ends)
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(f"end_of_text: {ends!r}; allowed: a token or several") from None
+    if given.numel() and (given.dtype not in WHOLE or given.ndim > 1):
+        raise UserError(f"end_of_text: {ends!r}; allowed: a token or several")
+    return tuple(int(end) for end in given.flatten())
 
 
 def left_pad(texts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -155,7 +161,8 @@ class Session:
                 last_BD = model.hidden(piece_BN, cache=self.cache)[:, -1]
                 self._logits_BV = model.head(last_BD, model.embedding.weight)
         except BaseException:
-            self.cache.clear()  # some layers hold more than others: all is read again
+            if self.cache.is_torn:  # some layers hold more than others: all is read again
+                self.cache.clear()
             raise
         finally:
             if was_training:

@@ -83,18 +83,18 @@ class Cache:
             raise UserError(
                 f"the cache holds {self.capacity} tokens; {self.length} are in it and {n_new} more do not fit"
             )
-        if self._is_torn:
+        if self.is_torn:
             raise UserError("cache: a pass was broken off, and some layers hold more than others; clear() it")
-        self._is_torn = True
+        self.is_torn = True
         return self.layers
 
     def end(self, n_new: int) -> None:
         """After the pass."""
-        self.length, self._is_torn = self.length + n_new, False
+        self.length, self.is_torn = self.length + n_new, False
 
     def clear(self) -> None:
         """Forget all tokens."""
-        self.length, self._is_torn = 0, False
+        self.length, self.is_torn = 0, False
 
     @property
     def n_bytes(self) -> int:

@@ -58,10 +58,9 @@ def keys_seen(attention: Attention, queries: np.ndarray) -> np.ndarray:
     seen = np.minimum(before, window)
     if stride is not None:
         seen = seen + np.maximum(queries // stride - (window - 1) // stride, 0)
-    for key in range(attention.global_tokens):
-        distance = queries - key
-        seen = seen + ((distance >= window) & (stride is None or distance % stride != 0))
-    return np.where(queries < attention.global_tokens, before, seen)
+    # Global keys beyond the window, but for those that the stride has counted already.
+    beyond = np.clip(before - window, 0, attention.global_tokens)
+    return seen + beyond - (0 if stride is None else queries // stride - (queries - beyond) // stride)
 
 
 def visible_pairs(attention: Attention, seq_len: int) -> int:
