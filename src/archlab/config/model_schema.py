@@ -139,10 +139,6 @@ QKNorm = Annotated[QKLayerNorm | QKRMSNorm | NoNorm, Field(discriminator="kind")
 # --- block and attention --------------------------------------------------------------------------------------
 
 
-Stretch = Annotated[float, Field(ge=1)]
-Longer = Annotated[float, Field(gt=1)]
-
-
 class Block(Base):
     """How attention and MLP stand to each other."""
 
@@ -199,6 +195,9 @@ class Attention(Base):
 # --- positions ------------------------------------------------------------------------------------------------
 
 Theta = Annotated[float, Field(gt=1)]
+Stretch = Annotated[float, Field(ge=1)]
+Longer = Annotated[float, Field(gt=1)]
+"""A stretch that is one."""
 
 
 class NoPosition(Base):

@@ -60,9 +60,10 @@ def generate(
 def _several(ends: int | Sequence[int] | None) -> tuple[int, ...]:
     try:
         given = torch.as_tensor([] if ends is None else ends)
+        is_several = given.ndim <= 1 and (given.dtype in WHOLE or not given.numel())
     except (TypeError, ValueError, RuntimeError):
-        raise UserError(f"end_of_text: {ends!r}; allowed: a token or several") from None
-    if given.numel() and (given.dtype not in WHOLE or given.ndim > 1):
+        given, is_several = torch.empty(0), False
+    if not is_several:
         raise UserError(f"end_of_text: {ends!r}; allowed: a token or several")
     return tuple(int(end) for end in given.flatten())
 

@@ -4,7 +4,7 @@ C head_dim."""
 from torch import Tensor, nn
 
 from archlab.config.layers import LayerConfig, ResolvedAttention
-from archlab.config.model_schema import T5, NoNorm, Rope
+from archlab.config.model_schema import NoNorm, Rope
 from archlab.model.cache import LayerCache
 from archlab.model.init import Projection
 from archlab.model.kernels import Scoring, choose_kernel, needs_of_call, needs_of_layer
@@ -28,8 +28,7 @@ class Attention(nn.Module):
         self.q_norm = HeadNorm(config, config.n_heads)
         self.k_norm = HeadNorm(config, config.n_kv_heads)
         self.norm_first = not (isinstance(layer.position, Rope) and layer.position.order == "before_qk_norm")
-        shares_bias = isinstance(layer.position, T5) and layer.position.shared
-        self.position_bias = None if shares_bias else make_position_bias(layer)
+        self.position_bias = make_position_bias(layer)
         self.kernel, self.needs = kernel, needs_of_layer(layer)
         choose_kernel(kernel, self.needs)  # refuses at once what it can
         self.sub_norm = make_norm(layer.norm if config.sub_norm else NoNorm(), width)

@@ -83,12 +83,12 @@ class ShawBias(nn.Module):
 
 
 def make_position_bias(layer: LayerConfig) -> nn.Module | None:
-    """The layer's own module that biases its scores, or None."""
+    """The layer's own module that biases its scores; None where it has none, or shares the model's."""
     heads = layer.attention
     match layer.position:
         case schema.Alibi() as config:
             return AlibiBias(config, heads)
-        case schema.T5() as config:
+        case schema.T5(shared=False) as config:
             return T5Bias(config, heads.n_heads)
         case schema.Shaw(max_distance=max_distance):
             return ShawBias(max_distance, heads.head_dim, heads.scale)

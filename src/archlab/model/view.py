@@ -61,7 +61,7 @@ class Place:
             mask_BTS=None if plain else self._mask(layer, query_BT, key_BS),
             distance_BTS=distance_BTS,
             rotation=self._rotation(layer),
-            bias_BHTS=shared_bias(distance_BTS) if is_shared and shared_bias else None,
+            bias_BHTS=shared_bias(distance_BTS) if is_shared and shared_bias is not None else None,
             length=length,
         )
 
