@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from archlab.config.io import build_config
+from archlab.config.io import build_config, load_config
 from archlab.config.layers import layer_configs
 from archlab.config.merge import Raw
 from archlab.config.model_schema import Activation, ModelConfig
@@ -457,3 +457,10 @@ def test_a_forward_pass_is_one_graph(override: str) -> None:
 def test_a_kernel_that_is_none() -> None:
     with pytest.raises(UserError, match="kernel 'flash'; allowed: auto, sdpa, flex, reference"):
         Decoder(tiny().model, kernel="flash")
+
+
+@pytest.mark.parametrize("preset", ["tiny-llama", "tiny-transformer"])
+def test_our_own_presets_start_with_a_stream_of_unit_scale(preset: str) -> None:
+    """As branches behind a norm add to it: one that starts at 1 / sqrt(d_model) is drowned, and learns little."""
+    embedding = Decoder(load_config(preset).model).embedding
+    assert embedding(torch.arange(2048)[None]).square().mean().sqrt().item() == pytest.approx(1, abs=0.1)
