@@ -4,7 +4,7 @@ import pytest
 
 from archlab.config.io import load_config
 from archlab.config.layers import layer_configs
-from archlab.cost.flops import forward_flops, training_flops
+from archlab.cost.flops import computed_training_flops, forward_flops, training_flops
 
 SEQ_LEN = 24
 SHAPES = (
@@ -87,6 +87,32 @@ def test_a_window_costs_what_it_sees():
     assert windowed.scores * 8192 == 32 * 4 * 4096 * pairs
     assert windowed.scores < full.scores
     assert (windowed.mlp, windowed.projections, windowed.head) == (full.mlp, full.projections, full.head)
+
+
+HIDDEN_IS_COMPUTED = (
+    "model.attention.window=5",
+    "model.attention={n_heads: 4, window: 5, global_tokens: 1}",
+    "model.attention.softcap=30.0",
+    "model.position.kind=alibi",
+    "model.dropout.attention=0.1",
+    "train.document_mask=true",
+)
+
+
+@pytest.mark.parametrize("override", HIDDEN_IS_COMPUTED)
+def test_training_computes_the_whole_square_where_no_kernel_skips_what_is_hidden(override):
+    """As the reference kernel's products, which torch counts whole, but for what the model sees of them."""
+    config = load_config("tiny-llama", f"train.seq_len={SEQ_LEN}", override)
+    seen = forward_flops(config.model, SEQ_LEN)
+    square = 3 * (seen.total - seen.scores + whole_square(config.model))
+    assert computed_training_flops(config) == pytest.approx(square, rel=1e-12)
+    assert computed_training_flops(config) > training_flops(config.model, SEQ_LEN)
+
+
+@pytest.mark.parametrize("override", ["model.head.tied=true", f"model.attention.window={SEQ_LEN}"])
+def test_training_computes_what_is_visible_where_attention_is_plain_causal(override):
+    config = load_config("tiny-llama", f"train.seq_len={SEQ_LEN}", override)
+    assert computed_training_flops(config) == training_flops(config.model, SEQ_LEN)
 
 
 def test_the_head_costs_the_same_tied_or_not():

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from archlab.config.io import load_config
+from archlab.cost.flops import forward_flops
 from archlab.cost.memory import kv_bytes_per_token, kv_cache_bytes, training_memory
 from archlab.cost.summary import cost
 from archlab.cost.units import binary, count, si
@@ -54,9 +55,23 @@ def test_the_summary_joins_the_counts():
     assert found.parameters.total == 8_030_261_248
     assert found.weight_bytes == 2 * 8_030_261_248
     assert found.kv_cache_bytes == 2 * 1000 * 131_072
-    assert found.training_flops_per_token == 3 * found.forward_flops.total
-    assert found.training_flops == found.training_flops_per_token * 122 * 8192  # whole batches in 1M tokens
+    assert found.forward_flops == forward_flops(load_config("llama-3-8b").model, 1000)
     assert found.model_dump()["parameters"]["total"] == 8_030_261_248
+
+
+@pytest.mark.parametrize("context", [None, 1000, 32768])
+def test_training_is_counted_in_its_own_window_whatever_the_context_served(context):
+    config = load_config("mistral-7b-v0.1", "train.tokens=1M")
+    found = cost(config, context=context)
+    assert found.training_window == 8192
+    assert found.training_flops_per_token == 3 * forward_flops(config.model, 8192).total
+    assert found.training_tokens == 122 * 8192  # whole batches in 1M tokens
+    assert found.training_flops == found.training_flops_per_token * found.training_tokens
+
+
+def test_a_config_that_does_not_say_how_long_it_is_trained_has_no_total():
+    found = cost(load_config("llama-3-8b"))
+    assert (found.training_tokens, found.training_flops) == (None, None)
 
 
 def test_in_float32_the_cache_is_that_of_a_model_as_it_is_trained():

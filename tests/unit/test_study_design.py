@@ -7,7 +7,7 @@ from archlab.config.check import validate
 from archlab.config.identity import diff
 from archlab.config.study_schema import StudyConfig
 from archlab.config.yaml_text import to_yaml
-from archlab.cost.flops import training_flops
+from archlab.cost.flops import computed_training_flops, training_flops
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.study.design import arms, grid
@@ -355,6 +355,14 @@ def test_a_budget_of_flops_is_spent_by_every_arm():
         assert arm.config.train.tokens % 64 == 0
     small, large = arms(two(overrides, budget={"flops": "3G"}))
     assert small.config.train.tokens > 1.5 * large.config.train.tokens
+
+
+def test_a_window_buys_no_tokens_while_its_hidden_pairs_are_computed():
+    windowed, whole = arms(
+        two({"model.attention.window": None}, set={"model.attention.window": 4}, budget={"flops": "3G"})
+    )
+    assert windowed.config.train.tokens <= whole.config.train.tokens
+    assert windowed.config.train.tokens == 3e9 // computed_training_flops(windowed.config) // 64 * 64
 
 
 def test_a_budget_of_tokens_is_the_same_for_every_arm():

@@ -19,6 +19,8 @@ def run(
 ) -> None:
     """Count parameters, FLOPs and bytes of a config from its resolved layers.
 
+    Serving is counted at --context, training in windows of train.seq_len.
+
     Parameters
     ----------
     config
@@ -28,7 +30,7 @@ def run(
     batch
         Sequences whose KV cache is held.
     context
-        Tokens per sequence, for FLOPs and the KV cache. Left out: the training window.
+        Tokens per served sequence, as in 8192 or 32K. Left out: as many as a training window has.
     dtype
         Of the KV cache and of the weights as served. Run folders are float32.
     json
@@ -51,19 +53,41 @@ def _print(found: Cost) -> None:
         right=("count", "share"),
     )
     print_table(
-        (f"FLOPs per token in {found.context} tokens", "count", "share"),
-        [(part, si(n), f"{n / flops.total:.1%}") for part, n in flops]
-        + [("forward", si(flops.total), "")]
-        + [("training (forward and backward)", si(found.training_flops_per_token), "")],
-        right=("count", "share"),
+        (f"serving, {found.context:,} tokens of context", "FLOPs per token", "share"),
+        [(part, si(n), f"{n / flops.total:.1%}") for part, n in flops] + [("forward pass", si(flops.total), "")],
+        right=("FLOPs per token", "share"),
     )
     print_table(
-        ("memory", "size"),
+        ("", "memory"),
         [
             (f"KV cache per token, {found.dtype}", binary(found.kv_bytes_per_token)),
-            (f"KV cache of {found.batch} x {found.context} tokens, {found.dtype}", binary(found.kv_cache_bytes)),
+            (f"KV cache of {found.batch} x {found.context:,} tokens, {found.dtype}", binary(found.kv_cache_bytes)),
             (f"weights, {found.dtype}", binary(found.weight_bytes)),
-            ("training: float32 weights, gradients, AdamW", binary(memory.total)),
         ],
-        right=("size",),
+        right=("memory",),
     )
+    print_table(
+        (f"training, windows of {found.training_window:,} tokens", ""),
+        [
+            ("FLOPs per token, forward and backward", si(found.training_flops_per_token)),
+            *_hidden_pairs(found),
+            *_whole_run(found),
+            ("weights, gradients and AdamW's state in float32", binary(memory.total)),
+            ("activations and logits", "not counted"),
+        ],
+        right=("",),
+    )
+
+
+def _hidden_pairs(found: Cost) -> list[tuple[str, str]]:
+    """Where the kernel multiplies more than is seen."""
+    spent = found.computed_training_flops_per_token
+    if spent == found.training_flops_per_token:
+        return []
+    return [("as the kernel computes them, hidden pairs included", si(spent))]
+
+
+def _whole_run(found: Cost) -> list[tuple[str, str]]:
+    if found.training_flops is None or found.training_tokens is None:
+        return [("FLOPs of the whole training", "say train.tokens=N")]
+    return [(f"FLOPs of the whole training, {count(found.training_tokens)} tokens", f"{found.training_flops:.3g}")]

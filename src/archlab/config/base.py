@@ -32,7 +32,8 @@ def _number(value: Any) -> Any:
     return value
 
 
-def _count(value: Any) -> Any:
+def whole_number(value: Any) -> Any:
+    """`16K` -> 16000 and 4e6 -> 4000000; what is no whole number passes through."""
     value = _number(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
@@ -56,7 +57,7 @@ Width = Annotated[int, Field(ge=1, le=10**9)]
 """Of a tensor's axis."""
 
 _Many = Annotated[int, Field(ge=1, le=10**18)]
-Count = Annotated[_Many, BeforeValidator(_count, json_schema_input_type=_Many | str)]
+Count = Annotated[_Many, BeforeValidator(whole_number, json_schema_input_type=_Many | str)]
 """A whole number of things; `4M`, `16K` and `4e6` are understood."""
 
 Flops = Annotated[Positive, BeforeValidator(_number, json_schema_input_type=Positive | str)]

@@ -13,7 +13,8 @@ class Budget(Base):
     tokens: Count | None = None
     """Training tokens per run."""
     flops: Flops | None = None
-    """Training FLOPs per run; an arm that costs less per token sees more tokens."""
+    """Training FLOPs per run, as computed: with the pairs that a window hides and the kernel multiplies all the same.
+    An arm that costs less per token sees more tokens."""
 
     @model_validator(mode="after")
     def _one(self) -> "Budget":
@@ -28,7 +29,7 @@ class Equal(Base):
     parameters: Share | None = None
     """Largest relative difference in parameters."""
     flops: Share | None = None
-    """Largest relative difference in training FLOPs per token."""
+    """Largest relative difference in training FLOPs per token, as computed."""
     by: Literal["model.mlp.d_ff", "model.d_model", "model.n_layers"] = "model.mlp.d_ff"
     """The field that is adjusted in an arm that is further away."""
 

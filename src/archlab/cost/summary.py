@@ -4,28 +4,34 @@ from archlab.config.base import Base
 from archlab.config.model_schema import Learned
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
-from archlab.cost.flops import Flops, forward_flops, training_flops
+from archlab.cost.flops import Flops, computed_training_flops, forward_flops, training_flops
 from archlab.cost.memory import BYTES, Format, TrainingMemory, kv_bytes_per_token, kv_cache_bytes, training_memory
 from archlab.cost.params import Parameters, parameters
 from archlab.errors import UserError
 
 
 class Cost(Base):
-    """Parameters, FLOPs and bytes of one config at one context length and batch."""
+    """Parameters, FLOPs and bytes of one config: of serving at one context and batch, and of its training."""
 
     context: int
-    """Tokens per sequence, for FLOPs and for the cache."""
+    """Tokens per served sequence, for the forward pass and for the cache."""
     batch: int
     """Sequences whose cache is held."""
     dtype: Format
     """Of the cache and of the weights as served."""
     parameters: Parameters
     forward_flops: Flops
-    """Per token, by part."""
+    """Per token of a pass over `context` tokens, by part; attention over visible pairs."""
+    training_window: int
+    """Tokens per training sequence (`train.seq_len`), whatever the context served."""
     training_flops_per_token: float
-    """Forward and backward."""
-    training_flops: float
-    """Of all whole batches in `train.tokens`."""
+    """Forward and backward, in a training window; attention over visible pairs."""
+    computed_training_flops_per_token: float
+    """As `training_flops_per_token`, with the pairs that the kernel multiplies though they are hidden."""
+    training_tokens: int | None
+    """Whole batches in `train.tokens`; null where the config does not say how long it is trained."""
+    training_flops: float | None
+    """Of all training tokens, over visible pairs; null where `training_tokens` is."""
     kv_bytes_per_token: int
     """All layers, before a window bounds it."""
     kv_cache_bytes: int
@@ -33,24 +39,29 @@ class Cost(Base):
     weight_bytes: int
     """As served."""
     training_memory: TrainingMemory
+    """Without activations and logits, which come on top."""
 
 
 def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Format = "bfloat16") -> Cost:
-    """Counted from resolved layers; without `context`, at the training window (`train.seq_len`)."""
+    """Counted from resolved layers; without `context`, as long as the training window (`train.seq_len`)."""
     model, train = config.model, resolve_train(config)
     context = context or train.seq_len
     if isinstance(model.position, Learned) and context > model.max_seq_len:
         raise UserError(f"context {context} is beyond max_seq_len = {model.max_seq_len}, where learned positions end")
-    counts, forward = parameters(model), forward_flops(model, context)
-    per_token = training_flops(model, context)
+    counts = parameters(model)
+    per_token = training_flops(model, train.seq_len)
+    tokens = train.trained if "tokens" in config.train.model_fields_set else None
     return Cost(
         context=context,
         batch=batch,
         dtype=dtype,
         parameters=counts,
-        forward_flops=forward,
+        forward_flops=forward_flops(model, context),
+        training_window=train.seq_len,
         training_flops_per_token=per_token,
-        training_flops=per_token * train.trained,
+        computed_training_flops_per_token=computed_training_flops(config),
+        training_tokens=tokens,
+        training_flops=None if tokens is None else per_token * tokens,
         kv_bytes_per_token=kv_bytes_per_token(model, BYTES[dtype]),
         kv_cache_bytes=kv_cache_bytes(model, context, batch, BYTES[dtype]),
         weight_bytes=counts.total * BYTES[dtype],

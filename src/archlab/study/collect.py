@@ -10,7 +10,7 @@ from archlab.config.identity import resolved
 from archlab.config.io import studies
 from archlab.config.study_schema import StudyConfig
 from archlab.config.training import resolve_train
-from archlab.cost.flops import training_flops
+from archlab.cost.flops import computed_training_flops
 from archlab.cost.memory import kv_bytes_per_token
 from archlab.cost.params import parameters
 from archlab.study.answer import answer
@@ -88,7 +88,7 @@ def _arm(
         adjusted=arm.adjusted,
         tuned=arm.tuned,
         parameters=parameters(config.model).total,
-        flops_per_token=training_flops(config.model, plain["train"]["seq_len"]),
+        flops_per_token=computed_training_flops(config),
         kv_bytes_per_token=kv_bytes_per_token(config.model),
         tokens_per_second=statistics.median(speeds) if speeds else None,
         tokens=resolve_train(config).trained,

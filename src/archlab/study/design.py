@@ -14,7 +14,7 @@ from archlab.config.problems import ConfigError, Problem, explain, is_under, rai
 from archlab.config.schema import Config
 from archlab.config.study_schema import StudyConfig
 from archlab.config.training import resolve_train
-from archlab.cost.flops import training_flops
+from archlab.cost.flops import computed_training_flops
 from archlab.errors import UserError
 from archlab.study.match import matched, quantity
 from archlab.study.said import DECIDED, fields, misplaced
@@ -164,7 +164,7 @@ def _within_budget(config: Config, study: StudyConfig) -> Config:
     if study.budget.flops is None:
         return config
     train = resolve_train(config)
-    tokens = int(study.budget.flops / training_flops(config.model, train.seq_len))
+    tokens = int(study.budget.flops / computed_training_flops(config))
     batches = tokens // train.batch_tokens
     if not batches:
         said = f"{study.budget.flops:.3g} FLOPs train {tokens:,} tokens, less than a batch of {train.batch_tokens:,}"

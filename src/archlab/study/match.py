@@ -7,8 +7,7 @@ from archlab.config.io import build_config, overlay
 from archlab.config.merge import Raw
 from archlab.config.schema import Config
 from archlab.config.study_schema import Equal
-from archlab.config.training import resolve_train
-from archlab.cost.flops import training_flops
+from archlab.cost.flops import computed_training_flops
 from archlab.cost.params import parameters
 from archlab.errors import UserError
 
@@ -17,10 +16,10 @@ LARGEST = 1 << 20
 
 
 def quantity(equal: Equal) -> Callable[[Config], float]:
-    """What is held equal: parameters, or training FLOPs per token."""
+    """What is held equal: parameters, or training FLOPs per token, as computed."""
     if equal.parameters is not None:
         return lambda config: parameters(config.model).total
-    return lambda config: training_flops(config.model, resolve_train(config).seq_len)
+    return computed_training_flops
 
 
 def tolerance(equal: Equal) -> float:

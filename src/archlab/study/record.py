@@ -53,7 +53,7 @@ class ArmSummary(Base):
     """Values found by tuning, here or in an earlier study."""
     parameters: int
     flops_per_token: float
-    """Training FLOPs per token, forward and backward."""
+    """Training FLOPs per token, forward and backward, with the hidden pairs that the kernel multiplies."""
     kv_bytes_per_token: int
     """KV-cache bytes that one more token costs at bf16, all layers, before a window bounds it."""
     tokens_per_second: float | None

@@ -70,7 +70,7 @@ class RunSummary(Base):
     tokens_per_second: float | None
     """Median over the steps, evaluation and checkpoints left out."""
     mfu: float | None
-    """Model FLOPs per second over the peak measured on this machine."""
+    """Model FLOPs (attention over visible pairs) per second over the peak measured on this machine."""
     parameters: int
     device: str
     dtype: str
