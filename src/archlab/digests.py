@@ -31,8 +31,8 @@ def write_listed(folder: Path, contents: Mapping[str, str | bytes]) -> None:
     encoded = {name: text.encode() if isinstance(text, str) else text for name, text in contents.items()}
     listed = _read(folder)
     for name, content in encoded.items():
-        before = [_of_file(folder / name)] if (folder / name).is_file() else []
-        listed[name] = [hashlib.sha256(content).hexdigest(), *before]
+        before = {_of_file(folder / name)} if (folder / name).is_file() else set()
+        listed[name] = sorted({hashlib.sha256(content).hexdigest(), *before})
     _write(folder, listed)
     for name, content in encoded.items():
         write_atomic(folder / name, content)

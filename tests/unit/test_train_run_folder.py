@@ -313,7 +313,7 @@ def test_a_summary_comes_back_and_damage_to_it_is_a_message(claimed):
     "change",
     [
         {"bits_per_byte": -1}, {"bits_per_byte": None}, {"steps": -1}, {"tokens": -64}, {"loss": -0.5},
-        {"tokens_per_second": 0.0}, {"mfu": -1.0}, {"bits_per_byte": 1e999}, {"steps": 10.5},
+        {"tokens_per_second": 0.0}, {"mfu": -1.0}, {"bits_per_byte": 1e999}, {"steps": 10.5}, {"tokens": 640.0},
     ],
 )  # fmt: skip
 def test_a_summary_that_cannot_be_is_damage(claimed, change):

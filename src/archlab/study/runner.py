@@ -89,12 +89,15 @@ class Study:
 
     def _claim(self) -> None:
         """Make the folder this study's, or check that it is."""
-        file = self.folder / "study.yaml"
+        # Copied, so that the folder stays whole when that file changes or goes.
+        base = to_yaml(read_config(self.config.base)).encode() if Path(self.config.base).exists() else None
         with disk_errors(self.folder):
             if self.folder.exists() and not self.folder.is_dir():
                 raise UserError(f"{self.folder}: is a file; --out names a folder")
             make_folder(self.folder)
-            foreign = sorted(p.name for p in self.folder.iterdir() if not p.name.startswith(TEMPORARY))
+            held = sorted(p for p in self.folder.iterdir() if not p.name.startswith(TEMPORARY))
+            # A kill may leave the base alone.
+            foreign = [p.name for p in held if not (p.name == _BASE and p.is_file() and p.read_bytes() == base)]
         if before := self._before():
             if before.question != self.config.question:
                 raise UserError(f"{self.folder}: holds another study ({before.question!r}); name another folder")
@@ -103,10 +106,10 @@ class Study:
                 f"{self.folder}: holds something else ({foreign[0]}) and no study.yaml; name an empty folder"
             )
         values = self.config.model_dump(mode="json", exclude_defaults=True)
-        if Path(self.config.base).exists():  # so that the folder stays whole when that file changes or goes
-            write_atomic(self.folder / _BASE, to_yaml(read_config(self.config.base)))
+        if base is not None:
+            write_atomic(self.folder / _BASE, base)
             values["base"] = _BASE
-        write_atomic(file, to_yaml(values))
+        write_atomic(self.folder / "study.yaml", to_yaml(values))
 
     def _tune(self, watch: Watch | None) -> tuple[list[Arm], list[str]]:
         """Every arm with its best value of the grid, and a warning for each that lies on the grid's edge."""

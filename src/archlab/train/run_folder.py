@@ -11,14 +11,14 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 import archlab
-from archlab.config.base import Base, Index, NonNegative, Positive
+from archlab.config.base import Base, NonNegative, Positive
 from archlab.config.identity import diff
 from archlab.config.io import load_config
 from archlab.config.schema import Config
@@ -62,13 +62,16 @@ def imported(run: Path) -> Imported | None:
         raise UserError(f"{path}: damaged; import the model again") from None
 
 
+Natural = Annotated[int, Field(ge=0)]
+
+
 class RunSummary(Base):
     """How a run ended."""
 
     status: Literal["finished", "diverged"]
-    steps: Index
+    steps: Natural
     """Updates made."""
-    tokens: NonNegative
+    tokens: Natural
     """Training tokens seen."""
     bits_per_byte: NonNegative | None
     """Of the held-out text at the end; null when diverged."""
@@ -80,7 +83,7 @@ class RunSummary(Base):
     """Median over the steps, evaluation and checkpoints left out."""
     mfu: NonNegative | None
     """Model FLOPs per second over the peak measured on this machine."""
-    parameters: NonNegative
+    parameters: Natural
     device: str
     dtype: str
 
