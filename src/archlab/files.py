@@ -1,10 +1,13 @@
-"""Writing so that nothing is ever half-written: to a temporary name, then rename."""
+"""Writing so that nothing is ever half-written, also after a power cut: to a temporary name, synced, then renamed."""
 
 import errno
+import fcntl
+import glob
 import os
 import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -33,6 +36,15 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise
 
 
+def make_folder(path: Path) -> None:
+    """The folder and those above it, if they are not there; on the disk when it returns."""
+    with disk_errors(path):
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+        path.mkdir(parents=True, exist_ok=True)
+        for folder in missing:
+            _sync(folder.parent)
+
+
 def write_atomic(path: Path, content: str | bytes) -> None:
     """The file is either as before or wholly new, also after a power cut."""
     temporary = _beside(path)
@@ -43,28 +55,76 @@ def write_atomic(path: Path, content: str | bytes) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
+            _sync(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def folder_atomic(path: Path) -> Iterator[Path]:
-    """A temporary folder to fill, renamed to `path` at the end of the block, or removed if it fails."""
+    """A temporary folder to fill, renamed to `path` at the end of the block, or removed if it fails.
+
+    Removed as well: what kills left of earlier attempts at the same path.
+    """
     temporary = _beside(path)
+    make_folder(path.parent)
+    for other in path.parent.glob(f"{TEMPORARY}*-{glob.escape(path.name)}"):
+        if _abandoned(other):
+            shutil.rmtree(other, ignore_errors=True)
     with disk_errors(path):
         try:
-            temporary.mkdir(parents=True)
-            yield temporary
-            for file in temporary.rglob("*"):
-                _sync(file)
-            os.rename(temporary, path)
-            _sync(path.parent)
+            temporary.mkdir()
+            with _locked(temporary):
+                yield temporary
+                # As the umask has it; safetensors writes for the owner only.
+                everyone = temporary.stat().st_mode & 0o666
+                for inside in temporary.rglob("*"):
+                    if inside.is_file():
+                        inside.chmod(everyone)
+                    _sync(inside)
+                _sync(temporary)
+                os.rename(temporary, path)
+                _sync(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Whoever fills a temporary folder holds a lock on it, which ends with the process; some file systems have none."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _abandoned(folder: Path) -> bool:
+    """Whether nobody holds it. One that is brand new may not be held yet."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return time.time() - os.fstat(descriptor).st_mtime > 1
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
 def _beside(path: Path) -> Path:
     return path.with_name(f"{TEMPORARY}{uuid4().hex[:12]}-{path.name}")
+
+
+def remove_folder(path: Path) -> None:
+    """Gone at once for those who read it, not file by file."""
+    temporary = _beside(path)
+    os.rename(path, temporary)
+    shutil.rmtree(temporary)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -77,8 +137,15 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    """Onto the disk. A folder that may not be read, or of a file system that cannot sync folders, is left as it is."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        return
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
     finally:
         os.close(descriptor)

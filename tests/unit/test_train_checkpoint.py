@@ -1,5 +1,7 @@
-"""Checkpoints: exact round trip, the newest kept, and a message for whatever can be wrong with one."""
+"""Checkpoints: exact round trip, the two newest kept, and a message for whatever can be wrong with one."""
 
+import errno
+import os
 import resource
 import shutil
 
@@ -8,12 +10,19 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny import config
 
+from archlab import digests, files
 from archlab.errors import UserError
 from archlab.files import TEMPORARY
 from archlab.infer.load import from_pretrained
 from archlab.model.decoder import Decoder
 from archlab.train import checkpoint
-from archlab.train.checkpoint import latest_checkpoint, load_optimizer, load_weights, save_checkpoint
+from archlab.train.checkpoint import (
+    load_metrics,
+    load_optimizer,
+    load_weights,
+    newest_checkpoint,
+    save_checkpoint,
+)
 from archlab.train.optim import make_optimizer
 
 
@@ -30,19 +39,19 @@ def trained():
 @pytest.fixture
 def saved(tmp_path):
     model, optimizer = trained()
-    save_checkpoint(tmp_path, 2, model, optimizer)
+    save_checkpoint(tmp_path, 2, model, optimizer, b"{}\n")
     return tmp_path / "step-00000002"
 
 
 def test_weights_and_optimiser_come_back_bit_by_bit(tmp_path):
     model, optimizer = trained()
-    save_checkpoint(tmp_path, 2, model, optimizer)
-    step, path = latest_checkpoint(tmp_path)
+    save_checkpoint(tmp_path, 2, model, optimizer, b"the metrics")
+    (step, path), damaged = newest_checkpoint(tmp_path)
     other = Decoder(config().model, seed=9)
     restored = make_optimizer(other, config().train)
     load_weights(path, other)
     load_optimizer(path, other, restored)
-    assert step == 2
+    assert (step, damaged, load_metrics(path)) == (2, [], b"the metrics")
     for (name, parameter), copy in zip(model.named_parameters(), other.parameters(), strict=True):
         assert torch.equal(parameter, copy), name
         state, copied = optimizer.state[parameter], restored.state[copy]
@@ -50,20 +59,55 @@ def test_weights_and_optimiser_come_back_bit_by_bit(tmp_path):
         assert all(torch.equal(state[key], copied[key]) for key in state)
 
 
-def test_only_the_newest_is_kept(tmp_path):
+def test_persistent_buffers_are_saved_and_others_are_not(tmp_path):
+    class Counting(torch.nn.Module):
+        def __init__(self, seen):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(2))
+            self.register_buffer("seen", torch.tensor(seen))
+            self.register_buffer("table", torch.tensor(seen), persistent=False)
+
+    save_checkpoint(tmp_path, 1, Counting(7), None)
+    other = Counting(0)
+    load_weights(tmp_path / "step-00000001", other)
+    assert (other.seen.item(), other.table.item()) == (7, 0)
+
+
+def test_the_two_newest_are_kept_and_at_the_end_only_the_last(tmp_path):
     model, optimizer = trained()
     for step in (1, 5, 12):
         save_checkpoint(tmp_path, step, model, optimizer)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000005", "step-00000012"]
     save_checkpoint(tmp_path, 100_000_000, model, None)
     assert [path.name for path in tmp_path.iterdir()] == ["step-100000000"]
-    assert [path.name for path in next(tmp_path.iterdir()).iterdir()] == ["model.safetensors"]
+    assert sorted(path.name for path in next(tmp_path.iterdir()).iterdir()) == [
+        "digests.json", "metrics.jsonl", "model.safetensors",
+    ]  # fmt: skip
+
+
+def test_files_are_for_whom_the_umask_says(tmp_path):
+    before = os.umask(0o027)
+    try:
+        save_checkpoint(tmp_path, 1, *trained())
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes.pop("step-00000001") == 0o750
+    assert len(modes) == 4
+    assert set(modes.values()) == {0o640}
 
 
 def test_half_of_one_that_a_kill_left_is_not_taken_for_one(saved):
     shutil.copytree(saved, saved.parent / f"{TEMPORARY}1-step-00000003")
     (saved.parent / "notes").mkdir()
-    assert latest_checkpoint(saved.parent) == (2, saved)
-    assert latest_checkpoint(saved.parent / "nowhere") is None
+    assert newest_checkpoint(saved.parent) == ((2, saved), [])
+    assert newest_checkpoint(saved.parent / "nowhere") == (None, [])
+
+
+def flipped(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 def truncated(path):
@@ -82,16 +126,47 @@ def removed(path):
     path.unlink()
 
 
-@pytest.mark.parametrize("damage", [truncated, emptied, scrambled, removed])
-@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors"])
-def test_damage_is_a_message_that_names_the_file(saved, file, damage):
+@pytest.mark.parametrize("damage", [flipped, truncated, emptied, scrambled, removed])
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "metrics.jsonl", "digests.json"])
+def test_a_damaged_one_is_named_and_the_one_before_is_used(saved, file, damage):
+    newer = saved.parent / "step-00000003"
+    save_checkpoint(saved.parent, 3, *trained(), b"{}\n{}\n")
+    damage(newer / file)
+    before, (named,) = newest_checkpoint(saved.parent)
+    assert before == (2, saved)
+    assert str(newer) in named
+    assert file in named
+    for_inference = newest_checkpoint(saved.parent, only=("model.safetensors",))[0]
+    assert for_inference == ((3, newer) if file in ("optimizer.safetensors", "metrics.jsonl") else (2, saved))
     damage(saved / file)
-    model, optimizer = trained()
-    load = (
-        (lambda: load_weights(saved, model)) if "model" in file else (lambda: load_optimizer(saved, model, optimizer))
-    )
-    with pytest.raises(UserError, match=rf"{file}: (damaged|missing)"):
-        load()
+    assert newest_checkpoint(saved.parent)[0] is None
+    save_checkpoint(saved.parent, 3, *trained(), b"{}\n{}\n")
+    assert newest_checkpoint(saved.parent) == ((3, newer), [])
+
+
+def test_a_disk_that_cannot_read_is_damage(saved, monkeypatch):
+    def unreadable(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(digests.hashlib, "file_digest", unreadable)
+    assert "damaged" in newest_checkpoint(saved.parent)[1][0]
+
+
+def test_one_that_the_training_removes_meanwhile_is_passed_over(saved, monkeypatch):
+    """Its files vanish all at once, so what is half gone is never called damaged."""
+    save_checkpoint(saved.parent, 3, *trained())
+    verify, seen = checkpoint.verify, []
+
+    def late(file):
+        if not seen:
+            save_checkpoint(saved.parent, 4, *trained())
+            save_checkpoint(saved.parent, 5, *trained())
+        seen.append(file)
+        verify(file)
+
+    monkeypatch.setattr(checkpoint, "verify", late)
+    assert newest_checkpoint(saved.parent) == ((5, saved.parent / "step-00000005"), [])
+    assert seen[0].parent.name == "step-00000003"
 
 
 @pytest.mark.parametrize("drop", ["norm.weight", "layers.1.mlp.up.weight"])
@@ -140,15 +215,17 @@ def test_a_kill_between_writing_and_removing_leaves_the_newest_in_use(saved, mon
     def killed(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint.shutil, "rmtree", lambda path, ignore_errors=False: ignore_errors or killed(path))
+    save_checkpoint(saved.parent, 3, *trained())
+    monkeypatch.setattr(files.shutil, "rmtree", lambda path, ignore_errors=False: ignore_errors or killed(path))
     with pytest.raises(KeyboardInterrupt):
-        save_checkpoint(saved.parent, 3, *trained())
+        save_checkpoint(saved.parent, 4, *trained())
     monkeypatch.undo()
-    step, path = latest_checkpoint(saved.parent)
-    assert (step, path.name) == (3, "step-00000003")
+    (step, path), _ = newest_checkpoint(saved.parent)
+    assert (step, path.name) == (4, "step-00000004")
     load_weights(path, trained()[0])
-    save_checkpoint(saved.parent, 4, *trained())
-    assert [path.name for path in saved.parent.iterdir()] == ["step-00000004"]
+    save_checkpoint(saved.parent, 5, *trained())
+    files.remove_leftovers(saved.parent)
+    assert sorted(path.name for path in saved.parent.iterdir()) == ["step-00000004", "step-00000005"]
 
 
 def test_a_folder_that_is_no_run_has_no_model(tmp_path):

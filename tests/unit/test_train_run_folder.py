@@ -1,15 +1,20 @@
 """A run's folder: whose it is, what a kill may leave in it, and who may write to it."""
 
 import json
+import math
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from tiny import config
+from tiny import config, write_text
 
+from archlab import digests
+from archlab.config.io import load_config
 from archlab.errors import UserError
 from archlab.files import TEMPORARY
-from archlab.train import run_folder
+from archlab.train.loop import train
+from archlab.train.progress import Watcher
 from archlab.train.run_folder import RunFolder, RunSummary
 
 ENV = {"corpus": "c0ffee", "dtype": "float32", "device": "cpu", "threads": 1}
@@ -33,7 +38,7 @@ def names(folder):
 
 
 def test_a_claim_makes_the_folder_and_the_same_run_may_come_back(claimed, tokenizer):
-    assert names(claimed) == ["config.yaml", "env.json", "tokenizer.json"]
+    assert names(claimed) == ["config.yaml", "digests.json", "env.json", "tokenizer.json"]
     before = {path: path.read_bytes() for path in claimed.path.iterdir()}
     assert claimed.claim(config(), ENV, tokenizer) == []
     notes = claimed.claim(config(), {**ENV, "threads": 99}, tokenizer)
@@ -102,9 +107,9 @@ def test_a_file_is_no_folder(tmp_path, tokenizer, below):
     assert (tmp_path / "file").read_text() == "mine"
 
 
-@pytest.mark.parametrize("kill_before", [1, 2, 3])
+@pytest.mark.parametrize("kill_before", [1, 2, 3, 4])
 def test_a_kill_during_the_claim_leaves_a_folder_that_can_be_claimed(tmp_path, tokenizer, monkeypatch, kill_before):
-    folder, write, written = RunFolder(tmp_path / "run"), run_folder.write_atomic, []
+    folder, write, written = RunFolder(tmp_path / "run"), digests.write_atomic, []
 
     def killed(path, content):
         written.append(path)
@@ -112,19 +117,45 @@ def test_a_kill_during_the_claim_leaves_a_folder_that_can_be_claimed(tmp_path, t
             raise KeyboardInterrupt
         write(path, content)
 
-    monkeypatch.setattr(run_folder, "write_atomic", killed)
+    monkeypatch.setattr(digests, "write_atomic", killed)
     with pytest.raises(KeyboardInterrupt):
         folder.claim(config(), ENV, tokenizer)
     monkeypatch.undo()
     folder.claim(config(), ENV, tokenizer)
-    assert names(folder) == ["config.yaml", "env.json", "tokenizer.json"]
+    assert names(folder) == ["config.yaml", "digests.json", "env.json", "tokenizer.json"]
 
 
-@pytest.mark.parametrize("damage", ["", "{", "\xff\xfe"])
-def test_a_damaged_environment_is_a_message(claimed, tokenizer, damage):
-    (claimed.path / "env.json").write_bytes(damage.encode("latin-1"))
-    with pytest.raises(UserError, match=r"env.json: damaged"):
+DEEP = b"[" * 100_000
+JUNK = [b"", b"{", b"\xff\xfe", b"[]", b"7", b"null", DEEP]
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("damage", JUNK)
+def test_a_damaged_environment_is_a_message(claimed, tokenizer, damage, listed):
+    """Also where no digest tells."""
+    (claimed.path / "env.json").write_bytes(damage)
+    if not listed:
+        (claimed.path / "digests.json").unlink()
+    for read in (lambda: claimed.claim(config(), ENV, tokenizer), claimed.environment):
+        with pytest.raises(UserError, match=r"env.json: damaged"):
+            read()
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "env.json", "tokenizer.json"])
+def test_one_other_character_is_damage(claimed, tokenizer, file):
+    path = claimed.path / file
+    path.write_text(path.read_text() + " ")
+    with pytest.raises(UserError, match=rf"{file}: damaged: its content is not what was written"):
         claimed.claim(config(), ENV, tokenizer)
+
+
+@pytest.mark.parametrize("damage", [*JUNK, b'{"env.json": 7}'])
+def test_damaged_digests_are_a_message(claimed, tokenizer, damage):
+    (claimed.path / "digests.json").write_bytes(damage)
+    with pytest.raises(UserError, match=r"digests.json: damaged; .* or delete it to go on unchecked"):
+        claimed.claim(config(), ENV, tokenizer)
+    (claimed.path / "digests.json").unlink()
+    claimed.claim(config(), ENV, tokenizer)
 
 
 HOLD = """
@@ -154,42 +185,110 @@ def test_what_a_kill_left_half_written_is_removed(claimed):
     (claimed.checkpoints / f"{TEMPORARY}1-step-00000003" / "model.safetensors").write_text("half")
     (claimed.path / f"{TEMPORARY}1-metrics.jsonl").write_text("half")
     with claimed.locked():
-        assert names(claimed) == [".lock", "checkpoints", "config.yaml", "env.json", "tokenizer.json"]
+        assert names(claimed) == [".lock", "checkpoints", "config.yaml", "digests.json", "env.json", "tokenizer.json"]
         assert list(claimed.checkpoints.iterdir()) == []
+
+
+CLAIM = """
+import sys
+from pathlib import Path
+from tiny import config
+from archlab.errors import UserError
+from archlab.train.run_folder import RunFolder
+env = {"corpus": "c0ffee", "dtype": "float32", "device": "cpu", "threads": 1}
+folder = RunFolder(Path(sys.argv[1]))
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    with folder.locked():
+        folder.claim(config(f"train.lr={sys.argv[3]}"), env, Path(sys.argv[2]))
+        print("mine", flush=True)
+        sys.stdin.readline()
+except UserError as error:
+    print(error, flush=True)
+"""
+
+
+def test_of_two_processes_that_begin_at_once_one_has_the_folder(tmp_path, tokenizer):
+    command = [sys.executable, "-c", CLAIM, str(tmp_path / "run"), str(tokenizer)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": Path(__file__).parent}
+    both = {rate: subprocess.Popen([*command, rate], **pipes) for rate in ("0.5", "0.25")}
+    for process in both.values():
+        assert process.stdout.readline() == "ready\n"
+    for process in both.values():
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    said = {rate: process.stdout.readline() for rate, process in both.items()}
+    for process in both.values():
+        process.communicate("end\n")
+    (first,) = [rate for rate, words in said.items() if words == "mine\n"]
+    assert [words for rate, words in said.items() if rate != first] == [
+        f"{tmp_path / 'run'}: another process is training this run\n"
+    ]
+    assert load_config(tmp_path / "run").train.lr == float(first)
+
+
+def test_only_who_holds_the_folder_writes_its_config(tmp_path, monkeypatch):
+    """Else one run's config could stand beside another's weights."""
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
+    folder, text = RunFolder(tmp_path / "run"), write_text(tmp_path)
+    with folder.locked(), pytest.raises(UserError, match="another process is training this run"):
+        train(config(data=text), folder.path, Watcher())
+    assert names(folder) == [".lock"]
 
 
 def test_rewinding_drops_later_lines_and_a_torn_one(claimed):
     for step in range(1, 6):
-        claimed.log(step=step, loss=step / 3, lr=0.1)
+        claimed.log(step=step, loss=step / 3)
+        if step == 3:
+            until = claimed.logged()
     metrics = claimed.path / "metrics.jsonl"
     with metrics.open("a") as file:
         file.write('{"step": 2, "lo')
     assert [line["step"] for line in claimed.metrics()] == [1, 2, 3, 4, 5]
-    claimed.rewind(3)
-    assert metrics.read_text().endswith("}\n")
-    claimed.log(step=4, loss=0.5, lr=0.1)
-    assert [(line["step"], line["loss"]) for line in claimed.metrics()] == [
-        (1, 1 / 3),
-        (2, 2 / 3),
-        (3, 1.0),
-        (4, 0.5),
-    ]
+    claimed.rewind(until)
+    assert metrics.read_bytes() == until == claimed.logged()
+    claimed.log(step=4, loss=0.5)
+    expected = [(1, 1 / 3), (2, 2 / 3), (3, 1.0), (4, 0.5)]
+    assert [(line["step"], line["loss"]) for line in RunFolder(claimed.path).metrics()] == expected
 
 
-def test_rewinding_to_the_start_forgets_everything(claimed):
-    claimed.rewind(0)
+def test_what_is_done_to_the_file_while_a_training_goes_on_is_not_in_its_result(claimed):
+    claimed.rewind(b"")
     claimed.log(step=1, loss=1.0)
-    claimed.rewind(0)
-    assert claimed.metrics() == []
+    (claimed.path / "metrics.jsonl").write_text("")
+    claimed.log(step=2, loss=0.5)
+    assert [line["step"] for line in claimed.metrics()] == [1, 2]
+    claimed.finish(SUMMARY)
+    assert [line["step"] for line in RunFolder(claimed.path).metrics()] == [1, 2]
 
 
-@pytest.mark.parametrize("damage", [b"no json\n", b"\xff\xfe\n", b"\0\0\0\n"])
+UPDATE = {"step": 2, "tokens": 64, "loss": 1.0, "lr": 0.1, "grad_norm": 1.0, "tokens_per_second": 1e3}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"no json", b"\xff\xfe", b"\0\0\0", b"7", b"null", b"[]", b'"step"', b"{}", DEEP, b'{"step": "2"}',
+        b'{"step": 2, "bits_per_byte": 2.5}', b'{"step": 2, "lr": 0.1}',
+        *(json.dumps(UPDATE | {key: value}).encode() for key in UPDATE for value in ("x", None, -1, math.nan, [])),
+        json.dumps(UPDATE | {"tokens_per_second": 0}).encode(),
+    ],
+)  # fmt: skip
 def test_damaged_metrics_are_a_message(claimed, damage):
     claimed.log(step=1, loss=1.0)
     with (claimed.path / "metrics.jsonl").open("ab") as file:
-        file.write(damage)
+        file.write(damage + b"\n")
     with pytest.raises(UserError, match=r"metrics.jsonl: damaged"):
-        claimed.rewind(1)
+        claimed.metrics()
+
+
+def test_one_other_digit_in_the_metrics_of_an_ended_run_is_damage(claimed):
+    claimed.log(step=1, loss=1.0)
+    claimed.finish(SUMMARY)
+    (claimed.path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.5}\n')
+    with pytest.raises(UserError, match=r"metrics.jsonl: damaged: .*delete .*summary.json and run again"):
+        claimed.metrics()
 
 
 SUMMARY = RunSummary(
@@ -203,7 +302,21 @@ def test_a_summary_comes_back_and_damage_to_it_is_a_message(claimed):
     claimed.finish(SUMMARY)
     assert claimed.summary() == SUMMARY
     path = claimed.path / "summary.json"
-    for damage in (path.read_bytes()[:40], b"\xff\xfe", json.dumps({"status": "odd"}).encode()):
+    whole = path.read_bytes()
+    for damage in (whole[:40], whole.replace(b"2.5", b"2.4"), b"\xff\xfe", json.dumps({"status": "odd"}).encode()):
         path.write_bytes(damage)
-        with pytest.raises(UserError, match=r"summary.json: damaged; remove the file and run again"):
+        with pytest.raises(UserError, match=r"summary.json: damaged.*; delete the file and run again"):
             claimed.summary()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"bits_per_byte": -1}, {"bits_per_byte": None}, {"steps": -1}, {"tokens": -64}, {"loss": -0.5},
+        {"tokens_per_second": 0.0}, {"mfu": -1.0}, {"bits_per_byte": 1e999}, {"steps": 10.5}, {"tokens": 640.0},
+    ],
+)  # fmt: skip
+def test_a_summary_that_cannot_be_is_damage(claimed, change):
+    (claimed.path / "summary.json").write_text(json.dumps(SUMMARY.model_dump() | change))
+    with pytest.raises(UserError, match=r"summary.json: damaged; delete the file and run again"):
+        claimed.summary()

@@ -17,6 +17,7 @@ from archlab.config.merge import Raw, expand, merge
 from archlab.config.problems import Problem, nearest
 from archlab.config.schema import Config
 from archlab.config.yaml_text import parse_yaml, read_yaml, to_yaml
+from archlab.digests import verify
 from archlab.errors import UserError
 
 __all__ = [
@@ -119,6 +120,7 @@ def _file_of(source: str | Path) -> Path | Traversable:
         return preset
     if path.is_dir():
         if (path / "config.yaml").is_file():
+            verify(path / "config.yaml")
             return path / "config.yaml"
         if foreign_reader(path):
             return path

@@ -137,11 +137,20 @@ def write_folder(
     """Config, weights in files of at most SHARD_BYTES (with an index if several) and companions, all or nothing."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: exists; name a new or an empty folder")
-    with folder_atomic(folder) as temporary:
+    with _full_disk_named(folder), folder_atomic(folder) as temporary:
         (temporary / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         for name, content in companions.items():
             (temporary / name).write_bytes(content)
         _write_shards(temporary, tensors)
+
+
+@contextmanager
+def _full_disk_named(folder: Path) -> Iterator[None]:
+    """What safetensors says of a full disk."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise UserError(f"{folder}: cannot write: {error}") from None
 
 
 def _write_shards(folder: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:

@@ -17,7 +17,8 @@ from archlab.families.load import load_hf, read_origin
 from archlab.infer.codec import ByteLevel, Codec, Published, read_tokenizer
 from archlab.model.decoder import Decoder
 from archlab.model.origin import Origin
-from archlab.train.checkpoint import latest_checkpoint, load_weights
+from archlab.train.checkpoint import WEIGHTS, load_weights, newest_checkpoint
+from archlab.train.progress import note
 from archlab.train.run_folder import Imported, RunFolder, imported
 
 
@@ -55,18 +56,38 @@ def load_model(folder: Path, config: ModelConfig | None = None) -> Decoder:
     """The model of a folder; `config`: another architecture that takes the same weights."""
     if not is_run(folder):
         return load_hf(folder, config=config)
-    latest = latest_checkpoint(folder / "checkpoints")
-    if latest is None:
-        ended = RunFolder(folder).summary()
-        why = "its training diverged, and left no checkpoint" if ended else "no checkpoint yet; train it first"
-        raise UserError(f"{folder}: {why}")
+    return load_run(folder, config)[1]
+
+
+def load_run(folder: Path, config: ModelConfig | None = None) -> tuple[int, Decoder]:
+    """(steps trained, model) of a run's newest checkpoint that is not damaged, also while its training goes on."""
+    RunFolder(folder).verify()
+    step, checkpoint = _newest(folder)
     model = Decoder(config or load_config(folder).model)
-    load_weights(latest[1], model)
+    try:
+        load_weights(checkpoint, model)
+    except (UserError, FileNotFoundError):
+        if checkpoint.exists():
+            raise
+        return load_run(folder, config)  # the training has replaced it by now
     begun = imported(folder)
-    if begun and begun.dtype and latest[0] == 0:  # as published
+    if begun and begun.dtype and step == 0:  # as published
         model.to(getattr(torch, begun.dtype))
     model.origin = _origin(folder, begun)
-    return model.eval()
+    return step, model.eval()
+
+
+def _newest(run: Path) -> tuple[int, Path]:
+    newest, damaged = newest_checkpoint(run / "checkpoints", only=(WEIGHTS,))
+    if newest is None:
+        if damaged:
+            raise UserError("; ".join(damaged))
+        ended = RunFolder(run).summary()
+        why = "its training diverged, and left no checkpoint" if ended else "no checkpoint yet; train it first"
+        raise UserError(f"{run}: {why}")
+    for damage in damaged:
+        note(f"{damage}; the one before, of step {newest[0]}, is used")
+    return newest
 
 
 def _origin(run: Path, begun: Imported | None) -> Origin:
@@ -94,6 +115,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 
 def load_codec(folder: Path) -> Codec:
     """How a folder's model reads and writes text."""
+    RunFolder(folder).verify()
     if is_run(folder) and not imported(folder):
         return ByteLevel(load_tokenizer(folder))
     tokenizer = read_tokenizer(own_file(folder, TOKENIZER))

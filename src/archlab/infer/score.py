@@ -12,9 +12,9 @@ from archlab.data.shards import TOKENIZER
 from archlab.data.tokenizer import same_tokenizer
 from archlab.errors import UserError
 from archlab.families.hf_files import is_hf_folder, own_file
-from archlab.infer.load import is_run, load_model
+from archlab.infer.load import is_run, load_model, load_run
 from archlab.model.decoder import Decoder
-from archlab.train.checkpoint import latest_checkpoint
+from archlab.train.checkpoint import has_checkpoint
 from archlab.train.device import choose_device
 from archlab.train.evaluate import HeldOut, evaluate
 from archlab.train.run_folder import RunFolder
@@ -43,14 +43,17 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOu
     device = choose_device(config.train)
     data = open_data(config.data, config.model.vocab_size)
     folder = Path(source)
-    latest = latest_checkpoint(folder / "checkpoints")
-    ended = RunFolder(folder).summary() if is_run(folder) else None
-    trained = latest is not None or ended is not None or (is_hf_folder(folder) and not is_run(folder))
+    trained = _is_trained(folder)
     if trained and not same_tokenizer(own_file(folder, TOKENIZER), data.path / TOKENIZER):
         raise UserError(
             f"{config.data.path}: has another tokenizer than {source}; make it with --tokenizer {source}/{TOKENIZER}"
         )
-    model = load_model(folder, config.model) if trained else Decoder(config.model, seed=config.train.seed)
+    if not trained:
+        steps, model = 0, Decoder(config.model, seed=config.train.seed)
+    elif is_run(folder):
+        steps, model = load_run(folder, config.model)
+    else:
+        steps, model = 0, load_model(folder, config.model)
     context = resolve_train(config).seq_len
     windows = held_out_windows(data, context, tokens or len(data.held_out))
     begins = data.manifest.end_of_text if config.train.document_mask else None
@@ -62,7 +65,15 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOu
         loss=found.loss,
         tokens=windows.shape[0] * (windows.shape[1] - 1),
         context=context,
-        trained_steps=latest[0] if latest else 0,
+        trained_steps=steps,
         trained=trained,
         corpus=str(data),
     )
+
+
+def _is_trained(folder: Path) -> bool:
+    if not is_run(folder):
+        return is_hf_folder(folder)
+    run = RunFolder(folder)
+    run.verify()
+    return has_checkpoint(run.checkpoints) or run.summary() is not None

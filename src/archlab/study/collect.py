@@ -1,6 +1,5 @@
 """From the runs of a study to its summary."""
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -109,8 +108,7 @@ def _curve(seed: int, run: RunFolder) -> Curve:
 
 def _environment(folders: Any) -> dict[str, Any]:
     """Of the first run that has one; the hash in their names makes them agree on what matters."""
-    files = [folder / "env.json" for folder in folders if (folder / "env.json").exists()]
-    return json.loads(files[0].read_text()) if files else {}
+    return next((found for folder in folders if (found := RunFolder(folder).environment())), {})
 
 
 def _seconds(folder: Path) -> float:

@@ -12,8 +12,9 @@ from archlab.config.yaml_text import to_yaml
 from archlab.cost.params import parameters
 from archlab.data.prepare import open_data
 from archlab.data.shards import DataFolder
+from archlab.digests import verify, write_listed
 from archlab.errors import UserError
-from archlab.files import TEMPORARY, disk_errors, write_atomic
+from archlab.files import TEMPORARY, disk_errors, make_folder, write_atomic
 from archlab.study.collect import summarise
 from archlab.study.design import Arm, arms, grid
 from archlab.study.pool import SIDE_BY_SIDE_BELOW, Progress, run_all
@@ -88,12 +89,15 @@ class Study:
 
     def _claim(self) -> None:
         """Make the folder this study's, or check that it is."""
-        file = self.folder / "study.yaml"
+        # Copied, so that the folder stays whole when that file changes or goes.
+        base = to_yaml(read_config(self.config.base)).encode() if Path(self.config.base).exists() else None
         with disk_errors(self.folder):
             if self.folder.exists() and not self.folder.is_dir():
                 raise UserError(f"{self.folder}: is a file; --out names a folder")
-            self.folder.mkdir(parents=True, exist_ok=True)
-            foreign = sorted(p.name for p in self.folder.iterdir() if not p.name.startswith(TEMPORARY))
+            make_folder(self.folder)
+            held = sorted(p for p in self.folder.iterdir() if not p.name.startswith(TEMPORARY))
+            # A kill may leave the base alone.
+            foreign = [p.name for p in held if not (p.name == _BASE and p.is_file() and p.read_bytes() == base)]
         if before := self._before():
             if before.question != self.config.question:
                 raise UserError(f"{self.folder}: holds another study ({before.question!r}); name another folder")
@@ -102,10 +106,10 @@ class Study:
                 f"{self.folder}: holds something else ({foreign[0]}) and no study.yaml; name an empty folder"
             )
         values = self.config.model_dump(mode="json", exclude_defaults=True)
-        if Path(self.config.base).exists():  # so that the folder stays whole when that file changes or goes
-            write_atomic(self.folder / _BASE, to_yaml(read_config(self.config.base)))
+        if base is not None:
+            write_atomic(self.folder / _BASE, base)
             values["base"] = _BASE
-        write_atomic(file, to_yaml(values))
+        write_atomic(self.folder / "study.yaml", to_yaml(values))
 
     def _tune(self, watch: Watch | None) -> tuple[list[Arm], list[str]]:
         """Every arm with its best value of the grid, and a warning for each that lies on the grid's edge."""
@@ -176,14 +180,15 @@ class Study:
         runs = {arm.name: {seed: self._run_of(arm, seed) for seed in self.config.seed_list} for arm in tuned}
         corpus = "; ".join(dict.fromkeys(map(str, self.data.values())))
         summary = summarise(self.name, self.config, tuned, runs, self.folder, corpus, warnings)
-        write_atomic(self.folder / "summary.json", summary.model_dump_json(indent=2))
+        write_listed(self.folder, {"summary.json": summary.model_dump_json(indent=2)})
         return summary
 
 
 def _of_elsewhere(written: Path) -> StudySummary:
     """A summary whose runs this machine and version would not make again, with a note that says so."""
+    verify(written)
     try:
-        summary = StudySummary.model_validate_json(written.read_text())
+        summary = StudySummary.model_validate_json(written.read_bytes())
     except ValueError:
         raise UserError(f"{written}: damaged; remove the file and run again") from None
     note = "the runs were made by another machine, version or text; this is what was written of them then"

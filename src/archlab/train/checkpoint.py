@@ -1,7 +1,7 @@
-"""Checkpoints: weights and optimiser state as safetensors, one folder per step, the newest kept."""
+"""Checkpoints: weights, optimiser state and metrics so far, one folder per step; the two newest are kept."""
 
 import re
-import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -10,46 +10,92 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from archlab.digests import DIGESTS, listed, seal, verify
 from archlab.errors import UserError
-from archlab.files import folder_atomic
+from archlab.files import folder_atomic, remove_folder
 
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
+METRICS = "metrics.jsonl"
 
 
-def save_checkpoint(folder: Path, step: int, model: nn.Module, optimizer: Optimizer | None) -> None:
-    """Write `folder/step-N`, then remove older ones. Without the optimiser a run is over."""
-    older = list(_steps(folder).values())
+def save_checkpoint(
+    folder: Path, step: int, model: nn.Module, optimizer: Optimizer | None, metrics: bytes = b""
+) -> None:
+    """Write `folder/step-N`, then remove all others but the one before. Without the optimiser a run is over: that too.
+
+    It is whole in itself: the weights (persistent buffers among them), the optimiser's state, the metrics up to its
+    step, and the digests of these files.
+    """
+    path = folder / f"step-{step:08d}"
+    if path.exists():  # a damaged one, whose steps were made again
+        remove_folder(path)
     try:
-        with folder_atomic(folder / f"step-{step:08d}") as temporary:
-            save_file({name: p.detach() for name, p in model.named_parameters()}, temporary / WEIGHTS)
+        with folder_atomic(path) as temporary:
+            save_file({name: t.contiguous() for name, t in model.state_dict().items()}, temporary / WEIGHTS)
             if optimizer is not None:
                 save_file(_state(model, optimizer), temporary / OPTIMIZER)
+            (temporary / METRICS).write_bytes(metrics)
+            seal(temporary)
     except SafetensorError as error:  # how it reports a full disk
         raise UserError(f"{folder}: cannot write the checkpoint of step {step}: {error}") from None
-    for path in older:
-        shutil.rmtree(path)
+    others = sorted((n, other) for n, other in _steps(folder).items() if n != step)
+    before = [other for n, other in others if n < step and optimizer is not None]
+    for _, other in others:
+        if other not in before[-1:]:
+            remove_folder(other)
 
 
-def latest_checkpoint(folder: Path) -> tuple[int, Path] | None:
-    """(step, path) of the newest checkpoint in a folder of checkpoints."""
-    steps = _steps(folder)
-    return max(steps.items()) if steps else None
+def has_checkpoint(folder: Path) -> bool:
+    """Whether a folder of checkpoints holds any, damaged or not."""
+    return bool(_steps(folder))
+
+
+def newest_checkpoint(folder: Path, only: Collection[str] = ()) -> tuple[tuple[int, Path] | None, list[str]]:
+    """(step, path) of the newest undamaged checkpoint in a folder of checkpoints, and what is wrong with newer ones.
+
+    `only`: the files that have to be undamaged, if not all. A training may go on and remove old ones meanwhile.
+    """
+    damaged: list[str] = []
+    for step, path in sorted(_steps(folder).items(), reverse=True):
+        try:
+            _verify(path, only)
+            return (step, path), damaged
+        except (UserError, FileNotFoundError) as error:
+            if not path.exists():  # the training has newer ones by now
+                return newest_checkpoint(folder, only)
+            damaged.append(str(error))
+    return None, damaged
+
+
+def _verify(path: Path, only: Collection[str]) -> None:
+    names = listed(path)
+    if not names:
+        raise UserError(f"{path / DIGESTS}: missing")
+    for name in only or names:
+        if name not in names or not (path / name).is_file():
+            raise UserError(f"{path / name}: missing")
+        verify(path / name)
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
     """Fill the model from a checkpoint; names, shapes and dtypes must be the model's."""
     tensors = _read(path / WEIGHTS)
-    parameters = dict(model.named_parameters())
-    wrong = sorted(tensors.keys() ^ parameters.keys())
-    wrong += [n for n, p in parameters.items() if n in tensors and not _alike(tensors[n], p)]
+    held = model.state_dict()
+    wrong = sorted(tensors.keys() ^ held.keys())
+    wrong += [name for name, t in held.items() if name in tensors and not _alike(tensors[name], t)]
     if wrong:
         raise UserError(
             f"{path / WEIGHTS}: does not fit the config; missing, surplus or mis-shaped: {', '.join(wrong[:8])}"
         )
     with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(tensors[name])
+        for name, tensor in held.items():
+            tensor.copy_(tensors[name])
+
+
+def load_metrics(path: Path) -> bytes:
+    """The metrics up to a checkpoint's step."""
+    return (path / METRICS).read_bytes()
 
 
 def load_optimizer(path: Path, model: nn.Module, optimizer: Optimizer) -> None:

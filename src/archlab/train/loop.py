@@ -20,12 +20,12 @@ from archlab.data.shards import TOKENIZER, DataFolder
 from archlab.errors import UserError
 from archlab.interrupt import stoppable
 from archlab.model.decoder import Decoder
-from archlab.train.checkpoint import latest_checkpoint, load_optimizer, load_weights, save_checkpoint
+from archlab.train.checkpoint import load_metrics, load_optimizer, load_weights, newest_checkpoint, save_checkpoint
 from archlab.train.device import Device, choose_device
 from archlab.train.evaluate import HeldOut, evaluate
 from archlab.train.optim import make_optimizer
 from archlab.train.progress import Beat, Watcher
-from archlab.train.run_folder import RunFolder, RunSummary, environment
+from archlab.train.run_folder import RunFolder, RunSummary, environment, imported
 from archlab.train.step import update
 
 
@@ -47,9 +47,9 @@ def train(config: Config, out: Path, watch: Watcher, corpus: str | None = None) 
     )
     device.check_memory(training_memory(parameters(config.model).total).total)
     folder = RunFolder(out)
-    for note in folder.claim(config, environment(device, data.fingerprint), data.path / TOKENIZER):
-        watch.note(note)
     with folder.locked():
+        for note in folder.claim(config, environment(device, data.fingerprint), data.path / TOKENIZER):
+            watch.note(note)
         return folder.summary() or _train(config, folder, data, held_out, device, watch)
 
 
@@ -60,7 +60,7 @@ def _train(
     steps, seq_len = settings.steps, settings.seq_len
     model = Decoder(config.model, seed=settings.seed).to(device.kind).train()
     optimizer = make_optimizer(model, settings)
-    first = _resume(folder, model, optimizer, steps)
+    first = _resume(folder, model, optimizer, steps, watch)
     if first:
         watch.note(f"going on after step {first}")
     forward = cast(Decoder, torch.compile(model)) if settings.compile else model
@@ -94,11 +94,11 @@ def _train(
             watch.beat(Beat(done, steps, result.loss, speed, speed * mfu_per_speed, bits_per_byte))
             stopping = stop.asked
             if done < steps and (stopping or done % settings.checkpoint_every == 0):
-                save_checkpoint(folder.checkpoints, done, model, optimizer)
+                save_checkpoint(folder.checkpoints, done, model, optimizer, folder.logged())
                 if stopping:
                     raise KeyboardInterrupt
         if status == "finished" and first < steps:
-            save_checkpoint(folder.checkpoints, steps, model, optimizer=None)
+            save_checkpoint(folder.checkpoints, steps, model, None, folder.logged())
         summary = _summary(status, settings, folder, device, mfu_per_speed, parameters(config.model).total)
         folder.finish(summary)
         if stop.asked:
@@ -106,15 +106,22 @@ def _train(
     return summary
 
 
-def _resume(folder: RunFolder, model: Decoder, optimizer: Optimizer, steps: int) -> int:
-    """Steps already done; model and optimiser as they were then."""
-    latest = latest_checkpoint(folder.checkpoints)
-    done = latest[0] if latest else 0
-    if latest:
-        load_weights(latest[1], model)
-        if 0 < done < steps:  # imported weights are at step 0, without an optimiser
-            load_optimizer(latest[1], model, optimizer)
-    folder.rewind(done)
+def _resume(folder: RunFolder, model: Decoder, optimizer: Optimizer, steps: int, watch: Watcher) -> int:
+    """Steps already done; model, optimiser and metrics as they were then."""
+    newest, damaged = newest_checkpoint(folder.checkpoints)
+    if newest is None and imported(folder.path):
+        why = "; ".join(damaged) or f"{folder.checkpoints}: no checkpoint"
+        raise UserError(f"{why}; without the imported weights the run cannot begin: import the model again")
+    for damage in damaged:
+        watch.note(f"{damage}; {'the one before is used' if newest else 'the run begins again'}")
+    if newest is None:
+        folder.rewind(b"")
+        return 0
+    done, path = newest
+    load_weights(path, model)
+    if 0 < done < steps:  # imported weights are at step 0, without an optimiser
+        load_optimizer(path, model, optimizer)
+    folder.rewind(load_metrics(path))
     return done
 
 

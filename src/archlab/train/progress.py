@@ -9,6 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 
+def note(text: str) -> None:
+    """Something to know, on a line of its own."""
+    print(f"note: {text}", file=sys.stderr, flush=True)
+
+
 @dataclass(frozen=True)
 class Beat:
     """The state after one step."""
@@ -45,7 +50,7 @@ class Watcher:
 class _Terminal(Watcher):
     def note(self, text: str) -> None:
         """On a line of its own."""
-        print(f"note: {text}", file=sys.stderr, flush=True)
+        note(text)
 
 
 class Bar(_Terminal):

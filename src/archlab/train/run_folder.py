@@ -1,32 +1,40 @@
-"""A run's folder: config.yaml, env.json, tokenizer.json, metrics.jsonl, checkpoints/, then summary.json."""
+"""A run's folder: config.yaml, env.json, tokenizer.json, metrics.jsonl, checkpoints/, then summary.json.
+
+digests.json tells damage to them; docs/run_folder.md says what the folder promises.
+"""
 
 import fcntl
 import json
+import math
 import platform
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
+from pydantic import Field, model_validator
 
 import archlab
-from archlab.config.base import Base
+from archlab.config.base import Base, NonNegative, Positive
 from archlab.config.identity import diff
 from archlab.config.io import load_config
 from archlab.config.schema import Config
 from archlab.config.yaml_text import to_yaml
 from archlab.data.tokenizer import same_tokenizer
+from archlab.digests import ANEW, DIGESTS, listed, verify, write_listed
 from archlab.errors import UserError
-from archlab.files import TEMPORARY, disk_errors, remove_leftovers, write_atomic
+from archlab.files import TEMPORARY, disk_errors, make_folder, remove_leftovers, write_atomic
+from archlab.train.checkpoint import METRICS
 from archlab.train.device import Device
 
 NO_EFFECT = ("train.eval_every", "train.checkpoint_every")
 """Fields that do not decide how a run ends, so they may change when it goes on."""
 
 IMPORTED = "imported.json"
+SUMMARY = "summary.json"
 _LOCK = ".lock"
 _MATTERS = ("threads", "torch", "processor")
 """Of the environment: they round differently, so that a run that goes on is only nearly the uninterrupted one."""
@@ -47,33 +55,43 @@ def imported(run: Path) -> Imported | None:
     path = run / IMPORTED
     if not path.is_file():
         return None
+    verify(path, "import the model again")
     try:
         return Imported.model_validate_json(path.read_text())
     except ValueError:
         raise UserError(f"{path}: damaged; import the model again") from None
 
 
+Natural = Annotated[int, Field(ge=0)]
+
+
 class RunSummary(Base):
     """How a run ended."""
 
     status: Literal["finished", "diverged"]
-    steps: int
+    steps: Natural
     """Updates made."""
-    tokens: int
+    tokens: Natural
     """Training tokens seen."""
-    bits_per_byte: float | None
+    bits_per_byte: NonNegative | None
     """Of the held-out text at the end; null when diverged."""
-    loss: float | None
+    loss: NonNegative | None
     """Held-out cross-entropy in nats per token."""
-    train_loss: float | None
+    train_loss: NonNegative | None
     """Mean cross-entropy over the last tenth of the steps."""
-    tokens_per_second: float | None
+    tokens_per_second: Positive | None
     """Median over the steps, evaluation and checkpoints left out."""
-    mfu: float | None
+    mfu: NonNegative | None
     """Model FLOPs (attention over visible pairs) per second over the peak measured on this machine."""
-    parameters: int
+    parameters: Natural
     device: str
     dtype: str
+
+    @model_validator(mode="after")
+    def _scored(self) -> Self:
+        if self.status == "finished" and self.bits_per_byte is None:
+            raise ValueError("finished, but without a score")
+        return self
 
 
 class RunFolder:
@@ -82,7 +100,9 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = path / "checkpoints"
-        self._metrics = path / "metrics.jsonl"
+        self._metrics = path / METRICS
+        self._logged: bytearray | None = None
+        """The metrics of a training that goes on, so that nothing done to their file meanwhile reaches the result."""
 
     def claim(self, config: Config, env: dict[str, Any], tokenizer: Path) -> list[str]:
         """Make it this run's folder, or check that it is; what to know when going on elsewhere than it was begun.
@@ -90,29 +110,44 @@ class RunFolder:
         UserError when it holds something else.
         """
         before: dict[str, Any] = {}
-        if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"{self.path}: is a file; --out names a folder")
-        with disk_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            held = sorted(p.name for p in self.path.iterdir() if not p.name.startswith((TEMPORARY, _LOCK)))
+        held = self._begin()
+        self.verify()
+        new: dict[str, str | bytes] = {}
         if IMPORTED in held and "env.json" not in held:
-            self._begin_with_imported(config, tokenizer)
+            self._check_imported(config, tokenizer)
+            new["config.yaml"] = to_yaml(config.model_dump(mode="json"))
         elif "config.yaml" in held:
             before = _parsed(self.path / "env.json") if "env.json" in held else {}
             self._check_same(config, env, before)
-        elif held:
-            raise UserError(f"{self.path}: holds something else ({held[0]}) and no config.yaml; name an empty folder")
         else:
-            write_atomic(self.path / "config.yaml", to_yaml(config.model_dump(mode="json")))
+            new["config.yaml"] = to_yaml(config.model_dump(mode="json"))
         if "env.json" not in held:  # also when a kill came between these files
             if IMPORTED not in held:
-                write_atomic(self.path / "tokenizer.json", tokenizer.read_bytes())
-            write_atomic(self.path / "env.json", json.dumps(env, indent=2))
+                new["tokenizer.json"] = tokenizer.read_bytes()
+            new["env.json"] = json.dumps(env, indent=2)
+            write_listed(self.path, new)
         other = [what for what in _MATTERS if what in before and before[what] != env[what]]
         moved = [f"{what} {before[what]}, now {env[what]}" for what in other]
         return [f"begun with {', '.join(moved)}: not bit for bit the uninterrupted run"] if moved else []
 
-    def _begin_with_imported(self, config: Config, tokenizer: Path) -> None:
+    def _begin(self) -> list[str]:
+        """Make the folder, or check that it may be a run's; the names of the files it holds."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path}: is a file; --out names a folder")
+        make_folder(self.path)
+        own = (TEMPORARY, _LOCK, DIGESTS)
+        held = sorted(p.name for p in self.path.iterdir() if not p.name.startswith(own))
+        if held and "config.yaml" not in held:
+            raise UserError(f"{self.path}: holds something else ({held[0]}) and no config.yaml; name an empty folder")
+        return held
+
+    def verify(self) -> None:
+        """UserError for damage to what a run is made and read with; how it ended is verified where that is read."""
+        for name in listed(self.path):
+            if name not in (METRICS, SUMMARY):
+                verify(self.path / name)
+
+    def _check_imported(self, config: Config, tokenizer: Path) -> None:
         """The model and the tokenizer must be the imported ones; how to train is said now."""
         changed = {f: v for f, v in diff(load_config(self.path), config).items() if f.startswith("model.")}
         if changed:
@@ -122,7 +157,6 @@ class RunFolder:
         if not own.is_file() or not same_tokenizer(own, tokenizer):
             hint = f"make the data with `archlab data --tokenizer {own}`"
             raise UserError(f"{self.path}: the data has another tokenizer than the imported model; {hint}")
-        write_atomic(self.path / "config.yaml", to_yaml(config.model_dump(mode="json")))
 
     def _check_same(self, config: Config, env: dict[str, Any], before: dict[str, Any]) -> None:
         """Where the text lies may differ as long as its tokens are the same."""
@@ -144,8 +178,9 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder, so that two processes never train the same run at once."""
-        with open(self.path / _LOCK, "w") as file:
+        """Hold the folder, so that two processes never claim or train the same run at once; it is made if needed."""
+        self._begin()
+        with disk_errors(self.path), open(self.path / _LOCK, "a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -154,34 +189,59 @@ class RunFolder:
                 remove_leftovers(folder)
             yield
 
-    def rewind(self, step: int) -> None:
-        """Forget metrics after `step`, which will be written again, and a last line cut off by a kill."""
-        if self._metrics.exists():
-            kept = [line for line in _whole_lines(self._metrics) if line["step"] <= step]
-            write_atomic(self._metrics, "".join(json.dumps(line) + "\n" for line in kept))
+    def rewind(self, metrics: bytes) -> None:
+        """Go on from these metrics, a checkpoint's: what came later will be written again."""
+        self._logged = bytearray(metrics)
+        write_atomic(self._metrics, metrics)
 
     def log(self, **values: Any) -> None:
         """Append one line of metrics."""
+        line = json.dumps(values) + "\n"
+        if self._logged is not None:
+            self._logged += line.encode()
         with disk_errors(self._metrics), open(self._metrics, "a") as file:
-            file.write(json.dumps(values) + "\n")
+            file.write(line)
+
+    def logged(self) -> bytes:
+        """All lines so far as they were written."""
+        if self._logged is not None:
+            return bytes(self._logged)
+        if not self._metrics.exists():
+            return b""
+        if (ended := self.path / SUMMARY).exists():  # before, the file grows
+            verify(self._metrics, f"delete {ended} and run again, which reads both off the last checkpoint")
+        return self._metrics.read_bytes()
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All lines so far; those with `bits_per_byte` are evaluations."""
-        return _whole_lines(self._metrics) if self._metrics.exists() else []
+        """All lines so far, without one that a kill cut off; those with `bits_per_byte` are evaluations."""
+        lines = self.logged().splitlines(keepends=True)
+        try:
+            return [_sane(json.loads(line)) for line in lines if line.endswith(b"\n")]
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{self._metrics}: damaged: {error}; delete {self.path} and run again") from None
 
     def finish(self, summary: RunSummary) -> None:
-        """Write the summary: the run is over."""
-        write_atomic(self.path / "summary.json", summary.model_dump_json(indent=2))
+        """Write the summary, once the metrics it was read off are on the disk: the run is over."""
+        write_listed(self.path, {METRICS: self.logged(), SUMMARY: summary.model_dump_json(indent=2)})
 
     def summary(self) -> RunSummary | None:
         """How the run ended, or None while it has not."""
-        path = self.path / "summary.json"
+        path, remedy = self.path / SUMMARY, "delete the file and run again"
         if not path.exists():
             return None
+        verify(path, remedy)
         try:
-            return RunSummary.model_validate_json(path.read_text())
+            return RunSummary.model_validate_json(path.read_bytes())
         except ValueError:
-            raise UserError(f"{path}: damaged; remove the file and run again") from None
+            raise UserError(f"{path}: damaged; {remedy}") from None
+
+    def environment(self) -> dict[str, Any]:
+        """What besides the config decides its numbers; empty when the run has not begun."""
+        path = self.path / "env.json"
+        if not path.exists():
+            return {}
+        verify(path)
+        return _parsed(path)
 
 
 def environment(device: Device, corpus: str) -> dict[str, Any]:
@@ -210,17 +270,33 @@ def _commit() -> str | None:
         return None
 
 
-def _whole_lines(path: Path) -> list[dict[str, Any]]:
-    """Without a last line that a kill cut off."""
-    try:
-        lines = path.read_text().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]
-    except ValueError as error:
-        raise UserError(f"{path}: damaged: {error}; name another folder") from None
+_TOGETHER = {
+    "lr": ("tokens", "loss", "grad_norm", "tokens_per_second"),
+    "bits_per_byte": ("tokens", "held_out_loss"),
+}
+"""What stands beside it in a line of metrics."""
+
+
+def _sane(line: Any) -> dict[str, Any]:
+    """A line that can be reckoned with; ValueError."""
+    if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+        raise ValueError("a line is no object with a step")
+    whole = all(also in line for key, others in _TOGETHER.items() if key in line for also in others)
+    measured = "diverged" in line or all(map(_is_measure, line.values()))
+    if not (whole and measured and line.get("tokens_per_second") != 0):
+        raise ValueError(f"the line of step {line['step']} is not what a training writes")
+    return line
+
+
+def _is_measure(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and value >= 0
 
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text())
-    except ValueError:
-        raise UserError(f"{path}: damaged; name another folder") from None
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: damaged; {ANEW}")
+    return found

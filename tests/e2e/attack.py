@@ -1,0 +1,42 @@
+"""What the tests of power cuts and of damage share: a short run, a short study, and what must come of them."""
+
+from archlab.infer.load import load_model
+from archlab.train.loop import train
+from archlab.train.progress import Watcher
+from archlab.train.run_folder import RunFolder
+
+SHORT = ("train.tokens=1280", "train.checkpoint_every=4", "train.eval_every=5")
+"""20 steps, over tiny.yaml."""
+
+STUDY = """
+question: Does a second name help?
+base: tiny.yaml
+set: {train.checkpoint_every: 4, train.eval_every: 5}
+budget: {tokens: 640}
+seeds: 2
+arms: {first: {}, wild: {train.lr: 1.0e+38, train.warmup: 0}}
+"""
+
+_TIMES = ("tokens_per_second", "mfu")
+
+
+def outcome(run):
+    """Of a run's folder, all that must not depend on when it was stopped."""
+    weights = {name: value.tolist() for name, value in load_model(run).state_dict().items()}
+    lines = [_without_times(line) for line in RunFolder(run).metrics()]
+    return _without_times(RunFolder(run).summary().model_dump()), lines, weights
+
+
+def _without_times(values):
+    return {key: value for key, value in values.items() if key not in _TIMES}
+
+
+def run_here(runs, study, workers, tell):
+    """As a study's `run_all`, in this process."""
+    for run in runs:
+        train(run.config, run.folder(study), Watcher(), run.corpus)
+
+
+def watch(runs):
+    """As a study's board, but silent."""
+    return lambda news: None

@@ -1,0 +1,189 @@
+"""Damage to any file of a run's folder or a study's: what comes of it is right, or the damage is named."""
+
+import random
+import re
+import shutil
+
+import pytest
+import torch
+from attack import SHORT, STUDY, outcome, run_here, watch
+from lab import wait_until
+
+from archlab.config.io import load_config
+from archlab.errors import UserError
+from archlab.infer.load import load_codec, load_model
+from archlab.study import runner
+from archlab.study.runner import Study
+from archlab.study.source import load_study
+from archlab.train.loop import train
+from archlab.train.progress import Watcher
+
+
+@pytest.fixture(scope="module")
+def folder(shared_lab):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ARCHLAB_CACHE", shared_lab.env["ARCHLAB_CACHE"])
+        patch.chdir(shared_lab.folder)
+        patch.setattr(runner, "run_all", run_here)
+        torch.set_num_threads(1)
+        yield shared_lab.folder
+
+
+class Stop(Watcher):
+    """Ends a run without a word at a step."""
+
+    def __init__(self, step):
+        self._step = step
+
+    def beat(self, beat):
+        if beat.step == self._step:
+            raise KeyboardInterrupt
+
+
+def flipped(content, draw):
+    place = draw.randrange(len(content))
+    return content[:place] + bytes([content[place] ^ 1 << draw.randrange(8)]) + content[place + 1 :]
+
+
+def another_digit(content, draw):
+    """Still valid JSON, and a value that could be."""
+    places = [match.start() for match in re.finditer(rb"[1-8](?=\d)", content)]
+    place = draw.choice(places) if places else 0
+    return content[:place] + bytes([content[place] + 1]) + content[place + 1 :]
+
+
+def without_a_line(content, draw):
+    lines = content.splitlines(keepends=True)
+    del lines[draw.randrange(len(lines))]
+    return b"".join(lines)
+
+
+def cut_off(content, draw):
+    return content[: draw.randrange(len(content))]
+
+
+DAMAGES = {
+    "flipped": flipped,
+    "another digit": another_digit,
+    "without a line": without_a_line,
+    "cut off": cut_off,
+    "emptied": lambda content, draw: b"",
+    "a list": lambda content, draw: b"[1]\n",
+    "a number": lambda content, draw: b"7\n",
+    "null": lambda content, draw: b"null\n",
+    "deep": lambda content, draw: b"[" * 100_000 + b"\n",
+    "zeros": lambda content, draw: bytes(len(content)),
+}
+
+
+def damaged(folder, copy, draw, share=1.0):
+    """(what, file) for a share of all damages to each file of a folder, each done to the copy."""
+    for file in sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size):
+        for name, damage in DAMAGES.items():
+            if draw.random() < share:
+                shutil.rmtree(copy, ignore_errors=True)
+                shutil.copytree(folder, copy)
+                place = copy / file.relative_to(folder)
+                place.write_bytes(damage(file.read_bytes(), draw))
+                yield f"{name}: {file.relative_to(folder)}", place
+
+
+def assert_right_or_named(act, expected, what, place):
+    try:
+        found, said = act(), ""
+    except UserError as error:
+        found, said = None, str(error)
+    assert found == expected or place.name in said or "digests.json" in said, (what, said)
+    return "named" if said else "right"
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    train(load_config(folder / "tiny.yaml", *SHORT), folder / "whole", Watcher())
+    return outcome(folder / "whole")
+
+
+def test_a_run_goes_on_to_the_same_end_or_names_it(folder, whole):
+    config, draw = load_config(folder / "tiny.yaml", *SHORT), random.Random(1)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, folder / "begun", Stop(11))
+    assert sorted(path.name for path in (folder / "begun" / "checkpoints").iterdir()) == [
+        "step-00000004", "step-00000008",
+    ]  # fmt: skip
+
+    def go_on():
+        train(config, folder / "copy", Watcher())
+        return outcome(folder / "copy")
+
+    cases = damaged(folder / "begun", folder / "copy", draw, share=0.15)
+    ends = {what: assert_right_or_named(go_on, whole, what, place) for what, place in cases}
+    assert len(ends) > 15
+    assert set(ends.values()) == {"right", "named"}
+    # Damage to metrics and checkpoints does not even cost the run.
+    assert all(end == "right" for what, end in ends.items() if "metrics" in what or "checkpoints" in what)
+
+
+def test_both_checkpoints_damaged_begin_again(folder, whole):
+    for checkpoint in shutil.copytree(folder / "begun", folder / "both").glob("checkpoints/step-*"):
+        (checkpoint / "model.safetensors").write_bytes(b"")
+    notes = Stop(0)
+    notes.note = lambda text, said=[]: said.append(text) or setattr(notes, "said", said)
+    train(load_config(folder / "tiny.yaml", *SHORT), folder / "both", notes)
+    assert outcome(folder / "both") == whole
+    assert [re.sub(r".*(step-0+\d).*; ", r"\1: ", note) for note in notes.said] == [
+        "step-00000008: the run begins again",
+        "step-00000004: the run begins again",
+    ]
+
+
+def test_what_a_finished_run_says_is_right_or_named(folder, whole):
+    config, draw = load_config(folder / "tiny.yaml", *SHORT), random.Random(2)
+    text = "the cat sat on a mat"
+
+    def read(run):
+        train(config, run, Watcher())
+        ids = load_codec(run).encode(text)
+        logits = load_model(run)(torch.tensor([ids])).tolist()
+        return outcome(run), logits, load_config(run)
+
+    expected = read(folder / "whole")
+    for what, place in damaged(folder / "whole", folder / "copy", draw):
+        assert_right_or_named(lambda: read(folder / "copy"), expected, what, place)
+
+
+def test_what_a_study_says_is_right_or_named(folder):
+    (folder / "study.yaml").write_text(STUDY)
+    name, config = load_study("study.yaml")
+    draw = random.Random(3)
+
+    def read(out):
+        return Study(name, config, out).read().model_dump(exclude={"command"})
+
+    Study(name, config, folder / "study").run(watch)
+    expected = read(folder / "study")
+    for what, place in damaged(folder / "study", folder / "copy", draw, share=0.2):
+        assert_right_or_named(lambda: read(folder / "copy"), expected, what, place)
+
+
+def test_a_summary_without_its_runs_is_right_or_named(folder):
+    name, config = load_study("study.yaml")
+    alone = folder / "alone"
+    shutil.copytree(folder / "study", alone, ignore=shutil.ignore_patterns("runs"))
+    expected = Study(name, config, alone).read()
+    for what, place in damaged(alone, folder / "copy", random.Random(4)):
+        assert_right_or_named(lambda: Study(name, config, folder / "copy").read(), expected, what, place)
+
+
+def test_a_model_is_read_while_its_training_saves_every_step(shared_lab, folder):
+    process = shared_lab.start("train", "tiny.yaml", "train.tokens=192000", "train.checkpoint_every=1", "--out", "busy")
+    try:
+        assert wait_until(lambda: len(list(folder.glob("busy/checkpoints/step-*"))) == 2, process)
+        steps = set()
+        for _ in range(60):
+            model = load_model(folder / "busy")
+            steps.add(model.embedding.weight.sum().item())
+        assert process.poll() is None
+        assert len(steps) > 5
+    finally:
+        process.kill()
+        process.communicate()

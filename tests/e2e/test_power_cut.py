@@ -1,0 +1,104 @@
+"""A power cut at any moment: the run or study that goes on ends as if nothing had been."""
+
+import os
+import random
+
+import pytest
+import torch
+from attack import SHORT, STUDY, outcome, run_here, watch
+from disk import MODES, Disk
+
+from archlab.config.io import load_config
+from archlab.study import runner
+from archlab.study.runner import Study
+from archlab.study.source import load_study
+from archlab.train.loop import train
+from archlab.train.progress import Watcher
+from archlab.train.run_folder import RunFolder
+
+
+@pytest.fixture
+def folder(shared_lab, monkeypatch):
+    monkeypatch.setenv("ARCHLAB_CACHE", shared_lab.env["ARCHLAB_CACHE"])
+    monkeypatch.chdir(shared_lab.folder)
+    torch.set_num_threads(1)
+    return shared_lab.folder
+
+
+def cuts(root, share, seed, act):
+    """Act in `root`, and show at a share of the moments, drawn with this seed, and at the end, what a cut would leave."""
+    draw, taken = random.Random(seed), []
+
+    def cut(mode):
+        taken.append(root.with_name(f"{root.name}-{len(taken)}-{mode}"))
+        disk.cut(taken[-1], mode, draw)
+
+    root.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Disk(root, patch, lambda: draw.random() < share and cut(draw.choice(MODES)))
+        act()
+    for mode in MODES:
+        cut(mode)
+    disk.close()
+    return taken
+
+
+def test_of_a_run(folder):
+    config = load_config(folder / "tiny.yaml", *SHORT)
+    left = cuts(folder / "disk", 0.08, 1, lambda: train(config, folder / "disk" / "run", Watcher()))
+    whole = outcome(folder / "disk" / "run")
+    assert [line["step"] for line in whole[1] if "lr" in line] == list(range(1, 21))
+    assert len(left) > 9
+    steps = [len(list(image.glob("run/checkpoints/*"))) for image in left]
+    assert len(set(steps)) > 1
+    for image in left:
+        train(config, image / "run", Watcher())
+        assert outcome(image / "run") == whole, image.name
+
+
+def test_what_has_ended_stays_ended(folder, monkeypatch):
+    """What a finished run leaves needs no more steps, whatever was not synced."""
+    config = load_config(folder / "tiny.yaml", *SHORT)
+    *_, synced, names, torn = cuts(folder / "done", 0, 2, lambda: train(config, folder / "done" / "run", Watcher()))
+    monkeypatch.setattr("archlab.train.loop.update", None)
+    for image in (synced, names, torn):
+        assert train(config, image / "run", Watcher()) == RunFolder(folder / "done" / "run").summary()
+
+
+def test_of_a_study(folder, monkeypatch):
+    (folder / "study.yaml").write_text(STUDY)
+    name, config = load_study("study.yaml")
+
+    def result(out):
+        ended = Study(name, config, out).run(watch)
+        assert ended == Study(name, config, out).read()
+        return [(arm.name, arm.bits_per_byte, arm.divergences, arm.curves, arm.comparison) for arm in ended.arms]
+
+    monkeypatch.setattr(runner, "run_all", run_here)
+    left = cuts(folder / "studies", 0.02, 3, lambda: result(folder / "studies" / "out"))
+    whole = result(folder / "studies" / "out")
+    assert [(arm[0], len(arm[1]), arm[2]) for arm in whole] == [("first", 2, 0), ("wild", 2, 2)]
+    assert len(left) > 6
+    for image in left:
+        assert result(image / "out") == whole, image.name
+
+
+def test_the_disk_forgets_what_was_not_synced(tmp_path):
+    """The test's own tool."""
+
+    def act():
+        for name in ("synced", "unsynced"):
+            with open(tmp_path / "disk" / name, "w") as file:
+                file.write("first")
+                file.flush()
+                if name == "synced":
+                    os.fsync(file.fileno())
+                    file.write("second")
+        os.replace(tmp_path / "disk" / "synced", tmp_path / "disk" / "renamed")
+
+    left = {path.name.rpartition("-")[2]: path for path in cuts(tmp_path / "disk", 0, 0, act)}
+    found = {mode: {file.name: file.read_text() for file in path.iterdir()} for mode, path in left.items()}
+    assert found["synced"] == {}
+    assert found["names"] == {"renamed": "first", "unsynced": ""}
+    assert "firstsecond".startswith(found["torn"]["renamed"])
+    assert len(found["torn"]["renamed"]) >= 5
