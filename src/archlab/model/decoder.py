@@ -29,12 +29,15 @@ class TokenEmbedding(nn.Module):
         width = config.embedding.width
         self.weight = nn.Parameter(torch.empty(config.vocab_size, width or config.d_model))
         self.widen = Projection(width, config.d_model, bias=False, role="input") if width else nn.Identity()
-        self.scale = float(resolve(config).embedding.scale)
+        self.scale, self.round_scale = float(resolve(config).embedding.scale), config.embedding.round_scale
         self.norm = make_norm(config.norm if config.embedding.norm else NoNorm(), config.d_model)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """[B, T] int64 -> [B, T, D]."""
-        return self.norm(self.widen(scaled(F.embedding(tokens_BT, self.weight), self.scale)))
+        rows_BTE = F.embedding(tokens_BT, self.weight)
+        if self.round_scale:  # a tensor has the weights' format, a Python number none
+            return self.norm(self.widen(rows_BTE * rows_BTE.new_full((), self.scale)))
+        return self.norm(self.widen(scaled(rows_BTE, self.scale)))
 
 
 class Head(nn.Module):
