@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from archlab.config.check import check_model
 from archlab.config.layers import final_norm, layer_configs, resolve
-from archlab.config.model_schema import T5, ModelConfig, NoNorm
+from archlab.config.model_schema import T5, Learned, ModelConfig, NoNorm
 from archlab.errors import UserError
 from archlab.model.arithmetic import WHOLE, scaled
 from archlab.model.block import Block
@@ -126,3 +126,7 @@ def _check(config: ModelConfig, tokens_BT: Tensor, documents: Tensor | None, cac
         raise UserError(f"cache: of {cache.batch} texts; tokens are of {len(tokens_BT)}")
     if cache is not None and cache.model is not config and cache.model != config:
         raise UserError("cache: of a model of another config")
+    # From lengths that the host knows: to look at the positions would wait for the device, and break a compiled graph.
+    longest = tokens_BT.shape[1] + (cache.length - cache.least_padding if cache else 0)
+    if isinstance(config.position, Learned) and longest > config.max_seq_len:
+        raise UserError(f"{longest} tokens, but learned positions end at max_seq_len = {config.max_seq_len}")
