@@ -137,7 +137,7 @@ FACTORS: dict[str, list[Any]] = {
     "mlp_bias": [NOTHING, "model.mlp.bias=true"],
     "embedding": [
         NOTHING,
-        "model.embedding.scale=sqrt_d_model",
+        "model.embedding={scale: sqrt_d_model, round_scale: true}",
         "model.embedding.norm=true",
         "model.embedding={scale: 3.0, norm: true}",
         "model.embedding={width: 10}",

@@ -196,6 +196,21 @@ def test_pooled_heads_are_means_of_neighbours(kept: int, tmp_path: Path) -> None
         assert (from_pretrained(out, torch.float32)(tokens) - logits).abs().max() <= 1e-4 * logits.std()
 
 
+@torch.no_grad()
+def test_each_kind_of_layer_is_pooled_and_nothing_else_is_changed() -> None:
+    kinds = "few: {attention.n_kv_heads: 4, attention.window: 5}, wide: {attention.head_dim: 8}, plain: {mlp.d_ff: 40}"
+    layers = f"model.layers={{{kinds}, pattern: [few, wide, plain]}}"
+    heads = "model.attention={n_heads: 8, head_dim: 4}"
+    model = archlab.Decoder(archlab.load_config("tiny-llama", "model.n_layers=3", heads, layers).model)
+    pooled = pool_kv_heads(model, 2)
+    assert [layer.attention.n_kv_heads for layer in pooled.layer_configs] == [2, 2, 2]
+    expected = build_config(
+        {"model": model.config.model_dump()},
+        ["model.attention.n_kv_heads=2", "model.layers.few.attention.n_kv_heads=2"],
+    )
+    assert pooled.config == expected.model
+
+
 @pytest.mark.parametrize("kept", [0, -1, 3, 8])
 def test_heads_that_do_not_divide_are_refused(kept: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(published(tmp_path / "hf"))

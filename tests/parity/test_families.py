@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 
 from archlab.config.io import build_config, overlay
 from archlab.config.model_schema import ModelConfig
@@ -14,8 +14,10 @@ from archlab.families.family import differing
 from archlab.families.load import load_hf
 from archlab.families.registry import families
 from archlab.families.save import save_pretrained
+from archlab.families.weights import placed
 from archlab.infer.generate import generate
 from archlab.model.decoder import Decoder
+from archlab.model.norms import LayerNorm, RMSNorm
 from tests.parity.cases import CASES
 from tests.parity.tiny import Case, tiny_model
 
@@ -28,7 +30,7 @@ def gap(ours: Tensor, theirs: Tensor) -> float:
     return ((ours - theirs).abs().max() / theirs.std()).item()
 
 
-def saved(case: Case, folder: Path) -> tuple[torch.nn.Module, Tensor]:
+def saved(case: Case, folder: Path) -> tuple[nn.Module, Tensor]:
     model = tiny_model(case)
     model.save_pretrained(folder, safe_serialization=True)
     with torch.no_grad():
@@ -55,6 +57,62 @@ def test_logits_are_the_published_ones(case: Case, tmp_path: Path) -> None:
     assert torch.equal(recomputed, greedy[False])
     if case.cached:  # else a dynamic NTK past its original length, where a cache means other logits by design
         assert torch.equal(generate(ours, TOKENS, max_new_tokens=12), greedy[True])
+
+
+def rms(x: Tensor) -> float:
+    return x.double().square().mean().sqrt().item()
+
+
+@EVERY_CASE
+def test_bfloat16_is_as_near_to_float32_as_the_published_code_and_near_to_that(case: Case, tmp_path: Path) -> None:
+    tiny_model(case).bfloat16().save_pretrained(tmp_path)
+    rounded, exact = (
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype, attn_implementation=case.attention)
+        for dtype in (torch.bfloat16, torch.float32)
+    )
+    ours = load_hf(tmp_path)
+    norms, calls = _watched(rounded.eval(), ours, case.model_type), dict[str, tuple[Tensor, Tensor]]()
+    for name, (theirs, _) in norms.items():
+        theirs.register_forward_hook(lambda _, x, y, name=name: calls.update({name: (x[0], y)}))
+    with torch.no_grad():
+        found, published, wanted = ours(TOKENS), rounded(TOKENS, output_hidden_states=True), exact.eval()(TOKENS).logits
+        assert found.dtype is published.logits.dtype is torch.bfloat16
+        # What rounds a factor or a weight moves every value alike and is the same to the bit; so are the parts.
+        assert torch.equal(_embedded(ours), published.hidden_states[0])
+        for name, (x, y) in calls.items():
+            again = norms[name][1](x)
+            # A sum in another order now and then rounds to the neighbour.
+            assert (again != y).float().mean() < 0.01, name
+    # What rounds sums and products is noise: ours is seldom more (at most 1.12 times; a tiny model's is uneven), and
+    # the difference of two independent errors of one size is sqrt(2) of it (1.26 times is the most seen).
+    noise = rms(published.logits - wanted)
+    assert rms(found - wanted) <= 1.2 * noise
+    assert rms(found - published.logits) <= 2**0.5 * noise
+
+
+def _embedded(ours: Decoder) -> Tensor:
+    """What enters the first layer."""
+    seen = list[Tensor]()
+    ours.dropout.register_forward_hook(lambda _, x, y: seen.append(y))
+    ours(TOKENS)
+    return seen[0]
+
+
+def _watched(theirs: nn.Module, ours: Decoder, model_type: str) -> dict[str, tuple[nn.Module, nn.Module]]:
+    """Each norm that has a weight, theirs and ours, by its name here."""
+    found = {}
+    for row in placed(families()[model_type].weights, ours.config):
+        owner, _, last = row.ours[0].rpartition(".")
+        if last == "weight" and isinstance(norm := _part(ours, owner), LayerNorm | RMSNorm) and not row.stack:
+            found[owner] = (theirs.get_submodule(row.theirs.rpartition(".")[0]), norm)
+    return found
+
+
+def _part(model: nn.Module, name: str) -> nn.Module | None:
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        return None
 
 
 @EVERY_CASE

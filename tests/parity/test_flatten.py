@@ -18,6 +18,7 @@ from archlab.errors import UserError
 from archlab.families.load import load_hf
 from archlab.flatten.write import MOST_LINES, flatten
 from archlab.model.decoder import Decoder
+from archlab.model.norms import LayerNorm, RMSNorm
 from tests.parity.cases import CASES
 from tests.parity.tiny import Case, tiny_model
 
@@ -71,6 +72,25 @@ def test_every_family(case: Case, tmp_path: Path) -> None:
     text = flatten(model.config, case.model_type)
     check_text(text)
     assert gap(text, model) < 1e-5
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.model_type}-{case.name}")
+def test_every_family_in_bfloat16_rounds_factors_and_weights_as_the_model_does(case: Case, tmp_path: Path) -> None:
+    tiny_model(case).bfloat16().save_pretrained(tmp_path)
+    model = load_hf(tmp_path)
+    flat = run_file(flatten(model.config, case.model_type)).bfloat16()
+    flat.load_state_dict(model.state_dict())
+    entering = list[Tensor]()
+    for one in (flat, model):
+        one.layers[0].register_forward_pre_hook(lambda _, given: entering.append(given[0]))
+    with torch.no_grad():
+        assert flat(TOKENS).dtype is model(TOKENS).dtype is torch.bfloat16
+        assert torch.equal(*entering)
+        for name, norm in model.named_modules():
+            if isinstance(norm, LayerNorm | RMSNorm) and norm.weight is not None:
+                x = torch.randn(3, *norm.weight.shape, generator=torch.Generator().manual_seed(0)).bfloat16()
+                # A sum in another order now and then rounds to the neighbour.
+                assert (norm(x) != flat.get_submodule(name)(x)).float().mean() < 0.02, name
 
 
 NORMS = [
@@ -146,6 +166,8 @@ CHOICES: list[tuple[str, ...]] = [
     ("model.mlp.bias=true",),
     ("model.block={attention_multiplier: 0.5, mlp_multiplier: 0.7}", "model.norm.placement=double"),
     ("model.embedding.scale=sqrt_d_model",),
+    ("model.embedding={scale: sqrt_d_model, round_scale: true}",),
+    ("model.embedding={scale: 3.1, round_scale: true, width: 10, norm: true}",),
     ("model.embedding.scale=3.0", "model.embedding.norm=true"),
     ("model.embedding={width: 10, scale: 2.0}",),
     ("model.embedding={width: 10, norm: true}", "model.head={tied: true, bias: true}"),

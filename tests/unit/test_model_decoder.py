@@ -1,5 +1,6 @@
 """The decoder as a whole: where its parts stand, initial values by role, and what it refuses."""
 
+import copy
 import pickle
 from collections.abc import Callable
 from typing import Any, get_args
@@ -443,15 +444,20 @@ def test_a_call_asks_by_its_tensors() -> None:
         "model.attention={window: 3, softcap: 2.0}",
         "model.position={kind: alibi}",
         "model.position={kind: t5}",
+        "model.position={kind: learned}",
+        "model.embedding={scale: sqrt_d_model, round_scale: true}",
         "model.position={kind: rope, scaling: {kind: dynamic, factor: 2, original_max_seq_len: 4}}",
     ],
 )
 def test_a_forward_pass_is_one_graph(override: str) -> None:
     """Nothing in it stops torch.compile (train.compile), which raises here where something does."""
+    torch.compiler.reset()  # it gives up after eight forms of one function, counted over all models
     model = Decoder(tiny(override).model)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     for documents in (None, torch.arange(TOKENS.shape[1]).div(3, rounding_mode="floor").expand_as(TOKENS)):
         torch.testing.assert_close(compiled(TOKENS, documents=documents), model(TOKENS, documents=documents))
+    # And nothing reads a value, which would wait for a GPU: where there are none, shapes are enough.
+    assert copy.deepcopy(model).to("meta")(TOKENS.to("meta")).shape == (*TOKENS.shape, model.config.vocab_size)
 
 
 def test_a_kernel_that_is_none() -> None:

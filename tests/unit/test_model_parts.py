@@ -6,6 +6,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from scipy.special import erf
 from scipy.special import softmax as np_softmax
 from torch import Tensor, nn
@@ -128,7 +129,7 @@ def test_norms_are_those_of_torch(ours: schema.Norm, theirs: nn.Module) -> None:
     "config",
     [
         schema.LayerNorm(eps=0.1),
-        schema.LayerNorm(unit_offset=True, bias=False),
+        schema.LayerNorm(bias=False),
         schema.RMSNorm(),
         schema.RMSNorm(unit_offset=True),
         schema.ScaleNorm(),
@@ -139,6 +140,14 @@ def test_norms_in_bfloat16_are_float32_rounded_once(config: schema.Norm) -> None
     norm = drawn(make_norm(config, 12)).bfloat16()
     x = torch.from_numpy(X).bfloat16()
     assert torch.equal(norm(x), norm.float()(x.float()).bfloat16())
+
+
+def test_a_layernorm_rounds_the_weight_to_which_1_was_added() -> None:
+    norm = drawn(make_norm(schema.LayerNorm(unit_offset=True, bias=False), 12)).bfloat16()
+    x = torch.from_numpy(X).bfloat16()
+    expected = F.layer_norm(x.float(), (12,), (1 + norm.weight).float(), eps=norm.eps).bfloat16()
+    assert torch.equal(norm(x), expected)
+    assert not torch.equal(norm(x), norm.float()(x.float()).bfloat16())
 
 
 def test_where_rmsnorm_casts_shows_in_bfloat16() -> None:

@@ -15,6 +15,8 @@ from archlab.config.io import build_config, load_config
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import Alibi, Rope
 from archlab.errors import UserError
+from archlab.model.cache import Cache
+from archlab.model.decoder import Decoder
 from archlab.model.position_bias import AlibiBias, ShawBias, T5Bias, bucket, slopes
 from archlab.model.position_embed import LearnedPositions, SinusoidalPositions
 from archlab.model.rope_scaling import frequencies
@@ -48,8 +50,21 @@ def test_learned_positions_begin_after_the_offset_and_end() -> None:
     torch.nn.init.normal_(learned.weight)
     assert learned.weight.shape == (7, 3)
     assert torch.equal(learned(torch.tensor([[0, 4]]), torch.float32)[0], learned.weight[[2, 6]])
-    with pytest.raises(UserError, match="6 tokens, but learned positions end at max_seq_len = 5"):
-        learned(torch.tensor([[5]]), torch.float32)
+
+
+@torch.no_grad()
+def test_learned_positions_end_with_the_longest_text() -> None:
+    model = Decoder(load_config("tiny-llama", "model.position={kind: learned}", "model.max_seq_len=5").model)
+    tokens = torch.zeros(2, 6, dtype=torch.int64)
+    ending = "6 tokens, but learned positions end at max_seq_len = 5"
+    with pytest.raises(UserError, match=ending):
+        model(tokens)
+    assert model(tokens[:, :5]).isfinite().all()
+    for padding, fits in (([2, 1], 6), ([0, 3], 5)):  # the shortest padding decides
+        cache = Cache(model.config, 2, 8, padding=padding)
+        assert model(tokens[:, :fits], cache=cache).isfinite().all()
+        with pytest.raises(UserError, match=ending):
+            model(tokens[:, :1], cache=cache)
 
 
 # --- beside the scores --------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """`archlab generate`."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from archlab.cli.arguments import AsItIs, AtLeastOne
 
@@ -18,6 +18,8 @@ def run(
     repetition_penalty: float = 1.0,
     stop: Annotated[tuple[str, ...], AsItIs] = (),
     seed: int | None = None,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None,
 ) -> None:
     """Continue a text, token by token.
 
@@ -43,14 +45,23 @@ def run(
         End before this text; can be given several times. A line's end is $'\\n' in bash.
     seed
         Makes the draw repeatable.
+    device
+        Where it is computed; auto is cuda where there is one.
+    dtype
+        Number format of the weights. Left out: as they are stored.
     """
-    from archlab.infer.load import load_codec, load_model, locate
+    import torch
+
+    from archlab.infer.load import from_pretrained, load_codec, locate
     from archlab.infer.sampling import Sampling
     from archlab.infer.text import stream_text
+    from archlab.train.device import device_kind
 
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
+    kind = device_kind(device, "--device")
     home = locate(folder)
-    pieces = stream_text(load_model(home), load_codec(home), prompt, max_new_tokens, sampling, stop)
+    codec, wanted = load_codec(home), getattr(torch, dtype) if dtype else None
+    pieces = stream_text(from_pretrained(home, wanted, kind), codec, prompt, max_new_tokens, sampling, stop)
     print(prompt, end="", flush=True)
     for piece in pieces:
         print(piece, end="", flush=True)

@@ -393,6 +393,8 @@ class Embedding(Base):
     before the head (Lan 2019; OPT-350m). null: d_model, without projections."""
     scale: Positive | Literal["sqrt_d_model"] = 1.0
     """Factor on the embedding before positions are added; sqrt_d_model as in 2017 and Gemma."""
+    round_scale: bool = False
+    """Round the scale to the number format of the weights first, as Gemma's code does: by 0.2% in bfloat16 at most."""
     norm: bool = False
     """A norm of the model's kind on the embedding (BLOOM)."""
 

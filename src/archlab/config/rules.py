@@ -271,9 +271,14 @@ def _embedding_keeps_its_scale(m: ModelConfig) -> str | None:
     return f"the scalenorm on the embedding undoes a factor of {m.embedding.scale}; allowed: 1"
 
 
+def _there_is_a_scale_to_round(m: ModelConfig) -> str | None:
+    return "embedding.scale is 1; allowed: false" if m.embedding.round_scale and m.embedding.scale == 1.0 else None
+
+
 MODEL_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("embedding.norm", ("embedding.norm", "norm"), _needs_a_norm("embedding.norm")),
     Rule("embedding.scale", ("embedding", "norm"), _embedding_keeps_its_scale),
+    Rule("embedding.round_scale", ("embedding",), _there_is_a_scale_to_round),
     Rule("layers.pattern", ("layers",), _pattern_names_exist),
     Rule("layers", ("layers", "n_layers"), _layer_kinds_are_used),
     Rule("init.head", ("init", "head"), _tied_head_has_no_values),

@@ -82,7 +82,7 @@ class Family:
     def hf_config(self, model: ModelConfig, *, wide: bool = False) -> Raw:
         """Their config of ours; UserError that names the fields which this family cannot express.
 
-        `wide`: the weights are float32 or wider, where it makes no difference when a norm rounds.
+        `wide`: the weights are float32 or wider, where what is rounded on the way makes no difference.
         """
         # A class's own padding token may lie beyond a small vocabulary, which it then refuses.
         out: Raw = {"model_type": self.model_type, "architectures": [self.architecture], "pad_token_id": None}
@@ -93,7 +93,7 @@ class Family:
         lost = {
             name: pair
             for name, pair in differing(model, again).items()
-            if not (wide and name.endswith("norm.cast") and None not in pair)
+            if not (wide and name.endswith(("norm.cast", "embedding.round_scale")) and None not in pair)
         }
         if lost:
             # A layer's field that differs alike in several layers is said once.

@@ -19,6 +19,7 @@ def gemma_fields(kv_heads: int, activation_key: str) -> list[Field]:
         Always("mlp.kind", "gated"),
         ActivationKey(activation_key, "gelu_pytorch_tanh"),
         Always("embedding.scale", "sqrt_d_model"),
+        Always("embedding.round_scale", True),
         Key("attention_bias", "attention.qkv_bias", False),
         Key("attention_bias", "attention.out_bias", False),
         Key("tie_word_embeddings", "head.tied", True),

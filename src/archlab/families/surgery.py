@@ -5,6 +5,7 @@ from torch import Tensor
 
 from archlab.config.io import build_config, overlay
 from archlab.config.layers import layer_configs
+from archlab.config.merge import expand
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.errors import UserError
@@ -51,7 +52,7 @@ def _with_kv_heads(config: ModelConfig, n_kv_heads: int) -> ModelConfig:
     changes = {"model.attention.n_kv_heads": n_kv_heads} | {
         f"model.layers.{kind}.attention.n_kv_heads": n_kv_heads
         for kind, change in kinds.items()
-        if "n_kv_heads" in str(change)
+        if "n_kv_heads" in expand(change).get("attention", {})
     }
     short = {"train.seq_len": 1, "train.batch_tokens": 1}
     return build_config(overlay(overlay({"model": config.model_dump()}, short, Config), changes, Config)).model

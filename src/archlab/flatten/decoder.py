@@ -6,7 +6,7 @@ from archlab.config.layers import final_norm
 from archlab.config.model_schema import T5, Alibi, ModelConfig, Rope
 from archlab.flatten.bias import alibi, t5_bucket
 from archlab.flatten.block import block
-from archlab.flatten.embedding import embedding, has_class, positions, scale
+from archlab.flatten.embedding import embedding, has_class, positions, scaled
 from archlab.flatten.head import head
 from archlab.flatten.kinds import Kind, kinds_of, period, runs
 from archlab.flatten.norms import norm
@@ -31,7 +31,8 @@ def decoder(page: Page, model: ModelConfig) -> None:
     by_kind = any(len(set(per_kind.values())) > 1 for per_kind in (*given.values(), blocks))
     if by_kind:
         _layers(page, order)
-    factor = None if has_class(model) else scale(page, model)
+    rows = "self.embedding(tokens_BT)"
+    scaling = [f"        x_BTD = {rows}"] if has_class(model) else scaled(page, model, "x_BTD", rows)
     page.define(
         "outer",
         "Decoder",
@@ -50,7 +51,7 @@ def decoder(page: Page, model: ModelConfig) -> None:
             "",
             "    def forward(self, tokens_BT: Tensor) -> Tensor:",
             '        """[B, T] -> [B, T, V]."""',
-            f"        x_BTD = self.embedding(tokens_BT){f' * {factor}' if factor else ''}",
+            scaling,
             "        position_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)"
             if added or given
             else None,

@@ -14,9 +14,8 @@ def embedding(page: Page, model: ModelConfig) -> str:
     if not width and not made:
         return f"nn.Embedding({V}, {D})"
     E = page.constant("", "EMBEDDING_WIDTH", width, "widened to D_MODEL (Lan 2019)") if width else D
-    factor = scale(page, model)
-    x = "super().forward(tokens_BT)" + (f" * {factor}" if factor else "")
-    x = f"self.widen({x})" if width else x
+    rows = "rows_BTE" if width else "rows_BTD"
+    widened = f"self.widen({rows})" if width else rows
     name = page.define(
         "outer",
         "TokenEmbedding",
@@ -31,7 +30,8 @@ def embedding(page: Page, model: ModelConfig) -> str:
             "",
             "    def forward(self, tokens_BT: Tensor) -> Tensor:",
             '        """[B, T] -> [B, T, D]."""',
-            [f"        x_BTD = {x}", "        return self.norm(x_BTD)"] if made else f"        return {x}",
+            scaled(page, model, rows, "super().forward(tokens_BT)"),
+            f"        return {f'self.norm({widened})' if made else widened}",
         ),
     )
     return f"{name}()"
@@ -42,8 +42,19 @@ def has_class(model: ModelConfig) -> bool:
     return bool(model.embedding.width) or model.embedding.norm
 
 
-def scale(page: Page, model: ModelConfig) -> str | None:
-    """The factor on the embedding, an expression; None for 1."""
+def scaled(page: Page, model: ModelConfig, name: str, rows: str) -> list[str]:
+    """Lines that give the rows of the matrix, an expression, a name, and scale them."""
+    factor = _scale(page, model)
+    if factor and model.embedding.round_scale:
+        return [
+            f"        {name} = {rows}",
+            "        # The factor is rounded to the weights' number format.",
+            f"        {name} = {name} * {name}.new_full((), {factor})",
+        ]
+    return [f"        {name} = {rows}{f' * {factor}' if factor else ''}"]
+
+
+def _scale(page: Page, model: ModelConfig) -> str | None:
     if model.embedding.scale == "sqrt_d_model":
         return "D_MODEL**0.5"
     value = float(resolve(model).embedding.scale)

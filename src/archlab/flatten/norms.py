@@ -91,9 +91,11 @@ def _scaled(config: Scaling, has_bias: bool) -> list[str]:
     before = isinstance(config, RMSNormScaling) and config.cast == "before_weight"
     if not config.weight:
         return [f"        return {'(normed + self.bias)' if has_bias else 'normed'}.type_as(x)"]
-    weight = "(1 + self.weight)" if config.unit_offset else "self.weight"
     if before:
+        weight = "(1 + self.weight)" if config.unit_offset else "self.weight"
         return [f"        return normed.type_as(x) * {weight}"]
     bias = " + self.bias.float()" * has_bias
-    wide = "(1 + self.weight.float())" if config.unit_offset else "self.weight.float()"
+    wide = "self.weight.float()"
+    if config.unit_offset:
+        wide = "(1 + self.weight).float()" if config.kind == "layernorm" else "(1 + self.weight.float())"
     return [f"        return (normed * {wide}{bias}).type_as(x)"]

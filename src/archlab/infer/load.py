@@ -22,16 +22,17 @@ from archlab.train.progress import note
 from archlab.train.run_folder import Imported, RunFolder, imported
 
 
-def from_pretrained(folder_or_hub_id: str | Path, dtype: torch.dtype | None = None) -> Decoder:
+def from_pretrained(
+    folder_or_hub_id: str | Path, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+) -> Decoder:
     """A trained model, ready for inference: of a run folder at its last checkpoint, of a Hugging Face folder, or of a
     hub id (`organisation/name`; needs network and the extra `hub`).
 
-    Its number format is the stored one unless `dtype` is given.
+    Its number format is the stored one unless `dtype` is given, and it is on the CPU unless `device` is.
     """
     folder = locate(folder_or_hub_id)
-    if not is_run(folder):
-        return load_hf(folder, dtype)
-    return load_model(folder).to(dtype=dtype)
+    model = load_model(folder) if is_run(folder) else load_hf(folder, dtype)
+    return model.to(device=device, dtype=dtype)
 
 
 def locate(folder_or_hub_id: str | Path) -> Path:

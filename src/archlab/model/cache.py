@@ -63,13 +63,13 @@ class Cache:
         self.layers = [
             LayerCache(layer, batch, capacity, dtype, torch.device(device)) for layer in layer_configs(model)
         ]
-        self.padding_B1 = torch.zeros(1, 1, dtype=torch.int64, device=device)
+        self.padding_B1, self.least_padding = torch.zeros(1, 1, dtype=torch.int64, device=device), 0
         if padding is not None:
             padding_B = torch.as_tensor(padding, device=device)
             if padding_B.shape != (batch,) or padding_B.dtype not in WHOLE or (padding_B < 0).any():
                 allowed = f"for each of {batch} texts a whole number from 0"
                 raise UserError(f"padding: {padding_B.tolist()}; allowed: {allowed}")
-            self.padding_B1 = padding_B[:, None]
+            self.padding_B1, self.least_padding = padding_B[:, None], min(padding_B.tolist(), default=0)
         self.model, self.batch, self.capacity = model, batch, capacity
         self.clear()
         self.is_padded = padding is not None

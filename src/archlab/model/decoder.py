@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from archlab.config.check import check_model
 from archlab.config.layers import final_norm, layer_configs, resolve
-from archlab.config.model_schema import T5, ModelConfig, NoNorm
+from archlab.config.model_schema import T5, Learned, ModelConfig, NoNorm
 from archlab.errors import UserError
 from archlab.model.arithmetic import WHOLE, scaled
 from archlab.model.block import Block
@@ -29,12 +29,15 @@ class TokenEmbedding(nn.Module):
         width = config.embedding.width
         self.weight = nn.Parameter(torch.empty(config.vocab_size, width or config.d_model))
         self.widen = Projection(width, config.d_model, bias=False, role="input") if width else nn.Identity()
-        self.scale = float(resolve(config).embedding.scale)
+        self.scale, self.round_scale = float(resolve(config).embedding.scale), config.embedding.round_scale
         self.norm = make_norm(config.norm if config.embedding.norm else NoNorm(), config.d_model)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """[B, T] int64 -> [B, T, D]."""
-        return self.norm(self.widen(scaled(F.embedding(tokens_BT, self.weight), self.scale)))
+        rows_BTE = F.embedding(tokens_BT, self.weight)
+        if self.round_scale:  # a tensor has the weights' format, a Python number none
+            return self.norm(self.widen(rows_BTE * rows_BTE.new_full((), self.scale)))
+        return self.norm(self.widen(scaled(rows_BTE, self.scale)))
 
 
 class Head(nn.Module):
@@ -123,3 +126,7 @@ def _check(config: ModelConfig, tokens_BT: Tensor, documents: Tensor | None, cac
         raise UserError(f"cache: of {cache.batch} texts; tokens are of {len(tokens_BT)}")
     if cache is not None and cache.model is not config and cache.model != config:
         raise UserError("cache: of a model of another config")
+    # From lengths that the host knows: to look at the positions would wait for the device, and break a compiled graph.
+    longest = tokens_BT.shape[1] + (cache.length - cache.least_padding if cache else 0)
+    if isinstance(config.position, Learned) and longest > config.max_seq_len:
+        raise UserError(f"{longest} tokens, but learned positions end at max_seq_len = {config.max_seq_len}")

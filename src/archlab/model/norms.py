@@ -25,7 +25,8 @@ class LayerNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[..., *shape] -> [..., *shape]; statistics over the last axis."""
         wide = at_least_float32(x)
-        weight = None if self.weight is None else self.weight.to(wide.dtype) + self.offset
+        # 1 + weight is rounded to the weights' format, as in the published code (Nemotron's; Gemma's RMS norm is not).
+        weight = None if self.weight is None else (self.weight + self.offset).to(wide.dtype)
         bias = None if self.bias is None else self.bias.to(wide.dtype)
         if self.per_feature:  # fused, half the time of the steps one by one
             return F.layer_norm(wide, x.shape[-1:], weight, bias, self.eps).to(x.dtype)

@@ -1,0 +1,114 @@
+"""A device that is not there: CPU tensors that say they are on `cuda`, and refuse to meet tensors that are not.
+
+For the one thing that a machine without a GPU can show of code for one: that nothing is left behind on the CPU.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+CUDA = torch.device("cuda", 0)
+
+
+class There(Tensor):
+    """A tensor of the device; `content` is what it holds."""
+
+    content: Tensor
+
+    @staticmethod
+    def __new__(cls, content: Tensor) -> "There":
+        bare = torch.empty_strided(content.shape, content.stride(), dtype=content.dtype, device="meta")
+        self = Tensor._make_subclass(cls, bare, False, dispatch_device=True, device_for_backend_keys=bare.device)
+        self.content = content
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        return CUDA
+
+    @property
+    def is_cuda(self) -> bool:
+        return True
+
+    def tolist(self) -> Any:
+        return self.content.tolist()
+
+    def new_tensor(self, data: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return torch.tensor(data, dtype=self.dtype, device=CUDA)
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, op: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        return run(op, args, dict(kwargs or {}))
+
+
+class Numbered(TorchFunctionMode):
+    """`cuda` is `cuda:0`, without a driver that is asked for the device in use."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return function(*tree_map(numbered, args), **tree_map(numbered, kwargs or {}))
+
+
+def numbered(x: Any) -> Any:
+    return CUDA if isinstance(x, str | torch.device) and str(x) == "cuda" else x
+
+
+class Accelerator(TorchDispatchMode):
+    """Within it `cuda` exists, for tensors that are made there or moved there, and for models."""
+
+    def __enter__(self) -> "Accelerator":
+        # As torch's own FakeTensorMode does it.
+        torch._C._ensureCUDADeviceGuardSet()
+        self.lifted, self.initialise = torch._C._only_lift_cpu_tensors(), torch.cuda._lazy_init
+        torch._C._set_only_lift_cpu_tensors(True)
+        torch.cuda._lazy_init = lambda: None
+        torch.__future__.set_overwrite_module_params_on_conversion(True)
+        self.numbered = Numbered()
+        self.numbered.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        self.numbered.__exit__(*raised)
+        torch._C._set_only_lift_cpu_tensors(self.lifted)
+        torch.cuda._lazy_init = self.initialise
+        torch.__future__.set_overwrite_module_params_on_conversion(False)
+
+    def __torch_dispatch__(
+        self, op: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        return run(op, args, dict(kwargs or {}))
+
+
+def run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The operation on what the tensors hold; RuntimeError where it mixes devices."""
+    tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+    is_there = any(isinstance(x, There) for x in tensors)
+    moves = op in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+    # As torch does it: a number may come along from the CPU, and an index.
+    strangers = [x for x in tensors if not isinstance(x, There) and x.ndim]
+    if is_there and strangers and not moves and "index" not in str(op):
+        raise RuntimeError(f"{op}: tensors on cuda and on the cpu: {[x.shape for x in strangers]}")
+    if (wanted := kwargs.get("device")) is not None:
+        is_there = torch.device(wanted).type == "cuda"
+        kwargs["device"] = "cpu"
+    out = op(*tree_map(held, args), **tree_map(held, kwargs))
+    if moves and op is torch.ops.aten.copy_.default:
+        return args[0]
+    if is_there:
+        return tree_map(lambda x: There(x) if isinstance(x, Tensor) else x, out)
+    return out
+
+
+def held(x: Any) -> Any:
+    return x.content if isinstance(x, There) else x

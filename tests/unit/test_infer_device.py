@@ -1,0 +1,146 @@
+"""Generating on another device, as far as a machine without one can show it: nothing stays behind on the CPU."""
+
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from accelerator import Accelerator, There
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import archlab
+from archlab.cli.app import main
+from archlab.data.tokenizer import train as train_tokenizer
+from archlab.infer import sampling
+from archlab.infer.generate import generate
+from archlab.model.decoder import Decoder
+from archlab.train.checkpoint import save_checkpoint
+from archlab.train.device import Device
+
+TOKENS = torch.randint(0, 300, (2, 9), generator=torch.Generator().manual_seed(0))
+ONE_OF_EACH = [
+    "model.position={kind: rope}",
+    "model.position={kind: rope, scaling: {kind: dynamic, factor: 2, original_max_seq_len: 4}}",
+    "model.position={kind: rope, scaling: {kind: longrope, factor: 2, original_max_seq_len: 11, "
+    "short_factor: [1, 1.5, 2, 3], long_factor: [2, 3, 4, 5]}}",
+    "model.position={kind: learned}",
+    "model.position={kind: sinusoidal}",
+    "model.position={kind: shaw}",
+    "model.position={kind: t5}",
+    "model.position={kind: alibi}",
+    "model.position={kind: alibi, form: falcon}",
+    "model.attention={n_heads: 4, window: 3, softcap: 2.0}",
+    "model.attention={n_heads: 4, blocks: {size: 4, summary: 1}}",
+    "model.embedding={scale: sqrt_d_model, round_scale: true, norm: true}",
+]
+
+
+def written(model: Decoder) -> Tensor:
+    return generate(
+        model, TOKENS, 6, 0.8, top_k=50, top_p=0.9, min_p=0.01, repetition_penalty=1.2, seed=1, padding=[0, 3],
+        end_of_text=7, prefill_chunk=4,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("override", ONE_OF_EACH)
+def test_nothing_stays_behind(override: str) -> None:
+    model = Decoder(tiny.config(override).model).eval()
+    documents = TOKENS // 150
+    with torch.no_grad():
+        wanted, logits = written(model), model(TOKENS, documents=documents)
+        with Accelerator():
+            model = model.to("cuda")
+            found, there = written(model), model(TOKENS.to("cuda"), documents=documents.to("cuda"))
+    assert isinstance(found, There)
+    assert torch.equal(found.content, wanted)
+    torch.testing.assert_close(there.content, logits)
+
+
+def test_it_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    uniform = sampling.uniform
+    model = Decoder(tiny.config().model).eval()
+    monkeypatch.setattr(sampling, "uniform", lambda *given: Stubborn(uniform(*given)))
+    with Accelerator():
+        model = model.to("cuda")
+        with pytest.raises(RuntimeError, match="tensors on cuda and on the cpu"):
+            written(model)
+
+
+class Stubborn:
+    """A tensor that does not move."""
+
+    def __init__(self, content: Tensor) -> None:
+        self.content = content
+
+    def to(self, _: object) -> Tensor:
+        return self.content
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    config = tiny.config()
+    (tmp_path / "config.yaml").write_text(f"model: {config.model.model_dump_json()}")
+    train_tokenizer(["the cat sat on the mat. " * 9], 300).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "checkpoints").mkdir()
+    save_checkpoint(tmp_path / "checkpoints", 1, Decoder(config.model), optimizer=None)
+    return tmp_path
+
+
+def test_from_pretrained_takes_a_device_and_a_format(run_folder: Path) -> None:
+    assert archlab.from_pretrained(run_folder).embedding.weight.device.type == "cpu"
+    found = archlab.from_pretrained(run_folder, torch.bfloat16, "meta")
+    assert {(x.device.type, x.dtype) for x in found.parameters()} == {("meta", torch.bfloat16)}
+    archlab.save_pretrained(archlab.from_pretrained(run_folder), run_folder / "hf")
+    found = archlab.from_pretrained(run_folder / "hf", device="meta")
+    assert {(x.device.type, x.dtype) for x in found.parameters()} == {("meta", torch.float32)}
+
+
+def test_generate_takes_the_gpu_where_there_is_one(
+    run_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = list[tuple[str, torch.dtype]]()
+    forward = Decoder.hidden
+    monkeypatch.setattr(
+        Decoder, "hidden",
+        lambda self, tokens, **more: used.append((tokens.device.type, self.embedding.weight.dtype))
+        or forward(self, tokens, **more),
+    )  # fmt: skip
+    command = ["generate", str(run_folder), "--prompt", "the cat", "--max-new-tokens", "5", "--seed", "1"]
+    assert main([*command, "--device", "cuda"]) == 2
+    assert capsys.readouterr() == ("", "--device: cuda, but torch finds no CUDA device here; allowed: auto, cpu\n")
+    assert main([*command, "--dtype", "bfloat16"]) == 0
+    assert set(used) == {("cpu", torch.bfloat16)}
+    assert main(command) == 0
+    *_, here = capsys.readouterr().out.split("the cat")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for more, device in (([], "cuda"), (["--device", "cuda"], "cuda"), (["--device", "cpu"], "cpu")):
+        used.clear()
+        with Accelerator():
+            assert main([*command, *more]) == 0
+        assert set(used) == {(device, torch.float32)}
+        assert capsys.readouterr().out == f"the cat{here}"
+
+
+class Products(TorchDispatchMode):
+    """What was multiplied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factors = list[Tensor]()
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        if op is torch.ops.aten.mm.default:
+            self.factors += args
+        return op(*args, **(kwargs or {}))
+
+
+def test_the_peak_is_that_of_random_numbers_and_draws_none_from_elsewhere() -> None:
+    before = torch.get_rng_state()
+    with Products() as products:
+        assert Device("cpu", torch.bfloat16).peak_flops() > 0
+    assert torch.equal(torch.get_rng_state(), before)
+    for factor in products.factors:
+        assert factor.dtype is torch.bfloat16
+        assert factor.float().std() == pytest.approx(1, abs=0.01)
+        assert factor.float().mean() == pytest.approx(0, abs=0.01)
