@@ -1,6 +1,6 @@
 """What every config model shares: strictness, and the few value types of our own."""
 
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -27,7 +27,7 @@ def _number(value: Any) -> Any:
     if isinstance(value, str) and value[-1:].upper() in _MULTIPLES:
         try:
             return float(Decimal(value[:-1]) * _MULTIPLES[value[-1].upper()])
-        except InvalidOperation:
+        except ArithmeticError:
             return value
     return value
 
