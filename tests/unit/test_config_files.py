@@ -1,9 +1,14 @@
 """Presets and YAML files: all load, under any spelling, survive a round trip and match the JSON schema."""
 
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
 import jsonschema
 import pytest
 
 from archlab.config.io import (
+    build_config,
     config_hash,
     load_config,
     presets,
@@ -14,6 +19,7 @@ from archlab.config.io import (
     to_yaml,
 )
 from archlab.config.json_schema import SCHEMAS, json_schema
+from archlab.config.merge import expand
 from archlab.config.yaml_text import first_comment, parse_yaml
 from archlab.errors import UserError
 
@@ -87,6 +93,75 @@ def test_duplicate_keys_are_refused_with_their_line(tmp_path):
 def test_yaml_anchors_and_merge_keys_work():
     text = "a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, z: 1e-5}\n"
     assert parse_yaml(text, "text")["c"] == {"x": 3, "y": 2, "z": 1e-5}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("010", 10), ("0o17", 15), ("0x1F", 31), ("-7", -7), ("1_000", "1_000"), ("0b1", "0b1"),
+        ("1:30", "1:30"), ("1e5", 1e5), (".5", 0.5), ("2.", 2.0), ("-1.5E-3", -0.0015), ("e5", "e5"), (".inf", math.inf),
+        ("yes", "yes"), ("on", "on"), ("True", True), ("~", None), ("", None), ("'~'", "~"), ("2024-01-01", "2024-01-01"),
+        ("{16: a, 0x10: b, null: c, 2024-01-01: d, on: e}", {"16": "a", "0x10": "b", "null": "c", "2024-01-01": "d", "on": "e"}),
+    ],
+)  # fmt: skip
+def test_values_are_those_of_yaml_1_2_and_keys_are_text(text, value):
+    found = parse_yaml(text, "text")
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("text", ["1e5", "0o17", "yes", "010", "1_000", "~", "", "2024-01-01", "<<", "1:30", ".5"])
+def test_text_stays_text_when_it_is_written(text):
+    assert parse_yaml(to_yaml({text or "key": [text]}), "text") == {text or "key": [text]}
+
+
+def bomb(first: str, of_nine: Callable[[str], str]) -> str:
+    """Nine times nine times … what `first` is."""
+    return f"a: &a {first}\n" + "".join(f"{b}: &{b} {of_nine(f'*{a}')}\n" for a, b in pairwise("abcdefgh"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (bomb("[x]", lambda a: f"[{', '.join([a] * 9)}]"), "line 6: more than 50,000 values"),
+        (bomb("{x: y}", lambda a: f"{{{', '.join(f'k{i}: {a}' for i in range(9))}}}"), "line 6: more than 50,000 values"),
+        (bomb("{x: y}", lambda a: f"{{<<: [{', '.join([a] * 9)}]}}"), "line 6: more than 50,000 values"),
+        ("[" * 1000, "line 1: values inside each other more than 100 deep"),
+        ("a: &a " + "[" * 60 + "]" * 60 + "\nb: " + "[" * 60 + "*a" + "]" * 60, "line 2: values inside each other"),
+        ("a: &a [*a]", r"line 1: an alias \(\*a\) refers to what it is part of"),
+        ("a: *b", r"an alias \(\*b\) of nothing before it"),
+        (f"a: {'9' * 5000}", "a number of 5,000 digits; allowed: up to 300"),
+        (f"a: 0x{'f' * 5000}", "a number of 5,002 digits"),
+        ("a: !!bool x", r"a tag \(!!bool\): leave it out"),
+        ('!!int "": 3', r"a tag \(!!int\)"),
+        ("a: !!timestamp x", r"a tag \(!!timestamp\)"),
+        ("!!binary YQ==: 1", r"a tag \(!!binary\)"),
+        ("a: !!python/object/apply:os.system [ls]", r"a tag \(!!python"),
+        ("'': 1", "a key must be text, and not empty"),
+        ("a: 1\n---\nb: 2", "line 2: a second document"),
+        ("a: 1\nb: \a", r"line 2: a character \(0x7\)"),
+        ("<<: 3", "line 1: << takes in keys and values"),
+    ],
+)  # fmt: skip
+def test_what_is_no_plain_config_is_refused_in_an_instant(text, message, tmp_path):
+    (tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(UserError, match=rf"bad\.yaml, line .*{message.removeprefix('line ')}"):
+        load_config(tmp_path / "bad.yaml")
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({".".join("a" * 200): 1}, "sections inside each other more than 100 deep"),
+        ({"model": {".".join("a" * 60): {".".join("b" * 60): 1}}}, "sections inside each other more than 100 deep"),
+        ({f"a{i}": i for i in range(20_000)}, "allowed: model, train, data\n  ..."),
+        ({"train": {"tokens": "1E999999M"}}, "'1E999999M'; allowed: a whole number"),
+    ],
+)
+def test_raw_values_without_measure(raw, message):
+    with pytest.raises(UserError) as caught:
+        build_config(expand(raw))
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(

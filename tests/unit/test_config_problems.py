@@ -4,11 +4,22 @@ from typing import get_args
 
 import pytest
 
-from archlab.config.io import build_config, load_config, overlay, parse_overrides, read_config, validate
+from archlab.config.describe import layer_table
+from archlab.config.io import (
+    build_config,
+    config_hash,
+    load_config,
+    overlay,
+    parse_overrides,
+    read_config,
+    resolved,
+    validate,
+)
 from archlab.config.model_schema import Activation
 from archlab.config.rules import CONFIG_RULES, LAYER_RULES, MODEL_RULES
 from archlab.config.schema import Config
 from archlab.config.study_schema import StudyConfig
+from archlab.cost.summary import cost
 from archlab.errors import UserError
 
 
@@ -58,7 +69,23 @@ train: {lr: fast}
         ("model.norm=3", "model.norm", "3; allowed: keys and values"),
         ("model.layers={a: {}, pattern: [1]}", "model.layers.pattern.0", "1; allowed: text"),
         ("model.layers={a: {}, pattern: []}", "model.layers.pattern", "[]; allowed: at least 1 items"),
-        ("model.d_model=10000000000", "model.d_model", "allowed: at most 1e+09"),
+        ("model.d_model=1000000000", "model.d_model", "allowed: at most 1e+07"),
+        ("model.n_layers=1000000000", "model.n_layers", "allowed: at most 10000"),
+        ("model.attention.n_heads=1000000", "model.attention.n_heads", "allowed: at most 10000"),
+        ("model.max_seq_len=1000000000000", "model.max_seq_len", "allowed: at most 1e+09"),
+        ("train.tokens=1000000000000000000", "train.tokens", "allowed: at most 1e+15"),
+        ("train.batch_tokens=1E", "train.batch_tokens", "allowed: at most 1e+09"),
+        ("train.seed=99999999999999999999", "train.seed", "allowed: at most 9.22337e+18"),
+        (
+            f"model.layers={{{', '.join(f'a{i}: {{}}' for i in range(101))}, pattern: [a1]}}",
+            "model.layers",
+            "101 layer kinds; allowed: up to 100",
+        ),
+        (
+            f"model.layers={{a: {{}}, pattern: [{'a, ' * 10_001}]}}",
+            "model.layers.pattern",
+            "allowed: at most 10000 items",
+        ),
         ("model.norm=rmsnorn", "model.norm.kind", "did you mean rmsnorm?"),
         ("model.norm=null", "model.norm", "null; allowed: keys and values"),
         (
@@ -99,6 +126,32 @@ def test_one_mistake_is_one_line(override, path, message):
     found = problems(override)
     assert list(found) == [path]
     assert message in found[path]
+
+
+HUNDRED_KINDS = f"{{{', '.join(f'a{i}: {{mlp.d_ff: {8 + i}}}' for i in range(100))}, pattern: [{', '.join(f'a{i}' for i in range(100))}]}}"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model.n_layers=10000", f"model.layers={HUNDRED_KINDS}"],
+        ["model.n_layers=10000", f"model.layers={{a: {{mlp.d_ff: 8}}, b: {{}}, pattern: [{'a, b, ' * 5000}]}}"],
+        [
+            "model.max_seq_len=1000000000", "train.tokens=1P",
+            "model.attention={n_heads: 10000, head_dim: 10000000, window: 7, stride: 3, global_tokens: 1000000000}",
+        ],
+        ["model.max_seq_len=1000000000", "train.tokens=1P", "model.attention={n_heads: 4, blocks: {size: 3, summary: 2}}"],
+        [
+            "model.d_model=10000000", "model.vocab_size=10000000", "model.mlp.d_ff=10000000", "train.seed=9223372036854775807",
+            "model.position={kind: t5, buckets: 10000000, max_distance: 1000000000}", "train.batch_tokens=1", "train.seq_len=1",
+        ],
+    ],
+)  # fmt: skip
+def test_the_largest_that_is_taken_is_shown_and_counted(overrides):
+    config = load_config("tiny-llama", *overrides)
+    assert config_hash(build_config(resolved(config))) == config_hash(config)
+    assert layer_table(config.model)
+    assert cost(config).training_flops > 0
 
 
 ONES = [1] * 16

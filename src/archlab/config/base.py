@@ -1,6 +1,6 @@
 """What every config model shares: strictness, and the few value types of our own."""
 
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -27,7 +27,7 @@ def _number(value: Any) -> Any:
     if isinstance(value, str) and value[-1:].upper() in _MULTIPLES:
         try:
             return float(Decimal(value[:-1]) * _MULTIPLES[value[-1].upper()])
-        except InvalidOperation:
+        except ArithmeticError:
             return value
     return value
 
@@ -51,14 +51,44 @@ def _share(value: Any) -> Any:
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
-Index = Annotated[int, Field(ge=0, le=10**9)]
+# Upper ends. Each is far beyond all that was ever built, and low enough that whatever is accepted is counted, shown and
+# refused by a machine too small for it within seconds.
+
+MOST_LAYERS = 10_000
+"""The deepest published model has 126; each layer is an object in memory."""
+MOST_KINDS = 100
+"""Of layers; each is validated like a model of its own. Published models have up to 4."""
+MOST_HEADS = 10_000
+"""Published models have up to 128."""
+WIDEST = 10**7
+"""Of a tensor's axis. The largest vocabulary has 262,144 rows; torch can count a matrix of two such axes."""
+LONGEST = 10**9
+"""Tokens in a sequence, or in a batch of them. The longest published window has 10^7 tokens, the largest batch 10^8."""
+MOST_TOKENS = 10**15
+"""Of a run. The longest published ones have 4 * 10^13."""
+LARGEST_SEED = 2**63 - 1
+"""The largest number that torch seeds a generator with."""
+
+Index = Annotated[int, Field(ge=0, le=LONGEST)]
 """A place in a sequence, or a number of them."""
-Width = Annotated[int, Field(ge=1, le=10**9)]
+Length = Annotated[int, Field(ge=1, le=LONGEST)]
+"""Of a sequence or a part of it, in tokens."""
+Width = Annotated[int, Field(ge=1, le=WIDEST)]
 """Of a tensor's axis."""
+Depth = Annotated[int, Field(ge=1, le=MOST_LAYERS)]
+"""Layers."""
+Heads = Annotated[int, Field(ge=1, le=MOST_HEADS)]
+"""Of attention."""
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+"""Of a generator of random numbers."""
 
 _Many = Annotated[int, Field(ge=1, le=10**18)]
 Count = Annotated[_Many, BeforeValidator(whole_number, json_schema_input_type=_Many | str)]
 """A whole number of things; `4M`, `16K` and `4e6` are understood."""
+Tokens = Annotated[Count, Field(le=MOST_TOKENS)]
+"""As `Count`, of training or held-out text."""
+BatchTokens = Annotated[Count, Field(le=LONGEST)]
+"""As `Count`, of what is held in memory at once."""
 
 Flops = Annotated[Positive, BeforeValidator(_number, json_schema_input_type=Positive | str)]
 """A number of floating-point operations; `2P` is 2e15."""

@@ -11,24 +11,33 @@ from archlab.errors import UserError
 Raw = dict[str, Any]
 
 
-def expand(flat: Raw) -> Raw:
+MOST_DEPTH = 100
+"""Values inside each other; a config has 6."""
+
+
+def expand(flat: Raw, room: int = MOST_DEPTH) -> Raw:
     """`{"a.b": 1}` -> `{"a": {"b": 1}}`, at every depth; a key given both ways is an error."""
     nested: Raw = {}
     for key, value in flat.items():
-        value = expand(value) if isinstance(value, dict) else value
-        for part in reversed(str(key).split(".")):
+        parts = str(key).split(".")
+        if len(parts) > room:
+            raise UserError(f"{key[:40]}...: sections inside each other more than {MOST_DEPTH} deep")
+        value = expand(value, room - len(parts)) if isinstance(value, dict) else value
+        for part in reversed(parts):
             value = {part: value}
-        nested = _union(nested, value, at="")
+        _unite(nested, value, at="")
     return nested
 
 
-def _union(a: Raw, b: Raw, at: str) -> Raw:
-    out = dict(a)
+def _unite(a: Raw, b: Raw, at: str) -> None:
+    """Put what `b` holds into `a`."""
     for key, value in b.items():
-        if key in out and not (isinstance(out[key], dict) and isinstance(value, dict)):
+        if key not in a:
+            a[key] = value
+        elif isinstance(a[key], dict) and isinstance(value, dict):
+            _unite(a[key], value, f"{at}{key}.")
+        else:
             raise UserError(f"{at}{key} is given twice")
-        out[key] = _union(out[key], value, f"{at}{key}.") if key in out else value
-    return out
 
 
 def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:

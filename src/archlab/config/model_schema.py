@@ -5,9 +5,21 @@ A field left at `null` is derived from others; `layers.py` says how, and everyon
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from archlab.config.base import Base, Index, Overrides, Positive, Probability, Width
+from archlab.config.base import (
+    MOST_KINDS,
+    MOST_LAYERS,
+    Base,
+    Depth,
+    Heads,
+    Index,
+    Length,
+    Overrides,
+    Positive,
+    Probability,
+    Width,
+)
 
 Activation = Literal[
     "relu",
@@ -153,22 +165,22 @@ class Block(Base):
 class BlockSparse(Base):
     """Fixed sparse attention (Child 2019): the own block so far, and the last keys of every earlier block."""
 
-    size: Width
+    size: Length
     """Tokens per block."""
-    summary: Width
+    summary: Length
     """Last keys of an earlier block that later queries see."""
 
 
 class Attention(Base):
     """Multi-head attention, MHA to MQA."""
 
-    n_heads: Width
+    n_heads: Heads
     """Query heads."""
-    n_kv_heads: Width | None = None
+    n_kv_heads: Heads | None = None
     """Key/value heads: n_heads MHA, 1 MQA (Shazeer 2019), between GQA (Ainslie 2023). null: n_heads."""
     head_dim: Width | None = None
     """Width of one head; n_heads * head_dim need not be d_model. null: d_model / n_heads."""
-    window: Width | None = None
+    window: Length | None = None
     """Keys that a query sees, its own included: those at distance < window. null: all before it."""
     stride: Annotated[Index, Field(ge=2)] | None = None
     """Beyond the window, keys at distances divisible by it are seen too (dilated). null: none."""
@@ -240,7 +252,7 @@ class T5(Base):
     kind: Literal["t5"] = "t5"
     buckets: Annotated[Width, Field(ge=3)] = 32
     """Half of them for single distances, the others logarithmic up to max_distance."""
-    max_distance: Width = 128
+    max_distance: Length = 128
     """From here on all distances share the last bucket."""
     shared: bool = True
     """One table for all layers, or one per layer."""
@@ -278,7 +290,7 @@ class DynamicNTK(Base):
     kind: Literal["dynamic"] = "dynamic"
     factor: Stretch
     """How fast theta grows."""
-    original_max_seq_len: Width
+    original_max_seq_len: Length
     """Up to here nothing changes."""
 
 
@@ -292,7 +304,7 @@ class Llama3Scaling(Base):
     """Waves longer than original / this are stretched."""
     high_freq_factor: Positive = 4.0
     """Waves shorter than original / this are kept."""
-    original_max_seq_len: Width = 8192
+    original_max_seq_len: Length = 8192
     """Length before the stretch."""
 
 
@@ -302,7 +314,7 @@ class Yarn(Base):
     kind: Literal["yarn"] = "yarn"
     factor: Stretch
     """How many times longer than in training."""
-    original_max_seq_len: Width
+    original_max_seq_len: Length
     """Length before the stretch."""
     beta_fast: Positive = 32.0
     """Pairs that turn more often than this are kept."""
@@ -319,7 +331,7 @@ class Longrope(Base):
     sides of the original length holds keys of both lists; `generate` reads the text again there."""
 
     kind: Literal["longrope"] = "longrope"
-    original_max_seq_len: Annotated[Width, Field(ge=2)]
+    original_max_seq_len: Annotated[Length, Field(ge=2)]
     """Longer sequences take the long factors, whole."""
     short_factor: Annotated[tuple[Positive, ...], Field(min_length=1, strict=False)]
     """Divides each pair's frequency up to the original length."""
@@ -454,8 +466,15 @@ class Layers(Base):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Overrides] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    pattern: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
+    pattern: Annotated[tuple[str, ...], Field(min_length=1, max_length=MOST_LAYERS, strict=False)]
     """Names of layer kinds, repeated until n_layers are filled."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _not_too_many(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and len(raw) - 1 > MOST_KINDS:
+            raise ValueError(f"{len(raw) - 1:,} layer kinds; allowed: up to {MOST_KINDS}")
+        return raw
 
     @property
     def kinds(self) -> dict[str, Overrides]:
@@ -470,9 +489,9 @@ class ModelConfig(Base):
     """Rows of the embedding and the head."""
     d_model: Width
     """Width of the residual stream."""
-    n_layers: Width
+    n_layers: Depth
     """Blocks, each attention and MLP."""
-    max_seq_len: Width = 1024
+    max_seq_len: Length = 1024
     """Longest sequence it is built and trained for, in tokens; learned positions end here."""
     norm: Norm = RMSNorm()
     """Which norm, and where it stands."""

@@ -23,6 +23,9 @@ ALIASES = {
 }
 """Other names in use for our values, for the hint only."""
 
+MOST_LISTED = 100
+"""Problems in one message; a file with more is no config with mistakes in it."""
+
 _ALLOWED = {
     "bool_type": "true or false",
     "dict_type": "keys and values",
@@ -61,7 +64,8 @@ class ConfigError(UserError):
     def __init__(self, problems: Sequence[Problem], source: str) -> None:
         width = min(max(len(p.path) for p in problems), 36)
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        lines = [f"  {p.path:<{width}}  {p.message}" for p in problems]
+        lines = [f"  {p.path:<{width}}  {p.message}" for p in problems[:MOST_LISTED]]
+        lines += ["  ..."] if len(problems) > MOST_LISTED else []
         super().__init__("\n".join([f"{count} in {source}", *lines]))
         self.problems = tuple(problems)
 
@@ -94,7 +98,8 @@ def is_under(paths: Iterable[str], roots: Sequence[str]) -> bool:
 def explain(error: ValidationError, schema: type[BaseModel], raw: Raw) -> list[Problem]:
     """Pydantic's errors in our words, one per place; a union's errors are several of one value."""
     found: dict[str, list[ErrorDetails]] = {}
-    for detail in error.errors(include_url=False):
+    # One more than are listed is enough to know that there are more.
+    for detail in error.errors(include_url=False)[: 2 * MOST_LISTED]:
         found.setdefault(_path(detail, raw), []).append(detail)
     for path in [path for path in found if any(other.startswith(f"{path}.") for other in found)]:
         # Of a list with a wrong item pydantic also says that it is too short, for it counts the right ones.

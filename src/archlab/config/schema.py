@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from archlab.config.base import Base, Count, NonNegative, Positive, Probability, Share
+from archlab.config.base import Base, BatchTokens, Count, NonNegative, Positive, Probability, Seed, Share, Tokens
 from archlab.config.model_schema import ModelConfig
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -13,13 +13,13 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class TrainConfig(Base):
     """How the model is trained. A step is one optimiser update."""
 
-    tokens: Count = 1_000_000
+    tokens: Tokens = 1_000_000
     """Training tokens; steps are tokens // batch_tokens."""
-    batch_tokens: Count | None = None
+    batch_tokens: BatchTokens | None = None
     """Tokens per step. null: as many whole sequences as hold 8192 tokens."""
-    micro_batch_tokens: Count | None = None
+    micro_batch_tokens: BatchTokens | None = None
     """Tokens per forward and backward pass, accumulated to batch_tokens. null: the whole batch at once."""
-    seq_len: Count | None = None
+    seq_len: BatchTokens | None = None
     """Tokens per training window. null: model.max_seq_len."""
     document_mask: bool = False
     """Documents in one window do not see each other, and positions restart with each; in evaluation too."""
@@ -45,7 +45,7 @@ class TrainConfig(Base):
     """Largest global gradient norm; larger ones are scaled down. null: no clipping."""
     z_loss: NonNegative = 0.0
     """Factor on log^2 Z, Z the softmax denominator of the logits (PaLM 1e-4); not in the reported loss."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     """Decides initial values, data order and dropout."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the matrix products; weights stay float32. auto: bfloat16 where the processor has it natively."""
@@ -55,7 +55,7 @@ class TrainConfig(Base):
     """torch.compile the model."""
     eval_every: Count | None = None
     """Steps between evaluations on the held-out text. null: a tenth of the run."""
-    eval_tokens: Count = 65536
+    eval_tokens: BatchTokens = 65536
     """Held-out tokens per evaluation, always the same ones."""
     checkpoint_every: Count | None = None
     """Steps between checkpoints. null: at every evaluation."""

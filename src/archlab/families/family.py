@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from archlab.config.base import MOST_LAYERS
 from archlab.config.identity import flatten
 from archlab.config.io import build_config, overlay
 from archlab.config.layers import final_norm, layer_configs, resolve
@@ -31,10 +32,6 @@ NO_EFFECT = {
     "cache_implementation", "_sliding_window_pattern", "prefix",
 }  # fmt: skip
 """Keys that do not change the forward pass of a loaded model."""
-
-
-MOST_LAYERS = 10_000
-"""More are a mistake, or an attempt to fill the memory."""
 
 
 @dataclass(frozen=True)

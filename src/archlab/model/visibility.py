@@ -46,26 +46,36 @@ def keys_kept(attention: Attention, context: int) -> int:
     return min(context, attention.window) if bounded and attention.window else context
 
 
-def keys_seen(attention: Attention, queries: np.ndarray) -> np.ndarray:
-    """Keys that the query at each position (from 0) sees, its own included; equals the mask counted."""
-    before = queries + 1
+def visible_pairs(attention: Attention, seq_len: int) -> int:
+    """(query, key) pairs in a sequence of seq_len tokens; equals the mask counted, without making one."""
     if attention.blocks is not None:
         size, summary = attention.blocks.size, min(attention.blocks.summary, attention.blocks.size)
-        return queries % size + 1 + queries // size * summary
-    if attention.window is None:
-        return before
-    window, stride = attention.window, attention.stride
-    seen = np.minimum(before, window)
-    if stride is not None:
-        seen = seen + np.maximum(queries // stride - (window - 1) // stride, 0)
-    # Global keys beyond the window, but for those that the stride has counted already.
-    beyond = np.clip(before - window, 0, attention.global_tokens)
-    return seen + beyond - (0 if stride is None else queries // stride - (queries - beyond) // stride)
+        earlier = _blocks_before(seq_len, size)
+        return _up_to(seq_len) - size * earlier + summary * earlier
+    window = min(attention.window or seq_len, seq_len)
+    beyond = seq_len - window
+    """Queries that see a whole window and have keys behind it."""
+    pairs = _up_to(window) + beyond * window
+    few = min(attention.global_tokens, beyond)
+    """Queries that have fewer keys behind the window than there are global ones, or just as many."""
+    pairs += _up_to(few) + (beyond - few) * attention.global_tokens
+    if attention.stride is None:
+        return pairs
+    stride, within = attention.stride, (window - 1) // attention.stride
+    pairs += _blocks_before(seq_len, stride) - _blocks_before(window, stride) - beyond * within
+    # Global keys that the stride has counted already: all beyond the window, but those after the global ones.
+    last = seq_len - attention.global_tokens
+    after_global = few * within
+    after_global += _blocks_before(last, stride) - _blocks_before(window, stride) if beyond > few else 0
+    return pairs - (_blocks_before(seq_len, stride) - _blocks_before(window, stride) - after_global)
 
 
-def visible_pairs(attention: Attention, seq_len: int) -> int:
-    """(query, key) pairs in a sequence of seq_len tokens."""
-    if attention.blocks is None and attention.stride is None and not attention.global_tokens:
-        window = min(attention.window or seq_len, seq_len)
-        return window * (window + 1) // 2 + (seq_len - window) * window
-    return int(keys_seen(attention, np.arange(seq_len)).sum())
+def _up_to(n: int) -> int:
+    """1 + 2 + ... + n."""
+    return n * (n + 1) // 2
+
+
+def _blocks_before(n: int, size: int) -> int:
+    """The sum of q // size over all q < n."""
+    whole, rest = divmod(n, size)
+    return size * _up_to(whole - 1) + whole * rest
