@@ -1,17 +1,88 @@
-"""Writing so that nothing is ever half-written: to a temporary name, then rename."""
+"""Reading regular files of a sane size only, and writing so that nothing is ever half-written: to a temporary name,
+then rename."""
 
 import errno
+import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from archlab.errors import UserError
 
 TEMPORARY = ".archlab-tmp-"
 """How temporary names begin; a kill may leave one behind, and it may be deleted."""
+
+MEBIBYTE = 2**20
+TEXT_LIMIT = 16 * MEBIBYTE
+"""Bytes of a file that a person or a library writes: settings, a small table. Larger ones are another kind of file."""
+
+
+def read_bytes(path: Path | Traversable, limit: int = TEXT_LIMIT) -> bytes:
+    """The content of a regular file of at most `limit` bytes.
+
+    UserError that names the file for anything else: a folder, a pipe or a device (which might never end), a loop of
+    links, a file that is larger, missing or not allowed to be read.
+    """
+    if not isinstance(path, Path):  # in a package that is installed as an archive
+        return path.read_bytes()
+    try:
+        with open(path, "rb", opener=_without_waiting) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise UserError(f"{path}: {_kind_of_file(found.st_mode)}; allowed: a regular file")
+            if found.st_size > limit:
+                raise UserError(f"{path}: {found.st_size:,} bytes; allowed: up to {limit:,}")
+            return file.read(limit)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except ValueError as error:  # a zero byte in the name
+        raise UserError(f"{str(path)!r}: no file name: {error}") from None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opening a pipe would wait for a writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def read_text(path: Path | Traversable, limit: int = TEXT_LIMIT) -> str:
+    """As `read_bytes`, and the content must be UTF-8."""
+    try:
+        return read_bytes(path, limit).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not a text file in UTF-8 (byte {error.start})") from None
+
+
+def read_object(path: Path | Traversable, limit: int = TEXT_LIMIT) -> dict[str, Any]:
+    """The object in a JSON file; UserError that names the file, whatever is wrong with it."""
+    try:
+        value = json.loads(read_text(path, limit))
+    except RecursionError:
+        raise UserError(f"{path}: not valid JSON: too many brackets inside each other") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def expand_user(path: str | Path) -> Path:
+    """`~/x` and `~name/x` as a whole path; UserError where there is no such person."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise UserError(
+            f"{path}: no user {Path(path).parts[0].removeprefix('~')!r} whose folder it could be in"
+        ) from None
+
+
+def _kind_of_file(mode: int) -> str:
+    return "a pipe" if stat.S_ISFIFO(mode) else "a device"
 
 
 @contextmanager

@@ -11,6 +11,10 @@ from yaml.composer import ComposerError
 
 from archlab.config.merge import Raw
 from archlab.errors import UserError
+from archlab.files import MEBIBYTE, read_text
+
+MOST_BYTES = MEBIBYTE
+"""Of a YAML file: far more than a config needs, and read in seconds."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -47,7 +51,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 def read_yaml(path: Path | Traversable) -> Raw:
     """A YAML file that must hold a mapping; dotted keys stay as they are."""
-    value = parse_yaml(_read_text(path), str(path))
+    value = parse_yaml(read_text(path, MOST_BYTES), str(path))
     if not isinstance(value, dict):
         found = "nothing" if value is None else type(value).__name__
         raise UserError(f"{path}: expected keys and values, found {found}")
@@ -56,7 +60,7 @@ def read_yaml(path: Path | Traversable) -> Raw:
 
 def first_comment(path: Path | Traversable) -> str:
     """What a file says of itself in its first line; empty where that is no comment."""
-    line = _read_text(path).partition("\n")[0]
+    line = read_text(path, MOST_BYTES).partition("\n")[0]
     return line[1:].strip() if line.startswith("#") else ""
 
 
@@ -70,12 +74,3 @@ def to_yaml_line(value: Any) -> str:
     if isinstance(value, str):
         return value
     return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n...\n").strip()
-
-
-def _read_text(path: Path | Traversable) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not a text file") from None
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None

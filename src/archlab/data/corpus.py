@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from archlab.config.problems import nearest
 from archlab.errors import UserError
+from archlab.files import expand_user
 
 STDLIB = "python-stdlib"
 """The source that every machine has: the standard library of the Python that runs."""
@@ -84,7 +85,7 @@ def _stdlib_files() -> Iterator[_File]:
 
 
 def _files(source: str) -> Iterator[_File]:
-    path = Path(source).expanduser()
+    path = expand_user(source)
     if path.is_dir():
         yield from _walk(path, path.absolute().parent, set())
     elif path.is_file():

@@ -18,7 +18,7 @@ from archlab.data.shards import FORMAT, MANIFEST, TOKENIZER, DataFolder, Manifes
 from archlab.data.split import Piece, chance, divide
 from archlab.data.writer import SideWriter
 from archlab.errors import UserError
-from archlab.files import folder_atomic
+from archlab.files import expand_user, folder_atomic
 from archlab.interrupt import heed
 
 DEFAULT_VOCAB_SIZE = 2048
@@ -42,7 +42,7 @@ def prepare(
 
 def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
     """The data of a run: a data folder, or text prepared once into the cache at the model's vocab_size."""
-    path = Path(config.path).expanduser()
+    path = expand_user(config.path)
     if (path / MANIFEST).is_file():
         data = DataFolder.open(path)
         if config.held_out != DataConfig().held_out:
@@ -91,7 +91,7 @@ class _Recipe:
 
 def _build(recipe: _Recipe, out: Path) -> DataFolder:
     heed()
-    out = out.expanduser().absolute()
+    out = expand_user(out).absolute()
     if out.is_file() or (out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).is_file()):
         raise UserError(f"{out}: exists and is no data folder; give a new or an empty folder")
     if not (out / MANIFEST).is_file():

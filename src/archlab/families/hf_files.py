@@ -1,6 +1,7 @@
 """Hugging Face folders: config.json, safetensors in one file or in shards. Never pickle, never outside the folder."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePath
@@ -13,11 +14,14 @@ from torch import Tensor
 
 from archlab.config.merge import Raw
 from archlab.errors import UserError
-from archlab.files import folder_atomic
+from archlab.files import MEBIBYTE, folder_atomic, read_bytes, read_object
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9
 """Where a new file begins."""
+
+MOST_BYTES = 256 * MEBIBYTE
+"""Of one JSON or text file: the index of a model of 10^12 parameters has 15 MB, a large tokenizer 35 MB."""
 
 COMPANIONS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
@@ -43,7 +47,7 @@ def is_hf_folder(folder: Path) -> bool:
 
 def companions(folder: Path) -> dict[str, bytes]:
     """Those files that are there."""
-    return {name: own_file(folder, name).read_bytes() for name in COMPANIONS if (folder / name).is_file()}
+    return {name: read_bytes(own_file(folder, name), MOST_BYTES) for name in COMPANIONS if (folder / name).is_file()}
 
 
 def own_file(folder: Path, name: str) -> Path:
@@ -51,24 +55,16 @@ def own_file(folder: Path, name: str) -> Path:
 
     The hub's cache links from snapshots/REVISION/ to its own blobs/, which is allowed.
     """
-    file, home = folder / name, folder.resolve()
+    file, home = folder / name, Path(os.path.realpath(folder))  # which no loop of links can break
     allowed = {home, home.parent.parent / "blobs"} if home.parent.name == "snapshots" else {home}
-    if PurePath(name).name != name or "\0" in name or file.resolve().parent not in allowed:
+    if PurePath(name).name != name or "\0" in name or Path(os.path.realpath(file)).parent not in allowed:
         raise UserError(f"{folder}: {name!r} is not a file of this folder")
     return file
 
 
 def read_json(file: Path) -> Raw:
     """A JSON object; UserError that names the file."""
-    try:
-        value = json.loads(own_file(file.parent, file.name).read_bytes())
-    except OSError as error:
-        raise UserError(f"{file}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file}: not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{file}: expected an object, found {type(value).__name__}")
-    return value
+    return read_object(own_file(file.parent, file.name), MOST_BYTES)
 
 
 class Tensors(Mapping[str, Tensor]):
