@@ -39,9 +39,7 @@ def evolution(rows: Sequence[Row], width: int = 100) -> Iterator[Line]:
 
 def _wrapped(text: str, width: int, indent: str) -> list[str]:
     """Lines of that width; on a terminal that is narrower than any table, of 40."""
-    return textwrap.wrap(
-        text, max(width, 40), initial_indent=indent, subsequent_indent=indent, break_long_words=False
-    )
+    return textwrap.wrap(text, max(width, 40), initial_indent=indent, subsequent_indent=indent, break_long_words=False)
 
 
 def _line(texts: Sequence[str], widths: Sequence[int]) -> str:

@@ -38,7 +38,9 @@ def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = 
     folder = out or (Path(study) if is_study_folder(Path(study)) else Path("studies") / name)
     comparison = Study(name, config, folder, workers)
     if changed := comparison.changed():
-        print(f"note: {visible(str(folder))}: {listed(changed)} changed; runs that still apply are kept", file=sys.stderr)
+        print(
+            f"note: {visible(str(folder))}: {listed(changed)} changed; runs that still apply are kept", file=sys.stderr
+        )
     with Board() as board:
         summary = comparison.run(board)
     present(summary, folder)
@@ -135,8 +137,9 @@ def present(summary: StudySummary, folder: Path) -> None:
     sys.stdout.flush()
     with console(stderr=True).status("writing the report"):
         page = write_page(summary, folder)
-        print(f"report: {visible(str(page.resolve()))}", flush=True)
-        try:
+    print(f"report: {visible(str(page.resolve()))}", flush=True)
+    try:
+        with console(stderr=True).status("drawing its picture"):
             write_picture(summary, folder)
-        except UserError as error:
-            print(f"note: report.png is not written: {visible(str(error))}", file=sys.stderr)
+    except UserError as error:
+        print(f"note: report.png is not written: {visible(str(error))}", file=sys.stderr)

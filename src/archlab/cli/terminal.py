@@ -20,7 +20,7 @@ class _Console(Console):
 
     def on_broken_pipe(self) -> NoReturn:
         """As without Rich, which would end the command with exit code 1."""
-        raise  # noqa: PLE0704
+        raise
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -4,7 +4,7 @@ import re
 import unicodedata
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 """Characters that command a terminal, turn the direction of a text round, or are none: no picture can hold them.
@@ -46,5 +46,5 @@ Text = Annotated[str, Field(min_length=1), AfterValidator(_text)]
 Line = Annotated[str, Field(min_length=1), AfterValidator(_line)]
 """One line of text that can be shown."""
 
-Shown = Annotated[str, AfterValidator(visible)]
+Shown = Annotated[str, BeforeValidator(lambda value: visible(value) if isinstance(value, str) else value)]
 """Text in which what cannot be shown is written as its number."""

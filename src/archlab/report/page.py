@@ -28,8 +28,9 @@ def write_picture(summary: StudySummary, folder: Path) -> None:
 def render(summary: StudySummary) -> str:
     """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
     template = html.template("report.html.jinja")
-    template.globals.update(bits=wording.bits, interval=wording.interval, p_value=wording.p_value)
-    template.globals.update(binary=binary, count=count, span=wording.span, to_yaml=to_yaml, lost=lost, value=to_yaml_line, duration=_duration)
+    words = {"bits": wording.bits, "interval": wording.interval, "p_value": wording.p_value, "span": wording.span}
+    units = {"binary": binary, "count": count, "duration": _duration}
+    template.globals.update(**words, **units, to_yaml=to_yaml, value=to_yaml_line, lost=lost)
     return template.render(
         s=summary,
         labels=labels(summary),

@@ -35,7 +35,7 @@ def answer(arms: Sequence[ArmSummary], against: Against) -> str:
     ]
     said = [sentence for sentence in sentences if sentence]
     said[0] = f"At {_conditions(arms)}, {said[0]}"
-    return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in said)
+    return " ".join(f"{sentence}." for sentence in said)  # a label that begins one stays as it was written
 
 
 def _with(pairs: Sequence[_Pair], verdict: Verdict) -> list[_Pair]:
