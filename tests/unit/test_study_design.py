@@ -433,7 +433,7 @@ def test_a_circle_of_extends_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["laddr", "no/such/ladder.yaml"])
 def test_an_unknown_study_is_a_message(name):
-    with pytest.raises(UserError, match=f"no study '{name}': neither a file, a study folder, nor one of ours"):
+    with pytest.raises(UserError, match=f"no study '{name}': not a file, not a study folder, not a study that"):
         load_study(name)
     with pytest.raises(UserError, match=r"did you mean ladder\?"):
         load_study("laddr")

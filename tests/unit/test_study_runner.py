@@ -236,7 +236,7 @@ def test_nothing_is_written_when_there_is_nothing_to_report(lab):
     with pytest.raises(UserError, match="no finished run"):
         study.read()
     assert sorted(path.name for path in study.folder.iterdir()) == ["base.yaml", "study.yaml"]
-    with pytest.raises(UserError, match="tuning is not over"):
+    with pytest.raises(UserError, match="tuning has not finished"):
         lab.study(tune=GRID).read()
 
 
@@ -276,7 +276,7 @@ def test_a_study_made_elsewhere_is_read_from_its_summary(lab, monkeypatch):
     monkeypatch.setattr("archlab.study.runs._code", lambda: "another version")
     found = lab.study().read()
     assert (found.arms, found.answer) == (first.arms, first.answer)
-    assert "another machine, version or text" in found.warnings[-1]
+    assert "on another machine, by another version" in found.warnings[-1]
     (lab.folder / "out" / "summary.json").write_text("{")
     with pytest.raises(UserError, match=r"summary.json: damaged"):
         lab.study().read()
