@@ -1,4 +1,4 @@
-# make demo: the main job, from nothing.  make test: everything CI runs.  make check: the quick part.
+# make demo: installs, then trains and compares the ladder.  make test: everything CI runs.  make check: the quick part.
 # TORCH=… passes extra pip arguments for torch, such as the index of the CPU build (see README).
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \

@@ -195,8 +195,8 @@ def test_what_is_no_number_is_not_sampled_or_scored(here, trained, monkeypatch):
         return torch.full((*x.shape[:-1], 300), torch.nan)
 
     monkeypatch.setattr("archlab.model.decoder.Head.forward", no_number)
-    assert "the model's output is no number" in here("generate", trained, "--prompt", "a")
-    assert "the model's output is no number" in here("eval", trained)
+    assert "the model's output is NaN" in here("generate", trained, "--prompt", "a")
+    assert "the model's output is NaN" in here("eval", trained)
 
 
 # --- a full disk, Ctrl-C --------------------------------------------------------------------------

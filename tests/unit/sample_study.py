@@ -113,7 +113,7 @@ def study(
                 tuned={"train.lr": 2e-3},
                 parameters=1_213_696 - 1300 * i,
                 flops_per_token=7.6e6 - 2e4 * i,
-                kv_bytes_per_token=512 if name == "gqa" else 2048,
+                kv_cache_bytes=524_288 if name == "gqa" else 2_097_152,
                 tokens_per_second=21_300.0 - 400 * i if finished else None,
                 tokens=TOKENS,
                 bits_per_byte=losses[name],
@@ -145,6 +145,7 @@ def study(
         equal="parameters within 1%, by model.mlp.d_ff",
         seeds=list(seeds),
         arms=summaries,
+        kv_context=1024,
         corpus="python-stdlib: 12.4 MB of Python's own library, 4.1M tokens, 5% of the files held out",
         environment={
             "archlab": "0.1.0",

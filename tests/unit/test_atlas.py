@@ -19,7 +19,7 @@ from archlab.config.io import facts, find_preset, flatten, load_config, presets,
 from archlab.config.layers import layer_configs
 from archlab.cost.params import parameters
 from archlab.errors import UserError
-from archlab.report.atlas_charts import CHOICES, counted, kinds
+from archlab.report.atlas_charts import CHOICES, counted, kinds, shares
 from archlab.report.atlas_page import render
 
 ENTRIES = {entry.preset: entry for entry in entries()}
@@ -212,7 +212,7 @@ def test_doubts_reach_from_a_section_to_its_fields_and_from_a_layer_kind_to_the_
 # --- table and page -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_the_table_fits(width):
     lines = [line for line, _ in evolution(list(ROWS.values()), width)]
     assert max(map(len, lines)) <= width
@@ -220,6 +220,7 @@ def test_the_table_fits(width):
     for row in ROWS.values():
         line = next(line for line in lines if line.startswith(f"{row.preset} "))
         assert all(cell in line for cell in cells(row))
+    assert max(map(len, lines)) > 0.9 * width, "and uses the width"
 
 
 def test_list_prints_it(capsys, monkeypatch):
@@ -280,6 +281,28 @@ def test_shares_of_a_year_add_up(page):
         data = specs[choice.name]["datasets"].popitem()[1]
         for year in {bar["year"] for bar in data}:
             assert sum(bar["share"] for bar in data if bar["year"] == year) == pytest.approx(1)
+
+
+def test_a_family_counts_once():
+    """By hand: of Gemma 3's four sizes one has a single KV head, Qwen3's two have groups."""
+    names = ("gemma-3-1b", "gemma-3-4b", "gemma-3-12b", "gemma-3-27b", "qwen3-8b", "qwen3-32b")
+    heads = next(choice for choice in CHOICES if choice.name == "heads")
+    some = [ROWS[name] for name in names]
+    drawn = shares(some, heads).to_dict()
+    bars = drawn["datasets"].popitem()[1]
+    assert {bar["kind"]: bar["share"] for bar in bars} == {"MQA": 0.25 / 2, "GQA": 1.75 / 2}
+    assert "{'2025': '2'}" in drawn["encoding"]["x"]["axis"]["labelExpr"], (
+        "under the year stands the number of families"
+    )
+    assert kinds(some, heads) == {"MQA": 1, "GQA": 2}
+
+
+@pytest.mark.parametrize(
+    ("preset", "family"),
+    [("gpt-2-xl", "gpt-2"), ("phi-3-mini-3.8b", "phi-3"), ("qwen2.5-7b", "qwen2.5"), ("mistral-7b-v0.1", "mistral")],
+)
+def test_a_family_is_the_name_without_the_size(preset, family):
+    assert ROWS[preset].family == family
 
 
 def test_every_choice_has_colours_enough():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from archlab.cli import app
 from archlab.data.corpus import Corpus
 from archlab.errors import UserError
 from archlab.interrupt import apart
+from archlab.study.source import load_study
 
 
 def run_python(code, **kwargs):
@@ -155,17 +157,52 @@ def test_a_bug_is_not_taken_for_a_user_error(monkeypatch):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes as POSIX has them")
-def test_a_reader_that_leaves_is_no_error():
+@pytest.mark.parametrize("verb", ["schema", "list", "--help"])
+def test_a_reader_that_leaves_is_no_error(verb):
+    """Whether Python, Rich or cyclopts writes."""
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
-        [sys.executable, "-c", "import sys; from archlab.cli.app import main; sys.exit(main(['schema']))"],
+        [sys.executable, "-c", f"import sys; from archlab.cli.app import main; sys.exit(main(['{verb}']))"],
         stdout=write,
         stderr=subprocess.PIPE,
         check=False,
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell as POSIX has it")
+@pytest.mark.parametrize(("command", "code"), [("cost tiny-llama >&-", 0), ("cots >&- 2>&-", 2), ("cots 2>&-", 2)])
+def test_a_closed_output_is_no_error(command, code):
+    done = subprocess.run(
+        f"{sys.executable} -m archlab {command}", shell=True, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+@pytest.mark.parametrize("columns", ["0", "", "1", "abc"])
+def test_any_width_of_the_terminal_will_do(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert "Usage:" in output(capsys, "--help").replace("\n", "")
+    assert "embedding" in output(capsys, "cost", "tiny-llama")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_tables_break_no_name(width, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = output(capsys, "diff", "tiny-llama", "tiny-transformer")
+    assert max(map(len, text.splitlines())) <= width
+    for name in ("n_kv_heads", "qkv_bias", "after_qk_norm", "interleaved", "tiny-transformer"):
+        assert re.search(rf"(^|[ .]){name}( |$)", text, re.MULTILINE), name
+
+
+def test_no_name_commands_the_terminal(tmp_path, capsys):
+    file = tmp_path / "\x1b[31m\x9b.yaml"
+    file.write_text("{model: {nrm: 1}}")
+    assert app.main(["cost", str(file)]) == 2
+    assert r"\u001b[31m\u009b.yaml" in (err := capsys.readouterr().err)
+    assert not re.search("[\x1b\x9b]", err)
 
 
 def output(capsys, *arguments):
@@ -204,6 +241,16 @@ def test_diff(capsys):
         "train.seq_len": [2048, 4096],
     }
     assert "model.max_seq_len" in output(capsys, "diff", "llama-7b", "llama-2-7b")
+    model_only = json.loads(output(capsys, "diff", "llama-7b", "llama-2-7b", "--model-only", "--json"))
+    assert list(model_only) == ["model.max_seq_len", "model.norm.eps"]
+    assert output(capsys, "diff", "llama-7b", "llama-7b", "--model-only") == "no difference\n"
+
+
+def test_a_study_is_printed_as_yaml_that_loads_again(capsys, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(output(capsys, "study", "show", "ladder-rates", "--yaml"))
+    assert "extends" not in file.read_text()
+    assert load_study(str(file))[1] == load_study("ladder-rates")[1]
 
 
 def test_cost(capsys):

@@ -162,31 +162,35 @@ BROKEN_RULES = [
         "3 does not divide d_model = 128; give",
     ),
     (["model.attention.n_kv_heads=3"], "model.attention.n_kv_heads", "3 does not divide n_heads = 4; allowed: 1, 2, 4"),
-    (["model.attention.stride=2"], "model.attention.stride", "2 is about keys beyond a window"),
-    (["model.attention.global_tokens=2"], "model.attention.global_tokens", "2 is about keys beyond a window"),
+    (["model.attention.stride=2"], "model.attention.stride", "2 concerns keys beyond a window"),
+    (["model.attention.global_tokens=2"], "model.attention.global_tokens", "2 concerns keys beyond a window"),
     (
         ["model.attention.window=8", "model.attention.blocks={size: 4, summary: 1}"],
         "model.attention.blocks",
         "sparse blocks take the place of a window",
     ),
     (["model.attention.blocks={size: 4, summary: 4}"], "model.attention.blocks.summary", "allowed: 1 to size - 1"),
-    (["model.attention.sub_norm=true", "model.norm=none"], "model.attention.sub_norm", "of model.norm's kind"),
-    (["model.mlp.sub_norm=true", "model.norm=none"], "model.mlp.sub_norm", "of model.norm's kind"),
-    (["model.embedding.norm=true", "model.norm=none"], "model.embedding.norm", "of model.norm's kind"),
+    (
+        ["model.attention.sub_norm=true", "model.norm=none"],
+        "model.attention.sub_norm",
+        "a norm of model.norm.kind, but",
+    ),
+    (["model.mlp.sub_norm=true", "model.norm=none"], "model.mlp.sub_norm", "a norm of model.norm.kind, but"),
+    (["model.embedding.norm=true", "model.norm=none"], "model.embedding.norm", "a norm of model.norm.kind, but"),
     (
         ["model.attention.qk_norm={kind: layernorm, weight: false, unit_offset: true}"],
         "model.attention.qk_norm.unit_offset",
-        "is about the weight, and there is none",
+        "concerns the norm's weight, but",
     ),
     (
         ["model.attention.qk_norm={kind: rmsnorm, weight: false, cast: before_weight}"],
         "model.attention.qk_norm.cast",
-        "is about the weight, and there is none",
+        "concerns the norm's weight, but",
     ),
-    (["model.norm.weight=false", "model.norm.unit_offset=true"], "model.norm.unit_offset", "there is none"),
+    (["model.norm.weight=false", "model.norm.unit_offset=true"], "model.norm.unit_offset", "but this norm has none"),
     (["model.norm.weight=false", "model.norm.cast=before_weight"], "model.norm.cast", "allowed: after_weight"),
     (["model.position.fraction=0.1"], "model.position.fraction", "is 3 dimensions; RoPE turns pairs: allowed are even"),
-    (["model.position.order=before_qk_norm"], "model.position.order", "attention.qk_norm, and that is none"),
+    (["model.position.order=before_qk_norm"], "model.position.order", "attention.qk_norm, but there is none"),
     (
         ["model.position.order=before_qk_norm", "model.attention.qk_norm={kind: rmsnorm, weight: false}"],
         "model.position.order",
@@ -241,7 +245,7 @@ BROKEN_RULES = [
     (
         ["model.attention.qk_norm={kind: rmsnorm, weight: false, scope: each_head}"],
         "model.attention.qk_norm.scope",
-        "each_head is about each head's own weights",
+        "each_head gives each head weights of its own",
     ),
     (
         [
@@ -295,7 +299,9 @@ def test_what_looks_alike_but_works_is_taken(overrides):
 
 def test_separate_parallel_norms_need_a_norm():
     found = problems("model.norm.kind=none", "model.block.parallel=separate")
-    assert found == {"model.block.parallel": "'separate' has no second norm to be separate; allowed: none, shared"}
+    assert found == {
+        "model.block.parallel": "'separate' needs a second norm, but norm.kind is none; allowed: none, shared"
+    }
 
 
 def test_a_rule_broken_by_one_layer_kind_names_that_kind():

@@ -410,7 +410,7 @@ def test_a_hub_id_without_network(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("no network\nand more")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fails)
-    with pytest.raises(UserError, match=r"^some/model: .* not to be had from the hub: no network$"):
+    with pytest.raises(UserError, match=r"^some/model: .* the Hugging Face hub does not give it: no network$"):
         archlab.from_pretrained("some/model")
 
 

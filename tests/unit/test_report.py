@@ -10,9 +10,11 @@ import pytest
 import sample_study
 from rich.console import Console
 
+from archlab.cli.study import present
 from archlab.errors import UserError
 from archlab.report import charts
-from archlab.report.page import render, write_report
+from archlab.report.columns import fitted
+from archlab.report.page import render, write_page, write_picture
 from archlab.report.palette import MODES, arm_colours
 from archlab.report.ranges import curve_range, without_far
 from archlab.report.table import terminal_table
@@ -123,7 +125,8 @@ def test_both_modes_give_every_arm_its_own_colour(study: StudySummary, page: Pag
 def test_report_is_two_whole_files_and_nothing_else(tmp_path: Path) -> None:
     folder = tmp_path / "study"
     folder.mkdir()
-    path = write_report(sample_study.pair(), folder)
+    path = write_page(sample_study.pair(), folder)
+    write_picture(sample_study.pair(), folder)
     assert path == folder / "report.html"
     assert sorted(file.name for file in folder.iterdir()) == ["report.html", "report.png"]
     assert "vegaEmbed" in path.read_text(encoding="utf-8")
@@ -135,11 +138,10 @@ def test_report_is_two_whole_files_and_nothing_else(tmp_path: Path) -> None:
     assert height > 800
 
 
-def test_a_folder_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("archlab.report.page.picture", lambda _: b"")
+def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UserError, match=r"report\.html: cannot write: "):
-        write_report(sample_study.pair(), tmp_path / "file")
+        write_page(sample_study.pair(), tmp_path / "file")
 
 
 def test_a_failed_write_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,8 +153,37 @@ def test_a_failed_write_leaves_the_old_report(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr("os.replace", full)
     with pytest.raises(UserError, match="No space left"):
-        write_report(sample_study.pair(), tmp_path)
+        write_picture(sample_study.pair(), tmp_path)
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("report.png", b"old")]
+
+
+def test_what_cannot_be_shown_is_written_as_its_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As in a summary from before such text was refused: table, page and picture, where a raw one ends the process."""
+    bad = "a\x1b[31m\x0c\x00\ufffeb\u202e\udcff"
+    arms = {bad: (bad, 2.6, {}), "b": ("b", 2.7, {})}
+    study = StudySummary.model_validate(sample_study.study(arms, [0, 1], "base").model_dump() | {"question": bad})
+    present(study, tmp_path)
+    assert (tmp_path / "report.png").read_bytes()[:4] == b"\x89PNG"
+    for text in ((tmp_path / "report.html").read_text(encoding="utf-8"), *capsys.readouterr()):
+        assert not re.search("[\x1b\x0c\x00\ufffe\u202e\udcff]", text)
+    assert r"a\u001b[31m\u000c\u0000\ufffeb\u202e\udcff" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_picture_that_fails_takes_nothing_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class PanicException(BaseException): ...
+
+    def panic(*_: object, **__: object) -> bytes:
+        raise PanicException("no such glyph")
+
+    monkeypatch.setattr("vl_convert.vegalite_to_png", panic)
+    study = sample_study.pair()
+    present(study, tmp_path)
+    out, err = capsys.readouterr()
+    assert words(study.answer) in words(out)
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+    assert "note: report.png is not written: the picture cannot be drawn: no such glyph" in err
 
 
 # --- terminal -----------------------------------------------------------------------------------------
@@ -160,23 +191,39 @@ def test_a_failed_write_leaves_the_old_report(tmp_path: Path, monkeypatch: pytes
 
 def plain(study: StudySummary, width: int = 80) -> str:
     out = io.StringIO()
-    Console(file=out, width=width, color_system=None).print(terminal_table(study))
+    Console(file=out, width=width, color_system=None).print(terminal_table(study, width))
     return out.getvalue()
 
 
-@pytest.mark.parametrize("width", [80, 200])
-def test_terminal_table_fits_80_columns(study: StudySummary, width: int) -> None:
-    text = plain(study, width)
-    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
-    assert "…" not in text, "nothing is cut off"
-    for arm in study.arms:
-        assert arm.label.split()[0] in text
-        assert arm.mean is None or f"{arm.mean:.3f}" in text
+def test_terminal_table_is_as_wide_as_the_terminal(study: StudySummary) -> None:
+    for width in (80, 120, 200):
+        text = plain(study, width)
+        assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+        for arm in study.arms:
+            assert set(arm.label.split()) <= set(text.split()), "nothing is cut off, no word is broken"
+            assert arm.mean is None or f"{arm.mean:.3f}" in text
+    assert len(text.splitlines()) == 1 + len(study.arms), "one line per arm where there is room"
 
 
 def test_terminal_table_takes_names_literally() -> None:
     study = sample_study.study({"a": ("[red]a", 2.6, {}), "b": ("[/]b", 2.7, {})}, [0, 1], "base")
     assert "[red]a" in plain(study)
+
+
+@pytest.mark.parametrize(
+    ("cells", "room", "fits"),
+    [
+        (("a b", "c"), 4, ("a b", "c")),
+        (("a b", "c"), 3, ("a\nb", "c")),
+        (("pre-norm", "model.norm.kind"), 17, ("pre-norm", "model.\nnorm.kind")),
+        (("runs/a/b", "0.08838", "1e-06"), 1, ("runs/\na/b", "0.08838", "1e-06")),
+        (("one two three", "four five"), 14, ("one two\nthree", "four\nfive")),
+        (("\u6f22\u5b57 \u6f22\u5b57", "x"), 5, ("\u6f22\u5b57\n\u6f22\u5b57", "x")),
+        (("a\n  b c",), 3, ("a\n  b\nc",)),
+    ],
+)
+def test_columns_are_broken_between_words(cells: tuple[str, ...], room: int, fits: tuple[str, ...]) -> None:
+    assert next(iter(fitted([cells], room))) == fits
 
 
 # --- pictures -----------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """From a study file to its arms: what is refused, what is matched, what a ladder adds up to."""
 
+import re
+
 import pytest
 from tiny import MODEL, TRAIN
 
@@ -178,6 +180,23 @@ def test_every_problem_of_a_study_is_told_at_once(tmp_path):
         load_study(str(write(tmp_path / "wrong.yaml", **said, **wrong)))
     for field in ("question", "sets", "labels.thrd", "arms.second.model.nrm", "arms.third "):
         assert f"\n  {field}" in str(refused.value)
+
+
+def test_text_that_no_picture_can_hold_is_refused(tmp_path):
+    said = {"base": "base.yaml", "budget": {"tokens": 640}, "question": "Which\f?\nSecond line", "claim": "so\u202e"}
+    arms = {"first": {}, "b\0": {}, "c\n": {}}
+    labels = {"first": "\x1b[31mred", "b\0": "\ud800", "c\n": "x\ty"}
+    with pytest.raises(UserError, match="7 problems in") as refused:
+        load_study(str(write(tmp_path / "wrong.yaml", **said, arms=arms, labels=labels)))
+    named = re.findall(r"the character (U\+[0-9A-F]{4})", str(refused.value))
+    assert named == ["U+000C", "U+202E", "U+0000", "U+000A", "U+001B", "U+0009"]
+    assert "allowed: text without half a surrogate pair" in str(refused.value)
+    assert "U+000C (form feed), which cannot be shown; leave it out" in str(refused.value)
+
+
+def test_text_of_many_languages_is_welcome():
+    labels = {"first": "Größe · 漢字 · עברית · 👩\u200d🔬 · می\u200cخواهم · a\u00a0b"}
+    assert study(arms={"first": {}}, labels=labels, question="One?\nTwo?\n").labels == labels
 
 
 WRONG = {
@@ -422,7 +441,7 @@ def test_a_circle_of_extends_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["laddr", "no/such/ladder.yaml"])
 def test_an_unknown_study_is_a_message(name):
-    with pytest.raises(UserError, match=f"no study '{name}': neither a file, a study folder, nor one of ours"):
+    with pytest.raises(UserError, match=f"no study '{name}': not a file, not a study folder, not a study that"):
         load_study(name)
     with pytest.raises(UserError, match=r"did you mean ladder\?"):
         load_study("laddr")

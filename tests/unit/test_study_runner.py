@@ -1,6 +1,7 @@
 """What a study runs and what it makes of it; the trainings themselves are played by a table of results."""
 
 import json
+import shlex
 
 import pytest
 from tiny import MODEL, TRAIN, write_text
@@ -209,6 +210,19 @@ def test_the_summary_is_written_and_read_again(lab):
     assert summary.command.endswith(f"archlab study run {lab.folder / 'out'}")
 
 
+def test_the_command_can_be_pasted_into_a_shell(lab):
+    lab.folder /= "it's; rm -r *"
+    assert shlex.split(lab.run().command) == ["archlab", "study", "run", str(lab.folder / "out")]
+
+
+def test_the_cache_is_that_of_a_text_and_ends_at_the_window(lab):
+    """2 layers of keys and values, 2 heads of 8, 2 bytes each, for 16 tokens or a window of 4."""
+    summary = lab.run(arms={"a": {}, "b": {"model.attention.window": 4}})
+    per_token = 2 * 2 * 2 * 8 * 2
+    assert summary.kv_context == 16
+    assert [arm.kv_cache_bytes for arm in summary.arms] == [16 * per_token, 4 * per_token]
+
+
 def test_an_unfinished_study_says_what_is_missing(lab):
     lab.run(arms={"a": {}})
     summary = lab.study().read()
@@ -222,7 +236,7 @@ def test_nothing_is_written_when_there_is_nothing_to_report(lab):
     with pytest.raises(UserError, match="no finished run"):
         study.read()
     assert sorted(path.name for path in study.folder.iterdir()) == ["base.yaml", "study.yaml"]
-    with pytest.raises(UserError, match="tuning is not over"):
+    with pytest.raises(UserError, match="tuning has not finished"):
         lab.study(tune=GRID).read()
 
 
@@ -262,7 +276,7 @@ def test_a_study_made_elsewhere_is_read_from_its_summary(lab, monkeypatch):
     monkeypatch.setattr("archlab.study.runs._code", lambda: "another version")
     found = lab.study().read()
     assert (found.arms, found.answer) == (first.arms, first.answer)
-    assert "another machine, version or text" in found.warnings[-1]
+    assert "on another machine, by another version" in found.warnings[-1]
     (lab.folder / "out" / "summary.json").write_text("{")
     with pytest.raises(UserError, match=r"summary.json: damaged"):
         lab.study().read()

@@ -1,6 +1,7 @@
 """The statistics against scipy's own tests, hand formulas, and simulated studies whose truth is known."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -191,8 +192,10 @@ def test_answer_of_a_ladder() -> None:
     assert text.startswith("At 1.21M parameters and 1M tokens, Pre-norm bought 1.1")
     assert "RoPE 0.7" in text
     assert "(3 paired seeds, each Holm p ≤ 0.0" in text
-    assert (
-        "are not distinguishable from the steps before them (3 paired seeds; this design would have found 0.0" in text
+    assert re.search(
+        r"RMSNorm, No biases and GQA are not distinguishable from the steps before them \(3 paired seeds; smallest "
+        r"detectable difference in bits per byte: 0.0\d+ for RMSNorm, 0.0\d+ for No biases and 0.0\d+ for GQA\)\.",
+        text,
     )
     assert text.count(". ") <= 2, "three sentences at most"
 
@@ -206,13 +209,35 @@ def test_answer_says_who_diverged_and_how_often() -> None:
 def test_answer_of_one_comparison() -> None:
     text = sample_study.pair().answer
     assert "GEGLU is not distinguishable from SwiGLU (difference 0.00" in text
-    assert "bits per byte over 5 paired seeds; this design would have found 0.0" in text
+    assert "bits per byte over 5 paired seeds; smallest detectable difference 0.0" in text
 
 
 def test_answer_of_many_arms_names_the_best_and_counts_the_rest() -> None:
     text = sample_study.many().answer
     assert " of 11 arms beat ReLU" in text
     assert "most of all SwiGLU" in text
+
+
+def test_answer_of_many_arms_alike_gives_those_it_counts_a_range() -> None:
+    arms = {name: (name, 2.6, {}) for name in ("one", "two", "three", "four", "five", "six")}
+    text = sample_study.study(arms, [0, 1, 2, 3, 4], "base").answer
+    said = re.search(r"two, three, four and 2 other arms are not distinguishable from one \((.*)\)", text)
+    assert said
+    effects = {n: c.smallest_effect for n, c in compared(arms).items()}
+    low, high = sorted(f"{effects[n]:.3f}" for n in ("five", "six"))
+    assert said[1].endswith(f", {effects['four']:.3f} for four and {low} to {high} for the others")
+
+
+def compared(arms: sample_study.Arms) -> dict[str, Comparison]:
+    study = sample_study.study(arms, [0, 1, 2, 3, 4], "base")
+    return {arm.name: arm.comparison for arm in study.arms if arm.comparison}
+
+
+def test_answer_leaves_labels_as_they_are_written() -> None:
+    arms = {"a": ("rmsnorm", 2.6, {}), "b": ("nGPT", 2.601, {}), "c": ("layernorm", 2.9, {})}
+    text = sample_study.study(arms, [0, 1, 2], "base", diverged={("b", 1)}).answer
+    assert "(3 paired seeds, Holm p = 0.0" in text or "Holm p < " in text
+    assert ". nGPT diverged on 1 of 3 seeds." in text
 
 
 def test_answer_of_identical_arms() -> None:

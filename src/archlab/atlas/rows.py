@@ -1,5 +1,7 @@
 """The evolution of the architecture: one row per published model, computed from its resolved layers."""
 
+import re
+
 from pydantic import computed_field
 
 from archlab.atlas import words
@@ -9,6 +11,9 @@ from archlab.config.about import About
 from archlab.config.base import Base
 from archlab.config.layers import layer_configs
 from archlab.cost.params import parameters
+
+_SIZE = re.compile(r"-(\d+(\.\d+)?[bm]|mini|small|medium|base|large|xl|xxl)\b.*")
+"""In a preset's name: its size, and what stands behind it."""
 
 
 class Row(Base):
@@ -37,6 +42,12 @@ class Row(Base):
     """Width of one matrix."""
     vocab_size: int
     tricks: list[str]
+
+    @computed_field
+    @property
+    def family(self) -> str:
+        """What its makers released together in several sizes: the preset's name up to the size."""
+        return _SIZE.sub("", self.preset)
 
     @computed_field
     @property

@@ -1,4 +1,4 @@
-"""The evolution as lines for the terminal, at most 80 columns wide."""
+"""The evolution as lines for the terminal, from 80 columns on."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -8,25 +8,38 @@ from archlab.atlas.cells import HEADINGS, LEGEND, cells, remarks
 from archlab.atlas.rows import Row
 
 _INDENT = "    "
+_BESIDE = 40
+"""Columns to the right of the figures from which on the remarks stand there."""
 
 Line = tuple[str, str]
 """A text, and its style for rich."""
 
 
 def evolution(rows: Sequence[Row], width: int = 100) -> Iterator[Line]:
-    """Two lines or more per model: its figures, and below them what is special about it."""
+    """Per model its figures, and what is special about it: to their right if the terminal is wide, else below."""
     shown = [cells(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(HEADINGS, *shown, strict=True)]
+    indent = " " * (sum(widths) + len(widths) + 1)
+    beside = width - len(indent) >= _BESIDE
     yield _line(HEADINGS, widths), "bold"
     for year, group in groupby(zip(rows, shown, strict=True), key=lambda pair: pair[0].about.year):
         yield str(year), "bold cyan"
         for row, texts in group:
-            yield _line(texts, widths), ""
-            for line in textwrap.wrap("; ".join(remarks(row)), max(width, 40) - len(_INDENT), break_long_words=False):
-                yield _INDENT + line, "dim"
+            figures, special = _line(texts, widths), "; ".join(remarks(row))
+            if beside:
+                lines = _wrapped(special, width, indent) or [indent]
+                yield (figures.ljust(len(indent)) + lines[0].removeprefix(indent)).rstrip(), ""
+                yield from ((line, "") for line in lines[1:])
+            else:
+                yield figures, ""
+                yield from ((line, "dim") for line in _wrapped(special, width, _INDENT))
     for line in LEGEND:
-        for part in textwrap.wrap(line, max(width, 40)):
-            yield part, "dim"
+        yield from ((part, "dim") for part in _wrapped(line, width, ""))
+
+
+def _wrapped(text: str, width: int, indent: str) -> list[str]:
+    """Lines of that width; on a terminal that is narrower than any table, of 40."""
+    return textwrap.wrap(text, max(width, 40), initial_indent=indent, subsequent_indent=indent, break_long_words=False)
 
 
 def _line(texts: Sequence[str], widths: Sequence[int]) -> str:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Parameter, UnknownCommandError
 
 import archlab
+from archlab.cli.terminal import console
+from archlab.config.text import visible
 from archlab.errors import UserError
 from archlab.interrupt import INTERRUPTED, listen, was_heard
 
 VERBS = (
-    ("demo", "demo:run", "The main job: the ladder from 2017's block to today's, trained and compared here."),
+    ("demo", "demo:run", "Train the ladder from 2017's block to today's on this machine, and compare its steps."),
     ("list", "list:run", "What there is: presets, families and studies."),
     ("show", "show:run", "A config with every default and derived value written out."),
     ("schema", "schema:run", "The JSON schema of config or study files, for editors."),
@@ -47,6 +49,7 @@ def make_app() -> App:
         result_action="return_value",
         exit_on_error=False,
         print_error=False,
+        console=console(),
         suppress_keyboard_interrupt=False,
     )
     for place, (verb, target, summary) in enumerate(VERBS):
@@ -60,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Exit code: 0; 1 a run diverged; 2 what the user can mend; 130 Ctrl-C; 141 the reader of a pipe left.
     """
     listen()
+    _prepare_streams()
     try:
         code = make_app()(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
@@ -76,6 +80,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if message := _for_the_user(error):
             return _complain(message)
         raise
+
+
+def _prepare_streams() -> None:
+    """A closed output goes nowhere, and a terminal that says it has no columns has said nothing."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    if not os.environ.get("COLUMNS", "80").strip("0"):
+        del os.environ["COLUMNS"]
 
 
 def _for_the_user(error: Exception) -> str | None:
@@ -102,5 +115,5 @@ def _unknown_command(error: UnknownCommandError) -> str:
 
 
 def _complain(message: str, code: int = 2) -> int:
-    print(message, file=sys.stderr)
+    print(visible(message), file=sys.stderr)
     return code

@@ -7,7 +7,7 @@ from archlab.config.io import load_config
 from archlab.config.yaml_text import to_yaml_line
 
 
-def run(a: str, b: str, /, *, json: Flag = False) -> None:
+def run(a: str, b: str, /, *, model_only: Flag = False, json: Flag = False) -> None:
     """Show every field in which two configs differ, once defaults and derived values are written out.
 
     Parameters
@@ -16,10 +16,14 @@ def run(a: str, b: str, /, *, json: Flag = False) -> None:
         A preset's name, a YAML file, a run folder or a Hugging Face folder.
     b
         The other one.
+    model_only
+        Leave out how they are trained and on what.
     json
         JSON instead: field -> [value in A, value in B].
     """
     differences = diff(load_config(a), load_config(b))
+    if model_only:
+        differences = {field: pair for field, pair in differences.items() if field.startswith("model.")}
     if json:
         print_json(differences)
     elif differences:

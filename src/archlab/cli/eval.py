@@ -24,7 +24,7 @@ def run(config: str, /, *overrides: str, tokens: AtLeastOne | None = None, json:
     if json:
         print_json(found.model_dump())
         return
-    state = f"after {found.trained_steps} steps" if found.trained_steps else "as published"
+    state = f"after {found.trained_steps} steps" if found.trained_steps else "with the weights of this folder"
     state = state if found.trained else "untrained"
     print(f"{found.bits_per_byte:.4f} bits per byte ({found.loss:.4f} nats per token), {state}")
     print(f"on {found.tokens:,} held-out tokens in windows of {found.context}: {found.corpus}")

@@ -6,7 +6,7 @@ from archlab.infer.exchange import import_model
 
 
 def run(hf_folder: str, /, *, out: Path) -> None:
-    """Make a run folder of a published model, to be trained on (`archlab train OUT --out OUT`), evaluated, generated.
+    """Make a run folder of a published model: for `archlab train OUT --out OUT`, `archlab eval` and `archlab generate`.
 
     Parameters
     ----------
@@ -15,5 +15,5 @@ def run(hf_folder: str, /, *, out: Path) -> None:
     out
         The run's folder, new.
     """
-    print(f"{import_model(hf_folder, out)} model, before its first step here")
+    print(f"imported as {import_model(hf_folder, out)}; no training step made yet")
     print(out)

@@ -1,17 +1,15 @@
 """`archlab list`."""
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
 from rich.text import Text
 
 from archlab.atlas.rows import Row, rows
 from archlab.atlas.table import evolution
 from archlab.cli.arguments import Flag
-from archlab.cli.terminal import print_json, print_table
+from archlab.cli.terminal import console, print_json, print_table
 from archlab.config.io import presets, studies
 from archlab.config.yaml_text import first_comment, read_yaml
 from archlab.errors import UserError
@@ -67,6 +65,6 @@ def _families() -> dict[str, str]:
 
 def _print_evolution(models: Sequence[Row]) -> None:
     """Lines never break but where the table breaks them."""
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    for text, style in evolution(models, min(shutil.get_terminal_size((80, 24)).columns, 100)):
-        console.print(Text(text, style=style))
+    out = console()
+    for text, style in evolution(models, out.width):
+        out.print(Text(text, style=style), soft_wrap=True)

@@ -4,12 +4,12 @@ import sys
 from pathlib import Path
 
 from cyclopts import App
-from rich.console import Console
 
 from archlab.cli import list as list_verb
 from archlab.cli.arguments import AtLeastOne, Flag
-from archlab.cli.terminal import print_json, print_table
-from archlab.config.yaml_text import to_yaml_line
+from archlab.cli.terminal import console, print_json, print_table, show_table
+from archlab.config.text import visible
+from archlab.config.yaml_text import to_yaml, to_yaml_line
 from archlab.errors import UserError
 from archlab.study.record import StudySummary
 from archlab.study.wording import listed, plural
@@ -24,7 +24,7 @@ def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = 
     Parameters
     ----------
     study
-        The name of one of ours, a YAML file, or a study folder.
+        The name of a study that comes with archlab, a YAML file, or a study folder.
     out
         The study's folder. Left out: studies/NAME, or the study folder itself.
     workers
@@ -38,7 +38,9 @@ def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = 
     folder = out or (Path(study) if is_study_folder(Path(study)) else Path("studies") / name)
     comparison = Study(name, config, folder, workers)
     if changed := comparison.changed():
-        print(f"note: {folder}: {listed(changed)} changed; runs that still apply are kept", file=sys.stderr)
+        print(
+            f"note: {visible(str(folder))}: {listed(changed)} changed; runs that still apply are kept", file=sys.stderr
+        )
     with Board() as board:
         summary = comparison.run(board)
     present(summary, folder)
@@ -75,13 +77,15 @@ def list_studies() -> None:
 
 
 @app.command
-def show(study: str, /) -> None:
+def show(study: str, /, *, yaml: Flag = False) -> None:
     """What a study asks and what it would run, before it costs anything.
 
     Parameters
     ----------
     study
-        The name of one of ours, a YAML file, or a study folder.
+        The name of a study that comes with archlab, a YAML file, or a study folder.
+    yaml
+        The study as YAML instead, what it extends written out: to save, change and run.
     """
     from archlab.config.training import resolve_train
     from archlab.cost.params import parameters
@@ -89,12 +93,15 @@ def show(study: str, /) -> None:
     from archlab.study.source import load_study
 
     _, config = load_study(study)
+    if yaml:
+        print(to_yaml(config.model_dump(mode="json", exclude_unset=True)), end="")
+        return
     designed = arms(config)
     print(config.question)
     if config.claim:
         print(f"claimed: {config.claim}")
     tuning = len(grid(config)) * config.tune_seeds
-    per_arm = f"{len(config.seed_list)} seeds" + (f" and {tuning} tuning runs" if tuning else "")
+    per_arm = plural(len(config.seed_list), "seed") + (f" and {tuning} tuning runs" if tuning else "")
     print(f"{plural(len(designed), 'arm')}, {per_arm} each\n")
     print_table(
         ("arm", "against", "changes"),
@@ -115,15 +122,24 @@ def show(study: str, /) -> None:
 
 
 def present(summary: StudySummary, folder: Path) -> None:
-    """The table on the terminal, the page in the folder, and where it is."""
-    from archlab.report.page import write_report
+    """The table on the terminal, then the page and the picture in the folder, and where the page is.
+
+    The picture comes last, so that whatever happens to it, the rest is there.
+    """
+    from archlab.report.page import write_page, write_picture
     from archlab.report.table import terminal_table
 
-    with Console(stderr=True).status("writing the report"):
-        page = write_report(summary, folder)
-    console = Console(highlight=False, markup=False)
-    console.print(terminal_table(summary))
-    console.print(summary.answer)
+    out = console()
+    show_table(out, terminal_table(summary, out.width))
+    out.print(summary.answer)
     for warning in summary.warnings:
-        console.print(f"note: {warning}")
-    print(f"report: {page.resolve()}")
+        out.print(f"note: {warning}")
+    sys.stdout.flush()
+    with console(stderr=True).status("writing the report"):
+        page = write_page(summary, folder)
+    print(f"report: {visible(str(page.resolve()))}", flush=True)
+    try:
+        with console(stderr=True).status("drawing its picture"):
+            write_picture(summary, folder)
+    except UserError as error:
+        print(f"note: report.png is not written: {visible(str(error))}", file=sys.stderr)

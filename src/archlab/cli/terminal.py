@@ -1,24 +1,51 @@
-"""Plain tables on the terminal: readable in 80 columns, in a pipe and without colours."""
+"""Plain tables on the terminal: as wide as it is, readable in 80 columns, in a pipe and without colours."""
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from archlab.config.text import visible
+from archlab.report.columns import fitted
+
+_UNBOUNDED = 10_000
+"""Columns that no table reaches."""
+
+
+class _Console(Console):
+    """Rich's, which leaves it to us what happens when the reader of a pipe leaves."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        """As without Rich, which would end the command with exit code 1."""
+        raise
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that prints what it is given as it is: nothing is markup, nothing is coloured by itself."""
+    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
     """Rows under their headings; the columns named in `right` are numbers."""
+    out = console()
+    heading, *cells = fitted([columns, *([str(cell) for cell in row] for row in rows)], out.width - 2 * len(columns))
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-    Console(highlight=False, markup=False).print(table)
+    for name, title in zip(columns, heading, strict=True):
+        table.add_column(title, justify="right" if name in right else "left", no_wrap=True)
+    for row in cells:
+        table.add_row(*row)
+    show_table(out, table)
+
+
+def show_table(out: Console, table: Table) -> None:
+    """Print a table that is fitted already; where it is still too wide, the terminal breaks its lines."""
+    out.width = max(out.width, out.measure(table, options=out.options.update(max_width=_UNBOUNDED)).maximum)
+    out.print(table)
 
 
 def print_json(value: Any) -> None:
     """The same for scripts: indented JSON on stdout."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(visible(json.dumps(value, indent=2, ensure_ascii=False)))

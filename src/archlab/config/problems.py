@@ -44,6 +44,7 @@ _ALLOWED = {
     "too_long": "at most {max_length} items",
     "too_short": "at least {min_length} items",
     "string_too_short": "some text",
+    "string_unicode": "text without half a surrogate pair",
     "tuple_type": "a list",
 }
 """Pydantic's error type -> what would have been right, in our words; {…} from the error's context."""

@@ -71,7 +71,7 @@ def _parallel_has_a_norm_before(m: ModelConfig) -> str | None:
         return None
     if m.norm.kind == "none":
         separate = m.block.parallel == "separate"
-        return "'separate' has no second norm to be separate; allowed: none, shared" if separate else None
+        return "'separate' needs a second norm, but norm.kind is none; allowed: none, shared" if separate else None
     if m.block.parallel == "separate" and not m.norm.n_parameters(1):
         return "'separate' norms without weight and bias are one and the same; allowed: none, shared"
     if m.norm.placement in ("pre", "double"):
@@ -84,7 +84,7 @@ def _parallel_has_a_norm_before(m: ModelConfig) -> str | None:
 def _beyond_a_window(field: str) -> Callable[[ModelConfig], str | None]:
     def broken(m: ModelConfig) -> str | None:
         value = getattr(m.attention, field)
-        return f"{value} is about keys beyond a window, and there is none; give attention.window" if value else None
+        return f"{value} concerns keys beyond a window, and there is none; give attention.window" if value else None
 
     return lambda m: None if m.attention.window is not None else broken(m)
 
@@ -107,7 +107,7 @@ def _needs_a_norm(field: str) -> Callable[[ModelConfig], str | None]:
 
     def broken(m: ModelConfig) -> str | None:
         asked = getattr(getattr(m, section), name)
-        return "is a norm of model.norm's kind, and that is none" if asked and m.norm.kind == "none" else None
+        return "would be a norm of model.norm.kind, but that is none" if asked and m.norm.kind == "none" else None
 
     return broken
 
@@ -116,7 +116,7 @@ def _offset_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[Mod
     def broken(m: ModelConfig) -> str | None:
         norm = norm_of(m)
         lacks = isinstance(norm, Scaling) and norm.unit_offset and not norm.weight
-        return "is about the weight, and there is none; allowed: false" if lacks else None
+        return "concerns the norm's weight, but this norm has none; allowed: false" if lacks else None
 
     return broken
 
@@ -125,7 +125,7 @@ def _cast_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[Model
     def broken(m: ModelConfig) -> str | None:
         norm = norm_of(m)
         lacks = norm.kind == "rmsnorm" and norm.cast == "before_weight" and not norm.weight
-        return "is about the weight, and there is none; allowed: after_weight" if lacks else None
+        return "concerns the norm's weight, but this norm has none; allowed: after_weight" if lacks else None
 
     return broken
 
@@ -135,7 +135,7 @@ def _order_matters(m: ModelConfig) -> str | None:
         return None
     norm = m.attention.qk_norm
     if norm.kind == "none":
-        return "before_qk_norm is about attention.qk_norm, and that is none"
+        return "before_qk_norm concerns attention.qk_norm, but there is none"
     # Turning keeps the mean square; these two scalings also multiply, which a norm behind them undoes.
     keeps_length = m.position.scaling.kind not in ("yarn", "longrope")
     if norm.kind == "rmsnorm" and not norm.weight and keeps_length:
@@ -147,7 +147,7 @@ def _each_head_has_weights(m: ModelConfig) -> str | None:
     norm = m.attention.qk_norm
     if norm.kind == "none" or norm.scope != "each_head" or norm.n_parameters(1):
         return None
-    return "each_head is about each head's own weights, and there are none; allowed: head, width"
+    return "each_head gives each head weights of its own, but this norm has no weights; allowed: head, width"
 
 
 def _longrope_has_one_factor(m: ModelConfig) -> str | None:
@@ -185,7 +185,7 @@ def _scaling_has_pairs_to_turn(m: ModelConfig) -> str | None:
         case DynamicNTK() if n == 2:
             return "dynamic stretches between the fastest and the slowest pair; of 2 turning dimensions there is one"
         case Proportional(turning=turning) as scaling if scaling.turning_pairs(n) < 1:
-            return f"turning {turning} of {n // 2} pairs is none; position.kind none says that"
+            return f"turning {turning} of {n // 2} pairs turns nothing; say position.kind = none instead"
         case _:
             return None
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from archlab.config.base import Base, Count, Flops, Overrides, Share
+from archlab.config.text import Line, Text
 
 
 class Budget(Base):
@@ -50,22 +51,22 @@ class StudyConfig(Base):
 
     model_config = ConfigDict(json_schema_extra=_required_unless_extending)
 
-    extends: str | None = None
+    extends: Line | None = None
     """Another study, by name or file, whose values hold where this one says nothing."""
-    question: Annotated[str, Field(min_length=1)]
+    question: Text
     """What is asked, as a sentence."""
-    claim: str | None = None
+    claim: Text | None = None
     """What is commonly said, with its source."""
-    base: str
+    base: Line
     """The config that every arm starts from: a preset's name or a YAML file."""
     set: Overrides = Field(default_factory=dict)
     """What this study changes in the base, for all arms."""
     against: Literal["base", "previous"] = "base"
     """base: every arm is the base plus its overrides, and is compared with the first arm. previous: a ladder, where
     an arm adds its overrides to the arm above it and is compared with that one."""
-    arms: Annotated[dict[str, Overrides], Field(min_length=1)]
+    arms: Annotated[dict[Line, Overrides], Field(min_length=1)]
     """Name -> overrides. The first arm is the one the others are compared with; it may be empty."""
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: dict[str, Line] = Field(default_factory=dict)
     """Arm -> what to call it in tables and pictures."""
     budget: Budget
     """Per run."""

@@ -24,4 +24,4 @@ def download(hub_id: str) -> Path:
         return Path(snapshot_download(hub_id, allow_patterns=[CONFIG, INDEX, "*.safetensors", *COMPANIONS]))
     except Exception as error:  # of many libraries: no network, no such model, no access, no space
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise UserError(f"{hub_id}: no such folder, and not to be had from the hub: {reason}") from None
+        raise UserError(f"{hub_id}: no such folder, and the Hugging Face hub does not give it: {reason}") from None

@@ -198,7 +198,7 @@ class Session:
         for _ in range(max_new_tokens):
             logits_BV = self.logits()
             if not logits_BV.isfinite().all():
-                raise UserError("the model's output is no number: its training went astray")
+                raise UserError("the model's output is NaN or infinite: its training diverged")
             next_B = choose(logits_BV, sampling, self.tokens_BT, self.padding_B, seed)
             if ends:
                 next_B = next_B.masked_fill(is_over_B, ends[0])

@@ -59,7 +59,7 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOu
     begins = data.manifest.end_of_text if config.train.document_mask else None
     found = evaluate(model.to(device.kind), HeldOut(windows, data.token_bytes, begins), device)
     if not math.isfinite(found.loss):
-        raise UserError(f"{source}: the model's output is no number: its training went astray")
+        raise UserError(f"{source}: the model's output is NaN or infinite: its training diverged")
     return HeldOutScore(
         bits_per_byte=found.bits_per_byte,
         loss=found.loss,

@@ -1,7 +1,7 @@
 """Pictures of how published architectures converged: shares of each choice by year, and shapes by year."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -18,7 +18,7 @@ _SPREAD = 0.62
 
 @dataclass(frozen=True)
 class Choice:
-    """One choice of the architecture, drawn as the share of models per year that made it this or that way."""
+    """One choice of the architecture, drawn as the share of a year's families that made it this or that way."""
 
     name: str
     title: str
@@ -67,8 +67,9 @@ SHAPES = (
 
 
 def kinds(rows: Sequence[Row], choice: Choice) -> dict[str, int]:
-    """What there is of a choice, in order of appearance -> how many models."""
-    return dict(Counter(choice.of(row) for row in counted(rows, choice)))
+    """What there is of a choice, in order of appearance -> how many families have it in one size at least."""
+    found = dict.fromkeys((row.family, choice.of(row)) for row in counted(rows, choice))
+    return dict(Counter(kind for _, kind in found))
 
 
 def counted(rows: Sequence[Row], choice: Choice) -> list[Row]:
@@ -77,13 +78,19 @@ def counted(rows: Sequence[Row], choice: Choice) -> list[Row]:
 
 
 def shares(rows: Sequence[Row], choice: Choice) -> alt.Chart:
-    """One bar per year, stacked in order of appearance."""
+    """One bar per year, stacked in order of appearance.
+
+    A family counts once, however many sizes it has; where they differ, each size is its part of one.
+    """
     named, known = list(kinds(rows, choice)), counted(rows, choice)
-    totals = Counter(row.about.year for row in known)
-    found = Counter((row.about.year, choice.of(row)) for row in known)
+    sizes = Counter((row.about.year, row.family) for row in known)
+    totals = Counter(year for year, _ in sizes)
+    found: defaultdict[tuple[int, str], float] = defaultdict(float)
+    for row in known:
+        found[row.about.year, choice.of(row)] += 1 / sizes[row.about.year, row.family]
     data = [
         {"year": str(year), "kind": kind, "order": named.index(kind), "share": n / totals[year],
-         "text": f"{year}: {n} of {totals[year]}"}
+         "text": f"{year}: {n:.3g} of {totals[year]}"}
         for (year, kind), n in sorted(found.items())
     ]  # fmt: skip
     share = alt.Y("share:Q", stack="zero", scale=alt.Scale(domain=[0, 1]))
@@ -91,7 +98,7 @@ def shares(rows: Sequence[Row], choice: Choice) -> alt.Chart:
         alt.Chart(alt.InlineData(values=data), width="container", height=_HEIGHT, description=choice.title)
         .mark_bar(cornerRadius=1)
         .encode(
-            x=_years(rows),
+            x=_years(Counter(year for year, _ in {(row.about.year, row.family) for row in rows})),
             y=share.axis(title=None, format="%", values=[0, 0.5, 1], grid=False),
             color=alt.Color("kind:N", scale=alt.Scale(domain=named, range="category"), legend=None),
             order="order:Q",
@@ -112,13 +119,14 @@ def shape(rows: Sequence[Row], drawn: Shape) -> alt.LayerChart:
     scale = alt.Scale(type="log", domain=[low / 1.1, high * 1.1], nice=False)
     label = "datum.value >= 1000 ? datum.value / 1000 + 'K' : datum.value"
     y = alt.Y("value:Q", scale=scale).axis(title=None, values=list(drawn.ticks), labelExpr=label)
+    x = _years(Counter(row.about.year for row in rows))
     offset = alt.XOffset("offset:Q", scale=alt.Scale(domain=[0.15, 0.85]))
     points = alt.Chart(alt.InlineData(values=dots)).mark_point(filled=True, size=34, opacity=0.55, style="dots")
     ticks = alt.Chart(alt.InlineData(values=middle)).mark_tick(thickness=2, style="median")
     return alt.LayerChart(
         layer=[
-            points.encode(x=_years(rows), xOffset=offset, y=y, tooltip=[alt.Tooltip("model:N"), alt.Tooltip("text:N")]),
-            ticks.encode(x=_years(rows), y=y),
+            points.encode(x=x, xOffset=offset, y=y, tooltip=[alt.Tooltip("model:N"), alt.Tooltip("text:N")]),
+            ticks.encode(x=x, y=y),
         ],
         width="container",
         height=_HEIGHT + 60,
@@ -133,9 +141,8 @@ def _dot(row: Row, place: int, of: int, drawn: Shape) -> dict[str, Any]:
             "text": f"{drawn.title} {drawn.said(value)}"}  # fmt: skip
 
 
-def _years(rows: Sequence[Row]) -> alt.X:
-    """All years, `’17`; below them how many models there are."""
-    n = Counter(row.about.year for row in rows)
+def _years(n: Mapping[int, int]) -> alt.X:
+    """All years, `’17`; below them how many there are in each."""
     every = [str(year) for year in range(min(n), max(n) + 1)]
     numbers = "{" + ", ".join(f"'{year}': '{n[int(year)]}'" for year in every) + "}"
     axis = alt.Axis(

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from archlab.config.yaml_text import to_yaml, to_yaml_line
-from archlab.cost.units import count
+from archlab.cost.units import binary, count
 from archlab.files import write_atomic
 from archlab.report import charts, html, palette
 from archlab.report.picture import picture
@@ -13,22 +13,24 @@ from archlab.study import wording
 from archlab.study.record import StudySummary
 
 
-def write_report(summary: StudySummary, folder: Path) -> Path:
-    """Write `report.html` and `report.png` into the folder; the page's path.
-
-    Each is written aside and then renamed, so an interrupted call leaves the old file or the new one, whole.
-    """
+def write_page(summary: StudySummary, folder: Path) -> Path:
+    """Write `report.html` into the folder, whole or not at all; its path."""
     page = folder / "report.html"
     write_atomic(page, render(summary))
-    write_atomic(folder / "report.png", picture(summary))
     return page
+
+
+def write_picture(summary: StudySummary, folder: Path) -> None:
+    """Write `report.png` into the folder, whole or not at all; UserError where it cannot be drawn."""
+    write_atomic(folder / "report.png", picture(summary))
 
 
 def render(summary: StudySummary) -> str:
     """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
     template = html.template("report.html.jinja")
-    template.globals.update(bits=wording.bits, interval=wording.interval, count=count, p_value=wording.p_value)
-    template.globals.update(span=wording.span, to_yaml=to_yaml, lost=lost, value=to_yaml_line, duration=_duration)
+    words = {"bits": wording.bits, "interval": wording.interval, "p_value": wording.p_value, "span": wording.span}
+    units = {"binary": binary, "count": count, "duration": _duration}
+    template.globals.update(**words, **units, to_yaml=to_yaml, value=to_yaml_line, lost=lost)
     return template.render(
         s=summary,
         labels=labels(summary),

@@ -5,6 +5,7 @@ import textwrap
 import altair as alt
 import vl_convert
 
+from archlab.errors import UserError
 from archlab.report import charts, palette
 from archlab.study.record import StudySummary
 
@@ -17,7 +18,10 @@ _FONT = "Liberation Sans"
 
 
 def picture(summary: StudySummary) -> bytes:
-    """Levels beside differences, the learning curves below, under the study's question; light, as a PNG."""
+    """Levels beside differences, the learning curves below, under the study's question; light, as a PNG.
+
+    UserError where it cannot be drawn.
+    """
     upper = [charts.levels(summary, _PANEL)]
     if differences := charts.differences(summary, _PANEL, legend=True):
         upper.append(differences)
@@ -26,10 +30,16 @@ def picture(summary: StudySummary) -> bytes:
     ]
     if curves := charts.curves(summary, 2 * _PANEL - 110, legend=True):
         parts.append(curves)
-    title = alt.TitleParams(summary.question, subtitle=textwrap.wrap(summary.answer, 150), fontSize=18, offset=18)
+    question = textwrap.wrap(summary.question, 110)
+    title = alt.TitleParams(question, subtitle=textwrap.wrap(summary.answer, 150), fontSize=18, offset=18)
     whole = alt.vconcat(*parts, spacing=36, padding=24, title=title).resolve_scale(color="independent")
     config = palette.vega_config(summary, "light") | {
         "background": palette.INKS["light"].paper,
         "font": _FONT,
     }
-    return vl_convert.vegalite_to_png(whole.to_dict(), config=config, scale=_SCALE)
+    try:
+        return vl_convert.vegalite_to_png(whole.to_dict(), config=config, scale=_SCALE)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # its panics are no Exception
+        raise UserError(f"the picture cannot be drawn: {error}") from error

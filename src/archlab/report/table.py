@@ -4,41 +4,49 @@ from rich.table import Table
 from rich.text import Text
 
 from archlab.cost.units import count
+from archlab.report.columns import FIXED, fitted
 from archlab.report.rows import labels
 from archlab.study.record import ArmSummary, StudySummary, Verdict
 from archlab.study.wording import bits, interval, p_value, plural
 
 _STYLES: dict[Verdict, str] = {"better": "bold blue", "worse": "bold yellow", "diverged": "bold red"}
+_HEADINGS = ("arm", "params", "bits/byte ± sd", "difference [95%]", "p Holm", "verdict", "tok/s")
 
 
-def terminal_table(summary: StudySummary) -> Table:
-    """Two lines per arm, at most 80 columns wide, legible without colours."""
+def terminal_table(summary: StudySummary, width: int) -> Table:
+    """One line per arm where `width` columns are enough, else two or more; legible without colours."""
+    named = zip(summary.arms, labels(summary).values(), strict=True)
+    rows = [_HEADINGS, *((label, *_cells(arm)) for arm, label in named)]
+    heading, *cells = fitted(rows, width - len(_HEADINGS) + 1)
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column("arm", overflow="fold", max_width=16)
-    table.add_column("params", justify="right", no_wrap=True)
-    table.add_column("bits/byte\n± sd", justify="right", no_wrap=True)
-    table.add_column("difference\n[95%]", justify="right", no_wrap=True)
-    table.add_column("p Holm", justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("tok/s", justify="right", no_wrap=True)
-    for arm, label in zip(summary.arms, labels(summary).values(), strict=True):
-        table.add_row(Text(label), *_cells(arm))
+    for title in heading:
+        table.add_column(title, justify="left" if title in ("arm", "verdict") else "right", no_wrap=True)
+    for arm, (*before, verdict, speed) in zip(summary.arms, cells, strict=True):
+        style = "dim" if arm.comparison is None else _STYLES.get(arm.comparison.verdict, "")
+        table.add_row(*map(Text, before), Text(verdict, style=style), Text(speed))
     return table
 
 
-def _cells(arm: ArmSummary) -> list[Text]:
+def _cells(arm: ArmSummary) -> list[str]:
+    """All but the label."""
     c = arm.comparison
     level = "-" if arm.mean is None else bits(arm.mean)
     spread = "" if arm.deviation is None else f"±{bits(arm.deviation)}"
-    difference = "" if c is None or c.difference is None else f"{bits(c.difference)}\n{interval(c.low, c.high)}"
-    verdict = "reference" if c is None else c.verdict.replace(" ", "\n")
+    difference = "" if c is None or c.difference is None else f"{bits(c.difference)} {_whole(interval(c.low, c.high))}"
+    verdict = "reference" if c is None else c.verdict
     if arm.divergences:
-        verdict = f"{verdict if c else 'diverged'}\n{arm.divergences} of {plural(len(arm.bits_per_byte), 'seed')}"
+        lost = _whole(f"{arm.divergences} of {plural(len(arm.bits_per_byte), 'seed')}")
+        verdict = f"{verdict if c else 'diverged'} {lost}"
     return [
-        Text(count(arm.parameters)),
-        Text(f"{level}\n{spread}".strip()),
-        Text(difference.strip()),
-        Text("" if c is None or c.p_holm is None else p_value(c.p_holm).replace(" ", "")),
-        Text(verdict, style=_STYLES.get(c.verdict, "") if c else "dim"),
-        Text("-" if arm.tokens_per_second is None else count(arm.tokens_per_second)),
+        count(arm.parameters),
+        f"{level} {spread}".strip(),
+        difference.strip(),
+        "" if c is None or c.p_holm is None else _whole(p_value(c.p_holm)),
+        verdict,
+        "-" if arm.tokens_per_second is None else count(arm.tokens_per_second),
     ]
+
+
+def _whole(text: str) -> str:
+    """The text, never broken."""
+    return text.replace(" ", FIXED)

@@ -35,7 +35,7 @@ def answer(arms: Sequence[ArmSummary], against: Against) -> str:
     ]
     said = [sentence for sentence in sentences if sentence]
     said[0] = f"At {_conditions(arms)}, {said[0]}"
-    return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in said)
+    return " ".join(f"{sentence}." for sentence in said)  # a label that begins one stays as it was written
 
 
 def _with(pairs: Sequence[_Pair], verdict: Verdict) -> list[_Pair]:
@@ -103,15 +103,22 @@ def _not_distinguishable(pairs: Sequence[_Pair], against: Against) -> str:
     if len(same) == 1:
         only = same[0]
         return f"{only.arm.label} is not distinguishable from {only.reference} ({_detail(only.comparison)})"
-    names, further = [pair.arm.label for pair in same[: _NAMED[against]]], len(same) - _NAMED[against]
-    if further > 0:
-        names.append(plural(further, "other arm" if against == "base" else "other step"))
+    named, further = same[: _NAMED[against]], same[_NAMED[against] :]
+    names = [pair.arm.label for pair in named]
+    if further:
+        names.append(plural(len(further), "other arm" if against == "base" else "other step"))
     other = same[0].reference if against == "base" else "the steps before them"
-    effects = [e for pair in same if (e := pair.comparison.smallest_effect) is not None]
-    limit = "identical results"
-    if effects:
-        limit = f"this design would have found {span(bits(min(effects)), bits(max(effects)))} bits per byte"
-    return f"{listed(names)} are not distinguishable from {other} ({_seeds(same)}; {limit})"
+    found = f"{_seeds(same)}; {_detectable(named, further)}"
+    return f"{listed(names)} are not distinguishable from {other} ({found})"
+
+
+def _detectable(named: Sequence[_Pair], further: Sequence[_Pair]) -> str:
+    """`smallest detectable difference …: 0.030 for RMSNorm and 0.045 for GQA`; the further arms in a range."""
+    said = []
+    for name, group in [*((pair.arm.label, [pair]) for pair in named), ("the others", further)]:
+        if effects := [e for pair in group if (e := pair.comparison.smallest_effect) is not None]:
+            said.append(f"{span(bits(min(effects)), bits(max(effects)))} for {name}")
+    return f"smallest detectable difference in bits per byte: {listed(said)}" if said else "identical results"
 
 
 def _detail(comparison: Comparison) -> str:
@@ -120,7 +127,7 @@ def _detail(comparison: Comparison) -> str:
     if comparison.smallest_effect is None:
         return f"difference {bits(comparison.difference or 0)} on every seed, with no scatter to test it against"
     found = f"difference {_amount(comparison, 1)} bits per byte over {plural(comparison.pairs, 'paired seed')}"
-    return f"{found}; this design would have found {bits(comparison.smallest_effect)}"
+    return f"{found}; smallest detectable difference {bits(comparison.smallest_effect)}"
 
 
 def _diverged(arms: Sequence[ArmSummary]) -> str:
@@ -140,4 +147,4 @@ def _reference_diverged(pairs: Sequence[_Pair]) -> str:
 
 def _too_few(pairs: Sequence[_Pair]) -> str:
     names = [pair.arm.label for pair in _with(pairs, "too few runs")]
-    return f"there are not enough finished runs yet to judge {listed(names)}" if names else ""
+    return f"{listed(names)} cannot be judged yet: too few finished runs" if names else ""

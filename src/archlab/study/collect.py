@@ -1,5 +1,6 @@
 """From the runs of a study to its summary."""
 
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from archlab.config.io import studies
 from archlab.config.study_schema import StudyConfig
 from archlab.config.training import resolve_train
 from archlab.cost.flops import computed_training_flops
-from archlab.cost.memory import kv_bytes_per_token
+from archlab.cost.memory import kv_cache_bytes
 from archlab.cost.params import parameters
 from archlab.study.answer import answer
 from archlab.study.design import Arm
@@ -42,7 +43,8 @@ def summarise(
     }
     losses = {arm: {seed: s.bits_per_byte for seed, s in seeds.items()} for arm, seeds in ended.items()}
     comparisons = compare(losses, {arm.name: arm.reference for arm in arms if arm.reference})
-    table = [_arm(arm, ended[arm.name], runs[arm.name], comparisons.get(arm.name), folder) for arm in arms]
+    context = min(arm.config.model.max_seq_len for arm in arms)
+    table = [_arm(arm, ended[arm.name], runs[arm.name], comparisons.get(arm.name), folder, context) for arm in arms]
     missing = sum(len(runs[arm]) - len(ended[arm]) for arm in runs)
     all_runs = {run.name: run.folder(folder) for seeds in runs.values() for run in seeds.values()}
     return StudySummary(
@@ -55,10 +57,11 @@ def summarise(
         equal=in_words(study.equal) if study.equal else None,
         seeds=study.seed_list,
         arms=table,
+        kv_context=context,
         corpus=corpus,
         environment=_environment(all_runs.values()),
         seconds=sum(map(_seconds, all_runs.values())),
-        command=f"archlab study run {name if _is_ours(name, study) else folder}",
+        command=f"archlab study run {shlex.quote(name if _is_ours(name, study) else str(folder))}",
         study=study.model_dump(mode="json", exclude_defaults=True),
     )
 
@@ -74,6 +77,7 @@ def _arm(
     runs: Mapping[int, Run],
     comparison: Comparison | None,
     folder: Path,
+    context: int,
 ) -> ArmSummary:
     config = arm.config
     scores = [s.bits_per_byte for s in ended.values() if s.bits_per_byte is not None]
@@ -88,7 +92,7 @@ def _arm(
         tuned=arm.tuned,
         parameters=parameters(config.model).total,
         flops_per_token=computed_training_flops(config),
-        kv_bytes_per_token=kv_bytes_per_token(config.model),
+        kv_cache_bytes=kv_cache_bytes(config.model, context),
         tokens_per_second=statistics.median(speeds) if speeds else None,
         tokens=resolve_train(config).trained,
         bits_per_byte={seed: s.bits_per_byte for seed, s in ended.items()},

@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 from archlab.config.base import Base
+from archlab.config.text import Shown
 
 Verdict = Literal["better", "worse", "not distinguishable", "diverged", "reference diverged", "too few runs"]
 """What stats.py's `_verdict` can say; the last two where nothing could be tested."""
@@ -11,7 +12,7 @@ Verdict = Literal["better", "worse", "not distinguishable", "diverged", "referen
 class Comparison(Base):
     """An arm against its reference, paired by seed. Differences are arm minus reference, in bits per byte."""
 
-    reference: str
+    reference: Shown
     """Name of the arm it is compared with."""
     pairs: int
     """Seeds on which both arms finished."""
@@ -42,8 +43,8 @@ class Curve(Base):
 class ArmSummary(Base):
     """One arm of a study."""
 
-    name: str
-    label: str
+    name: Shown
+    label: Shown
     """What tables and pictures call it."""
     overrides: dict[str, Any]
     """What the arm says it changes, relative to its reference."""
@@ -54,8 +55,8 @@ class ArmSummary(Base):
     parameters: int
     flops_per_token: float
     """Training FLOPs per token, forward and backward, with the hidden pairs that the kernel multiplies."""
-    kv_bytes_per_token: int
-    """KV-cache bytes that one more token costs at bf16, all layers, before a window bounds it."""
+    kv_cache_bytes: int
+    """KV cache of one text of the study's `kv_context` tokens, all layers, each bounded by its window, at bf16."""
     tokens_per_second: float | None
     """Median over the seeds, as measured beside the study's other runs; null when none finished."""
     tokens: int
@@ -77,25 +78,27 @@ class ArmSummary(Base):
 class StudySummary(Base):
     """A finished (or partly finished) study."""
 
-    name: str
-    question: str
-    claim: str | None
-    answer: str
+    name: Shown
+    question: Shown
+    claim: Shown | None
+    answer: Shown
     """The verdict in a sentence or two."""
-    warnings: list[str]
+    warnings: list[Shown]
     """What a reader must know before believing it: the tuning grid's edge won, runs missing, few seeds."""
     against: Literal["base", "previous"]
     equal: str | None
     """In words: `parameters within 1%, by model.mlp.d_ff`."""
     seeds: list[int]
     arms: list[ArmSummary]
-    corpus: str
+    kv_context: int
+    """Tokens of the text whose KV cache is compared: the shortest `max_seq_len` of the arms."""
+    corpus: Shown
     """In words: what text, how many bytes and tokens, how much of it held out."""
     environment: dict[str, Any]
     """Versions, processor, dtype, threads."""
     seconds: float
     """Time of all runs' training steps, one after the other; evaluation and tuning left out."""
-    command: str
-    """What reproduces it."""
+    command: Shown
+    """What reproduces it, quoted for a shell."""
     study: dict[str, Any]
     """The study file's values."""

@@ -64,8 +64,7 @@ class Study:
         tuned, warnings = self._tune(watch=None)
         if not any(self._ended(self._run_of(arm, seed)) for arm in tuned for seed in self.config.seed_list):
             raise UserError(
-                f"{self.folder}: no finished run that this machine and version would make again; "
-                "`archlab study run` makes them"
+                f"{self.folder}: no finished run of this machine and version; `archlab study run` makes them"
             )
         return self._summarise(tuned, warnings)
 
@@ -145,7 +144,7 @@ class Study:
         for run in runs:
             summary = self._ended(run)
             if summary is None:
-                raise UserError(f"{self.folder}: tuning is not over; `archlab study run` goes on with it")
+                raise UserError(f"{self.folder}: tuning has not finished; `archlab study run` continues it")
             scores.append(float("inf") if summary.bits_per_byte is None else summary.bits_per_byte)
         return sum(scores) / len(scores)
 
@@ -191,7 +190,7 @@ def _of_elsewhere(written: Path) -> StudySummary:
         summary = StudySummary.model_validate_json(written.read_bytes())
     except ValueError:
         raise UserError(f"{written}: damaged; remove the file and run again") from None
-    note = "the runs were made by another machine, version or text; this is what was written of them then"
+    note = "the runs were made on another machine, by another version or with another text; this is their old summary"
     return summary.model_copy(update={"warnings": [*summary.warnings, note]})
 
 

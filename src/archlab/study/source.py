@@ -57,7 +57,7 @@ def _find(source: str) -> tuple[str, Path | Traversable]:
     if source in known:
         return source, known[source]
     hint = nearest(source, known) or f"; allowed: {', '.join(known)}"
-    raise UserError(f"no study {source!r}: neither a file, a study folder, nor one of ours{hint}")
+    raise UserError(f"no study {source!r}: not a file, not a study folder, not a study that comes with archlab{hint}")
 
 
 def _read(file: Path | Traversable, below: tuple[Path | Traversable, ...] = ()) -> Raw:

@@ -1,0 +1,50 @@
+"""Text that people write, and what of it a terminal, a page and a picture can show."""
+
+import re
+import unicodedata
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+"""Characters that command a terminal, turn the direction of a text round, or are none: no picture can hold them.
+
+Tab and newline are not among them.
+"""
+
+_NAMES = {"\x00": "null", "\t": "tab", "\n": "newline", "\x0c": "form feed", "\r": "carriage return", "\x1b": "escape"}
+"""Unicode gives control characters no names."""
+
+
+def visible(text: str) -> str:
+    r"""The text with every character that cannot be shown written as its number, `\u001b`."""
+    return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _text(value: str) -> str:
+    """ValueError where there is a character that cannot be shown."""
+    if found := _HIDDEN.search(value):
+        raise ValueError(f"'{visible(value)}' has {_named(found[0])}, which cannot be shown; leave it out")
+    return value
+
+
+def _line(value: str) -> str:
+    if found := re.search("[\n\t]", value):
+        raise ValueError(f"{value!r} has {_named(found[0])}; allowed: one line of text")
+    return _text(value)
+
+
+def _named(character: str) -> str:
+    """`the character U+000C (form feed)`."""
+    name = _NAMES.get(character) or unicodedata.name(character, "").lower()
+    return f"the character U+{ord(character):04X}" + (f" ({name})" if name else "")
+
+
+Text = Annotated[str, Field(min_length=1), AfterValidator(_text)]
+"""Text that can be shown, on one line or more."""
+
+Line = Annotated[str, Field(min_length=1), AfterValidator(_line)]
+"""One line of text that can be shown."""
+
+Shown = Annotated[str, BeforeValidator(lambda value: visible(value) if isinstance(value, str) else value)]
+"""Text in which what cannot be shown is written as its number."""
