@@ -86,6 +86,7 @@ def _arm(
         label=arm.label,
         overrides=arm.overrides,
         adjusted=arm.adjusted,
+        follows=arm.follows,
         tuned=arm.tuned,
         parameters=parameters(config.model).total,
         flops_per_token=training_flops(config.model, plain["train"]["seq_len"]),

@@ -2,6 +2,8 @@
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from archlab.config.base import Base
 
 Verdict = Literal["better", "worse", "not distinguishable", "diverged", "reference diverged", "too few runs"]
@@ -49,6 +51,8 @@ class ArmSummary(Base):
     """What the arm says it changes, relative to its reference."""
     adjusted: dict[str, Any]
     """What was adjusted to hold the study's quantity equal (`model.mlp.d_ff`)."""
+    follows: dict[str, Any] = Field(default_factory=dict)
+    """Derived fields that these changes moved (`model.attention.head_dim` with the number of heads)."""
     tuned: dict[str, Any]
     """Values found by tuning, here or in an earlier study."""
     parameters: int
