@@ -28,8 +28,8 @@ class Comparison(Base):
     p_holm: float | None
     """After Holm's correction over the study's comparisons."""
     smallest_effect: float | None
-    """The smallest true difference that this design would have found with 80% probability; null where `low`
-    is, and for arms that gave identical results."""
+    """The smallest true difference that a new study of this design finds with 80% probability, that the observed
+    scatter is uncertain counted in (stats.py); null where `low` is, and for arms that gave identical results."""
     verdict: Verdict
 
 
