@@ -14,6 +14,7 @@ from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.study.design import arms, grid
 from archlab.study.match import in_words, quantity
+from archlab.study.said import fields
 from archlab.study.source import load_study
 
 
@@ -62,25 +63,48 @@ def test_an_arm_that_says_all_it_changes_is_taken(overrides):
 
 
 @pytest.mark.parametrize(
-    ("in_base", "overrides", "silent"),
+    ("in_base", "overrides", "follows"),
     [
         (
             {"model.attention.head_dim": None},
-            {"model.attention.n_heads": 8},
-            "model.attention.head_dim: 8 in base, 4 here",
+            {"model.attention.n_heads": 8, "model.attention.n_kv_heads": 4},
+            {"model.attention.head_dim": 4, "model.attention.scale": 0.5},
         ),
-        ({}, {"model.attention.head_dim": 16}, "model.attention.scale: 0.35"),
-        ({"model.mlp.d_ff": None}, {"model.mlp.kind": "plain"}, "model.mlp.d_ff: 88 in base, 128 here"),
-        (
-            {"model.mlp.d_ff": None},
-            {"model": {"mlp": {"kind": "plain"}}},
-            "model.mlp.d_ff: 88 in base, 128 here",
-        ),
+        ({}, {"model.attention.head_dim": 16}, {"model.attention.scale": 0.25}),
+        ({"model.mlp.d_ff": None}, {"model.mlp.kind": "plain"}, {"model.mlp.d_ff": 128}),
+        ({"model.mlp.d_ff": None}, {"model": {"mlp": {"kind": "plain"}}}, {"model.mlp.d_ff": 128}),
+        ({"model.attention.n_kv_heads": None}, {"model.attention.n_heads": 2}, {"model.attention.n_kv_heads": 2}),
+        ({}, {"train.schedule": "constant"}, {"train.final_lr": 1.0}),
+        ({}, {"train.schedule": "wsd"}, {"train.decay": 0.2}),
+        ({}, {"train.batch_tokens": 32}, {"train.micro_batch_tokens": 32}),
+        ({}, {"model.mlp.kind": "plain"}, {}),  # its d_ff is said in the base, and stays
+        ({}, {"model.max_seq_len": 32, "train.seq_len": 16}, {}),
+    ],
+)
+def test_what_follows_from_what_an_arm_says_is_said(in_base, overrides, follows):
+    base, other = arms(two(overrides, set=in_base))
+    assert (base.follows, other.follows) == ({}, follows)
+    assert set(diff(base.config, other.config)) - {"train.eval_every", "train.checkpoint_every"} == {
+        *fields(overrides),
+        *follows,
+    } - {"train.seq_len"}
+
+
+def test_what_follows_from_the_knob_is_told_too():
+    in_base = {"model.d_model": 128, "model.n_layers": 12, "model.mlp.d_ff": None}
+    _, other = arms(two({"model.n_layers": 16}, set=in_base, equal={"parameters": "4%", "by": "model.d_model"}))
+    assert set(other.adjusted) == {"model.d_model"}
+    assert set(other.follows) == {"model.mlp.d_ff"}
+
+
+@pytest.mark.parametrize(
+    ("in_base", "overrides", "silent"),
+    [
         ({}, {"model.max_seq_len": 32}, "train.seq_len: 16 in base, 32 here"),
         (
-            {"model.attention.n_kv_heads": None},
-            {"model.attention.n_heads": 2},
-            "model.attention.n_kv_heads: 4",
+            {"model.position.kind": "shaw"},
+            {"model.position.kind": "t5"},
+            "model.position.max_distance: 16 in base, 128 here",
         ),
     ],
 )
@@ -175,7 +199,7 @@ def test_a_study_file_with_a_mistake_is_refused(values, message):
 
 def test_every_problem_of_a_study_is_told_at_once(tmp_path):
     said = {"question": "", "base": "base.yaml", "budget": {"tokens": 640}, "sets": {}, "labels": {"thrd": "x"}}
-    wrong = {"arms": {"first": {}, "second": {"model.nrm": 1}, "third": {"model.attention.head_dim": 16}}}
+    wrong = {"arms": {"first": {}, "second": {"model.nrm": 1}, "third": {"model.max_seq_len": 32}}}
     with pytest.raises(UserError, match="5 problems in") as refused:
         load_study(str(write(tmp_path / "wrong.yaml", **said, **wrong)))
     for field in ("question", "sets", "labels.thrd", "arms.second.model.nrm", "arms.third "):

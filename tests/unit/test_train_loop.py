@@ -8,6 +8,7 @@ from tiny import config, write_text
 
 from archlab.errors import UserError
 from archlab.train import loop
+from archlab.train.divergence import ruined
 from archlab.train.evaluate import Score
 from archlab.train.loop import train
 from archlab.train.progress import Watcher
@@ -46,7 +47,8 @@ def test_a_finished_run_leaves_what_it_says(text, tmp_path):
     updates = [line for line in metrics if "lr" in line]
     evaluations = [line for line in metrics if "bits_per_byte" in line]
     assert [line["tokens"] for line in updates] == list(range(64, 641, 64))
-    assert [line["step"] for line in evaluations] == list(range(1, 11))
+    assert [line["step"] for line in evaluations] == list(range(11))
+    assert (evaluations[0]["tokens"], metrics[0]) == (0, evaluations[0])
     assert summary.bits_per_byte == evaluations[-1]["bits_per_byte"] == recorder.beats[-1].bits_per_byte
     assert summary.train_loss == updates[-1]["loss"]
     assert folder.summary() == summary
@@ -68,7 +70,7 @@ def test_a_loss_that_is_no_number_ends_the_run_as_diverged(text, tmp_path):
     summary = train(run, tmp_path, Watcher())
     assert summary.status == "diverged"
     assert summary.bits_per_byte is None
-    assert summary.steps < 10
+    assert (summary.steps < 10, summary.why) == (True, "a loss or gradient is NaN or infinite")
     last = RunFolder(tmp_path).metrics()[-1]
     assert last["diverged"] is True
     assert last["step"] == summary.steps + 1
@@ -81,6 +83,36 @@ def test_an_evaluation_that_is_no_number_is_a_divergence_too(text, tmp_path, mon
     summary = train(config("train.eval_every=10", data=text), tmp_path, Watcher())
     assert (summary.status, summary.steps, summary.bits_per_byte) == ("diverged", 10, None)
     assert RunFolder(tmp_path).metrics()[-1] == {"step": 10, "diverged": True, "held_out_loss": "nan"}
+
+
+UNIFORM = math.log(300)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "why"),
+    [
+        (6.05, 5.9, None),  # four steps of a tiny model: it has only begun
+        (5.7, 5.7001, None),  # nothing was learnt, nothing lost
+        (15.7, 3.0, None),
+        (3.0, 2.9, None),
+        (15.7, 6.5, "it ended worse than a uniform guess (6.50 against 5.70 nats per token)"),
+        (5.7, 1e6, "it ended worse than a uniform guess (1,000,000.00 against 5.70 nats per token)"),
+        (5.7, 6.0, "it ended worse than before its first step (6.00 against 5.70 nats per token)"),
+        (3.0, 3.5, "it ended worse than before its first step (3.50 against 3.00 nats per token)"),
+    ],
+)
+def test_what_ends_worse_than_a_guess_or_than_it_began_is_ruined(first, last, why):
+    assert ruined(first, last, 300) == why
+
+
+@pytest.mark.parametrize("eval_every", [1, 10])
+def test_a_ruined_run_has_diverged_however_often_it_was_evaluated(text, tmp_path, eval_every):
+    summary = train(config("train.lr=50", f"train.eval_every={eval_every}", data=text), tmp_path, Watcher())
+    evaluations = [line for line in RunFolder(tmp_path).metrics() if "bits_per_byte" in line]
+    assert evaluations[0]["held_out_loss"] == pytest.approx(UNIFORM, rel=0.2)
+    assert evaluations[-1]["held_out_loss"] > 1.1 * UNIFORM
+    assert (summary.status, summary.bits_per_byte, summary.loss) == ("diverged", None, None)
+    assert "worse than a uniform guess" in summary.why
 
 
 def deterministic(folder):

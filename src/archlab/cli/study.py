@@ -104,12 +104,13 @@ def show(study: str, /, *, yaml: Flag = False) -> None:
     per_arm = plural(len(config.seed_list), "seed") + (f" and {tuning} tuning runs" if tuning else "")
     print(f"{plural(len(designed), 'arm')}, {per_arm} each\n")
     print_table(
-        ("arm", "against", "changes"),
+        ("arm", "against", "changes", "which moved"),
         [
             (
                 arm.name,
                 arm.reference or "",
                 "\n".join(f"{k}: {to_yaml_line(v)}" for k, v in {**arm.overrides, **arm.adjusted}.items()),
+                "\n".join(f"{k}: {to_yaml_line(v)}" for k, v in arm.follows.items()),
             )
             for arm in designed
         ],

@@ -31,7 +31,7 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
         watch.note(f"{plan.tokens:,} tokens are {plan.trained:,} in whole batches of {plan.batch_tokens:,}")
     summary = train(loaded, out, watch)
     if summary.status == "diverged":
-        print(f"diverged after {summary.steps} steps: a loss or gradient is no number any more; see {out}")
+        print(f"diverged after {summary.steps} steps: {summary.why}; see {out}")
         return 1
     print(
         f"{summary.bits_per_byte:.4f} bits per byte of held-out text after {summary.tokens:,} tokens "

@@ -89,6 +89,7 @@ def _arm(
         label=arm.label,
         overrides=arm.overrides,
         adjusted=arm.adjusted,
+        follows=arm.follows,
         tuned=arm.tuned,
         parameters=parameters(config.model).total,
         flops_per_token=computed_training_flops(config),
@@ -106,7 +107,8 @@ def _arm(
 
 
 def _curve(seed: int, run: RunFolder) -> Curve:
-    points = [m for m in run.metrics() if "bits_per_byte" in m]
+    """Without the evaluation before the first update, which stands at no token."""
+    points = [m for m in run.metrics() if "bits_per_byte" in m and m["tokens"]]
     return Curve(seed=seed, tokens=[m["tokens"] for m in points], bits_per_byte=[m["bits_per_byte"] for m in points])
 
 
@@ -119,5 +121,5 @@ def _seconds(folder: Path) -> float:
     """Time spent in training steps."""
     metrics = RunFolder(folder).metrics()
     per_step = [m["tokens_per_second"] for m in metrics if "tokens_per_second" in m]
-    tokens = next((m["tokens"] for m in metrics if "tokens" in m), 0)
+    tokens = next((m["tokens"] for m in metrics if "tokens_per_second" in m), 0)
     return sum(tokens / speed for speed in per_step)

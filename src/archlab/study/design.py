@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from archlab.config.identity import diff
+from archlab.config.identity import diff, flatten
 from archlab.config.io import build_config, overlay, read_config
 from archlab.config.merge import Raw
 from archlab.config.problems import ConfigError, Problem, explain, is_under, raise_problems
@@ -17,10 +17,13 @@ from archlab.config.training import resolve_train
 from archlab.cost.flops import computed_training_flops
 from archlab.errors import UserError
 from archlab.study.match import matched, quantity
-from archlab.study.said import DECIDED, fields, misplaced
+from archlab.study.said import DECIDED, FOR_ALL, fields, misplaced
 
 _UNLIMITED = 10**18
 """Tokens, until a budget of FLOPs says how many."""
+
+_NEVER_FOLLOWS = ("train.seq_len",)
+"""Derived too, but from the model, and it decides how an arm is judged: an arm that changes it has to say so."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Arm:
     """What it says it changes, relative to its reference."""
     adjusted: Raw
     """What was turned to hold the study's quantity equal."""
+    follows: Raw
+    """Derived fields that these changes moved: the width of a head, where their number was changed."""
     tuned: Raw
     """Values of `train` fields that tuning found, here or earlier."""
     reference: str | None
@@ -56,8 +61,6 @@ class _Draft:
     arm: Arm
     raw: Raw
     """Its values as authored, before anything was matched."""
-    turned: set[str]
-    """Fields that moved when the knob was turned, with all that is derived from it."""
 
 
 def arms(study: StudyConfig) -> list[Arm]:
@@ -122,23 +125,22 @@ def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -
     raw = overlay(reference.raw if ladder and reference else base, overrides, Config)
     raw = overlay(raw, budget, Config)
     authored = overlay(raw, tuned, Config)
-    config, adjusted, turned = build_config(authored), {}, set[str]()
+    config, adjusted = build_config(authored), {}
     if study.equal and before:
-        unmatched = config
         config, adjusted = matched(authored, study.equal, quantity(study.equal)(before[0].arm.config))
-        turned = set(diff(unmatched, config))
     arm = Arm(
         name=name,
         label=study.labels.get(name, name),
         config=_within_budget(config, study),
         overrides=overrides,
         adjusted=adjusted,
+        follows={},
         tuned=tuned,
         reference=reference.arm.name if reference else None,
     )
     if reference:
-        _check_says_all(arm, reference.arm, study, turned | reference.turned)
-    return _Draft(arm, raw, turned)
+        arm = replace(arm, follows=_follows(arm, reference.arm, study))
+    return _Draft(arm, raw)
 
 
 def _problems_of_arms(wrong: Mapping[str, UserError], study: StudyConfig) -> Iterator[Problem]:
@@ -172,18 +174,22 @@ def _within_budget(config: Config, study: StudyConfig) -> Config:
     return build_config(overlay(config.model_dump(), {"train.tokens": batches * train.batch_tokens}, Config))
 
 
-def _check_says_all(arm: Arm, reference: Arm, study: StudyConfig, turned: set[str]) -> None:
-    said = {*fields(arm.overrides), *turned, *arm.tuned, *reference.tuned, *study.tune}
+def _follows(arm: Arm, reference: Arm, study: StudyConfig) -> Raw:
+    """The derived fields that move with what the arm says; UserError when it differs in anything else."""
+    said = {*fields(arm.overrides), *arm.adjusted, *reference.adjusted, *arm.tuned, *reference.tuned, *study.tune}
     if study.against == "base":  # what only the reference changes is said there
         said |= {*fields(reference.overrides)}
     if study.budget.flops is not None:
-        said |= {"train.tokens", "train.eval_every", "train.checkpoint_every"}
+        said |= {"train.tokens"}
     changed = diff(reference.config, arm.config)
-    silent = {field: values for field, values in changed.items() if not _is_said(field, values, said)}
+    moved = {field: values for field, values in changed.items() if not _is_said(field, values, said)}
+    ours, theirs = (flatten(c.model_dump(mode="json")) for c in (arm.config, reference.config))
+    silent = {f: v for f, v in moved.items() if ours.get(f) != theirs.get(f) or f in _NEVER_FOLLOWS}
     if silent:
         lines = [f"    {field}: {old} in {reference.name}, {new} here" for field, (old, new) in silent.items()]
         hint = "say so in the arm, or set it in the base for all"
         raise UserError("\n".join([f"differs from {reference.name} in more than it says; {hint}", *lines]))
+    return {field: new for field, (_, new) in moved.items() if not is_under([field], FOR_ALL)}
 
 
 def _is_said(field: str, values: tuple[Any, Any], said: Iterable[str]) -> bool:

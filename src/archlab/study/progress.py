@@ -49,7 +49,7 @@ class Phase:
         if news.summary is not None:
             self._ended += 1
             score = news.summary.bits_per_byte
-            result = "diverged" if score is None else f"{score:.4f} bits/byte"
+            result = f"diverged: {news.summary.why}" if score is None else f"{score:.4f} bits/byte"
             self._say(f"{self._ended:3}/{len(self._done)}  {news.run.label}: {result}")
         description = f"{self._ended} of {len(self._done)} runs"
         self._progress.update(self._task, completed=sum(self._done.values()), description=description)

@@ -2,6 +2,8 @@
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from archlab.config.base import Base
 from archlab.config.text import Shown
 
@@ -27,8 +29,8 @@ class Comparison(Base):
     p_holm: float | None
     """After Holm's correction over the study's comparisons."""
     smallest_effect: float | None
-    """The smallest true difference that this design would have found with 80% probability; null where `low`
-    is, and for arms that gave identical results."""
+    """The smallest true difference that a new study of this design finds with 80% probability, that the observed
+    scatter is uncertain counted in (stats.py); null where `low` is, and for arms that gave identical results."""
     verdict: Verdict
 
 
@@ -50,6 +52,8 @@ class ArmSummary(Base):
     """What the arm says it changes, relative to its reference."""
     adjusted: dict[str, Any]
     """What was adjusted to hold the study's quantity equal (`model.mlp.d_ff`)."""
+    follows: dict[str, Any] = Field(default_factory=dict)
+    """Derived fields that these changes moved (`model.attention.head_dim` with the number of heads)."""
     tuned: dict[str, Any]
     """Values found by tuning, here or in an earlier study."""
     parameters: int

@@ -11,10 +11,10 @@ from archlab.errors import UserError
 DECIDED = {"train.tokens": "budget", "train.seed": "seeds"}
 """Fields that the study sets itself, and from what."""
 
-_FOR_ALL = ("data", "train.eval_tokens", "train.eval_every", "train.checkpoint_every", "train.device")
+FOR_ALL = ("data", "train.eval_tokens", "train.eval_every", "train.checkpoint_every", "train.device")
 """Fields, or sections, in which arms cannot differ: they are judged on the same text in the same way."""
 
-_NOT_TUNABLE = (*_FOR_ALL, *DECIDED, "train.seq_len")
+_NOT_TUNABLE = (*FOR_ALL, *DECIDED, "train.seq_len")
 
 
 def misplaced(study: StudyConfig) -> Iterator[Problem]:
@@ -35,7 +35,7 @@ def misplaced(study: StudyConfig) -> Iterator[Problem]:
                 yield Problem(f"arms.{name}.{field}", "is tuned, for all arms; leave it out here or there")
         yield from _decided_elsewhere(f"arms.{name}", overrides)
         for field in fields(overrides):
-            if is_under([field], _FOR_ALL):
+            if is_under([field], FOR_ALL):
                 message = "arms are compared on the same text in the same way, so it belongs in `set`"
                 yield Problem(f"arms.{name}.{field}", message)
 

@@ -4,13 +4,13 @@ import math
 import statistics
 import time
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from torch.optim import Optimizer
 
 from archlab.config.schema import Config
-from archlab.config.training import ResolvedTrain, resolve_train
+from archlab.config.training import resolve_train
 from archlab.cost.flops import training_flops
 from archlab.cost.memory import training_memory
 from archlab.cost.params import parameters
@@ -22,6 +22,7 @@ from archlab.interrupt import stoppable
 from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import load_metrics, load_optimizer, load_weights, newest_checkpoint, save_checkpoint
 from archlab.train.device import Device, choose_device
+from archlab.train.divergence import NOT_FINITE, ruined
 from archlab.train.evaluate import HeldOut, evaluate
 from archlab.train.optim import make_optimizer
 from archlab.train.progress import Beat, Watcher
@@ -65,16 +66,18 @@ def _train(
         watch.note(f"going on after step {first}")
     forward = cast(Decoder, torch.compile(model)) if settings.compile else model
     mfu_per_speed = training_flops(config.model, seq_len) / device.peak_flops()
-    status: Literal["finished", "diverged"] = "finished"
+    why: str | None = None
 
     with stoppable() as stop, watch:
+        if not folder.metrics() and math.isfinite((begun := evaluate(forward, held_out, device)).loss):
+            folder.log(step=0, tokens=0, bits_per_byte=begun.bits_per_byte, held_out_loss=begun.loss)
         for step in range(first, steps):
             start = time.perf_counter()
             windows = batch(data, settings.seed, step, settings.rows, seq_len)
             result = update(forward, optimizer, windows, settings, step, device, held_out.begins)
             speed = settings.batch_tokens / (time.perf_counter() - start)
             if result.diverged:
-                status = "diverged"
+                why = NOT_FINITE
                 folder.log(step=step + 1, diverged=True, loss=str(result.loss), grad_norm=str(result.grad_norm))
                 break
             done, tokens = step + 1, (step + 1) * settings.batch_tokens
@@ -86,7 +89,7 @@ def _train(
             if done % settings.eval_every == 0 or done == steps:
                 score = evaluate(forward, held_out, device)
                 if not math.isfinite(score.loss):
-                    status = "diverged"
+                    why = NOT_FINITE
                     folder.log(step=done, diverged=True, held_out_loss=str(score.loss))
                     break
                 bits_per_byte = score.bits_per_byte
@@ -97,9 +100,9 @@ def _train(
                 save_checkpoint(folder.checkpoints, done, model, optimizer, folder.logged())
                 if stopping:
                     raise KeyboardInterrupt
-        if status == "finished" and first < steps:
+        if why is None and first < steps:
             save_checkpoint(folder.checkpoints, steps, model, None, folder.logged())
-        summary = _summary(status, settings, folder, device, mfu_per_speed, parameters(config.model).total)
+        summary = _summary(why, config, folder, device, mfu_per_speed)
         folder.finish(summary)
         if stop.asked:
             raise KeyboardInterrupt
@@ -125,30 +128,27 @@ def _resume(folder: RunFolder, model: Decoder, optimizer: Optimizer, steps: int,
     return done
 
 
-def _summary(
-    status: Literal["finished", "diverged"],
-    settings: ResolvedTrain,
-    folder: RunFolder,
-    device: Device,
-    mfu_per_speed: float,
-    parameters: int,
-) -> RunSummary:
+def _summary(why: str | None, config: Config, folder: RunFolder, device: Device, mfu_per_speed: float) -> RunSummary:
     """Read off the metrics, so that it does not matter how often the run was interrupted."""
     metrics = folder.metrics()
-    updates = [m for m in metrics if "lr" in m]
-    last = next((m for m in reversed(metrics) if "bits_per_byte" in m), {}) if status == "finished" else {}
+    updates, evaluations = ([m for m in metrics if key in m] for key in ("lr", "bits_per_byte"))
+    if why is None and evaluations:
+        first, last = evaluations[0]["held_out_loss"], evaluations[-1]["held_out_loss"]
+        why = ruined(first, last, config.model.vocab_size)
+    end = evaluations[-1] if why is None and evaluations else {}
     speed = statistics.median(m["tokens_per_second"] for m in updates) if updates else None
     ending = updates[-max(1, len(updates) // 10) :]
     return RunSummary(
-        status=status,
+        status="diverged" if why else "finished",
+        why=why,
         steps=len(updates),
-        tokens=len(updates) * settings.batch_tokens,
-        bits_per_byte=last.get("bits_per_byte"),
-        loss=last.get("held_out_loss"),
+        tokens=len(updates) * resolve_train(config).batch_tokens,
+        bits_per_byte=end.get("bits_per_byte"),
+        loss=end.get("held_out_loss"),
         train_loss=statistics.fmean(m["loss"] for m in ending) if ending else None,
         tokens_per_second=speed,
         mfu=speed * mfu_per_speed if speed else None,
-        parameters=parameters,
+        parameters=parameters(config.model).total,
         device=device.name,
         dtype=str(device.dtype).removeprefix("torch."),
     )

@@ -69,6 +69,9 @@ class RunSummary(Base):
     """How a run ended."""
 
     status: Literal["finished", "diverged"]
+    """diverged: a loss or gradient was not finite, or the end is `ruined` (divergence.py)."""
+    why: str | None = None
+    """Why it diverged, in words; null when finished."""
     steps: Natural
     """Updates made."""
     tokens: Natural
