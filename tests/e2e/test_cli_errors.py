@@ -219,6 +219,14 @@ def test_a_full_disk_stops_a_run_that_goes_on_when_there_is_room(lab, here, n_by
     assert [line["step"] for line in lines(lab.folder / "run" / "metrics.jsonl") if "lr" in line] == list(range(1, 21))
 
 
+def test_a_full_disk_leaves_no_half_of_an_export(lab, trained):
+    before = everything(lab.folder)
+    err = lab.run("export", trained, "--out", "hf", code=2, **no_file_beyond(20_000)).stderr
+    assert err.startswith("hf: cannot write: ")
+    assert "File too large" in err
+    assert everything(lab.folder) == before
+
+
 def test_a_full_disk_leaves_no_half_of_a_data_folder(lab):
     before = everything(lab.folder)
     err = lab.run("data", "text.txt", "--out", "tokens", code=2, **no_file_beyond(10_000)).stderr

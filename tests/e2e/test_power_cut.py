@@ -9,6 +9,7 @@ from attack import SHORT, STUDY, outcome, run_here, watch
 from disk import MODES, Disk
 
 from archlab.config.io import load_config
+from archlab.files import folder_atomic
 from archlab.study import runner
 from archlab.study.runner import Study
 from archlab.study.source import load_study
@@ -81,6 +82,24 @@ def test_of_a_study(folder, monkeypatch):
     assert len(left) > 6
     for image in left:
         assert result(image / "out") == whole, image.name
+
+
+def test_of_a_folder_that_is_made_at_once(tmp_path):
+    """As data folders, exports and flattened files are; it stands at the end, and never half."""
+    out = tmp_path / "disk" / "new" / "out"
+
+    def act():
+        with folder_atomic(out) as temporary:
+            (temporary / "below").mkdir()
+            for file in ("one", "below/two"):
+                (temporary / file).write_text(file)
+
+    left = cuts(tmp_path / "disk", 1, 4, act)
+    found = [sorted(p.name for p in (image / "new" / "out").rglob("*")) for image in left]
+    assert [] in found
+    assert all(names in ([], ["below", "one", "two"]) for names in found)
+    for image in left[-len(MODES) :]:
+        assert (image / "new" / "out" / "below" / "two").read_text() == "below/two"
 
 
 def test_the_disk_forgets_what_was_not_synced(tmp_path):

@@ -68,7 +68,7 @@ def test_interrupted_by_ctrl_c_then_politely_killed(shared_lab, uninterrupted):
         assert process.returncode == 130
         assert "Traceback" not in err
         done = lines(run / "metrics.jsonl")[-1]["step"]
-        assert [path.name for path in (run / "checkpoints").iterdir()] == [f"step-{done:08d}"]
+        assert max(path.name for path in (run / "checkpoints").iterdir()) == f"step-{done:08d}"
         assert not (run / "summary.json").exists()
     shared_lab.run("train", "tiny.yaml", "--out", run)
     assert_same(outcome(run), uninterrupted)

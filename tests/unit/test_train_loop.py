@@ -29,7 +29,10 @@ class Recorder(Watcher):
     """Keeps what it was told, and may raise when told of a step."""
 
     def __init__(self, stop_at=None):
-        self.beats, self._stop_at = [], stop_at
+        self.beats, self.notes, self._stop_at = [], [], stop_at
+
+    def note(self, text):
+        self.notes.append(text)
 
     def beat(self, beat):
         self.beats.append(beat)
@@ -180,3 +183,27 @@ def test_a_config_that_the_text_cannot_serve_leaves_nothing_behind(text, tmp_pat
     with pytest.raises(UserError, match="vocab_size: 100"):
         train(config("model.vocab_size=100", data=text), tmp_path / "run", Watcher())
     assert not (tmp_path / "run").exists()
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(text, tmp_path):
+    run = config("train.checkpoint_every=3", data=text)
+    with pytest.raises(KeyboardInterrupt):
+        train(run, tmp_path, Recorder(8))
+    (tmp_path / "checkpoints" / "step-00000006" / "optimizer.safetensors").write_bytes(b"\0")
+    recorder = Recorder()
+    train(run, tmp_path, recorder)
+    assert recorder.beats[0].step == 4
+    damage, going_on = recorder.notes
+    assert "step-00000006/optimizer.safetensors: damaged" in damage
+    assert damage.endswith("; the one before is used")
+    assert going_on == "going on after step 3"
+
+
+def test_imported_weights_that_are_damaged_are_not_replaced_by_random_ones(text, tmp_path):
+    run = config("train.checkpoint_every=3", data=text)
+    with pytest.raises(KeyboardInterrupt):
+        train(run, tmp_path, Recorder(5))
+    (tmp_path / "imported.json").write_text('{"family": "llama", "special_ids": {}, "dtype": null}')
+    (tmp_path / "checkpoints" / "step-00000003" / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"step-00000003/model.safetensors: missing; .*import the model again"):
+        train(run, tmp_path, Watcher())

@@ -221,7 +221,7 @@ class RunFolder:
         try:
             return [_sane(json.loads(line)) for line in lines if line.endswith(b"\n")]
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{self._metrics}: damaged: {error}; delete {self.path} and run again") from None
+            raise UserError(f"{self._metrics}: damaged: {error}; run again, from the last checkpoint") from None
 
     def finish(self, summary: RunSummary) -> None:
         """Write the summary, once the metrics it was read off are on the disk: the run is over."""

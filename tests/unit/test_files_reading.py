@@ -39,7 +39,7 @@ def test_what_is_no_text_file_is_said_and_nothing_waits_for_it(kind, tmp_path):
         read_text(tmp_path / "x")
 
 
-@pytest.mark.parametrize("kind", set(NOT_A_FILE) - {"absent", "folder"})
+@pytest.mark.parametrize("kind", [kind for kind in NOT_A_FILE if kind not in ("absent", "folder")])
 def test_nothing_else_than_a_file_takes_the_place_of_a_config(kind, tmp_path, capsys):
     for name in ("mine.yaml", "config.json"):
         NOT_A_FILE[kind][0](tmp_path / name)
