@@ -20,13 +20,13 @@ from tokenizers import Tokenizer
 
 from archlab.config.base import Base, Count
 from archlab.data import tokenizer as bpe
+from archlab.data.tokenizer import TOKENIZER
 from archlab.errors import UserError
 
 FORMAT = 1
 """Raised whenever an older folder must not be read as a new one."""
 
 MANIFEST = "manifest.json"
-TOKENIZER = "tokenizer.json"
 
 
 class Shard(Base):

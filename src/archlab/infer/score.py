@@ -9,7 +9,7 @@ from archlab.config.training import resolve_train
 from archlab.data.prepare import open_data
 from archlab.data.sampler import held_out_windows
 from archlab.data.shards import TOKENIZER
-from archlab.data.tokenizer import same_tokenizer
+from archlab.data.tokenizer import own_tokenizer, same_tokenizer
 from archlab.errors import UserError
 from archlab.families.hf_files import is_hf_folder, own_file
 from archlab.infer.load import is_run, load_model
@@ -46,7 +46,7 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOu
     latest = latest_checkpoint(folder / "checkpoints")
     ended = RunFolder(folder).summary() if is_run(folder) else None
     trained = latest is not None or ended is not None or (is_hf_folder(folder) and not is_run(folder))
-    if trained and not same_tokenizer(own_file(folder, TOKENIZER), data.path / TOKENIZER):
+    if trained and not same_tokenizer(own_file(folder, own_tokenizer(folder).name), data.path / TOKENIZER):
         raise UserError(
             f"{config.data.path}: has another tokenizer than {source}; make it with --tokenizer {source}/{TOKENIZER}"
         )
