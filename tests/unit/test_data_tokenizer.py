@@ -74,6 +74,30 @@ def refusal(tmp_path: Path, change: dict) -> str:
     return str(error.value)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAAAA=="}},
+        {"normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": "a"}},
+        {"model": json.loads(TOKENIZER.to_str())["model"] | {"continuing_subword_prefix": "é"}},
+    ],
+    ids=str,
+)
+def test_a_panic_of_the_library_is_a_message(change: dict, tmp_path: Path):
+    """It derives from BaseException; two of these come while the file is read, two with the first text."""
+    assert "not a tokenizer.json: " in refusal(tmp_path, change)
+
+
+def test_a_folder_means_the_tokenizer_in_it(tmp_path: Path):
+    with pytest.raises(UserError, match="has no tokenizer.json; copy the one"):
+        bpe.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(TOKENIZER.to_str())
+    assert bpe.load(tmp_path).to_str() == bpe.load(tmp_path / "tokenizer.json").to_str()
+    with pytest.raises(UserError, match="nowhere: No such file"):
+        bpe.load(tmp_path / "nowhere")
+
+
 def test_tokenizers_that_are_not_byte_level_are_refused(tmp_path: Path):
     whole = json.loads(TOKENIZER.to_str())
     assert "pre_tokenizer is not byte-level" in refusal(tmp_path, {"pre_tokenizer": {"type": "Whitespace"}})

@@ -397,6 +397,29 @@ def test_generate_with_any_tokenizer(hf: Path, capsys: pytest.CaptureFixture[str
     assert "neither bos_token_id nor eos_token_id" in capsys.readouterr().err
 
 
+def test_text_for_a_model_without_tokenizer(
+    hf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever needs one says which folder lacks it, and names no file that is not there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("the cat sat on the mat. " * 400)
+    assert app.main(["import", str(hf), "--out", "run"]) == 0
+    assert app.main(["data", "text.txt", "--out", "data", "--vocab-size", "300"]) == 0
+    small = ["data.path=data", "train.tokens=64", "train.seq_len=16", "train.batch_tokens=16"]
+    for command in (
+        ["generate", str(hf)], ["generate", "run"], ["eval", str(hf), *small], ["eval", "run", *small],
+        ["data", "text.txt", "--out", "d", "--tokenizer", "run"], ["train", "run", *small, "--out", "run"],
+    ):  # fmt: skip
+        capsys.readouterr()
+        assert app.main(command) == 2
+        *_, said = capsys.readouterr().err.splitlines()
+        folder = hf if str(hf) in command else "run"
+        assert said.startswith(f"{folder}: has no tokenizer.json; copy the one of the model's authors"), command
+    shutil.copy("data/tokenizer.json", "run")
+    assert app.main(["generate", "run", "--max-new-tokens", "2", "--prompt", "the"]) == 0
+    assert app.main(["data", "text.txt", "--out", "d", "--tokenizer", "run"]) == 0
+
+
 def test_a_hub_id_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
     with pytest.raises(UserError, match=r"some/model: no such folder; .* pip install 'archlab\[hub\]'"):

@@ -23,6 +23,7 @@ from tokenizers import Tokenizer
 from archlab.config.base import Base, Count
 from archlab.data import tokenizer as bpe
 from archlab.data.memory import remembered
+from archlab.data.tokenizer import TOKENIZER
 from archlab.errors import UserError
 from archlab.files import read_object
 
@@ -30,7 +31,6 @@ FORMAT = 1
 """Raised whenever an older folder must not be read as a new one."""
 
 MANIFEST = "manifest.json"
-TOKENIZER = "tokenizer.json"
 
 
 class Shard(Base):

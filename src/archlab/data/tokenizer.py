@@ -10,6 +10,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from archlab.errors import UserError
 from archlab.interrupt import apart
 
+TOKENIZER = "tokenizer.json"
+"""Its name in every folder."""
+
 END_OF_TEXT = "<|endoftext|>"
 SMALLEST_VOCAB = 257
 """256 bytes and the end-of-text token."""
@@ -63,18 +66,38 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def load(path: Path) -> Tokenizer:
-    """The tokenizer of a `tokenizer.json`; a UserError when bits per byte could not be exact with it."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        tokenizer = Tokenizer.from_str(text)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
-    except Exception as error:  # tokenizers raises bare Exception
-        raise UserError(f"{path}: not a tokenizer.json: {error}") from None
-    reason = _not_byte_level(tokenizer, json.loads(text))
+    """As `read`; a UserError when bits per byte could not be exact with it."""
+    tokenizer = read(path)
+    reason = _not_byte_level(tokenizer, json.loads(tokenizer.to_str()))
     if reason:
         raise UserError(f"{path}: {reason}, so bits per byte could not be exact; allowed: byte-level BPE")
     return _plain(tokenizer)
+
+
+def read(path: Path) -> Tokenizer:
+    """Any `tokenizer.json`, or that of a folder, without cutting or filling texts; UserError when it cannot be used."""
+    path = own_tokenizer(path) if path.is_dir() else path
+    try:
+        tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode("a")  # some damage shows only here
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # tokenizers raises bare Exception; its panics are not even that
+        raise UserError(f"{path}: not a tokenizer.json: {error}") from None
+    return tokenizer
+
+
+def own_tokenizer(folder: Path) -> Path:
+    """The `tokenizer.json` of a model's folder; UserError that says where one comes from."""
+    file = folder / TOKENIZER
+    if not file.is_file():
+        made = "transformers' AutoTokenizer.from_pretrained(…).save_pretrained(…) writes one of other tokenizer files"
+        raise UserError(f"{folder}: has no {TOKENIZER}; copy the one of the model's authors into the folder ({made})")
+    return file
 
 
 def same_tokenizer(a: Path, b: Path) -> bool:
@@ -95,9 +118,7 @@ def _not_byte_level(tokenizer: Tokenizer, parts: dict) -> str | None:
 
 
 def _plain(tokenizer: Tokenizer) -> Tokenizer:
-    """Text is only ever text: nothing is added or cut; `<|endoftext|>` inside a document is plain letters."""
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
+    """Text is only ever text: `<|endoftext|>` inside a document is plain letters."""
     tokenizer.encode_special_tokens = True
     return tokenizer
 

@@ -4,7 +4,6 @@ import codecs
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 from tokenizers import Tokenizer
@@ -128,16 +127,3 @@ class _Stream:
 
 
 _BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
-
-
-def read_tokenizer(file: Path) -> Tokenizer:
-    """Any tokenizer.json, without cutting or filling texts."""
-    try:
-        tokenizer = Tokenizer.from_str(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{file}: {error.strerror}") from None
-    except Exception as error:  # tokenizers raises bare Exception
-        raise UserError(f"{file}: not a tokenizer.json: {error}") from None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer

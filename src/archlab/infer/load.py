@@ -14,7 +14,7 @@ from archlab.errors import UserError
 from archlab.families.hf_files import companions, is_hf_folder, own_file
 from archlab.families.hub import download, is_hub_id
 from archlab.families.load import load_hf, read_origin
-from archlab.infer.codec import ByteLevel, Codec, Published, read_tokenizer
+from archlab.infer.codec import ByteLevel, Codec, Published
 from archlab.model.decoder import Decoder
 from archlab.model.origin import Origin
 from archlab.train.checkpoint import WEIGHTS, load_weights, newest_checkpoint
@@ -119,6 +119,6 @@ def load_codec(folder: Path) -> Codec:
     RunFolder(folder).verify()
     if is_run(folder) and not imported(folder):
         return ByteLevel(load_tokenizer(folder))
-    tokenizer = read_tokenizer(own_file(folder, TOKENIZER))
+    tokenizer = bpe.read(own_file(folder, bpe.own_tokenizer(folder).name))
     begun = imported(folder)
     return Published(tokenizer, Origin(None, begun.special_ids) if begun else read_origin(folder))

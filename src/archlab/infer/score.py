@@ -9,7 +9,7 @@ from archlab.config.training import resolve_train
 from archlab.data.prepare import open_data
 from archlab.data.sampler import held_out_windows
 from archlab.data.shards import TOKENIZER
-from archlab.data.tokenizer import same_tokenizer
+from archlab.data.tokenizer import own_tokenizer, same_tokenizer
 from archlab.errors import UserError
 from archlab.families.hf_files import is_hf_folder, own_file
 from archlab.infer.load import is_run, load_model, load_run
@@ -44,7 +44,7 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOu
     data = open_data(config.data, config.model.vocab_size)
     folder = Path(source)
     trained = _is_trained(folder)
-    if trained and not same_tokenizer(own_file(folder, TOKENIZER), data.path / TOKENIZER):
+    if trained and not same_tokenizer(own_file(folder, own_tokenizer(folder).name), data.path / TOKENIZER):
         raise UserError(
             f"{config.data.path}: has another tokenizer than {source}; make it with --tokenizer {source}/{TOKENIZER}"
         )

@@ -23,7 +23,7 @@ from archlab.config.identity import diff
 from archlab.config.io import load_config
 from archlab.config.schema import Config
 from archlab.config.yaml_text import to_yaml
-from archlab.data.tokenizer import same_tokenizer
+from archlab.data.tokenizer import own_tokenizer, same_tokenizer
 from archlab.digests import ANEW, DIGESTS, listed, verify, write_listed
 from archlab.errors import UserError
 from archlab.files import TEMPORARY, disk_errors, make_folder, remove_leftovers, write_atomic
@@ -156,8 +156,7 @@ class RunFolder:
         if changed:
             lines = [f"  {field}: {old} there, {new} here" for field, (old, new) in changed.items()]
             raise UserError("\n".join([f"{self.path}: holds an imported model of another config", *lines]))
-        own = self.path / "tokenizer.json"
-        if not own.is_file() or not same_tokenizer(own, tokenizer):
+        if not same_tokenizer(own := own_tokenizer(self.path), tokenizer):
             hint = f"make the data with `archlab data --tokenizer {own}`"
             raise UserError(f"{self.path}: the data has another tokenizer than the imported model; {hint}")
 
