@@ -18,7 +18,8 @@ WRITE = {
     "reglu": "model.mlp.kind=gated model.mlp.activation=relu",
     "glu": "model.mlp.kind=gated model.mlp.activation=sigmoid",
     "bilinear liglu": "model.mlp.kind=gated model.mlp.activation=identity",
-    "ffn feedforward": "model.mlp.kind=plain",
+    "plain ffn feedforward": "model.mlp.kind=plain",
+    "gated": "model.mlp.kind=gated",
     "squaredrelu relusquare": "model.mlp.activation=relu_squared",
     "gelupytorchtanh gelufast newgelu": "model.mlp.activation=gelu_tanh",
     # attention
