@@ -264,3 +264,22 @@ def test_cost(capsys):
 @pytest.mark.parametrize("kind", ["config", "study"])
 def test_schema(kind, capsys):
     assert json.loads(output(capsys, "schema", kind))["type"] == "object"
+
+
+@pytest.mark.parametrize(
+    ("preset", "overrides", "note"),
+    [
+        ("llama-3-8b", ["model.mlp.kind=plain"], "model.mlp.d_ff stays 14336, which was made for a gated MLP"),
+        ("gpt-2", ["model.mlp={kind: gated, activation: silu}"], "stays 3072, which was made for a plain MLP"),
+        ("llama-3-8b", ["model.mlp.kind=plain", "model.mlp.d_ff=null"], ""),
+        ("llama-3-8b", ["model.mlp={kind: plain, d_ff: 8}"], ""),
+        ("llama-3-8b", ["model.mlp.kind=gated"], ""),
+        ("llama-3-8b", [], ""),
+    ],
+)
+@pytest.mark.parametrize("verb", ["show", "cost"])
+def test_a_width_that_was_made_for_another_mlp_is_noted(verb, preset, overrides, note, capsys):
+    assert app.main([verb, preset, *overrides]) == 0
+    said = capsys.readouterr().err
+    assert note in said
+    assert bool(said) == bool(note)

@@ -1,5 +1,6 @@
 """All mistakes are reported at once, each at its path: what was found, what is allowed, the nearest name."""
 
+import re
 from typing import get_args
 
 import pytest
@@ -15,10 +16,12 @@ from archlab.config.io import (
     resolved,
     validate,
 )
+from archlab.config.merge import field_paths
 from archlab.config.model_schema import Activation
 from archlab.config.rules import CONFIG_RULES, LAYER_RULES, MODEL_RULES
 from archlab.config.schema import Config
 from archlab.config.study_schema import StudyConfig
+from archlab.config.vocabulary import LACKING, WRITE
 from archlab.cost.summary import cost
 from archlab.errors import UserError
 
@@ -126,6 +129,54 @@ def test_one_mistake_is_one_line(override, path, message):
     found = problems(override)
     assert list(found) == [path]
     assert message in found[path]
+
+
+@pytest.mark.parametrize(
+    ("typed", "path", "said"),
+    [
+        ("model.position.kind=nope", "model.position.kind", "'nope'; write model.position.kind=none; allowed: none, "),
+        ("model.mlp.activation=swiglu", "model.mlp.activation", "; write model.mlp.kind=gated model.mlp.activation=silu;"),
+        ("model.mlp=Reglu", "model.mlp", "; write model.mlp.kind=gated model.mlp.activation=relu;"),
+        ("model.activation=geglu", "model.activation", "unknown; write model.mlp.kind=gated model.mlp.activation=gelu"),
+        ("model.attention.kind=gqa", "model.attention.kind", "unknown; write model.attention.n_kv_heads=2 (or another "),
+        ("model.attention=mqa", "model.attention", "'mqa'; write model.attention.n_kv_heads=1;"),
+        ("model.attention.qk_norm=true", "model.attention.qk_norm", "true; write model.attention.qk_norm.kind=rmsnorm;"),
+        ("model.attention.qk_norm=yes", "model.attention.qk_norm.kind", "'yes'; allowed: layernorm, rmsnorm, none"),
+        ("norm.kind=layernorm", "norm", "unknown; write model.norm"),
+        ("norm.kind=post_norm", "norm", "unknown; write model.norm.placement=post (on the stream"),
+        ("model.norm.kind=Pre-LN", "model.norm.kind", "; write model.norm.placement=pre;"),
+        ("model.norm.kind=rms", "model.norm.kind", "did you mean rmsnorm (rms)?"),
+        ("model.norm.kind=layer-norm", "model.norm.kind", "did you mean layernorm?"),
+        ("n_layers=3", "n_layers", "unknown; write model.n_layers"),
+        ("num_hidden_layers=3", "num_hidden_layers", "unknown; write model.n_layers"),
+        ("model.n_kv_heads=1", "model.n_kv_heads", "unknown; write model.attention.n_kv_heads"),
+        ("lr=1", "lr", "unknown; write train.lr"),
+        ("model.bias=true", "model.bias", "unknown; write model.norm.bias or model.mlp.bias or model.head.bias"),
+        ("train.max_steps=9", "train.max_steps", "unknown; write train.tokens (steps times train.batch_tokens)"),
+        ("model.mup=true", "model.mup", "unknown; archlab has no muP"),
+        ("model.mlp.kind=moe", "model.mlp.kind", "'moe'; archlab has no mixture of experts; allowed: plain, gated"),
+        ("model.layers={a: {d_ff: 8}, pattern: [a]}", "model.layers.a.d_ff", "unknown; write mlp.d_ff"),
+    ],
+)  # fmt: skip
+def test_the_words_people_type_are_answered_with_what_to_write(typed, path, said):
+    found = problems(typed)
+    assert list(found) == [path]
+    assert said in found[path]
+
+
+def test_all_that_the_vocabulary_tells_to_write_is_taken():
+    known = set(field_paths(Config))
+    for words, text in WRITE.items():
+        told = text.partition(" (")[0].split()
+        assert {override.partition("=")[0] for override in told} <= known, words
+        values = [override for override in told if "=" in override]
+        assert load_config("tiny-llama", *values)
+
+
+def test_a_word_of_the_vocabulary_has_one_meaning():
+    words = [word for group in (*WRITE, *LACKING) for word in group.split()]
+    assert len(words) == len(set(words))
+    assert all(re.fullmatch("[a-z0-9]+", word) for word in words), "as they are looked up"
 
 
 HUNDRED_KINDS = f"{{{', '.join(f'a{i}: {{mlp.d_ff: {8 + i}}}' for i in range(100))}, pattern: [{', '.join(f'a{i}' for i in range(100))}]}}"

@@ -1,8 +1,8 @@
 """`archlab cost`."""
 
 from archlab.cli.arguments import AtLeastOne, Flag
+from archlab.cli.loading import load_with_notes
 from archlab.cli.terminal import print_json, print_table
-from archlab.config.io import load_config
 from archlab.cost.memory import Format
 from archlab.cost.summary import Cost, cost
 from archlab.cost.units import binary, count, si
@@ -36,7 +36,7 @@ def run(
     json
         JSON instead, exact.
     """
-    found = cost(load_config(config, *overrides), batch, context, dtype)
+    found = cost(load_with_notes(config, overrides), batch, context, dtype)
     if json:
         print_json(found.model_dump(mode="json"))
     else:

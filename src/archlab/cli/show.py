@@ -1,10 +1,10 @@
 """`archlab show`."""
 
 from archlab.cli.arguments import Flag
+from archlab.cli.loading import load_with_notes
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.describe import layer_table
 from archlab.config.identity import resolved
-from archlab.config.io import load_config
 from archlab.config.layers import layer_configs
 from archlab.config.yaml_text import to_yaml
 
@@ -23,7 +23,7 @@ def run(config: str, /, *overrides: str, layers: Flag = False, json: Flag = Fals
     json
         JSON instead.
     """
-    loaded = load_config(config, *overrides)
+    loaded = load_with_notes(config, overrides)
     if layers and json:
         print_json([layer.model_dump(mode="json") for layer in layer_configs(loaded.model)])
     elif layers:

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from archlab.config.io import load_config
+from archlab.cli.loading import load_with_notes
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 
@@ -25,7 +25,7 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("torchrun: archlab does not train on several processes yet; run it once, without torchrun")
-    loaded = load_config(config, *overrides)
+    loaded = load_with_notes(config, overrides)
     plan, watch = resolve_train(loaded), watcher()
     if plan.trained < plan.tokens:
         watch.note(f"{plan.tokens:,} tokens are {plan.trained:,} in whole batches of {plan.batch_tokens:,}")

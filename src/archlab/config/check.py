@@ -12,6 +12,7 @@ from archlab.config.model_schema import MLP, Attention, Block, Dropout, ModelCon
 from archlab.config.problems import Problem, choose, explain, is_under, raise_problems
 from archlab.config.rules import CONFIG_RULES, LAYER_RULES, MODEL_RULES
 from archlab.config.schema import Config
+from archlab.config.vocabulary import elsewhere, meant
 from archlab.errors import UserError
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -177,6 +178,9 @@ def _view(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelConfig |
     change = expand(change)
     unknown = [key for key in change if key not in PER_LAYER]
     if unknown:
+        hint = (meant(unknown[0]) or elsewhere(unknown[0], "model.layers")).replace("model.", "")
+        if hint.removeprefix("write ").partition(".")[0] in PER_LAYER:
+            return [Problem(unknown[0], f"unknown; {hint}")], None
         return [Problem("", f"{', '.join(unknown)} cannot differ per layer{choose(unknown[0], PER_LAYER)}")], None
     try:
         return [], with_overrides(model, change)

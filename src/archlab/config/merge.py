@@ -1,6 +1,6 @@
 """Laying one set of values over another, knowing the schema's tagged unions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -101,6 +101,19 @@ def section_at(schema: type[BaseModel], path: Sequence[str], raw: Raw) -> type[B
         raw = raw.get(key) or {}
         section = section_schema(field, raw) if field else None
     return section
+
+
+def field_paths(schema: type[BaseModel], at: str = "") -> Iterator[str]:
+    """Every dotted field that a section can have, those of all variants included."""
+    for name, field in schema.model_fields.items():
+        yield at + name
+        for section in _classes(field):
+            yield from field_paths(section, f"{at}{name}.")
+
+
+def kinds(field: FieldInfo | None) -> list[str]:
+    """The names of a tagged union's variants; none for any other field."""
+    return [c.model_fields["kind"].default for c in _classes(field)] if field and _tagged(field) else []
 
 
 def _classes(field: FieldInfo) -> list[type[BaseModel]]:

@@ -1,6 +1,7 @@
 """From pydantic's errors and our rules to the one message a person reads."""
 
 import difflib
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from archlab.config.merge import Raw, section_at
+from archlab.config.model_schema import ModelConfig
+from archlab.config.schema import Config
+from archlab.config.vocabulary import elsewhere, meant
 from archlab.errors import UserError
 
 ALIASES = {
@@ -131,15 +135,29 @@ def _message(path: str, details: list[ErrorDetails], schema: type[BaseModel], ra
         return "missing; it has no default"
     if first["type"] == "value_error":
         return first["msg"].removeprefix("Value error, ")
+    *above, key = path.split(".")
     if first["type"] == "extra_forbidden":
-        *above, key = path.split(".")
-        section = section_at(schema, above, raw)
-        return f"unknown{choose(key, list(section.model_fields) if section else [])}"
+        names = list(section.model_fields) if (section := section_at(schema, above, raw)) else []
+        return f"unknown; {_known(key, above, first['input'], schema) or choose(key, names).removeprefix('; ')}"
     value = _kind(first["input"]) if first["type"] == "union_tag_invalid" else first["input"]
     names = [name for detail in details for name in _names(detail)]
     others = [_in_words(detail) for detail in details if not _names(detail)]
     allowed = " or ".join(filter(None, [*dict.fromkeys(others), ", ".join(names)]))
-    return f"{_short(value)}{nearest(str(value), names) or ';'} allowed: {allowed}"
+    word = key if value is True else str(value)
+    return f"{_short(value)}{_hint(meant(word)) or nearest(word, names) or ';'} allowed: {allowed}"
+
+
+def _known(key: str, above: Sequence[str], value: Any, schema: type[BaseModel]) -> str:
+    """What to write in place of a field that a config does not have there; nothing if that is not known."""
+    if schema not in (Config, ModelConfig):
+        return ""
+    words = [word for word in (key, value, _kind(value)) if isinstance(word, str)]
+    section = ".".join(above if schema is Config else ("model", *above))
+    return next(filter(None, map(meant, words)), "") or elsewhere(key, section)
+
+
+def _hint(text: str) -> str:
+    return f"; {text};" if text else ""
 
 
 def _names(detail: ErrorDetails) -> list[str]:
@@ -161,5 +179,5 @@ def _in_words(detail: ErrorDetails) -> str:
 
 
 def _short(value: Any) -> str:
-    text = "null" if value is None else repr(value)
+    text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,148 @@
+"""The field's words, and the names that other libraries give to our fields: what to write for each here.
+
+For hints only: a config that is valid never asks here.
+"""
+
+import re
+from functools import cache
+
+from archlab.config.merge import field_paths
+from archlab.config.schema import Config
+
+_YARN = "model.position.kind=rope model.position.scaling.kind={} model.position.scaling.factor=4"
+
+WRITE = {
+    # gated MLPs
+    "swiglu": "model.mlp.kind=gated model.mlp.activation=silu",
+    "geglu": "model.mlp.kind=gated model.mlp.activation=gelu",
+    "reglu": "model.mlp.kind=gated model.mlp.activation=relu",
+    "glu": "model.mlp.kind=gated model.mlp.activation=sigmoid",
+    "bilinear liglu": "model.mlp.kind=gated model.mlp.activation=identity",
+    "plain ffn feedforward": "model.mlp.kind=plain",
+    "gated": "model.mlp.kind=gated",
+    "squaredrelu relusquare": "model.mlp.activation=relu_squared",
+    "gelupytorchtanh gelufast newgelu": "model.mlp.activation=gelu_tanh",
+    # attention
+    "mha multihead": "model.attention.n_kv_heads=null (as many as n_heads)",
+    "gqa groupedquery groupedqueryattention": "model.attention.n_kv_heads=2 (or another number that divides n_heads)",
+    "mqa multiquery multiqueryattention": "model.attention.n_kv_heads=1",
+    "swa sliding slidingwindow local localattention": "model.attention.window=4096 (or another number of keys)",
+    "full global fullattention causal": "model.attention.window=null",
+    "qknorm useqknorm qklayernorm": "model.attention.qk_norm.kind=rmsnorm",
+    "attentionbias qkvbias addbiaslinear": "model.attention.qkv_bias=true model.attention.out_bias=true",
+    "attnlogitsoftcapping logitsoftcap": "model.attention.softcap=50",
+    # positions
+    "nope noposition nopositions nopos nopositionalencoding": "model.position.kind=none",
+    "rope rotary rotaryembedding roformer": "model.position.kind=rope",
+    "alibi": "model.position.kind=alibi",
+    "absolute learnedabsolute wpe": "model.position.kind=learned",
+    "sincos sinusoid fixed": "model.position.kind=sinusoidal",
+    "relative relativebias t5bias": "model.position.kind=t5",
+    "pos pe positional positionembedding positionembeddingtype posemb": "model.position.kind",
+    "yarn": f"{_YARN.format('yarn')} model.position.scaling.original_max_seq_len=4096",
+    "ntk dynamicntk ntkaware": f"{_YARN.format('dynamic')} model.position.scaling.original_max_seq_len=4096",
+    "llama3 llama31": _YARN.format("llama3"),
+    "positioninterpolation": _YARN.format("linear"),
+    "ropetheta rotarybase ropebase rotaryembbase": "model.position.theta",
+    "ropescaling ropeparameters": "model.position.scaling",
+    "partialrotaryfactor rotarypct rotarydim": "model.position.fraction",
+    # norms
+    "prenorm preln prelayernorm": "model.norm.placement=pre",
+    "postnorm postln postlayernorm": "model.norm.placement=post (on the stream, as in 2017; OLMo 2's is output)",
+    "sandwich sandwichnorm peri periln doublenorm": "model.norm.placement=double",
+    "reordered respost respostnorm outputnorm": "model.norm.placement=output",
+    "nonorm": "model.norm.kind=none",
+    "rmsnormeps layernormeps layernormepsilon normeps epsilon": "model.norm.eps",
+    "parallelresidual useparallelresidual parallelblock": "model.block.parallel=separate",
+    # sizes
+    "hiddensize nembd dim embeddim embeddingdim modeldim width": "model.d_model",
+    "numhiddenlayers nlayer numlayers depth": "model.n_layers",
+    "numattentionheads nhead numheads heads": "model.attention.n_heads",
+    "numkeyvalueheads nkvhead numkvheads kvheads": "model.attention.n_kv_heads",
+    "intermediatesize ffndim ninner ffnhiddensize mlpdim hiddendim dimfeedforward": "model.mlp.d_ff",
+    "mlpratio ffnmultiplier expansion": "model.mlp.d_ff (a width, not a ratio)",
+    "vocab nvocab vocabulary paddedvocabsize": "model.vocab_size",
+    "maxpositionembeddings npositions nctx blocksize contextlength context maxlength maxseqlength seqlength": (
+        "model.max_seq_len"
+    ),
+    "hiddenact activationfunction actfn act hiddenactivation": "model.mlp.activation",
+    # the ends
+    "tiewordembeddings tieembeddings tieweights weighttying tying tied": "model.head.tied=true",
+    "finallogitsoftcapping": "model.head.softcap=30",
+    "logitscale logitsscaling": "model.head.scale",
+    "embeddingmultiplier scaleembedding scaleemb": "model.embedding.scale=sqrt_d_model",
+    "initializerrange initstd std": "model.init.embedding=0.02 model.init.input=0.02 model.init.output=0.02",
+    "attentiondropout attnpdrop attndropout": "model.dropout.attention",
+    "residpdrop hiddendropout residdropout residualdropout": "model.dropout.branch",
+    "embdpdrop embeddropout": "model.dropout.embedding",
+    "layertypes slidingwindowpattern": "model.layers (named kinds and their pattern)",
+    # training and data
+    "learningrate maxlr": "train.lr",
+    "minlr minlrratio": "train.final_lr (as a part of train.lr)",
+    "batchsize globalbatchsize trainbatchsize": "train.batch_tokens (in tokens: sequences times train.seq_len)",
+    "microbatchsize gradientaccumulationsteps gradaccum": "train.micro_batch_tokens (in tokens)",
+    "maxsteps steps iters maxiters numsteps trainsteps": "train.tokens (steps times train.batch_tokens)",
+    "epochs numtrainepochs": "train.tokens (an epoch's tokens times their number)",
+    "warmupsteps warmupratio warmupiters": "train.warmup",
+    "scheduler lrscheduler lrschedule lrschedulertype": "train.schedule",
+    "warmupstabledecay trapezoidal trapezoid": "train.schedule=wsd",
+    "maxgradnorm clip gradclipnorm gradientclipping": "train.grad_clip",
+    "adambeta1 adambeta2 beta1 beta2": "train.betas=[0.9,0.95]",
+    "adamepsilon adameps": "train.eps",
+    "wd": "train.weight_decay",
+    "bf16 bfloat fp32 float precision mixedprecision torchdtype": "train.dtype=bfloat16 (or float32)",
+    "evalinterval evalsteps": "train.eval_every",
+    "saveinterval savesteps": "train.checkpoint_every",
+    "randomseed": "train.seed",
+    "gpu": "train.device=cuda",
+    "dataset datapath datasetpath corpus": "data.path",
+}  # fmt: skip
+"""Words that mean the same (without case, dashes, underscores) -> fields and values to write; a remark in brackets."""
+
+LACKING = {
+    "mup mutransfer maximalupdate": "no muP (widths do not change learning rates; `archlab study` tunes one per arm)",
+    "moe mixtureofexperts experts numexperts numlocalexperts nexperts": "no mixture of experts",
+    "mla multiheadlatent multiheadlatentattention kvlorarank": "no latent attention (MLA)",
+    "mamba mamba2 ssm rwkv linearattention deltanet gateddeltanet retnet hyena": "no layers without attention",
+    "batchnorm groupnorm instancenorm": "no norm over other texts or tokens",
+    "deepnorm": "no DeepNorm",
+    "xpos fire kerple cope": "no such positions",
+    "mtp multitokenprediction": "no prediction of several tokens",
+    "sink sinks attentionsink attentionsinks": "no learned attention sinks",
+    "optimizer adam adamw muon lion sgd adafactor shampoo soap": "no choice of optimiser: it trains with AdamW",
+    "inversesqrt inversesquareroot noam": "no inverse square root schedule",
+    "fp16 float16 half amp": "no float16",
+    "flash flashattention attnimplementation": "no choice of kernel: the fastest that fits is taken",
+    "encoder encoderdecoder": "no encoders",
+}  # fmt: skip
+"""Words that mean the same -> what archlab lacks."""
+
+
+def meant(word: str) -> str:
+    """What to write for a word of the field, or that archlab lacks it; nothing for a word that is not known."""
+    plain = _plain(word)
+    if words := _by_word(tuple(WRITE)).get(plain):
+        return f"write {WRITE[words]}"
+    if words := _by_word(tuple(LACKING)).get(plain):
+        return f"archlab has {LACKING[words]}"
+    return ""
+
+
+def elsewhere(key: str, section: str) -> str:
+    """In which other section than that dotted one a field of this name is: below the same root first, the nearest to
+    the root; nothing where there is none, or where `section` has it too (for another kind)."""
+    found = [path for path in field_paths(Config) if _plain(path.rpartition(".")[2]) == _plain(key)]
+    if key == "kind" or not found or any(path.rpartition(".")[0] == section for path in found):
+        return ""
+    found = [path for path in found if section and path.startswith(f"{section.split('.')[0]}.")] or found
+    fewest = min(path.count(".") for path in found)
+    return f"write {' or '.join(dict.fromkeys(path for path in found if path.count('.') == fewest))}"
+
+
+@cache
+def _by_word(groups: tuple[str, ...]) -> dict[str, str]:
+    return {word: words for words in groups for word in words.split()}
+
+
+def _plain(word: str) -> str:
+    return re.sub(r"[-_ .]+", "", word.lower())
