@@ -8,6 +8,7 @@ from cyclopts.validators import Number
 
 from archlab.config.base import whole_number
 from archlab.config.yaml_text import parse_yaml
+from archlab.errors import UserError
 
 Flag = Annotated[bool, Parameter(show_default=False)]
 """Off unless given."""
@@ -17,13 +18,18 @@ AsItIs = Parameter(allow_leading_hyphen=True)
 
 
 def _whole(_kind: Any, tokens: Sequence[Token]) -> int:
-    """ValueError, which cyclopts reports, for what is none."""
-    text = tokens[0].value
-    number = whole_number(parse_yaml(text, "a number"))
+    """As a config field reads it; cyclopts by itself would take 1.5 for 2. ValueError for what is none."""
+    try:
+        number = whole_number(parse_yaml(tokens[0].value, "a number"))
+    except UserError as error:
+        raise ValueError(str(error)) from None
     if not isinstance(number, int) or isinstance(number, bool):
-        raise ValueError(f"{text!r}; allowed: a whole number, as in 8192, 32K or 4e6")
+        raise ValueError(tokens[0].value)
     return number
 
 
+Whole = Annotated[int, Parameter(converter=_whole)]
+"""A whole number, written as config fields take it: 32768, 32K or 4e6."""
+
 AtLeastOne = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1))]
-"""A whole number from 1, written as config fields take it: 32768, 32K or 4e6."""
+"""A whole number from 1."""

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from archlab.config.problems import nearest
+from archlab.config.text import visible
 from archlab.errors import UserError
-from archlab.files import expand_user, printable
+from archlab.files import expand_user
 
 STDLIB = "python-stdlib"
 """The source that every machine has: the standard library of the Python that runs."""
@@ -91,7 +92,7 @@ class Corpus:
     def __str__(self) -> str:
         field = "" if self.field == FIELD else f" (field {self.field!r})"
         named = (f"{s} {platform.python_version()}" if s == STDLIB else s for s in self.sources)
-        return printable(", ".join(named) + field)
+        return visible(", ".join(named) + field)
 
 
 # --- which files ------------------------------------------------------------------------------------------

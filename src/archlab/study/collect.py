@@ -9,6 +9,7 @@ from typing import Any
 from archlab.config.identity import resolved
 from archlab.config.io import studies
 from archlab.config.study_schema import StudyConfig
+from archlab.config.text import visible
 from archlab.config.training import resolve_train
 from archlab.cost.flops import computed_training_flops
 from archlab.cost.memory import kv_cache_bytes
@@ -61,8 +62,8 @@ def summarise(
         corpus=corpus,
         environment=_environment(all_runs.values()),
         seconds=sum(map(_seconds, all_runs.values())),
-        command=f"archlab study run {shlex.quote(name if _is_ours(name, study) else str(folder))}",
-        study=study.model_dump(mode="json", exclude_defaults=True),
+        command=f"archlab study run {shlex.quote(name if _is_ours(name, study) else visible(str(folder)))}",
+        study={**study.model_dump(mode="json", exclude_defaults=True), "base": visible(study.base)},
     )
 
 

@@ -10,6 +10,7 @@ from archlab.config.io import studies
 from archlab.config.merge import Raw, merge
 from archlab.config.problems import ConfigError, Problem, nearest, raise_problems
 from archlab.config.study_schema import StudyConfig
+from archlab.config.text import visible
 from archlab.config.yaml_text import read_yaml
 from archlab.errors import UserError
 from archlab.study.design import arms
@@ -26,7 +27,7 @@ def load_study(source: str) -> tuple[str, StudyConfig]:
     name, file = _find(source)
     raw = _read(file)
     try:
-        return name, validate(StudyConfig, raw, str(file))
+        return visible(name), validate(StudyConfig, raw, str(file))
     except ConfigError as error:
         raise_problems([*error.problems, *_problems_of_the_rest(raw, error)], str(file))
         raise
