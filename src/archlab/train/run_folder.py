@@ -79,6 +79,10 @@ class RunSummary(Base):
     dtype: str
 
 
+class BusyError(UserError):
+    """Another process is training the run."""
+
+
 class RunFolder:
     """Reads and writes one run's files; a kill at any moment leaves it resumable."""
 
@@ -152,7 +156,7 @@ class RunFolder:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise UserError(f"{self.path}: another process is training this run") from None
+                raise BusyError(f"{self.path}: another process is training this run") from None
             for folder in (self.path, self.checkpoints):
                 remove_leftovers(folder)
             yield
