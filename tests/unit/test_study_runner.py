@@ -331,6 +331,21 @@ def test_a_study_folder_holds_its_base(lab):
     assert [arm.bits_per_byte for arm in again.arms] == [arm.bits_per_byte for arm in first.arms]
 
 
+def test_a_report_needs_no_corpus(lab, monkeypatch, tmp_path_factory):
+    text = write_text(lab.folder)
+    values = {"set": {"data.path": str(text)}, "arms": {"a": {}, "b": {"model.vocab_size": 280}}}
+    first = lab.run(**values)
+    text.unlink()
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path_factory.mktemp("empty")))
+    assert lab.study(**values).read() == first
+    with pytest.raises(UserError, match=r"text.txt: no such file or folder"):
+        lab.run(**values)
+    for damage in ("{", "[{}]", "[]"):
+        (lab.folder / "out" / "corpus.json").write_text(damage)
+        with pytest.raises(UserError, match=r"text.txt: no such file or folder"):
+            lab.study(**values).read()
+
+
 def test_a_study_made_elsewhere_is_read_from_its_summary(lab, monkeypatch):
     first = lab.run()
     monkeypatch.setattr("archlab.study.runs._code", lambda: "another version")
