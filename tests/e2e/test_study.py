@@ -143,6 +143,17 @@ def stopped(study, finished):
     return folder, start
 
 
+def test_a_second_ctrl_c_ends_the_workers_at_once(stopped):
+    _, start = stopped
+    process, workers = start()
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)  # so that they cannot end politely
+    os.killpg(process.pid, signal.SIGINT)
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    assert ended(process, workers)[0] == 130
+
+
 def ended(process, workers):
     """Exit code and messages; no worker may outlive the study."""
     out, err = process.communicate(timeout=60)
@@ -152,15 +163,47 @@ def ended(process, workers):
     return process.returncode, err
 
 
-def test_a_worker_that_is_killed_is_a_message(stopped):
-    _, start = stopped
-    process, workers = start()
-    assert len(workers) == 2
-    os.kill(workers[0], signal.SIGKILL)
-    code, err = ended(process, workers)
-    assert code == 2
-    assert "a worker process died (exit code -9" in err
-    assert "run again" in err
+def test_a_worker_that_is_killed_ends_no_other_run(study, finished):
+    """As the system does when memory runs out. Run again, only that run is tried again."""
+    folder = study.folder / "out-of-memory"
+    process = study.start("study", "run", "names.yaml", "--out", folder, "--workers", "2")
+    assert wait_until(lambda: metrics_lines(folder) > 15, process), process.communicate()
+    os.kill(workers_of(process)[0], signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "1 run failed; run again to try again" in err
+    assert "its worker process died (exit code -9; often that is too little memory" in err
+    assert "note: 1 run not finished, and left out" in out or "note: 2 runs not finished" in out
+    (label, why), *others = summary(folder)["failed"].items()
+    assert (others, why in err, f"{label}: failed" in err) == ([], True, True)
+    before = {run: (run / "summary.json").stat().st_mtime_ns for run in folder.glob("runs/*") if ended_well(run)}
+    assert len(before) == 3
+    again = study.run("study", "run", "names.yaml", "--out", folder)
+    assert again.stderr.count(label) == again.stderr.count("seed") == 1
+    assert {run: (run / "summary.json").stat().st_mtime_ns for run in before} == before
+    assert results(folder) == finished[2]
+
+
+def ended_well(run):
+    return (run / "summary.json").exists()
+
+
+def test_a_second_process_leaves_a_run_to_the_first_and_waits_for_it(study, finished):
+    folder = study.folder / "twice"
+    first = study.start("study", "run", "names.yaml", "--out", folder, "--workers", "1")
+    assert wait_until(lambda: metrics_lines(folder) > 15, first), first.communicate()
+    (held,) = workers_of(first)
+    os.kill(held, signal.SIGSTOP)  # in the middle of a run, until the second process has made the others
+    second = study.start("study", "run", "names.yaml", "--out", folder, "--workers", "1")
+    assert wait_until(lambda: len(list(folder.glob("runs/*/summary.json"))) == 3, second), second.communicate()
+    os.kill(held, signal.SIGCONT)
+    (printed, told), (also_printed, _) = second.communicate(timeout=60), first.communicate(timeout=60)
+    assert (printed == also_printed, second.returncode, first.returncode) == (True, 0, 0)
+    assert told.count("another process trains it; it is waited for") == 1
+    assert results(folder) == finished[2]
+    for run in runs(folder).values():
+        steps = [line["step"] for line in lines(run / "metrics.jsonl") if "lr" in line]
+        assert steps == list(range(1, len(steps) + 1))
 
 
 def test_ctrl_c_stops_all_of_it_and_keeps_what_was_done(stopped):

@@ -190,6 +190,13 @@ def test_a_study_that_cannot_be_fair_is_refused(values, message):
         ({"seeds": 1}, "seeds  1; allowed: at least 2"),
         ({"agains": "previous"}, r"agains  unknown; did you mean against\?"),
         ({"tune": {"train.lr": []}}, "tune.train.lr  "),
+        ({"seeds": 10**9}, r"seeds  1,000,000,000 runs \(1 arms x 1,000,000,000 seeds\); allowed: up to 10,000, for"),
+        ({"seeds": [1, 10**30]}, "seeds  "),
+        ({"tune": {"train.lr": [0.1]}, "tune_seeds": 10**9}, "tune_seeds  1,000,000,000 runs"),
+        (
+            {"tune": {f"train.{name}": [0.1] * 1000 for name in ("lr", "weight_decay", "eps")}},
+            "tune  .*1,000,000,000 points of the grid",
+        ),
     ],
 )
 def test_a_study_file_with_a_mistake_is_refused(values, message):
@@ -454,6 +461,22 @@ def test_extending_one_of_ours(tmp_path):
     _, found = load_study(str(write(tmp_path / "mine.yaml", extends="ladder", seeds=4)))
     assert found == ours.model_copy(update={"seeds": 4})
     assert len(arms(found)) == 7
+
+
+@pytest.mark.parametrize("said", [{"data.path": "*.txt"}, {"data": {"path": "text.txt"}}])
+@pytest.mark.parametrize(("there", "found"), [(["deep", "."], "deep"), (["."], "."), ([], None)])
+def test_text_is_looked_for_beside_the_study_and_then_here(tmp_path, said, there, found):
+    file = write(
+        tmp_path / "deep" / "mine.yaml", **{**study(arms={"a": {}}).model_dump(exclude_none=True), "set": said}
+    )
+    for folder in there:
+        (tmp_path / folder / "text.txt").write_text("words")
+    given = said.get("data.path") or said["data"]["path"]
+    (arm,) = arms(load_study(str(file))[1])
+    assert arm.config.data.path == (str(tmp_path / found / given) if found else given)
+    write(tmp_path / "deep" / "mine.yaml", **{**study(arms={"a": {}}).model_dump(exclude_none=True), "set": {}})
+    (tmp_path / "deep" / "python-stdlib").mkdir()
+    assert arms(load_study(str(file))[1])[0].config.data.path == "python-stdlib"
 
 
 def test_a_circle_of_extends_is_refused(tmp_path):

@@ -4,6 +4,7 @@ import json
 import shlex
 
 import pytest
+import torch
 from tiny import MODEL, TRAIN, write_text
 
 from archlab.config.check import validate
@@ -11,7 +12,8 @@ from archlab.config.study_schema import StudyConfig
 from archlab.config.yaml_text import to_yaml
 from archlab.errors import UserError
 from archlab.report.page import write_report
-from archlab.study import runner
+from archlab.study import pool, runner
+from archlab.study.pool import Progress
 from archlab.study.runner import Study
 from archlab.study.source import load_study
 from archlab.train.run_folder import RunFolder, RunSummary
@@ -33,6 +35,7 @@ class Laboratory:
     def __init__(self, folder, text):
         self.folder, self.text, self.ran = folder, text, []
         self.score = lambda config: 2.0 + config.train.seed / 100
+        self.fails = lambda config: None
 
     def study(self, workers=None, **values):
         raw = {
@@ -51,7 +54,8 @@ class Laboratory:
         return self.study(**values).run(watch)
 
     def run_all(self, runs, folder, workers, tell):
-        for run in runs:
+        failed = [Progress(run, 0.0, failed=why) for run in runs if (why := self.fails(run.config))]
+        for run in (run for run in runs if not self.fails(run.config)):
             self.ran.append((run.config.model.norm.kind, run.config.train.seed, run.config.train.lr))
             run.folder(folder).mkdir(parents=True)
             score = self.score(run.config)
@@ -69,6 +73,8 @@ class Laboratory:
                 dtype="float32",
             )
             RunFolder(run.folder(folder)).finish(summary)
+            RunFolder(run.folder(folder)).log(step=1, tokens=640, lr=1e-3, tokens_per_second=1e3)
+        return failed
 
 
 @pytest.fixture
@@ -141,9 +147,9 @@ def test_what_decides_a_result_runs_anew(lab, change):
 
 def test_arms_of_other_vocabularies_get_tokens_of_their_own(lab):
     study = lab.study(arms={"a": {}, "b": {"model.vocab_size": 280}})
-    assert study.data["a"].fingerprint != study.data["b"].fingerprint
+    assert study.texts["a"].fingerprint != study.texts["b"].fingerprint
     assert {len(run.corpus) for run in (study._run_of(arm, 0) for arm in study.arms)} == {16}
-    assert study._run_of(study.arms[1], 0).corpus == study.data["b"].fingerprint
+    assert study._run_of(study.arms[1], 0).corpus == study.texts["b"].fingerprint
 
 
 # --- tuning ---------------------------------------------------------------------------------------
@@ -201,6 +207,63 @@ def test_an_arm_that_diverges_everywhere_is_counted(lab):
     assert not any("b: train.lr" in warning for warning in summary.warnings)
 
 
+# --- runs that fail -------------------------------------------------------------------------------
+
+
+def test_a_run_that_fails_is_named_left_out_and_tried_again(lab):
+    lab.fails = lambda config: (
+        "too little memory" if (config.model.norm.kind, config.train.seed) == (LAYER, 1) else None
+    )
+    summary = lab.run(seeds=3)
+    assert summary.failed == {"b, seed 1": "too little memory"}
+    assert summary.warnings[:2] == ["1 run not finished, and left out", "b, seed 1 failed: too little memory"]
+    assert (summary.arms[1].comparison.pairs, list(summary.arms[1].bits_per_byte)) == (2, [0, 2])
+    assert list(summary.arms[1].runs) == [0, 2]
+    lab.fails = lambda config: None
+    assert (lab.run(seeds=3).failed, lab.ran) == ({}, [(LAYER, 1, 1e-3)])
+
+
+def test_a_failed_tuning_run_keeps_no_other_arm_from_its_runs(lab):
+    lab.fails = lambda config: (
+        "too little memory" if (config.model.norm.kind, config.train.lr) == (LAYER, 0.5) else None
+    )
+    with pytest.raises(
+        UserError, match=r"tuning is not over(?s:.*)b, train.lr=0.5, seed 1000: failed: too little memory"
+    ):
+        lab.run(tune=GRID)
+    assert sorted({seed for norm, seed, _ in lab.ran if norm == RMS}) == [0, 1, 1000]
+    assert {seed for norm, seed, _ in lab.ran if norm == LAYER} == {1000}
+
+
+def test_a_study_of_which_no_run_finished_has_no_summary(lab):
+    lab.fails = lambda config: "too little memory"
+    with pytest.raises(UserError, match=r"no run finished\n  a, seed 0: failed: too little memory"):
+        lab.run()
+    assert not (lab.folder / "out" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (UserError("no such device"), "no such device"),
+        (OSError(28, "No space left on device", "run/metrics.jsonl"), "run/metrics.jsonl: No space left on device"),
+        (MemoryError(), "too little memory; try fewer --workers"),
+        (torch.OutOfMemoryError("CUDA out of memory."), "too little memory; try fewer --workers"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "too little memory; try fewer --workers"),
+        (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_whatever_happens_in_a_worker_is_told_of_its_run(lab, monkeypatch, error, why):
+    def failing(*_):
+        raise error
+
+    monkeypatch.setattr(pool, "train", failing)
+    study = lab.study()
+    news = pool._outcome(study._run_of(study.arms[0], 0), None, lab.folder)
+    assert (news.summary, news.run.label) == (None, "a, seed 0")
+    assert news.failed.startswith(why)
+
+
 # --- folders --------------------------------------------------------------------------------------
 
 
@@ -224,6 +287,17 @@ def test_the_cache_is_that_of_a_text_and_ends_at_the_window(lab):
     assert [arm.kv_cache_bytes for arm in summary.arms] == [16 * per_token, 4 * per_token]
 
 
+def test_the_summary_says_where_each_run_is_and_what_tuning_cost(lab):
+    lab.score = far_from({RMS: 0.2, LAYER: 0.5})
+    plain = lab.run()
+    for arm in plain.arms:
+        for seed, run in arm.runs.items():
+            found = RunFolder(lab.folder / "out" / run).summary()
+            assert (found.bits_per_byte, list(arm.runs)) == (arm.bits_per_byte[seed], [0, 1])
+    assert plain.seconds == pytest.approx(4 * 640 / 1e3)
+    assert lab.run(tune=GRID).seconds == pytest.approx((4 + 2 * 4) * 640 / 1e3)
+
+
 def test_an_unfinished_study_says_what_is_missing(lab):
     lab.run(arms={"a": {}})
     summary = lab.study().read()
@@ -236,7 +310,7 @@ def test_nothing_is_written_when_there_is_nothing_to_report(lab):
     study._claim()
     with pytest.raises(UserError, match="no finished run"):
         study.read()
-    assert sorted(path.name for path in study.folder.iterdir()) == ["base.yaml", "study.yaml"]
+    assert sorted(path.name for path in study.folder.iterdir()) == ["base.yaml", "corpus.json", "study.yaml"]
     with pytest.raises(UserError, match="tuning has not finished"):
         lab.study(tune=GRID).read()
 
@@ -270,6 +344,21 @@ def test_a_study_folder_holds_its_base(lab):
     name, study = load_study(str(lab.folder / "out"))
     again = Study(name, study, lab.folder / "out", workers=1).read()
     assert [arm.bits_per_byte for arm in again.arms] == [arm.bits_per_byte for arm in first.arms]
+
+
+def test_a_report_needs_no_corpus(lab, monkeypatch, tmp_path_factory):
+    text = write_text(lab.folder)
+    values = {"set": {"data.path": str(text)}, "arms": {"a": {}, "b": {"model.vocab_size": 280}}}
+    first = lab.run(**values)
+    text.unlink()
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path_factory.mktemp("empty")))
+    assert lab.study(**values).read() == first
+    with pytest.raises(UserError, match=r"text.txt: no such file or folder"):
+        lab.run(**values)
+    for damage in ("{", "[{}]", "[]"):
+        (lab.folder / "out" / "corpus.json").write_text(damage)
+        with pytest.raises(UserError, match=r"text.txt: no such file or folder"):
+            lab.study(**values).read()
 
 
 def test_a_study_made_elsewhere_is_read_from_its_summary(lab, monkeypatch):

@@ -44,6 +44,9 @@ def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = 
     with Board() as board:
         summary = comparison.run(board)
     present(summary, folder)
+    if summary.failed:
+        lines = [f"  {label}: {why}" for label, why in summary.failed.items()]
+        raise UserError("\n".join([f"{plural(len(lines), 'run')} failed; run again to try again", *lines]))
 
 
 @app.command

@@ -1,11 +1,17 @@
 """A study: one question, its arms, and what is held equal between them."""
 
+from math import prod
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from archlab.config.base import Base, Count, Flops, Overrides, Share
 from archlab.config.text import Line, Text
+
+MOST_RUNS = 10_000
+"""Of a study, to compare or to tune."""
+
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
 class Budget(Base):
@@ -60,7 +66,7 @@ class StudyConfig(Base):
     base: Line
     """The config that every arm starts from: a preset's name or a YAML file."""
     set: Overrides = Field(default_factory=dict)
-    """What this study changes in the base, for all arms."""
+    """What this study changes in the base, for all arms. A `data.path` is looked for beside the study's file first."""
     against: Literal["base", "previous"] = "base"
     """base: every arm is the base plus its overrides, and is compared with the first arm. previous: a ladder, where
     an arm adds its overrides to the arm above it and is compared with that one."""
@@ -78,8 +84,25 @@ class StudyConfig(Base):
     """Seeds per value of the grid; none of them is used in the comparison."""
     tuned: dict[str, Overrides] = Field(default_factory=dict)
     """Arm -> values of `train` fields that an earlier tuning study found for it."""
-    seeds: Annotated[int, Field(ge=2)] | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2)] = 3
+    seeds: Annotated[int, Field(ge=2)] | Annotated[list[Seed], Field(min_length=2)] = 3
     """How many seeds per arm (0, 1, ...), or which."""
+
+    @field_validator("tune", "tune_seeds", "seeds")
+    @classmethod
+    def _not_too_many(cls, value: Any, info: ValidationInfo) -> Any:
+        """Counted before any list of runs is made; of fields that are wrong themselves nothing is known."""
+        known = {"tune": {}, **info.data, str(info.field_name): value}
+        seeds = value if isinstance(value, int) else len(value)
+        factors = {"arms": len(known.get("arms", "?")), "seeds": seeds}
+        if info.field_name != "seeds":
+            points = prod(map(len, known["tune"].values())) if known["tune"] else 0
+            factors |= {"points of the grid": points, "seeds": known.get("tune_seeds", 1)}
+        if (runs := prod(factors.values())) > MOST_RUNS:
+            said = " x ".join(f"{number:,} {what}" for what, number in factors.items())
+            raise ValueError(
+                f"{runs:,} runs ({said}); allowed: up to {MOST_RUNS:,}, for each is a training and a folder"
+            )
+        return value
 
     @property
     def seed_list(self) -> list[int]:

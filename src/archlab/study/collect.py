@@ -33,11 +33,13 @@ def summarise(
     study: StudyConfig,
     arms: Sequence[Arm],
     runs: Mapping[str, Mapping[int, Run]],
+    tries: Sequence[Run],
     folder: Path,
     corpus: str,
+    failed: Mapping[str, str],
     warnings: Sequence[str],
 ) -> StudySummary:
-    """The study's summary from the runs that have ended."""
+    """The study's summary from the runs that have ended, `tries` being those of its tuning."""
     ended: Summaries = {
         arm: {seed: s for seed, run in seeds.items() if (s := RunFolder(run.folder(folder)).summary())}
         for arm, seeds in runs.items()
@@ -47,13 +49,19 @@ def summarise(
     context = min(arm.config.model.max_seq_len for arm in arms)
     table = [_arm(arm, ended[arm.name], runs[arm.name], comparisons.get(arm.name), folder, context) for arm in arms]
     missing = sum(len(runs[arm]) - len(ended[arm]) for arm in runs)
-    all_runs = {run.name: run.folder(folder) for seeds in runs.values() for run in seeds.values()}
+    compared = [run for seeds in runs.values() for run in seeds.values()]
+    all_runs = {run.name: run.folder(folder) for run in (*compared, *tries)}
     return StudySummary(
         name=name,
         question=study.question,
         claim=study.claim,
         answer=answer(table, study.against),
-        warnings=[*([f"{plural(missing, 'run')} not finished, and left out"] if missing else []), *warnings],
+        warnings=[
+            *([f"{plural(missing, 'run')} not finished, and left out"] if missing else []),
+            *(f"{label} failed: {why}" for label, why in failed.items()),
+            *warnings,
+        ],
+        failed=dict(failed),
         against=study.against,
         equal=in_words(study.equal) if study.equal else None,
         seeds=study.seed_list,
@@ -102,6 +110,7 @@ def _arm(
         deviation=statistics.stdev(scores) if len(scores) > 1 else None,
         divergences=sum(s.status == "diverged" for s in ended.values()),
         comparison=comparison,
+        runs={seed: str(run.folder(Path())) for seed, run in runs.items() if seed in ended},
         curves=[_curve(seed, RunFolder(runs[seed].folder(folder))) for seed in ended],
         config=plain,
     )

@@ -11,8 +11,8 @@ from archlab.cost.flops import computed_training_flops
 from archlab.cost.params import parameters
 from archlab.errors import UserError
 
-LARGEST = 1 << 20
-"""Where the search for a knob's value gives up."""
+LARGEST = {"model.mlp.d_ff": 1 << 20, "model.d_model": 1 << 20, "model.n_layers": 1 << 12}
+"""Where the search for a knob's value gives up; layers are counted one by one."""
 
 
 def quantity(equal: Equal) -> Callable[[Config], float]:
@@ -44,7 +44,7 @@ def matched(raw: Raw, equal: Equal, target: float) -> tuple[Config, dict[str, in
     now = flatten(resolved(config))[equal.by]
     nearest = now
     for step in _steps(equal.by, config):
-        value = _nearest(lambda n: size(_unchecked(raw, equal.by, n)), target, step)
+        value = _nearest(lambda n: size(_unchecked(raw, equal.by, n)), target, step, LARGEST[equal.by])
         nearest = min(nearest, value, key=lambda n: _off(size(_unchecked(raw, equal.by, n)), target))
         if _off(size(_unchecked(raw, equal.by, value)), target) <= tolerance(equal):
             return build_config(overlay(raw, {equal.by: value}, Config)), {equal.by: value}
@@ -70,10 +70,10 @@ def _steps(knob: str, config: Config) -> tuple[int, ...]:
     return (8 * heads, (2 if config.model.position.kind == "rope" else 1) * heads)  # RoPE turns pairs
 
 
-def _nearest(size: Callable[[int], float], target: float, step: int) -> int:
-    """The multiple of `step` whose size is nearest to the target; size grows with it."""
+def _nearest(size: Callable[[int], float], target: float, step: int, largest: int) -> int:
+    """The multiple of `step`, up to about `largest`, whose size is nearest to the target; size grows with it."""
     high = 1
-    while high * step < LARGEST and size(high * step) < target:
+    while high * step < largest and size(high * step) < target:
         high *= 2
     low = max(high // 2, 1)
     while high - low > 1:

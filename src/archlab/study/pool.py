@@ -2,6 +2,8 @@
 
 import multiprocessing as mp
 import signal
+import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,7 +20,7 @@ from archlab.interrupt import deaf, heed
 from archlab.study.runs import Run
 from archlab.train.loop import train
 from archlab.train.progress import Beat, Watcher
-from archlab.train.run_folder import RunSummary
+from archlab.train.run_folder import BusyError, RunSummary
 
 SIDE_BY_SIDE_BELOW = 20_000_000
 """Parameters up to which several one-thread processes train more tokens per second than one process with
@@ -28,43 +30,66 @@ Line: TypeAlias = Any
 """One end of a pipe between the study and a worker; its class is another on every system."""
 
 
+_TOO_LITTLE = "too little memory; try fewer --workers, or a smaller train.micro_batch_tokens"
+
+_PAUSE = 1.0
+"""Seconds before a run that another process trains is tried again."""
+
+
 @dataclass(frozen=True)
 class Progress:
-    """What happened: a run went on, or ended."""
+    """What happened to a run: it went on, ended, failed, or is another process's."""
 
     run: Run
     done: float
     """Share of its steps."""
-    summary: RunSummary | None
+    summary: RunSummary | None = None
     """Set when it has ended."""
+    failed: str | None = None
+    """Why it ended without a summary."""
+    elsewhere: bool = False
+    """Another process trains it, so it is tried again later."""
 
 
-def run_all(runs: Sequence[Run], study: Path, workers: int, tell: Callable[[Progress], None]) -> None:
-    """Train every run in its folder below `study`; finished ones are only read.
+@dataclass
+class _Worker:
+    process: BaseProcess
+    run: Run | None = None
+    """What it was given and has not brought to an end; None when it has nothing to do."""
 
-    UserError from a run is raised here once the others have stopped, each with a checkpoint; so is
-    KeyboardInterrupt.
+
+def run_all(runs: Sequence[Run], study: Path, workers: int, tell: Callable[[Progress], None]) -> list[Progress]:
+    """Train every run in its folder below `study`; finished ones are only read. The runs that failed.
+
+    A run that fails, or whose worker dies, ends no other; one that another process trains is waited for.
+    KeyboardInterrupt is raised here once all have stopped, each with a checkpoint.
     """
     heed()
-    waiting, ended = deque(runs), 0
-    crew: dict[Line, BaseProcess] = {}
+    waiting, failed = deque(runs), list[Progress]()
+    crew: dict[Line, _Worker] = {}
     try:
-        for _ in range(min(workers, len(runs))):
-            line, process = _hire(study)
-            crew[line] = process
-            _give(line, waiting)
-        while ended < len(runs):
+        while waiting or any(worker.run for worker in crew.values()):
+            while waiting and len(crew) < workers:
+                line, worker = _hire(study)
+                crew[line] = worker
+                _give(line, worker, waiting)
             for line in wait(list(crew)):
-                news = _hear(line, crew[line])
+                news = _hear(line, crew)
+                if news is None:
+                    continue
                 tell(news)
-                if news.summary is not None:
-                    ended += 1
-                    _give(line, waiting)
+                if news.failed:
+                    failed.append(news)
+                if news.elsewhere:
+                    waiting.append(news.run)
+                if line in crew and (news.failed or news.elsewhere or news.summary):
+                    _give(line, crew[line], waiting)
+        return failed
     finally:
         _stop(crew)
 
 
-def _hire(study: Path) -> tuple[Line, BaseProcess]:
+def _hire(study: Path) -> tuple[Line, _Worker]:
     """A worker and the line to it; each has its own, so that one that is killed harms no other."""
     context = mp.get_context("spawn")
     ours, theirs = cast(tuple[Line, Line], context.Pipe())
@@ -72,38 +97,43 @@ def _hire(study: Path) -> tuple[Line, BaseProcess]:
     with deaf():
         process.start()
     theirs.close()
-    return ours, process
+    return ours, _Worker(process)
 
 
-def _give(line: Line, waiting: deque[Run]) -> None:
+def _give(line: Line, worker: _Worker, waiting: deque[Run]) -> None:
     """The next run, if there is one. A worker that is dead cannot take it, which `_hear` finds out."""
-    if waiting:
+    worker.run = waiting.popleft() if waiting else None
+    if worker.run:
         with suppress(OSError):
-            line.send(waiting.popleft())
+            line.send(worker.run)
 
 
-def _hear(line: Line, process: BaseProcess) -> Progress:
-    """The next message of a worker; UserError when that is one, or when it died without a word."""
+def _hear(line: Line, crew: dict[Line, _Worker]) -> Progress | None:
+    """The next message of a worker. One that died leaves the crew; then that its run failed, or None if it had none."""
     try:
-        message = line.recv()
+        return line.recv()
     except (EOFError, OSError):
-        process.join()
-        raise UserError(
-            f"a worker process died (exit code {process.exitcode}; -9 is often too little memory); "
-            "finished runs are kept: run again, perhaps with fewer --workers"
-        ) from None
-    if isinstance(message, UserError):
-        raise message
-    return message
+        worker = crew.pop(line)
+        worker.process.join()
+        code = worker.process.exitcode
+        hint = "; often that is too little memory: try fewer --workers" if code == -signal.SIGKILL else ""
+        return worker.run and Progress(worker.run, 0.0, failed=f"its worker process died (exit code {code}{hint})")
 
 
-def _stop(crew: dict[Line, BaseProcess]) -> None:
-    """Ask those still at work to end (they write a checkpoint), and wait."""
-    for line, process in crew.items():
-        line.close()
-        process.terminate()
-    for process in crew.values():
-        process.join()
+def _stop(crew: dict[Line, _Worker]) -> None:
+    """Ask those still at work to end (they write a checkpoint), and wait; a second Ctrl-C ends them at once."""
+    try:
+        for line, worker in crew.items():
+            line.close()
+            worker.process.terminate()
+        for worker in crew.values():
+            worker.process.join()
+    except KeyboardInterrupt:
+        with deaf():
+            for worker in crew.values():
+                worker.process.kill()
+                worker.process.join()
+        raise
 
 
 class _Teller(Watcher):
@@ -115,7 +145,7 @@ class _Teller(Watcher):
     def beat(self, beat: Beat) -> None:
         """Tell how far the run is."""
         try:
-            self._line.send(Progress(self._run, beat.step / beat.steps, None))
+            self._line.send(Progress(self._run, beat.step / beat.steps))
         except OSError:
             signal.raise_signal(signal.SIGTERM)
 
@@ -124,12 +154,32 @@ def _serve(line: Line, study: Path) -> None:
     """A worker's life: one run after the other, until the line is closed."""
     with suppress(KeyboardInterrupt, EOFError, ConnectionError):
         while True:
-            run = line.recv()
-            torch.set_num_threads(run.threads)
-            try:
-                ended = train(run.config, run.folder(study), _Teller(run, line), run.corpus)
-                line.send(Progress(run, 1.0, ended))
-            except UserError as error:
-                line.send(error)
-            except OSError as error:
-                line.send(UserError(f"{error.filename or run.label}: {error.strerror or error}"))
+            line.send(_outcome(line.recv(), line, study))
+
+
+def _outcome(run: Run, line: Line, study: Path) -> Progress:
+    """How a run ended, whatever happened to it."""
+    torch.set_num_threads(run.threads)
+    try:
+        return Progress(run, 1.0, train(run.config, run.folder(study), _Teller(run, line), run.corpus))
+    except BusyError:
+        time.sleep(_PAUSE)
+        return Progress(run, 0.0, elsewhere=True)
+    except Exception as error:
+        return Progress(run, 0.0, failed=_why(error))
+
+
+def _why(error: Exception) -> str:
+    """In words; of a bug, whose traceback is wanted too, its name."""
+    match error:
+        case UserError():
+            return str(error)
+        case OSError():
+            return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        case MemoryError() | torch.OutOfMemoryError():
+            return _TOO_LITTLE
+        case RuntimeError() if "allocate memory" in str(error):  # how torch says it on a CPU
+            return _TOO_LITTLE
+        case _:
+            traceback.print_exception(error)
+            return f"{type(error).__name__}: {error}"

@@ -41,16 +41,23 @@ class Phase:
         self._progress = progress
         self._done = dict.fromkeys((run.name for run in runs), 0.0)
         self._ended = 0
+        self._elsewhere: set[str] = set()
         self._task = progress.add_task("", total=len(runs))
 
     def __call__(self, news: pool.Progress) -> None:
         """Move the bar; say how a run ended."""
-        self._done[news.run.name] = news.done
+        name, label = news.run.name, news.run.label
+        self._done[name] = news.done
+        if news.elsewhere and name not in self._elsewhere:
+            self._elsewhere.add(name)
+            self._say(f"note: {label}: another process trains it; it is waited for")
+        if news.failed:
+            self._say(f"note: {label}: failed: {news.failed}")
         if news.summary is not None:
             self._ended += 1
             score = news.summary.bits_per_byte
             result = f"diverged: {news.summary.why}" if score is None else f"{score:.4f} bits/byte"
-            self._say(f"{self._ended:3}/{len(self._done)}  {news.run.label}: {result}")
+            self._say(f"{self._ended:3}/{len(self._done)}  {label}: {result}")
         description = f"{self._ended} of {len(self._done)} runs"
         self._progress.update(self._task, completed=sum(self._done.values()), description=description)
 

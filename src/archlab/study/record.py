@@ -72,6 +72,8 @@ class ArmSummary(Base):
     deviation: float | None
     """Standard deviation over those seeds (n - 1); null with fewer than two."""
     divergences: int
+    runs: dict[int, str] = Field(default_factory=dict)
+    """Seed -> the folder of its run, below the study's (`runs/0123456789ab`); runs that have not ended are left out."""
     comparison: Comparison | None
     """null for the arm that all others start from."""
     curves: list[Curve]
@@ -89,6 +91,8 @@ class StudySummary(Base):
     """The verdict in a sentence or two."""
     warnings: list[Shown]
     """What a reader must know before believing it: the tuning grid's edge won, runs missing, few seeds."""
+    failed: dict[str, str] = Field(default_factory=dict)
+    """Run -> why it failed, in words; running the study again tries it again."""
     against: Literal["base", "previous"]
     equal: str | None
     """In words: `parameters within 1%, by model.mlp.d_ff`."""
@@ -101,7 +105,7 @@ class StudySummary(Base):
     environment: dict[str, Any]
     """Versions, processor, dtype, threads."""
     seconds: float
-    """Time of all runs' training steps, one after the other; evaluation and tuning left out."""
+    """Time of all runs' training steps, one after the other, those of tuning too; evaluation left out."""
     command: Shown
     """What reproduces it, quoted for a shell."""
     study: dict[str, Any]

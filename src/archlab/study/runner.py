@@ -2,16 +2,16 @@
 
 import os
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
+from statistics import fmean
 
 from archlab.config.io import read_config
 from archlab.config.merge import Raw
 from archlab.config.study_schema import StudyConfig
 from archlab.config.yaml_text import to_yaml
 from archlab.cost.params import parameters
-from archlab.data.prepare import open_data
-from archlab.data.shards import DataFolder
 from archlab.digests import verify, write_listed
 from archlab.errors import UserError
 from archlab.files import TEMPORARY, disk_errors, make_folder, write_atomic
@@ -21,6 +21,7 @@ from archlab.study.pool import SIDE_BY_SIDE_BELOW, Progress, run_all
 from archlab.study.record import StudySummary
 from archlab.study.runs import Run
 from archlab.study.source import is_study_folder, load_study
+from archlab.study.texts import Texts, note_texts, noted_texts, open_texts
 from archlab.train.device import choose_device
 from archlab.train.run_folder import RunFolder, RunSummary
 
@@ -44,14 +45,23 @@ class Study:
         side_by_side = _small_on_cpu(self.arms)
         self.workers = workers or (cores if side_by_side else 1)
         self.threads = 1 if side_by_side else cores
-        self.data = _open_data(self.arms)
+
+    @cached_property
+    def texts(self) -> Texts:
+        """Arm -> what it reads, as noted when the study ran; where it has not, the text is opened."""
+        return noted_texts(self.arms, self.folder) or open_texts(self.arms)
 
     def run(self, watch: Watch) -> StudySummary:
-        """Everything that has not been run yet, then the summary, which is also written."""
+        """Everything that has not been run yet, then the summary of what there is, which is also written.
+
+        A run that fails ends no other; the summary names it. UserError when there is nothing to summarise.
+        """
+        self.texts = open_texts(self.arms)  # it may have changed since
         self._claim()
-        tuned, warnings = self._tune(watch)
-        self._run([self._run_of(arm, seed) for seed in self.config.seed_list for arm in tuned], watch)
-        return self._summarise(tuned, warnings)
+        failed = self._run(self._all_tries(), watch)
+        tuned, warnings = self._tuned()
+        failed += self._run([self._run_of(arm, seed) for seed in self.config.seed_list for arm in tuned], watch)
+        return self._summarise(tuned, warnings, failed)
 
     def read(self) -> StudySummary:
         """The summary of what has been run so far, also written; of runs made elsewhere, what was written of them.
@@ -61,18 +71,12 @@ class Study:
         written = self.folder / "summary.json"
         if written.is_file() and not any(self._ended(run) for run in self._first_runs()):
             return _of_elsewhere(written)
-        tuned, warnings = self._tune(watch=None)
-        if not any(self._ended(self._run_of(arm, seed)) for arm in tuned for seed in self.config.seed_list):
-            raise UserError(
-                f"{self.folder}: no finished run of this machine and version; `archlab study run` makes them"
-            )
-        return self._summarise(tuned, warnings)
+        tuned, warnings = self._tuned()
+        return self._summarise(tuned, warnings, failed=())
 
     def _first_runs(self) -> list[Run]:
         """Those that tell whether this machine and version has begun: the tuning's, or the comparison's."""
-        if tries := self._tries():
-            return [run for rows in tries.values() for runs in rows for run in runs]
-        return [self._run_of(arm, seed) for arm in self.arms for seed in self.config.seed_list]
+        return self._all_tries() or [self._run_of(arm, seed) for arm in self.arms for seed in self.config.seed_list]
 
     def changed(self) -> list[str]:
         """The fields in which the study that the folder holds differs from this one."""
@@ -109,19 +113,21 @@ class Study:
             write_atomic(self.folder / _BASE, base)
             values["base"] = _BASE
         write_atomic(self.folder / "study.yaml", to_yaml(values))
+        note_texts(self.texts, self.folder)
 
-    def _tune(self, watch: Watch | None) -> tuple[list[Arm], list[str]]:
-        """Every arm with its best value of the grid, and a warning for each that lies on the grid's edge."""
+    def _tuned(self) -> tuple[list[Arm], list[str]]:
+        """The arms whose tuning is over, with their best value, and a warning for each that lies on the grid's edge."""
         points, tries = grid(self.config), self._tries()
         if not points:
             return self.arms, []
-        if watch:
-            self._run([run for rows in tries.values() for runs in rows for run in runs], watch)
         tuned, warnings = [], []
         for arm in self.arms:
             scores = [self._mean_score(runs) for runs in tries[arm.name]]
-            best = min(range(len(points)), key=lambda i: scores[i])
-            if scores[best] == float("inf"):
+            over = [score for score in scores if score is not None]
+            if len(over) < len(scores):
+                continue
+            best = min(range(len(points)), key=lambda i: over[i])
+            if over[best] == float("inf"):
                 warnings.append(f"{arm.label}: diverged at every value of the tuning grid; the first is used")
             else:
                 warnings += [f"{arm.label}: {w}" for w in self._edges(points[best])]
@@ -138,15 +144,16 @@ class Study:
             for arm in (self.arms if points else ())
         }
 
-    def _mean_score(self, runs: Sequence[Run]) -> float:
-        """Mean bits per byte; infinite when one diverged."""
-        scores = []
-        for run in runs:
-            summary = self._ended(run)
-            if summary is None:
-                raise UserError(f"{self.folder}: tuning has not finished; `archlab study run` continues it")
-            scores.append(float("inf") if summary.bits_per_byte is None else summary.bits_per_byte)
-        return sum(scores) / len(scores)
+    def _all_tries(self) -> list[Run]:
+        return [run for rows in self._tries().values() for runs in rows for run in runs]
+
+    def _mean_score(self, runs: Sequence[Run]) -> float | None:
+        """Mean bits per byte; infinite when one diverged, None when one has not ended."""
+        ended = [self._ended(run) for run in runs]
+        if None in ended:
+            return None
+        scores = [summary.bits_per_byte for summary in ended if summary]
+        return float("inf") if None in scores else fmean(score for score in scores if score is not None)
 
     def _ended(self, run: Run) -> RunSummary | None:
         return RunFolder(run.folder(self.folder)).summary()
@@ -163,22 +170,32 @@ class Study:
     def _run_of(self, arm: Arm, seed: int, tried: Raw | None = None) -> Run:
         values = "".join(f", {field}={value}" for field, value in (tried or {}).items())
         label = f"{arm.label}{values}, seed {seed}"
-        return Run(label, arm.seeded(seed), self.data[arm.name].fingerprint, self.threads)
+        return Run(label, arm.seeded(seed), self.texts[arm.name].fingerprint, self.threads)
 
-    def _run(self, runs: Sequence[Run], watch: Watch) -> None:
-        """Those that have not ended; arms that are the same config share their runs."""
+    def _run(self, runs: Sequence[Run], watch: Watch) -> list[Progress]:
+        """Those that have not ended; arms that are the same config share their runs. The ones that failed."""
         once: dict[str, Run] = {}
         for run in runs:
             if not self._ended(run):
                 once.setdefault(run.name, run)
-        if once:
-            todo = list(once.values())
-            run_all(todo, self.folder, self.workers, watch(todo))
+        todo = list(once.values())
+        return run_all(todo, self.folder, self.workers, watch(todo)) if todo else []
 
-    def _summarise(self, tuned: Sequence[Arm], warnings: Sequence[str]) -> StudySummary:
+    def _summarise(self, tuned: Sequence[Arm], warnings: Sequence[str], failed: Sequence[Progress]) -> StudySummary:
         runs = {arm.name: {seed: self._run_of(arm, seed) for seed in self.config.seed_list} for arm in tuned}
-        corpus = "; ".join(dict.fromkeys(map(str, self.data.values())))
-        summary = summarise(self.name, self.config, tuned, runs, self.folder, corpus, warnings)
+        told = {news.run.label: str(news.failed) for news in failed}
+        lines = [f"\n  {label}: failed: {why}" for label, why in told.items()]
+        if len(tuned) < len(self.arms):
+            raise UserError(f"{self.folder}: tuning has not finished; `archlab study run` continues it{''.join(lines)}")
+        if not any(self._ended(run) for seeds in runs.values() for run in seeds.values()):
+            if told:
+                raise UserError(f"{self.folder}: no run finished{''.join(lines)}")
+            raise UserError(
+                f"{self.folder}: no finished run of this machine and version; `archlab study run` makes them"
+            )
+        corpus = "; ".join(dict.fromkeys(text.said for text in self.texts.values()))
+        tries = self._all_tries()
+        summary = summarise(self.name, self.config, tuned, runs, tries, self.folder, corpus, told, warnings)
         write_listed(self.folder, {"summary.json": summary.model_dump_json(indent=2)})
         return summary
 
@@ -192,13 +209,6 @@ def _of_elsewhere(written: Path) -> StudySummary:
         raise UserError(f"{written}: damaged; remove the file and run again") from None
     note = "the runs were made on another machine, by another version or with another text; this is their old summary"
     return summary.model_copy(update={"warnings": [*summary.warnings, note]})
-
-
-def _open_data(designed: Sequence[Arm]) -> dict[str, DataFolder]:
-    """Arm -> its tokens; they differ only where the vocabulary does."""
-    wanted = {arm.name: (arm.config.data, arm.config.model.vocab_size) for arm in designed}
-    opened = {key: open_data(*key) for key in dict.fromkeys(wanted.values())}
-    return {name: opened[key] for name, key in wanted.items()}
 
 
 def _small_on_cpu(designed: Sequence[Arm]) -> bool:

@@ -1,5 +1,8 @@
 """Finding and reading study files."""
 
+import os
+from collections.abc import Iterator
+from glob import iglob
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from archlab.config.problems import ConfigError, Problem, nearest, raise_problem
 from archlab.config.study_schema import StudyConfig
 from archlab.config.text import visible
 from archlab.config.yaml_text import read_yaml
+from archlab.data.corpus import STDLIB
 from archlab.errors import UserError
 from archlab.study.design import arms
 
@@ -62,14 +66,37 @@ def _find(source: str) -> tuple[str, Path | Traversable]:
 
 
 def _read(file: Path | Traversable, below: tuple[Path | Traversable, ...] = ()) -> Raw:
-    """A study's raw values, over those of the study it extends; files beside this one get their full path."""
+    """A study's raw values, over those of the study it extends."""
     if file in below:
         raise UserError(f"{file}: extends itself")
     raw = read_yaml(file)
-    for field in ("base", "extends"):
-        beside = file.parent / str(raw.get(field, "")) if isinstance(file, Path) else None
-        if beside is not None and beside.is_file():
-            raw[field] = str(beside.resolve())
+    if isinstance(file, Path):
+        _find_files(raw, file.parent)
     if not isinstance(raw.get("extends"), str):
         return raw
     return {**_read(_find(raw.pop("extends"))[1], (*below, file)), **raw}
+
+
+def _find_files(raw: Raw, home: Path) -> None:
+    """Put full paths where a study names files: those beside its own, or, of the text, in the working folder."""
+    for field in ("base", "extends"):
+        beside = home / str(raw.get(field, ""))
+        if beside.is_file():
+            raw[field] = str(beside.resolve())
+    for section, key in _paths_of_text(raw):
+        path = os.path.expanduser(section[key])
+        for folder in (home, Path()):
+            if (folder / path).exists() or next(iglob(path, root_dir=folder, recursive=True), None):
+                section[key] = str((folder / path).absolute())
+                break
+
+
+def _paths_of_text(raw: Raw) -> Iterator[tuple[Raw, str]]:
+    """Where `data.path` is said in `set`: the section and its key."""
+    changes = raw.get("set")
+    sections = [(changes, "data.path")]
+    if isinstance(changes, dict):
+        sections.append((changes.get("data"), "path"))
+    for section, key in sections:
+        if isinstance(section, dict) and isinstance(section.get(key), str) and section[key] not in ("", STDLIB):
+            yield section, key

@@ -97,6 +97,10 @@ class RunSummary(Base):
         return self
 
 
+class BusyError(UserError):
+    """Another process is training the run."""
+
+
 class RunFolder:
     """Reads and writes one run's files; a kill at any moment leaves it resumable."""
 
@@ -186,7 +190,7 @@ class RunFolder:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise UserError(f"{self.path}: another process is training this run") from None
+                raise BusyError(f"{self.path}: another process is training this run") from None
             for folder in (self.path, self.checkpoints):
                 remove_leftovers(folder)
             yield
