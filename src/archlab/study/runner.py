@@ -63,7 +63,8 @@ class Study:
         tuned, warnings = self._tune(watch=None)
         if not any(self._ended(self._run_of(arm, seed)) for arm in tuned for seed in self.config.seed_list):
             raise UserError(
-                f"{self.folder}: no finished run of this machine and version; `archlab study run` makes them"
+                f"{self.folder}: no finished run that this machine and version would make again; "
+                "`archlab study run` makes them"
             )
         return self._summarise(tuned, warnings)
 
@@ -140,7 +141,7 @@ class Study:
         for run in runs:
             summary = self._ended(run)
             if summary is None:
-                raise UserError(f"{self.folder}: tuning has not finished; `archlab study run` continues it")
+                raise UserError(f"{self.folder}: tuning is not over; `archlab study run` goes on with it")
             scores.append(float("inf") if summary.bits_per_byte is None else summary.bits_per_byte)
         return sum(scores) / len(scores)
 
