@@ -5,27 +5,34 @@ Everything here is imported on first use, so that `import archlab` is fast and d
 
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from archlab.config.foreign import READERS
 
 if TYPE_CHECKING:
     from archlab.config.io import load_config
+    from archlab.cost.summary import cost
     from archlab.families.save import save_pretrained
     from archlab.infer.generate import Session, generate, left_pad
     from archlab.infer.load import from_pretrained
     from archlab.model.decoder import Decoder
+    from archlab.study.results import load_study
+    from archlab.train.run import train
 
 __version__ = "0.1.0"
 __all__ = [
     "Decoder",
     "Session",
     "__version__",
+    "cost",
     "from_pretrained",
     "generate",
     "left_pad",
     "load_config",
+    "load_study",
     "save_pretrained",
+    "train",
 ]
 
 _HOME = {
@@ -35,9 +42,13 @@ _HOME = {
     "generate": "archlab.infer.generate",
     "left_pad": "archlab.infer.generate",
     "load_config": "archlab.config.io",
+    "load_study": "archlab.study.results",
     "save_pretrained": "archlab.families.save",
 }
 """Public name -> the module that defines it."""
+
+_CALLED = {"archlab.cost": "archlab.cost.summary", "archlab.train": "archlab.train.run"}
+"""Package that is also the function of its name -> the module that defines the function."""
 
 
 def _read_hugging_face(folder: Path) -> dict[str, Any]:
@@ -45,6 +56,17 @@ def _read_hugging_face(folder: Path) -> dict[str, Any]:
 
     return read_raw_config(folder)
 
+
+class _Called(ModuleType):
+    """A package that can be called as the function of its name, `archlab.cost(config)`, whichever was imported."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        function = getattr(import_module(_CALLED[self.__name__]), self.__name__.rpartition(".")[2])
+        return function(*args, **kwargs)
+
+
+for _package in _CALLED:
+    import_module(_package).__class__ = _Called
 
 READERS["config.json"] = _read_hugging_face
 

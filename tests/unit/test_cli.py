@@ -26,7 +26,7 @@ def run_python(code, **kwargs):
     "code",
     [
         "import archlab; dir(archlab)",
-        "import archlab; archlab.load_config('tiny-llama')",
+        "import archlab; archlab.cost(archlab.load_config('tiny-llama')); archlab.load_study",
         "from archlab.cli.app import main; main(['--help'])",
         "from archlab.cli.app import main; main(['cost', 'tiny-llama'])",
         "from archlab.cli.app import main; main(['cots'])",

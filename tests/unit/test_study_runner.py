@@ -311,7 +311,7 @@ def test_nothing_is_written_when_there_is_nothing_to_report(lab):
     with pytest.raises(UserError, match="no finished run"):
         study.read()
     assert sorted(path.name for path in study.folder.iterdir()) == ["base.yaml", "corpus.json", "study.yaml"]
-    with pytest.raises(UserError, match="tuning has not finished"):
+    with pytest.raises(UserError, match="tuning is not over"):
         lab.study(tune=GRID).read()
 
 

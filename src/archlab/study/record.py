@@ -110,3 +110,12 @@ class StudySummary(Base):
     """What reproduces it, quoted for a shell."""
     study: dict[str, Any]
     """The study file's values."""
+
+    def frame(self) -> list[dict[str, Any]]:
+        """One row per arm and seed that ended, as `pandas.DataFrame` and `polars.DataFrame` take it."""
+        columns = ("label", "parameters", "flops_per_token", "kv_cache_bytes", "tokens")
+        return [
+            {"arm": arm.name, "seed": seed, "bits_per_byte": score, **{name: getattr(arm, name) for name in columns}}
+            for arm in self.arms
+            for seed, score in arm.bits_per_byte.items()
+        ]

@@ -186,7 +186,7 @@ class Study:
         told = {news.run.label: str(news.failed) for news in failed}
         lines = [f"\n  {label}: failed: {why}" for label, why in told.items()]
         if len(tuned) < len(self.arms):
-            raise UserError(f"{self.folder}: tuning has not finished; `archlab study run` continues it{''.join(lines)}")
+            raise UserError(f"{self.folder}: tuning is not over; `archlab study run` goes on with it{''.join(lines)}")
         if not any(self._ended(run) for seeds in runs.values() for run in seeds.values()):
             if told:
                 raise UserError(f"{self.folder}: no run finished{''.join(lines)}")

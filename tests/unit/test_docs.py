@@ -1,0 +1,46 @@
+"""What the documents for users say: every field, examples that load, functions that exist."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pydantic import BaseModel
+
+import archlab
+from archlab.config.study_schema import StudyConfig
+from archlab.study.design import arms
+from archlab.study.source import load_study
+
+HOME = Path(archlab.__file__).parent.parent.parent
+STUDIES = (HOME / "docs" / "studies.md").read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def fields(schema: type[BaseModel], at: str = "") -> Iterator[str]:
+    """Every field that holds a value, dotted."""
+    for name, field in schema.model_fields.items():
+        parts = (field.annotation, *get_args(field.annotation))
+        below = [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
+        yield from fields(below[0], f"{at}{name}.") if below else [f"{at}{name}"]
+
+
+def test_every_field_of_a_study_is_explained_once():
+    assert sorted(re.findall(r"^\*\*`([a-z_.]+)`\*\*", STUDIES, re.MULTILINE)) == sorted(fields(StudyConfig))
+
+
+@pytest.mark.parametrize("example", blocks(STUDIES + (HOME / "README.md").read_text(encoding="utf-8"), "yaml"))
+def test_every_study_that_is_shown_can_be_run(example, tmp_path):
+    (tmp_path / "mine.yaml").write_text(example)
+    _, study = load_study(str(tmp_path / "mine.yaml"))
+    assert len(arms(study)) > 1
+
+
+def test_every_import_and_function_that_is_shown_exists():
+    code = "\n".join(blocks(STUDIES, "python"))
+    exec("\n".join(line for line in code.splitlines() if re.match(r"(from|import) ", line)), {})
+    assert set(re.findall(r"\barchlab\.(\w+)\(", code)) <= set(archlab.__all__)
