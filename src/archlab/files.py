@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.resources.abc import Traversable
@@ -137,52 +136,53 @@ def folder_atomic(path: Path) -> Iterator[Path]:
 
     Removed as well: what kills left of earlier attempts at the same path.
     """
-    temporary = _beside(path)
     make_folder(path.parent)
     for other in path.parent.glob(f"{TEMPORARY}*-{glob.escape(path.name)}"):
-        if _abandoned(other):
-            shutil.rmtree(other, ignore_errors=True)
+        _remove_abandoned(other)
     with disk_errors(path):
+        temporary, lock = _held(path)
         try:
-            temporary.mkdir()
-            with _locked(temporary):
-                yield temporary
-                # As the umask has it; safetensors writes for the owner only.
-                everyone = temporary.stat().st_mode & 0o666
-                for inside in temporary.rglob("*"):
-                    if inside.is_file():
-                        inside.chmod(everyone)
-                    _sync(inside)
-                _sync(temporary)
-                os.rename(temporary, path)
-                _sync(path.parent)
+            yield temporary
+            # As the umask has it; safetensors writes for the owner only.
+            everyone = temporary.stat().st_mode & 0o666
+            for inside in temporary.rglob("*"):
+                if inside.is_file():
+                    inside.chmod(everyone)
+                _sync(inside)
+            _sync(temporary)
+            os.rename(temporary, path)
+            _sync(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+            os.close(lock)
+
+
+def _held(path: Path) -> tuple[Path, int]:
+    """A new temporary folder, and an open lock on it by which others can tell that its process lives."""
+    while True:
+        temporary = _beside(path)
+        temporary.mkdir()
+        with suppress(FileNotFoundError):
+            lock = os.open(temporary, os.O_RDONLY)
+            with suppress(OSError):  # some file systems have no locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if temporary.exists():
+                return temporary, lock
+            os.close(lock)  # another process took it for abandoned before it was locked
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove a temporary folder that nobody holds."""
+    with suppress(OSError), _opened(folder) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder)
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Whoever fills a temporary folder holds a lock on it, which ends with the process; some file systems have none."""
+def _opened(folder: Path) -> Iterator[int]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _abandoned(folder: Path) -> bool:
-    """Whether nobody holds it. One that is brand new may not be held yet."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return time.time() - os.fstat(descriptor).st_mtime > 1
-    except OSError:
-        return False
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -210,13 +210,8 @@ def remove_leftovers(folder: Path) -> None:
 def _sync(path: Path) -> None:
     """Onto the disk. A folder that may not be read, or of a file system that cannot sync folders, is left as it is."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except PermissionError:
-        return
-    try:
-        os.fsync(descriptor)
+        with _opened(path) as descriptor:
+            os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:
+        if error.errno not in (errno.EACCES, errno.EINVAL):
             raise
-    finally:
-        os.close(descriptor)

@@ -4,7 +4,6 @@ import fcntl
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -22,16 +21,10 @@ with folder_atomic(Path(sys.argv[1])) as folder:
 """
 
 
-def aged(path):
-    """As if it had been there for a while: a new one may belong to somebody who has not locked it yet."""
-    os.utime(path, (time.time() - 60,) * 2)
-
-
 def test_what_a_kill_left_is_removed_the_next_time(tmp_path):
     command = [sys.executable, "-c", KILLED, str(tmp_path / "out")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         left = tmp_path / other.stdout.readline().strip()
-        aged(left)
         with folder_atomic(tmp_path / "another"), folder_atomic(tmp_path / "out"):
             assert (left / "half").exists()  # its process lives
         (tmp_path / "out").rmdir()
@@ -44,24 +37,28 @@ def test_what_a_kill_left_is_removed_the_next_time(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["another", "another-out", "out"]
 
 
-def test_what_is_held_or_brand_new_is_left_alone(tmp_path):
-    held, new = (tmp_path / f"{TEMPORARY}{n}-out" for n in (1, 2))
-    held.mkdir()
-    aged(held)
-    descriptor = os.open(held, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    new.mkdir()
-    with folder_atomic(tmp_path / "out"):
-        assert held.exists()
-        assert new.exists()
-    os.close(descriptor)
+def test_one_that_is_removed_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    """Another process may take it for abandoned in that moment."""
+    lock, removed = fcntl.flock, []
+
+    def late(descriptor, how):
+        if not removed:
+            removed.extend(tmp_path.iterdir())
+            removed[0].rmdir()
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with folder_atomic(tmp_path / "out") as folder:
+        (folder / "file").touch()
+    assert len(removed) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out" / "file").exists()
 
 
 @pytest.mark.parametrize("name", ["a[b]c", "*", "é"])
 def test_a_name_is_no_pattern(tmp_path, name):
     other = tmp_path / f"{TEMPORARY}1-abc"
     other.mkdir()
-    aged(other)
     with folder_atomic(tmp_path / name) as folder:
         (folder / "file").touch()
     assert other.exists()

@@ -207,3 +207,16 @@ def test_imported_weights_that_are_damaged_are_not_replaced_by_random_ones(text,
     (tmp_path / "checkpoints" / "step-00000003" / "model.safetensors").unlink()
     with pytest.raises(UserError, match=r"step-00000003/model.safetensors: missing; .*import the model again"):
         train(run, tmp_path, Watcher())
+
+
+def test_what_a_finished_run_says_can_be_read_off_its_last_checkpoint_again(text, tmp_path, monkeypatch):
+    whole = train(config(data=text), tmp_path, Watcher())
+    lines = RunFolder(tmp_path).metrics()
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(UserError, match=r"metrics.jsonl: damaged"):
+        RunFolder(tmp_path).metrics()
+    (tmp_path / "summary.json").unlink()
+    monkeypatch.setattr(loop, "update", None)  # without another step
+    again = train(config(data=text), tmp_path, Watcher())
+    assert again.model_dump(exclude={"mfu"}) == whole.model_dump(exclude={"mfu"})
+    assert RunFolder(tmp_path).metrics() == lines
