@@ -108,8 +108,8 @@ class Study:
         if Path(self.config.base).exists():  # so that the folder stays whole when that file changes or goes
             write_atomic(self.folder / _BASE, to_yaml(read_config(self.config.base)))
             values["base"] = _BASE
-        note_texts(self.texts, self.folder)
         write_atomic(file, to_yaml(values))
+        note_texts(self.texts, self.folder)
 
     def _tuned(self) -> tuple[list[Arm], list[str]]:
         """The arms whose tuning is over, with their best value, and a warning for each that lies on the grid's edge."""
