@@ -72,8 +72,16 @@ class Laboratory:
                 device="a CPU",
                 dtype="float32",
             )
+            update = {
+                "step": 1,
+                "tokens": 640,
+                "loss": score or 9,
+                "lr": 1e-3,
+                "grad_norm": 1,
+                "tokens_per_second": 1e3,
+            }
+            RunFolder(run.folder(folder)).log(**update)
             RunFolder(run.folder(folder)).finish(summary)
-            RunFolder(run.folder(folder)).log(step=1, tokens=640, lr=1e-3, tokens_per_second=1e3)
         return failed
 
 
