@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from archlab.config.foreign import READERS
+from archlab.config.foreign import FETCHERS, READERS
 
 if TYPE_CHECKING:
     from archlab.config.io import load_config
@@ -46,7 +46,16 @@ def _read_hugging_face(folder: Path) -> dict[str, Any]:
     return read_raw_config(folder)
 
 
+def _fetch_from_hub(name: str) -> Path | None:
+    if name.count("/") != 1:  # torch comes with the rest
+        return None
+    from archlab.families.hub import download_config, is_hub_id
+
+    return download_config(name) if is_hub_id(name) else None
+
+
 READERS["config.json"] = _read_hugging_face
+FETCHERS.append(_fetch_from_hub)
 
 
 def __getattr__(name: str) -> Any:
