@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from archlab.config.foreign import READERS
+from archlab.config.foreign import FETCHERS, READERS
 
 if TYPE_CHECKING:
     from archlab.config.io import load_config
@@ -68,7 +68,17 @@ class _Called(ModuleType):
 for _package in _CALLED:
     import_module(_package).__class__ = _Called
 
+
+def _fetch_from_hub(name: str) -> Path | None:
+    if name.count("/") != 1:  # torch comes with the rest
+        return None
+    from archlab.families.hub import download_config, is_hub_id
+
+    return download_config(name) if is_hub_id(name) else None
+
+
 READERS["config.json"] = _read_hugging_face
+FETCHERS.append(_fetch_from_hub)
 
 
 def __getattr__(name: str) -> Any:

@@ -69,8 +69,11 @@ def test_the_json_schema_describes_every_field_and_refuses_what_we_refuse():
     good = read_config("tiny-llama")
     jsonschema.validate(good | {"train": {"tokens": "4M"}}, json_schema())
     jsonschema.validate(read_config("gpt-2"), json_schema())  # dropout as one number
+    jsonschema.validate({"base": "tiny-llama", "model": {"n_layers": 3, "attention": {"window": 8}}}, json_schema())
     for bad in (
         {"modl": 1},
+        {"model": {"n_layers": 3}},
+        {"model": good["model"] | {"attention": {"window": 8}}},
         {"train": {"lr": -1}},
         {"model": good["model"] | {"norm": {"kind": "batchnorm"}}},
     ):
@@ -179,6 +182,37 @@ def test_files_that_hold_no_config(content, message, tmp_path):
     file.write_bytes(content)
     with pytest.raises(UserError, match=message):
         load_config(file)
+
+
+def test_a_config_builds_on_a_preset_or_on_a_file_beside_it(tmp_path):
+    (tmp_path / "below").mkdir()
+    (tmp_path / "mine.yaml").write_text(
+        "base: llama-3.2-1b\nmodel:\n  n_layers: 4\n  norm.kind: layernorm\ntrain.lr: 2e-3\n"
+    )
+    (tmp_path / "below" / "again.yaml").write_text("base: ../mine.yaml\nmodel.position: alibi\n")
+    changes = ["model.n_layers=4", "model.norm.kind=layernorm", "train.lr=2e-3"]
+    assert load_config(tmp_path / "mine.yaml") == load_config("llama-3.2-1b", *changes)
+    with_another_position = load_config("llama-3.2-1b", *changes, "model.position=alibi")
+    assert load_config(tmp_path / "below" / "again.yaml") == with_another_position
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        ("mine.yaml", "base leads back to this file"),
+        ("other.yaml", "base leads back to this file"),
+        ("llama-3.2-1x", r"base is 'llama-3.2-1x': neither a file beside this one nor a preset; did you mean llama-3.2-1b\?"),
+        ("3", "base is 3: neither"),
+        ("[a]", r"base is \['a'\]: neither"),
+        ("t5-11b", "facts only"),
+    ],
+)  # fmt: skip
+def test_a_base_that_is_none(base, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(f"base: {base}\n")
+    (tmp_path / "other.yaml").write_text("base: mine.yaml\n")
+    with pytest.raises(UserError, match=message):
+        load_config("mine.yaml")
 
 
 def test_a_folder_without_a_config(tmp_path):

@@ -336,7 +336,7 @@ def test_malformed_values_are_named(hf: Path, key: str, value: Any, field: str) 
 def test_a_folder_is_a_config(hf: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert archlab.load_config(hf).model == read_model_config(hf)[1]
     assert archlab.load_config(hf, "model.n_layers=5").model.n_layers == 5
-    for command in (["show", hf], ["cost", hf], ["diff", hf, "llama-3-8b"], ["show", hf, "model.mlp.kind=plain"]):
+    for command in (["show", hf], ["cost", hf], ["diff", hf, "llama-3-8b"], ["show", hf, "model.mlp.bias=true"]):
         assert app.main([str(word) for word in command]) == 0
     change(hf, max_position_embeddings=10_000_000)
     assert archlab.load_config(hf).train.tokens == 10_000_000
@@ -420,9 +420,51 @@ def test_text_for_a_model_without_tokenizer(
     assert app.main(["data", "text.txt", "--out", "d", "--tokenizer", "run"]) == 0
 
 
+@pytest.mark.parametrize("kind", ["hub id", "Hugging Face folder", "run folder"])
+def test_every_config_may_be_a_folder_or_a_hub_id(
+    kind: str, hf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import huggingface_hub
+
+    asked: list[list[str]] = []
+
+    def downloads(hub_id: str, allow_patterns: list[str]) -> str:
+        asked.append(allow_patterns)
+        return str(hf)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", downloads)
+    if kind == "run folder":
+        assert app.main(["import", str(hf), "--out", str(tmp_path / "run")]) == 0
+    config = {"hub id": "some/model", "Hugging Face folder": str(hf), "run folder": str(tmp_path / "run")}[kind]
+    for command in (["show", config], ["cost", config, "--json"], ["diff", config, "tiny-llama"], ["flatten", config]):
+        capsys.readouterr()
+        assert app.main(command) == 0
+        assert capsys.readouterr().out
+    assert app.main(["show", config, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["model"]["mlp"]["d_ff"] == 24
+    assert asked == ([["config.json"]] * 5 if kind == "hub id" else [])
+
+
+def test_a_name_that_no_file_and_no_hub_has_is_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import huggingface_hub
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError("no network\nand more")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fails)
+    assert app.main(["cost", "some/model"]) == 2
+    assert capsys.readouterr().err.startswith("some/model: no such file or folder, and ")
+    for no_hub_id in ("some/model.yaml", "a/b/c", "/a/b", "model"):
+        assert app.main(["cost", no_hub_id]) == 2
+        assert capsys.readouterr().err.startswith(f"no config '{no_hub_id}': neither a preset nor a file")
+
+
 def test_a_hub_id_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
-    with pytest.raises(UserError, match=r"some/model: no such folder; .* pip install 'archlab\[hub\]'"):
+    with pytest.raises(UserError, match=r"some/model: no such file or folder; .* pip install 'archlab\[hub\]'"):
         archlab.from_pretrained("some/model")
 
 

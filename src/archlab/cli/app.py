@@ -35,7 +35,7 @@ VERBS = (
 
 HELP = """Compare architectures of decoder-only language models.
 
-CONFIG is a preset's name (`archlab list presets`), a YAML file, a run folder or a Hugging Face folder;
+CONFIG is a preset's name (`archlab list presets`), a YAML file, a run folder, a Hugging Face folder or a hub id;
 `key=value` after it overrides a field, as in `model.norm.kind=layernorm`.
 """
 

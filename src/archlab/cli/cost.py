@@ -24,7 +24,7 @@ def run(
     Parameters
     ----------
     config
-        A preset's name, a YAML file, a run folder or a Hugging Face folder.
+        A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id.
     overrides
         Fields to change, as in model.attention.n_kv_heads=1.
     batch

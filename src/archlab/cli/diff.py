@@ -13,7 +13,7 @@ def run(a: str, b: str, /, *, model_only: Flag = False, json: Flag = False) -> N
     Parameters
     ----------
     a
-        A preset's name, a YAML file, a run folder or a Hugging Face folder.
+        A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id.
     b
         The other one.
     model_only

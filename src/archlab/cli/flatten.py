@@ -12,7 +12,7 @@ def run(config: str, /, *overrides: str) -> None:
     Parameters
     ----------
     config
-        A preset's name, a YAML file, a run folder or a Hugging Face folder.
+        A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id.
     overrides
         Fields to change, as in model.n_layers=2.
     """

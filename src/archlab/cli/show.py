@@ -15,7 +15,7 @@ def run(config: str, /, *overrides: str, layers: Flag = False, json: Flag = Fals
     Parameters
     ----------
     config
-        A preset's name, a YAML file, a run folder or a Hugging Face folder.
+        A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id.
     overrides
         Fields to change, as in model.norm.kind=layernorm.
     layers

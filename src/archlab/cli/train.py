@@ -14,7 +14,8 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
     Parameters
     ----------
     config
-        A preset's name, a YAML file, a run folder or a Hugging Face folder; its config is taken, not its weights.
+        A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id; of a folder its config is taken,
+        not its weights.
     overrides
         Fields to change, as in train.lr=3e-3.
     out

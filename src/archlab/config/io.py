@@ -1,4 +1,4 @@
-"""Reading configs: presets, YAML files, run folders and Hugging Face folders, with dotted overrides laid over them."""
+"""Reading configs: presets, YAML files, run folders, Hugging Face folders, hub ids; with dotted overrides over them."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from archlab.config.about import About
 from archlab.config.check import validate
-from archlab.config.foreign import foreign_reader
+from archlab.config.foreign import fetched, foreign_reader
 from archlab.config.identity import config_hash, diff, flatten, resolved
 from archlab.config.merge import Raw, expand, merge
 from archlab.config.problems import Problem, nearest
@@ -87,7 +87,7 @@ def _plain(name: str) -> str:
 
 
 def load_config(source: str | Path, *overrides: str) -> Config:
-    """A preset's name, a YAML file, a run folder or a Hugging Face folder, with `a.b=value` overrides laid over it.
+    """A preset's name, a YAML file, a run folder, a Hugging Face folder or hub id, with `a.b=value` overrides.
 
     Raises UserError with every problem at once.
     """
@@ -95,14 +95,32 @@ def load_config(source: str | Path, *overrides: str) -> Config:
 
 
 def read_config(source: str | Path) -> Raw:
-    """The raw values of a preset, a YAML file, a run folder or a Hugging Face folder, without its `about`."""
-    file = _file_of(source)
+    """The raw values of a config, laid over those of its `base` if it names one, without its `about`."""
+    return _read(_file_of(source))
+
+
+def _read(file: Path | Traversable, above: tuple[Path | Traversable, ...] = ()) -> Raw:
+    """`above`: the files that build on this one."""
     if isinstance(file, Path) and file.is_dir() and (reader := foreign_reader(file)):
         return reader(file)
     about, raw = read_entry(file)
     if about and about.cannot_build:
         raise UserError(f"{about.name}: facts only: {about.cannot_build}; `archlab list presets` shows them")
-    return raw
+    if (base := raw.pop("base", None)) is None:
+        return raw
+    if file in above:
+        raise UserError(f"{file}: base leads back to this file")
+    return merge(merge({}, _read(_base_of(file, base), (*above, file)), Config), raw, Config)
+
+
+def _base_of(file: Path | Traversable, base: object) -> Path | Traversable:
+    """The file or folder that a config's `base` names: beside it, or a preset."""
+    if isinstance(base, str) and isinstance(file, Path) and (file.parent / base).exists():
+        return _file_of((file.parent / base).resolve())
+    if isinstance(base, str) and (preset := find_preset(base)):
+        return preset
+    hint = nearest(str(base), presets()) or "; `archlab list presets` shows them"
+    raise UserError(f"{file}: base is {base!r}: neither a file beside this one nor a preset{hint}")
 
 
 def read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
@@ -124,10 +142,12 @@ def _file_of(source: str | Path) -> Path | Traversable:
             return path / "config.yaml"
         if foreign_reader(path):
             return path
-        allowed = "a preset, a YAML file, a run folder or a Hugging Face folder (config.json)"
+        allowed = "a preset, a YAML file, a run folder, a Hugging Face folder (config.json) or a hub id"
         raise UserError(f"{path}: a folder without config.yaml; a CONFIG is {allowed}")
-    if path.is_file():
+    if path.exists():
         return path
+    if path.suffix not in (".yaml", ".yml") and (folder := fetched(str(source))):
+        return folder
     hint = nearest(str(source), {**presets(), **facts()}) or "; see `archlab list presets`"
     raise UserError(f"no config {str(source)!r}: neither a preset nor a file{hint}")
 

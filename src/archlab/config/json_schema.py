@@ -9,8 +9,10 @@ from archlab.config.study_schema import StudyConfig
 
 
 class ConfigFile(Config):
-    """A run's config, and what is known of the published model it describes."""
+    """A run's config, what it builds on, and what is known of the published model it describes."""
 
+    base: str | None = None
+    """A preset, or a file beside this one, whose values hold where this one says nothing."""
     about: About | None = None
     """No part of the run."""
 
@@ -21,4 +23,15 @@ SCHEMAS: dict[str, type[BaseModel]] = {"config": ConfigFile, "study": StudyConfi
 
 def json_schema(kind: str = "config") -> Raw:
     """JSON schema (2020-12) of one kind of file, with every field's description."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **SCHEMAS[kind].model_json_schema()}
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **SCHEMAS[kind].model_json_schema()}
+    if kind == "config":
+        schema["anyOf"] = [{"required": ["base"]}, _pop_required(schema, schema["$defs"])]
+    return schema
+
+
+def _pop_required(section: Raw, definitions: Raw) -> Raw:
+    """What a section requires, down to the sections that it requires itself; taken out of where it stands."""
+    names = section.pop("required", [])
+    below = {name: section["properties"][name].get("$ref", "").rpartition("/")[2] for name in names}
+    nested = {name: _pop_required(definitions[where], definitions) for name, where in below.items() if where}
+    return {"required": names, "properties": nested}

@@ -20,8 +20,8 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 SHARD_BYTES = 5 * 10**9
 """Where a new file begins."""
 
-MOST_BYTES = 256 * MEBIBYTE
-"""Of one JSON or text file: the index of a model of 10^12 parameters has 15 MB, a large tokenizer 35 MB."""
+MOST_BYTES = 64 * MEBIBYTE
+"""Of one file beside the config: the index of 10^12 parameters has about 20 MB, a large tokenizer 35 MB."""
 
 COMPANIONS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
@@ -62,9 +62,9 @@ def own_file(folder: Path, name: str) -> Path:
     return file
 
 
-def read_json(file: Path) -> Raw:
+def read_json(file: Path, limit: int = MEBIBYTE) -> Raw:
     """A JSON object; UserError that names the file."""
-    return read_object(own_file(file.parent, file.name), MOST_BYTES)
+    return read_object(own_file(file.parent, file.name), limit)
 
 
 class Tensors(Mapping[str, Tensor]):
@@ -94,7 +94,7 @@ class Tensors(Mapping[str, Tensor]):
 def _tensor_files(folder: Path) -> Iterator[tuple[str, Path]]:
     """(tensor, file); what an index says must be what the files hold."""
     if (folder / INDEX).is_file():
-        index = read_json(folder / INDEX).get("weight_map")
+        index = read_json(folder / INDEX, MOST_BYTES).get("weight_map")
         if not isinstance(index, dict):
             raise UserError(f"{folder / INDEX}: has no weight_map")
     elif (folder / WEIGHTS).is_file():
