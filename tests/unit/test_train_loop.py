@@ -6,6 +6,7 @@ import signal
 import pytest
 from tiny import config, write_text
 
+from archlab.data.prepare import prepare
 from archlab.errors import UserError
 from archlab.train import loop
 from archlab.train.divergence import ruined
@@ -56,6 +57,17 @@ def test_a_finished_run_leaves_what_it_says(text, tmp_path):
     assert summary.train_loss == updates[-1]["loss"]
     assert folder.summary() == summary
     assert [path.name for path in folder.checkpoints.iterdir()] == ["step-00000010"]
+
+
+def test_rows_of_the_vocabulary_that_the_data_lack_are_noted(text, tmp_path):
+    prepare([str(text)], tmp_path / "data", 300, None, 0.05)
+    for size, notes in (
+        (300, []),
+        (4096, ["model.vocab_size 4,096; the data has 300 token ids: rows from 300 on are never used"]),
+    ):
+        recorder = Recorder()
+        train(config(f"model.vocab_size={size}", data=tmp_path / "data"), tmp_path / str(size), recorder)
+        assert recorder.notes == notes
 
 
 def test_a_finished_run_is_only_read(text, tmp_path):

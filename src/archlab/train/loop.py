@@ -48,6 +48,10 @@ def train(config: Config, out: Path, watch: Watcher, corpus: str | None = None) 
     )
     device.check_memory(training_memory(parameters(config.model).total).total)
     folder = RunFolder(out)
+    known = data.manifest.vocab_size
+    if config.model.vocab_size > known:
+        rows = f"rows from {known:,} on are never used"
+        watch.note(f"model.vocab_size {config.model.vocab_size:,}; the data has {known:,} token ids: {rows}")
     with folder.locked():
         for note in folder.claim(config, environment(device, data.fingerprint), data.path / TOKENIZER):
             watch.note(note)
