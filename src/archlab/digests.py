@@ -10,7 +10,7 @@ from typing import TypeAlias
 from pydantic import TypeAdapter
 
 from archlab.errors import UserError
-from archlab.files import write_atomic
+from archlab.files import read_bytes, write_atomic
 
 DIGESTS = "digests.json"
 """File name -> the sha256 that its content may have: of a file that is being replaced, the old or the new."""
@@ -69,7 +69,7 @@ def _read(folder: Path) -> _Listed:
     if not file.is_file():
         return {}
     try:
-        return _LISTED.validate_json(file.read_bytes())
+        return _LISTED.validate_json(read_bytes(file))
     except ValueError:
         raise UserError(f"{file}: damaged; put it back from a copy, or delete it to go on unchecked") from None
 

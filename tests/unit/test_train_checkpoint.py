@@ -126,7 +126,26 @@ def removed(path):
     path.unlink()
 
 
-@pytest.mark.parametrize("damage", [flipped, truncated, emptied, scrambled, removed])
+def piped(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_device(path):
+    path.unlink()
+    path.symlink_to("/dev/null")
+
+
+def not_to_be_read(path):
+    """As a disk does it that fails."""
+    path.unlink()
+    path.symlink_to("/proc/self/mem")
+
+
+DAMAGES = (flipped, truncated, emptied, scrambled, removed, piped, a_device, not_to_be_read)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "metrics.jsonl", "digests.json"])
 def test_a_damaged_one_is_named_and_the_one_before_is_used(saved, file, damage):
     newer = saved.parent / "step-00000003"
