@@ -94,6 +94,11 @@ def test_every_arm_with_its_verdict_and_config(study: StudySummary, page: Page) 
         assert all(f"{key}:" in page.text for key in arm.overrides)
 
 
+def test_the_page_shows_the_cache_at_a_context_and_says_which(study: StudySummary, page: Page) -> None:
+    assert "KV cache at 1,024" in page.text
+    assert page.text.count("2 MiB") == sum(arm.kv_cache_bytes == 2 * 1024**2 for arm in study.arms) > 0
+
+
 def test_divergences_are_said_in_page_and_table() -> None:
     study = sample_study.diverging_ladder()
     text = words(Page(render(study)).text)

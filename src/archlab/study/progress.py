@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from archlab.config.text import visible
 from archlab.study import pool
 from archlab.study.runs import Run
 
@@ -62,6 +63,7 @@ class Phase:
         self._progress.update(self._task, completed=sum(self._done.values()), description=description)
 
     def _say(self, line: str) -> None:
+        line = visible(line)
         if self._progress.disable:
             print(line, file=sys.stderr, flush=True)
         else:
