@@ -56,6 +56,11 @@ def load_model(folder: Path, config: ModelConfig | None = None) -> Decoder:
     """The model of a folder; `config`: another architecture that takes the same weights."""
     if not is_run(folder):
         return load_hf(folder, config=config)
+    return load_run(folder, config)[1]
+
+
+def load_run(folder: Path, config: ModelConfig | None = None) -> tuple[int, Decoder]:
+    """(steps trained, model) of a run's last checkpoint."""
     latest = latest_checkpoint(folder / "checkpoints")
     if latest is None:
         ended = RunFolder(folder).summary()
@@ -67,7 +72,7 @@ def load_model(folder: Path, config: ModelConfig | None = None) -> Decoder:
     if begun and begun.dtype and latest[0] == 0:  # as published
         model.to(getattr(torch, begun.dtype))
     model.origin = _origin(folder, begun)
-    return model.eval()
+    return latest[0], model.eval()
 
 
 def _origin(run: Path, begun: Imported | None) -> Origin:
