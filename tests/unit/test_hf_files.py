@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 import archlab
 from archlab.cli import app
@@ -343,12 +344,80 @@ def test_a_folder_is_a_config(hf: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().err == ""
 
 
+def tie(folder: Path, change_head: Callable[[Tensor], Tensor | None]) -> None:
+    """A config that ties the head, and what is left of the file's own: None is nothing."""
+    change(folder, tie_word_embeddings=True)
+    tensors = load_file(folder / WEIGHTS)
+    head = change_head(tensors["model.embed_tokens.weight"].clone())
+    tensors.pop("lm_head.weight")
+    save_file(tensors if head is None else {**tensors, "lm_head.weight": head}, folder / WEIGHTS)
+
+
+def test_inspect_and_import_refuse_the_same(hf: Path, tmp_path: Path) -> None:
+    """Also where the reason lies in the content, or in what goes along with the weights."""
+
+    def both(spoil: Callable[[Path], object]) -> str | None:
+        shutil.rmtree(tmp_path / "x", ignore_errors=True)
+        folder = Path(shutil.copytree(hf, tmp_path / "x"))
+        spoil(folder)
+        code = app.main(["import", str(folder), "--out", str(tmp_path / "run")])
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        assert app.main(["inspect", str(folder)]) == code
+        return refusal(folder) if code else None
+
+    assert both(lambda folder: tie(folder, lambda head: head)) is None
+    differs = "lm_head.weight  differs from the embedding, to which config.json ties it"
+    assert differs in (both(lambda folder: tie(folder, lambda head: head + 1)) or "")
+    assert differs in (both(lambda folder: tie(folder, lambda head: head[:3])) or "")
+    assert "eos_token_id is 'x'; allowed" in (both(lambda folder: change(folder, eos_token_id="x")) or "")
+    assert "eos_token_id is [1, 1.5]; allowed" in (both(lambda folder: change(folder, eos_token_id=[1, 1.5])) or "")
+    assert both(lambda folder: change(folder, eos_token_id=[1, 2], bos_token_id=None)) is None
+    assert "model.norm.bias  surplus" in (both(add_a_bias) or "")
+    assert "is not a file of this folder" in (both(link_elsewhere) or "")
+
+
+def add_a_bias(folder: Path) -> None:
+    save_file({**load_file(folder / WEIGHTS), "model.norm.bias": torch.ones(16)}, folder / WEIGHTS)
+
+
+def link_elsewhere(folder: Path) -> None:
+    (folder.parent / "secret").write_text("{}")
+    (folder / "tokenizer.json").symlink_to(folder.parent / "secret")
+
+
+def test_inspect_a_run(
+    hf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert app.main(["import", str(hf), "--out", "run"]) == 0
+    capsys.readouterr()
+    assert app.main(["inspect", "run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["model_type"], found["trained"], found["loads"]) == ("llama", "not yet; as published", True)
+    assert found["choices"]["MLP"] == "SwiGLU, 24 wide"
+    (checkpoint,) = Path("run/checkpoints").iterdir()
+    checkpoint.rename("run/checkpoints/step-00000012")
+    assert app.main(["inspect", "run"]) == 0
+    shown = capsys.readouterr().out
+    assert "12 steps, not finished" in shown
+    assert shown.endswith("loads\n")
+    shutil.rmtree("run/checkpoints")
+    Path("run/imported.json").unlink()
+    assert app.main(["inspect", "run"]) == 2
+    shown = capsys.readouterr().out
+    assert "made here" in shown
+    assert "does not load:\nrun: no checkpoint yet" in shown
+    assert app.main(["inspect", "nowhere"]) == 2
+    assert "nowhere: not a run folder" in capsys.readouterr().err
+
+
 def test_inspect(hf: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.main(["inspect", str(hf), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["model_type"], found["architecture"], found["loads"]) == ("llama", "LlamaForCausalLM", True)
     assert found["choices"]["MLP"] == "SwiGLU, 24 wide"
-    change(hf, tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 5e5})
+    change(hf, rope_parameters={"rope_type": "default", "rope_theta": 5e5})
+    tie(hf, lambda head: None)
     assert app.main(["inspect", str(hf)]) == 0
     assert "unusual: theta 5e5, tied\nloads" in capsys.readouterr().out
     change(hf, model_type="mamba")
@@ -493,6 +562,7 @@ def test_a_hub_id_downloads_no_more_than_is_read(hf: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", downloads)
     assert isinstance(archlab.from_pretrained("some/model"), Decoder)
+    assert app.main(["inspect", "some/model"]) == 0
     refused = ("pytorch_model.bin", "modeling.py", "a.pt", "consolidated.00.pth", "x.gguf")
     assert not [name for name in refused if any(fnmatch.fnmatch(name, pattern) for pattern in asked)]
     assert not any(hub.is_hub_id(name) for name in ("a", "/a/b", "a/b/c", "../b", "./a", "a/", "a/../b"))

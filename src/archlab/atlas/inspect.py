@@ -1,4 +1,4 @@
-"""What a Hugging Face folder holds: family, choices, what is unusual about them, and whether it would load."""
+"""What a model's folder holds: family, choices, what is unusual about them, and whether it would load."""
 
 from pathlib import Path
 
@@ -27,6 +27,8 @@ class Inspection(Base):
     """All that a plain pre-norm Transformer of its kind does not have."""
     problems: list[str]
     """Every reason why it would not load."""
+    trained: str | None = None
+    """How far a run is, in words; null for a published folder."""
 
     @property
     def loads(self) -> bool:
@@ -53,14 +55,15 @@ def inspect(folder: Path) -> Inspection:
     config = build_config(read_raw_config(folder), (), str(folder))
     return found.model_copy(
         update={
-            "choices": _choices(model),
+            "choices": choices(model),
             "unusual": tricks(config),
             "problems": check_hf(folder),
         }
     )
 
 
-def _choices(model: ModelConfig) -> dict[str, str]:
+def choices(model: ModelConfig) -> dict[str, str]:
+    """A model's choices in the field's words."""
     layers = layer_configs(model)
     heads = layers[0].attention
     return {

@@ -1,23 +1,25 @@
 """`archlab inspect`."""
 
-from pathlib import Path
-
 from archlab.atlas.inspect import Inspection, inspect
 from archlab.cli.arguments import Flag
 from archlab.cli.terminal import print_json, print_table
 
 
-def run(hf_folder: Path, /, *, json: Flag = False) -> int:
-    """Say what a Hugging Face folder holds, and whether archlab would load it: exit code 0, or 2 with every reason.
+def run(folder: str, /, *, json: Flag = False) -> int:
+    """Say what a model's folder holds, and whether archlab would load it: exit code 0, or 2 with every reason.
 
     Parameters
     ----------
-    hf_folder
-        A folder with config.json and safetensors.
+    folder
+        A run folder, a Hugging Face folder with config.json and safetensors, or a hub id, which is downloaded.
     json
         JSON instead.
     """
-    found = inspect(hf_folder)
+    from archlab.infer.inspect import inspect_run
+    from archlab.infer.load import is_run, locate
+
+    home = locate(folder)
+    found = inspect_run(home) if is_run(home) else inspect(home)
     if json:
         print_json(found.model_dump(mode="json") | {"loads": found.loads})
     else:
@@ -26,8 +28,10 @@ def run(hf_folder: Path, /, *, json: Flag = False) -> int:
 
 
 def _print(found: Inspection) -> None:
-    family = f"{found.model_type} ({found.architecture or 'not known to archlab'})"
-    print_table(("family", family), found.choices.items())
+    made_here = found.trained is not None and found.model_type is None
+    family = "made here" if made_here else f"{found.model_type} ({found.architecture or 'not known to archlab'})"
+    trained = [] if found.trained is None else [("trained", found.trained)]
+    print_table(("family", family), [*trained, *found.choices.items()])
     if found.choices:
         print(f"unusual: {', '.join(found.unusual) or 'nothing'}")
     print("loads" if found.loads else "\n".join(["does not load:", *found.problems]))

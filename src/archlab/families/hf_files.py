@@ -75,11 +75,17 @@ class Tensors(Mapping[str, Tensor]):
         self._file_of = dict(_tensor_files(folder))
         self._shapes_only = shapes_only
 
-    def __getitem__(self, name: str) -> Tensor:
+    def content(self, name: str) -> Tensor:
+        """The tensor as the file holds it."""
         file = self._file_of[name]
         with damage_named(file), safe_open(file, framework="pt") as opened:
-            if not self._shapes_only:
-                return opened.get_tensor(name)
+            return opened.get_tensor(name)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if not self._shapes_only:
+            return self.content(name)
+        file = self._file_of[name]
+        with damage_named(file), safe_open(file, framework="pt") as opened:
             header = opened.get_slice(name)
             dtype = _HEADER_FORMATS.get(header.get_dtype(), torch.int8)
             return torch.empty(header.get_shape(), dtype=dtype, device="meta")

@@ -59,6 +59,9 @@ def read_origin(folder: Path) -> Origin:
     """What goes along unread: the family's name, special tokens, the tokenizer's files."""
     values = read_json(folder / CONFIG)
     ids = {key: values[key] for key in SPECIAL_IDS if key in values}
+    for key, value in ids.items():
+        if any(type(i) is not int for i in (value if isinstance(value, list) else [value]) if i is not None):
+            raise UserError(f"{folder / CONFIG}: {key} is {value!r}; allowed: a token's number, several, or null")
     return Origin(str(values.get("model_type")), ids, companions(folder))
 
 
@@ -91,9 +94,13 @@ def _without_weights(config: ModelConfig, folder: Path) -> Decoder:
 
 
 def check_hf(folder: Path) -> list[str]:
-    """Every reason why a Hugging Face folder would not load, from its config and the headers of its weights."""
+    """Every reason why a Hugging Face folder would not load, from its config and the headers of its weights.
+
+    Content is read only where the reason could lie in it: a head that should be the embedding once more, a constant.
+    """
     try:
         family, config = read_model_config(folder)
+        read_origin(folder)
         return _fill_all(_without_weights(config, folder), family, folder, None, only_look=True)
     except UserError as error:
         return [str(error)]
@@ -116,17 +123,16 @@ def _fill_all(
         problems += missing or _fill(model, row, [tensors[name] for name in row.parts], wanted, dtype)
     for name, value in fixed(family.constants, config).items():
         used.add(name)
-        found = tensors[name].read() if name in tensors else torch.tensor(value)
-        if found.is_meta:
-            continue
-        if found.numel() != 1 or not math.isclose(found.item(), value, rel_tol=1e-2):  # bfloat16 rounds
+        if name in tensors and not tensors[name].is_number(value):
             problems.append(f"{name}  is another number than {value}, the only one that archlab can build")
+    copies = {row.theirs for row in family.weights if row.names == ("head.weight",)} if config.head.tied else set()
+    embedding = next(row.theirs for row in family.weights if row.names == ("embedding.weight",))
     for name in tensors:
         if name in used or any(name.endswith(suffix) for suffix in family.buffers):
             continue
-        if not any(row.theirs == name for row in family.weights):
+        if name not in copies:
             problems.append(f"{name}  surplus")
-        elif not only_look and not _is_tied_copy(tensors[name].read(), model):
+        elif embedding in tensors and not tensors[name].equals(tensors[embedding]):
             problems.append(f"{name}  differs from the embedding, to which config.json ties it")
     return problems
 
@@ -147,7 +153,23 @@ class _Lazy:
         self._tensors, self._name = tensors, name
 
     def read(self) -> Tensor:
+        """Without content where the folder is only looked at."""
         return self._tensors[self._name]
+
+    def is_number(self, value: float) -> bool:
+        """Whether it is one number, and that one."""
+        # bfloat16 rounds.
+        return self.read().numel() == 1 and math.isclose(self._content().item(), value, rel_tol=1e-2)
+
+    def equals(self, other: "_Lazy") -> bool:
+        """Whether it is a second copy of the other, perhaps in another format."""
+        if self.read().shape != other.read().shape:
+            return False
+        theirs = other._content()
+        return torch.equal(self._content().to(theirs.dtype), theirs)
+
+    def _content(self) -> Tensor:
+        return self._tensors.content(self._name)
 
 
 def _fill(
@@ -179,9 +201,3 @@ def _fill(
 
 def _format_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _is_tied_copy(theirs: Tensor, model: Decoder) -> bool:
-    """Whether a head that the config ties is the embedding, as it must be; files may hold it a second time."""
-    ours = model.embedding.weight
-    return not model.config.head.tied or (theirs.shape == ours.shape and torch.equal(theirs.to(ours.dtype), ours))
