@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from archlab.config.base import MOST_TOKENS
 from archlab.config.identity import diff
 from archlab.config.io import build_config, overlay, read_config
 from archlab.config.merge import Raw
@@ -19,7 +20,7 @@ from archlab.errors import UserError
 from archlab.study.match import matched, quantity
 from archlab.study.said import DECIDED, fields, misplaced
 
-_UNLIMITED = 10**18
+_UNLIMITED = MOST_TOKENS
 """Tokens, until a budget of FLOPs says how many."""
 
 
