@@ -202,7 +202,7 @@ def test_the_largest_that_is_taken_is_shown_and_counted(overrides):
     config = load_config("tiny-llama", *overrides)
     assert config_hash(build_config(resolved(config))) == config_hash(config)
     assert layer_table(config.model)
-    assert cost(config).training_flops > 0
+    assert cost(config).computed_training_flops_per_token > 0
 
 
 ONES = [1] * 16
@@ -228,6 +228,11 @@ BROKEN_RULES = [
     ),
     (["model.mlp.sub_norm=true", "model.norm=none"], "model.mlp.sub_norm", "a norm of model.norm.kind, but"),
     (["model.embedding.norm=true", "model.norm=none"], "model.embedding.norm", "a norm of model.norm.kind, but"),
+    (
+        ["model.embedding={scale: 1, round_scale: true}"],
+        "model.embedding.round_scale",
+        "embedding.scale is 1; allowed: f",
+    ),
     (
         ["model.attention.qk_norm={kind: layernorm, weight: false, unit_offset: true}"],
         "model.attention.qk_norm.unit_offset",

@@ -394,7 +394,7 @@ def test_names_that_are_no_utf8(texts: Path, tmp_path: Path):
     for i in range(20):
         (texts / f"caf\udce9{i}.txt").write_text(f"coffee {i}\n" * 20)
     data = prepare([str(texts), str(texts / "caf\udce90.txt")], tmp_path / "out\udce9", 300, None, 0.2)
-    assert data.manifest.source.endswith("caf?0.txt")
+    assert data.manifest.source.endswith(r"caf\udce90.txt")
     assert DataFolder.open(data.path).manifest.train.documents + data.manifest.held_out.documents == 80
     (texts / "caf\udce91.jsonl").write_text("[]")
     with pytest.raises(UserError, match=r"caf.*1\.jsonl, line 1"):

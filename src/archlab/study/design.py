@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from archlab.config.base import MOST_TOKENS
 from archlab.config.identity import diff, flatten
 from archlab.config.io import build_config, overlay, read_config
 from archlab.config.merge import Raw
@@ -18,9 +19,6 @@ from archlab.cost.flops import computed_training_flops
 from archlab.errors import UserError
 from archlab.study.match import matched, quantity
 from archlab.study.said import DECIDED, FOR_ALL, fields, misplaced
-
-_UNLIMITED = 10**18
-"""Tokens, until a budget of FLOPs says how many."""
 
 _NEVER_FOLLOWS = ("train.seq_len",)
 """Derived too, but from the model, and it decides how an arm is judged: an arm that changes it has to say so."""
@@ -121,7 +119,8 @@ def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -
     ladder = study.against == "previous"
     reference = (before[-1] if ladder else before[0]) if before else None
     overrides, tuned = study.arms[name], study.tuned.get(name, {})
-    budget = {"train.tokens": study.budget.tokens or _UNLIMITED}
+    # As many as a run may have, until a budget of FLOPs says how many.
+    budget = {"train.tokens": study.budget.tokens or MOST_TOKENS}
     raw = overlay(reference.raw if ladder and reference else base, overrides, Config)
     raw = overlay(raw, budget, Config)
     authored = overlay(raw, tuned, Config)
