@@ -47,7 +47,8 @@ def verify(file: Path, remedy: str = ANEW) -> None:
     """UserError if the file's content is not what archlab wrote. What is not listed, or not there, passes."""
     allowed = _read(file.parent).get(file.name)
     if allowed is not None and file.is_file() and not _is_one_of(file, allowed):
-        raise UserError(f"{file}: damaged: its content is not what was written ({DIGESTS} tells); {remedy}")
+        hint = f"; {remedy}" if remedy else ""
+        raise UserError(f"{file}: damaged: its content is not what was written ({DIGESTS} tells){hint}")
 
 
 def _is_one_of(file: Path, allowed: list[str]) -> bool:

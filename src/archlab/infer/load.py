@@ -82,7 +82,7 @@ def _newest(run: Path) -> tuple[int, Path]:
     newest, damaged = newest_checkpoint(run / "checkpoints", only=(WEIGHTS,))
     if newest is None:
         if damaged:
-            raise UserError("; ".join(damaged))
+            raise UserError(f"{'; '.join(damaged)}; no other checkpoint is left: delete {run} and make it anew")
         ended = RunFolder(run).summary()
         why = "its training diverged, and left no checkpoint" if ended else "no checkpoint yet; train it first"
         raise UserError(f"{run}: {why}")

@@ -71,11 +71,11 @@ def newest_checkpoint(folder: Path, only: Collection[str] = ()) -> tuple[tuple[i
 def _verify(path: Path, only: Collection[str]) -> None:
     names = listed(path)
     if not names:
-        raise UserError(f"{path / DIGESTS}: missing")
+        raise UserError(f"{path / DIGESTS}: missing, so that damage could not be told")
     for name in only or names:
         if name not in names or not (path / name).is_file():
             raise UserError(f"{path / name}: missing")
-        verify(path / name)
+        verify(path / name, remedy="")
 
 
 def load_weights(path: Path, model: nn.Module) -> None:

@@ -186,7 +186,9 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Hold the folder, so that two processes never claim or train the same run at once; it is made if needed."""
         self._begin()
-        with disk_errors(self.path), open(self.path / _LOCK, "a") as file:
+        with disk_errors(self.path):
+            file = open(self.path / _LOCK, "a")  # noqa: SIM115, its errors are not those of the training
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
