@@ -11,7 +11,7 @@ from archlab.config.check import validate
 from archlab.config.study_schema import StudyConfig
 from archlab.config.yaml_text import to_yaml
 from archlab.errors import UserError
-from archlab.report.page import write_report
+from archlab.report.page import write_page
 from archlab.study import pool, runner
 from archlab.study.pool import Progress
 from archlab.study.runner import Study
@@ -405,5 +405,5 @@ def test_a_study_may_lie_where_names_are_no_utf8(lab):
     summary = Study(name, config, folder / "out\udce9").run(watch)
     assert summary.name == "th?"
     assert Study(*load_study(str(folder / "out\udce9")), folder / "out\udce9").read().arms == summary.arms
-    write_report(summary, folder / "out\udce9")
+    write_page(summary, folder / "out\udce9")
     assert "th?" in (folder / "out\udce9" / "report.html").read_text()

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 
-from archlab.config.base import whole_number
+from archlab.config.base import LONGEST, whole_number
 from archlab.config.yaml_text import parse_yaml
 from archlab.errors import UserError
 
@@ -31,5 +31,5 @@ def _whole(_kind: Any, tokens: Sequence[Token]) -> int:
 Whole = Annotated[int, Parameter(converter=_whole)]
 """A whole number, written as config fields take it: 32768, 32K or 4e6."""
 
-AtLeastOne = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1))]
-"""A whole number from 1."""
+AtLeastOne = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=LONGEST))]
+"""A whole number from 1, as large as a sequence may be."""

@@ -19,7 +19,7 @@ from cyclopts.validators import Number
 from archlab.config.problems import choose, nearest
 
 _KINDS = {
-    int: "a whole number, as in 8192, 32K or 4e6",
+    int: "a whole number",
     float: "a number",
     bool: "nothing, the name alone says it",
     Path: "a path",
@@ -90,7 +90,7 @@ def _allowed(argument: Argument) -> str:
         return ", ".join(map(str, choices))
     validators = argument.parameter.validator
     numbers = [v for v in validators if isinstance(v, Number)] if isinstance(validators, tuple) else []
-    bounds = [f", {word} {limit}" for v in numbers for word, limit in _bounds(v) if limit is not None]
+    bounds = [f", {word} {limit:,}" for v in numbers for word, limit in _bounds(v) if limit is not None]
     return _KINDS.get(hint, "text") + "".join(bounds)
 
 
