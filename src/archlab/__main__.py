@@ -2,19 +2,30 @@
 
 import io
 import sys
+from contextlib import suppress
+
+from archlab.interrupt import INTERRUPTED, end_at_once, listen, nothing_left
 
 
 def main() -> int:
     """Run the command of sys.argv; its exit code."""
+    listen()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows ? in its place
     try:
         from archlab.cli.app import main as run
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    return run()
+
+        code = run()
+    except KeyboardInterrupt:  # in that import
+        print(INTERRUPTED, file=sys.stderr)
+        code = 130
+    if code == 130:
+        with suppress(OSError, ValueError, AttributeError):  # full, closed, or not there
+            sys.stdout.flush()
+        end_at_once()
+    nothing_left()
+    return code
 
 
 if __name__ == "__main__":

@@ -1,10 +1,15 @@
 """Ctrl-C: heard wherever it comes, and a run ends at the next step, with a checkpoint."""
 
+import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TypeVar
+
+T = TypeVar("T")
 
 INTERRUPTED = "interrupted; run the same command again: what is finished is kept"
 
@@ -12,18 +17,36 @@ _heard = False
 
 
 def listen() -> None:
-    """Remember a Ctrl-C from here on, for the import of a compiled module can swallow its KeyboardInterrupt."""
+    """Remember a Ctrl-C from here on, for the import of a compiled module can swallow its KeyboardInterrupt.
 
+    A second one ends the process at once: raised anywhere in what the first one began to put away, it would end in
+    a traceback.
+    """
     global _heard
     _heard = False
-
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        global _heard
-        _heard = True
-        raise KeyboardInterrupt
-
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, handle)
+        signal.signal(signal.SIGINT, _handle)
+
+
+def _handle(_number: int, _frame: FrameType | None) -> None:
+    global _heard
+    if _heard:
+        end_at_once()
+    _heard = True
+    raise KeyboardInterrupt
+
+
+def end_at_once(*_: object) -> None:
+    """Leave with exit code 130; what is half-written has a temporary name, and the next command removes it."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        os.write(sys.stderr.fileno(), b"\033[?25h\n")  # a progress bar hides the cursor
+    os._exit(130)
+
+
+def nothing_left() -> None:
+    """The command is over: a Ctrl-C while Python shuts down has nothing to interrupt any more."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, end_at_once)
 
 
 def was_heard() -> bool:
@@ -54,9 +77,11 @@ def stoppable() -> Iterator[Stop]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def handle(number: int, _frame: FrameType | None) -> None:
+        global _heard
         stop.asked = True
         if number == signal.SIGINT:
-            signal.signal(number, before[signal.SIGINT])
+            _heard = before[number] is _handle
+            signal.signal(number, before[number])
 
     for number in before:
         signal.signal(number, handle)
@@ -65,6 +90,25 @@ def stoppable() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def apart(work: Callable[[], T]) -> T:
+    """Do it in a thread, for a Ctrl-C is heard between two lines of Python, and compiled code may be long at work.
+
+    The thread goes on after a Ctrl-C, and ends with the process at the latest.
+    """
+    from concurrent.futures import Future  # which takes as long to import as all else here
+
+    box: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            box.set_result(work())
+        except BaseException as error:  # whatever it is, it belongs to the caller
+            box.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return box.result()
 
 
 @contextmanager

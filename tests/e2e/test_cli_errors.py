@@ -238,3 +238,17 @@ def test_ctrl_c_leaves_no_half_of_a_data_folder(lab):
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert set(lab.folder.iterdir()) == before
+
+
+def test_ctrl_c_pressed_again_and_again_is_no_traceback(lab):
+    (lab.folder / "long.txt").write_text((lab.folder / "text.txt").read_text() * 400)
+    before = set(lab.folder.iterdir())
+    process = lab.start("data", "long.txt", "--out", "tokens")
+    assert wait_until(lambda: set(lab.folder.iterdir()) != before, process)
+    while process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.001)
+    out, err = process.communicate()
+    assert (out, process.returncode) == ("", 130), err
+    assert "Traceback" not in err
+    assert "Exception" not in err

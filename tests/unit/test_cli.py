@@ -11,7 +11,9 @@ import pytest
 
 import archlab
 from archlab.cli import app
+from archlab.data.corpus import Corpus
 from archlab.errors import UserError
+from archlab.interrupt import apart
 
 
 def run_python(code, **kwargs):
@@ -104,6 +106,46 @@ def test_a_swallowed_ctrl_c_ends_what_comes_next():
     )
     done = run_python(script)
     assert (done.stdout, done.returncode) == ("", -signal.SIGINT)
+
+
+PRESS = "import atexit, os, signal; from archlab.interrupt import *\n"
+PRESS += "press = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("listen()\ntry:\n    press()\nfinally:\n    press()", 130),
+        ("listen()\nwith stoppable() as stop:\n    press()\n    assert stop.asked\n    press()", 130),
+        ("listen()\nwith stoppable():\n    press()\npress()", 130),
+        ("listen()\natexit.register(press)\nnothing_left()", 130),
+        ("listen()\ntry:\n    press()\nexcept KeyboardInterrupt:\n    atexit.register(press)", 130),
+        ("listen()\nwith stoppable():\n    pass\ntry:\n    press()\nexcept KeyboardInterrupt:\n    pass", 0),
+        ("with stoppable():\n    press()\nlisten()\nheed()", 0),
+    ],
+)
+def test_a_second_ctrl_c_ends_at_once_and_without_a_word(script, code):
+    """In what the first one began to put away, or while Python shuts down."""
+    done = run_python(PRESS + script)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", code)
+
+
+def test_a_ctrl_c_is_heard_while_compiled_code_is_at_work():
+    script = (
+        "import ctypes, threading\n"
+        "listen()\n"
+        "threading.Timer(0.1, press).start()\n"
+        "try:\n    apart(lambda: ctypes.CDLL(None).sleep(60))\n"
+        "except KeyboardInterrupt:\n    print('heard')\n"
+    )
+    done = run_python(PRESS + script, timeout=30)
+    assert (done.stdout, done.stderr, done.returncode) == ("heard\n", "", 0)
+
+
+def test_work_apart_hands_back_its_result_or_its_error():
+    assert apart(lambda: 3) == 3
+    with pytest.raises(UserError, match="no such file"):
+        apart(lambda: list(Corpus(["nowhere"])))
 
 
 def test_a_bug_is_not_taken_for_a_user_error(monkeypatch):

@@ -39,6 +39,20 @@ def test_it_learns_and_learns_the_same_again():
     assert bpe.train(iter(TEXT), 320).to_str() == TOKENIZER.to_str()
 
 
+def test_a_long_run_is_learned_from_in_parts():
+    """As one word, its 100,000 characters would take the trainer minutes."""
+    learned = bpe.train(["a" * 100_000 + "\n" * 100_000], 300)
+    assert 64 <= bpe.token_bytes(learned).max() <= bpe.LONGEST_WORD
+    for run in ("a" * 5000, "\n" * 5000, " " * 5000 + "a"):
+        [ids] = bpe.encode(learned, [run])
+        assert bpe.decode(learned, ids) == run
+
+
+def test_the_parts_change_nothing_where_no_word_is_long(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bpe, "LONGEST_WORD", 10**9)
+    assert bpe.train(TEXT, 320).to_str() == TOKENIZER.to_str()
+
+
 def test_saved_and_loaded_it_encodes_the_same(tmp_path: Path):
     (tmp_path / "tokenizer.json").write_text(TOKENIZER.to_str())
     loaded = bpe.load(tmp_path / "tokenizer.json")

@@ -25,7 +25,8 @@ DEFAULT_VOCAB_SIZE = 2048
 TOKENIZER_CHARACTERS = 16_000_000
 """About the most training text a tokenizer is learned from; python-stdlib has less, so all of it is used."""
 
-_BATCH_CHARACTERS = 4_000_000
+_BATCH_CHARACTERS = 1_000_000
+"""Text that is encoded at once, in a second at most; a Ctrl-C is heard after it."""
 
 
 def prepare(
@@ -74,7 +75,7 @@ class _Recipe:
             "format": FORMAT,
             "text": self.split.digest,
             "held_out": held_out,
-            "tokenizer": self.given.to_str() if self.given else vocab_size,
+            "tokenizer": self.given.to_str() if self.given else [vocab_size, bpe.LONGEST_WORD],
         }
         self.key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 

@@ -8,6 +8,7 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from archlab.errors import UserError
+from archlab.interrupt import apart
 
 END_OF_TEXT = "<|endoftext|>"
 SMALLEST_VOCAB = 257
@@ -30,18 +31,24 @@ _WORDS = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
+LONGEST_WORD = 256
+"""Characters of a word that are learned from at once: the trainer's time grows with the square of a word's length, and
+a run of a million alike characters is one word. Encoding takes words of any length, in linear time."""
+
 
 def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """A tokenizer learned from these texts; the same texts give the same tokenizer.
 
-    It has fewer tokens than asked for when the texts hold too few pairs that occur twice.
+    It has fewer tokens than asked for when the texts hold too few pairs that occur twice. No token is longer than
+    LONGEST_WORD characters.
     """
     if vocab_size < SMALLEST_VOCAB:
         raise UserError(f"vocab_size: {vocab_size}; allowed: from {SMALLEST_VOCAB} (256 bytes and {END_OF_TEXT})")
     tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(_WORDS), behavior="isolated")
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
+    in_parts = pre_tokenizers.FixedLength(length=LONGEST_WORD)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, in_parts, to_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -50,7 +57,8 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    apart(lambda: tokenizer.train_from_iterator(texts, trainer))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
     return _plain(tokenizer)
 
 
