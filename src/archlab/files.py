@@ -81,6 +81,11 @@ def expand_user(path: str | Path) -> Path:
         ) from None
 
 
+def printable(name: str | Path) -> str:
+    """A name as text that can be written anywhere: ? in place of bytes that are no UTF-8."""
+    return str(name).encode(errors="replace").decode()
+
+
 def _kind_of_file(mode: int) -> str:
     return "a pipe" if stat.S_ISFIFO(mode) else "a device"
 

@@ -80,8 +80,8 @@ def stoppable() -> Iterator[Stop]:
         global _heard
         stop.asked = True
         if number == signal.SIGINT:
-            _heard = before[number] is _handle
-            signal.signal(number, before[number])
+            _heard = before[signal.SIGINT] is _handle
+            signal.signal(number, before[signal.SIGINT])
 
     for number in before:
         signal.signal(number, handle)

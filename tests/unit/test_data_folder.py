@@ -3,6 +3,8 @@
 import errno
 import json
 import multiprocessing
+import os
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from archlab.config.schema import DataConfig
-from archlab.data import writer
+from archlab.data import corpus, memory, shards, writer
 from archlab.data.prepare import open_data, prepare
 from archlab.data.shards import DataFolder
 from archlab.errors import UserError
@@ -267,3 +269,147 @@ def test_the_loser_of_a_race_uses_the_winners_folder(texts: Path, tmp_path: Path
     monkeypatch.setattr(writer.SideWriter, "finish", late)
     assert made(texts, tmp_path / "out").fingerprint == winner.fingerprint
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "texts"]
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that were hashed or read as text."""
+    names: list[str] = []
+    hash_of, read = shards.sha256, corpus._read
+
+    def hashed(file: Path) -> str:
+        names.append(file.name)
+        return hash_of(file)
+
+    def as_text(file: corpus.File, field: str):
+        names.append(file.path.name)
+        return read(file, field)
+
+    monkeypatch.setattr(shards, "sha256", hashed)
+    monkeypatch.setattr(corpus, "_read", as_text)
+    monkeypatch.setattr(memory, "SETTLED", -1)  # else files that a test has just written are not remembered
+    return names
+
+
+def test_a_data_folder_is_hashed_once_until_a_file_changes(texts: Path, tmp_path: Path, reads: list[str]):
+    folder = made(texts, tmp_path / "out").path
+    reads.clear()
+    assert DataFolder.open(folder).fingerprint == DataFolder.open(folder).fingerprint
+    assert reads == []
+    shard = folder / "train-00000.bin"
+    shard.touch()
+    DataFolder.open(folder)
+    assert "train-00000.bin" in reads
+    whole, before = shard.read_bytes(), shard.stat()
+    for altered in (bytes([whole[0] ^ 1]) + whole[1:], whole):  # and mended again, each time with the old date
+        shard.write_bytes(altered)
+        os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
+        if altered == whole:
+            DataFolder.open(folder)
+        for _ in range(2 * (altered != whole)):
+            with pytest.raises(UserError, match=r"train-00000\.bin: altered"):
+                DataFolder.open(folder)
+
+
+def test_a_manifest_with_other_hashes_does_not_pass(texts: Path, tmp_path: Path, reads: list[str]):
+    folder = made(texts, tmp_path / "out").path
+    edit(folder, tokenizer_sha256="0" * 64)
+    with pytest.raises(UserError, match=r"tokenizer\.json: altered"):
+        DataFolder.open(folder)
+
+
+def test_text_is_read_once_until_a_file_changes(texts: Path, cache: Path, reads: list[str]):
+    config = DataConfig(path=str(texts), held_out=0.2)
+    first = open_data(config, 300)
+    reads.clear()
+    assert open_data(config, 300).path == first.path
+    assert reads == []
+    for change in (
+        lambda: (texts / "0.txt").write_text("changed"),
+        lambda: (texts / "new.txt").write_text("new"),
+        lambda: (texts / "new.txt").rename(texts / "newer.txt"),
+        lambda: (texts / "newer.txt").unlink(),
+    ):
+        change()
+        reads.clear()
+        later = open_data(config, 300)
+        assert later.path != first.path
+        assert "1.txt" in reads
+        first = later
+    open_data(config.model_copy(update={"held_out": 0.3}), 300)
+    assert len(list(cache.iterdir())) == 5  # without newer.txt it is what it was after the first change
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]", b"\xff", b"[" * 100_000])
+def test_a_damaged_memory_is_none(texts: Path, cache: Path, reads: list[str], damage: bytes):
+    config = DataConfig(path=str(texts), held_out=0.2)
+    data = open_data(config, 300)
+    for file in (cache.parent / "seen").iterdir():
+        sealed = file.read_bytes()
+        file.write_bytes(damage or sealed.replace(b'"state": "', b'"state": "0'))
+    reads.clear()
+    assert open_data(config, 300).path == data.path
+    assert {"1.txt", "train-00000.bin"} <= set(reads)
+
+
+def test_where_nothing_can_be_remembered_all_is_read(texts: Path, tmp_path: Path, cache: Path, reads: list[str]):
+    folder = made(texts, tmp_path / "out").path
+    shutil.rmtree(cache.parent)
+    cache.parent.write_text("a file where the cache folder should be")
+    for _ in range(2):
+        reads.clear()
+        DataFolder.open(folder)
+        assert "train-00000.bin" in reads
+
+
+def test_what_has_just_changed_is_read_again(texts: Path, tmp_path: Path, reads: list[str], monkeypatch):
+    """It may change once more within one tick of its clock."""
+    monkeypatch.setattr(memory, "SETTLED", 10**12)
+    folder = made(texts, tmp_path / "out").path
+    reads.clear()
+    DataFolder.open(folder)
+    assert "train-00000.bin" in reads
+
+
+def test_the_command_reads_all_again(texts: Path, tmp_path: Path, reads: list[str]):
+    made(texts, tmp_path / "out")
+    reads.clear()
+    made(texts, tmp_path / "out")
+    assert {"train-00000.bin", "1.txt"} <= set(reads)
+
+
+def test_a_shard_that_is_cut_while_in_use_is_named(texts: Path, tmp_path: Path):
+    data = made(texts, tmp_path / "out")
+    starts, shard = np.array([0, len(data.train) - 60]), tmp_path / "out" / "train-00000.bin"
+    before = data.train.windows(starts, 50)
+    assert before.shape == (2, 50)
+    os.truncate(shard, 200)
+    np.testing.assert_array_equal(data.train.windows(starts[:1], 50), before[:1])
+    with pytest.raises(UserError, match=r"train-00000\.bin: was cut while it was in use"):
+        data.train.windows(starts, 50)
+
+
+def test_names_that_are_no_utf8(texts: Path, tmp_path: Path):
+    """As Latin-1 wrote them; a name is text in the manifest, and which side a file lies on is its own affair."""
+    for i in range(20):
+        (texts / f"caf\udce9{i}.txt").write_text(f"coffee {i}\n" * 20)
+    data = prepare([str(texts), str(texts / "caf\udce90.txt")], tmp_path / "out\udce9", 300, None, 0.2)
+    assert data.manifest.source.endswith("caf?0.txt")
+    assert DataFolder.open(data.path).manifest.train.documents + data.manifest.held_out.documents == 80
+    (texts / "caf\udce91.jsonl").write_text("[]")
+    with pytest.raises(UserError, match=r"caf.*1\.jsonl, line 1"):
+        made(texts, tmp_path / "new")
+
+
+def test_the_field_of_records_is_named(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text(
+        "\n".join(json.dumps({"text": "no", "body": f"text {i}\n" * 9}) for i in range(30))
+    )
+    data = prepare([str(tmp_path / "a.jsonl")], tmp_path / "out", 300, None, 0.2, "body")
+    assert data.manifest.source.endswith("a.jsonl (field 'body')")
+    assert data.manifest.train.bytes + data.manifest.held_out.bytes == sum(9 * len(f"text {i}\n") for i in range(30))
+    with pytest.raises(UserError, match=r"line 1: no field 'bod'; found text, body; did you mean body\?; .*--field"):
+        prepare([str(tmp_path / "a.jsonl")], tmp_path / "new", 300, None, 0.2, "bod")
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(UserError, match="--field body: there is neither JSONL nor Parquet"):
+        prepare([str(tmp_path / "a.txt")], tmp_path / "new", 300, None, 0.2, "body")

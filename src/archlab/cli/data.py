@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from archlab.cli.arguments import AtLeastOne
+from archlab.data.corpus import FIELD
 from archlab.data.prepare import prepare
 
 
@@ -12,13 +13,14 @@ def run(
     vocab_size: AtLeastOne | None = None,
     tokenizer: Path | None = None,
     held_out: float = 0.05,
+    field: str = FIELD,
 ) -> None:
     """Turn text into a folder of token shards.
 
     Parameters
     ----------
     src
-        Text files, folders, globs, JSONL or Parquet (field `text`), or python-stdlib.
+        Text files, folders, globs, JSONL or Parquet, or python-stdlib.
     out
         The data folder, for data.path.
     vocab_size
@@ -27,8 +29,10 @@ def run(
         A byte-level tokenizer.json to use instead.
     held_out
         Share of the files kept for evaluation.
+    field
+        Where the records of JSONL or Parquet have their text.
     """
-    made = prepare(list(src), out, vocab_size, tokenizer, held_out)
+    made = prepare(list(src), out, vocab_size, tokenizer, held_out, field)
     print(made)
     if vocab_size and made.manifest.vocab_size < vocab_size:
         print(f"note: the text has no more than {made.manifest.vocab_size:,} tokens of {vocab_size:,} to learn")

@@ -14,10 +14,13 @@ from typing import NamedTuple
 
 from archlab.config.problems import nearest
 from archlab.errors import UserError
-from archlab.files import expand_user
+from archlab.files import expand_user, printable
 
 STDLIB = "python-stdlib"
 """The source that every machine has: the standard library of the Python that runs."""
+
+FIELD = "text"
+"""Where the text is in a record of JSONL or Parquet, unless another field is named."""
 
 _NOT_STDLIB = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 _MACHINE_MADE = ("config-", "_sysconfigdata")
@@ -31,11 +34,20 @@ class Document(NamedTuple):
     text: str
 
 
-class _File(NamedTuple):
+class File(NamedTuple):
+    """Where a text or several of them are."""
+
     path: Path
     name: str
     asked_for: bool
     """Named by the user, not found in a folder: then being binary is an error."""
+    declared: bool = False
+    """Its encoding may be that of a Python file's coding line."""
+
+    @property
+    def holds_records(self) -> bool:
+        """Several texts, each in a field of a record."""
+        return self.path.suffix in (".jsonl", ".parquet")
 
 
 class NotTextError(Exception):
@@ -45,56 +57,67 @@ class NotTextError(Exception):
 class Corpus:
     """The documents of some sources, in a fixed order. Every iteration reads them from disk again."""
 
-    def __init__(self, sources: Sequence[str]):
+    def __init__(self, sources: Sequence[str], field: str = FIELD):
         if not all(sources) or not sources:
             raise UserError(f"no source; give {STDLIB}, or files, folders or globs of text, JSONL or Parquet")
         self.sources = list(sources)
+        self.field = field
         self.skipped = 0
         """Binary files left out by the latest iteration."""
 
-    def __iter__(self) -> Iterator[Document]:
-        self.skipped = 0
-        seen: set[Path] = set()
+    def files(self) -> Iterator[File]:
+        """Those that an iteration reads, each once: under two names it could lie on both sides of the split."""
+        seen: set[str] = set()
         for source in self.sources:
             for file in _stdlib_files() if source == STDLIB else _files(source):
-                # A file reached twice under two names could lie on both sides of the split.
-                if (real := file.path.resolve()) in seen:
-                    continue
-                seen.add(real)
-                try:
-                    yield from (d for d in _read(file, declared=source == STDLIB) if d.text)
-                except NotTextError:
-                    if file.asked_for:
-                        raise UserError(f"{file.path}: binary; expected UTF-8 text, .jsonl or .parquet") from None
-                    self.skipped += 1
-                except OSError as error:
-                    raise UserError(f"{file.path}: {error.strerror}") from None
+                if (real := os.path.realpath(file.path)) not in seen:
+                    seen.add(real)
+                    yield file
+
+    def __iter__(self) -> Iterator[Document]:
+        self.skipped = 0
+        for file in self.files():
+            try:
+                yield from (d for d in _read(file, self.field) if d.text)
+            except NotTextError:
+                if file.asked_for:
+                    raise UserError(f"{file.path}: binary; expected UTF-8 text, .jsonl or .parquet") from None
+                self.skipped += 1
+            except MemoryError:
+                size = file.path.stat().st_size
+                raise UserError(f"{file.path}: {size:,} bytes, more than fit into memory; cut it up") from None
+            except OSError as error:
+                raise UserError(f"{file.path}: {error.strerror or error}") from None
 
     def __str__(self) -> str:
-        return ", ".join(f"{s} {platform.python_version()}" if s == STDLIB else s for s in self.sources)
+        field = "" if self.field == FIELD else f" (field {self.field!r})"
+        named = (f"{s} {platform.python_version()}" if s == STDLIB else s for s in self.sources)
+        return printable(", ".join(named) + field)
 
 
 # --- which files ------------------------------------------------------------------------------------------
 
 
-def _stdlib_files() -> Iterator[_File]:
+def _stdlib_files() -> Iterator[File]:
     root = Path(sysconfig.get_path("stdlib"))
     for file in _walk(root, root, _NOT_STDLIB):
         if file.path.suffix == ".py" and not file.name.startswith(_MACHINE_MADE):
-            yield file
+            yield file._replace(declared=True)
 
 
-def _files(source: str) -> Iterator[_File]:
+def _files(source: str) -> Iterator[File]:
     path = expand_user(source)
     if path.is_dir():
         yield from _walk(path, path.absolute().parent, set())
     elif path.is_file():
-        yield _File(path, path.name, asked_for=True)
+        yield File(path, path.name, asked_for=True)
     elif _WILDCARD.search(source) and (found := sorted(glob.glob(str(path), recursive=True))):
         fixed = Path(*path.parts[: _first_wildcard(path)]).absolute()
         for match in map(Path, found):
             if match.is_file():
-                yield _File(match, match.absolute().relative_to(fixed).as_posix(), asked_for=False)
+                yield File(match, match.absolute().relative_to(fixed).as_posix(), asked_for=False)
+    elif path.exists():
+        raise UserError(f"{source}: a pipe or a device; allowed: a regular file or a folder")
     else:
         beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         raise UserError(f"{source}: no such file or folder{nearest(path.name, [*beside, STDLIB])}")
@@ -104,7 +127,7 @@ def _first_wildcard(path: Path) -> int:
     return next(i for i, part in enumerate(path.parts) if _WILDCARD.search(part))
 
 
-def _walk(folder: Path, named_from: Path, excluded: set[str]) -> Iterator[_File]:
+def _walk(folder: Path, named_from: Path, excluded: set[str]) -> Iterator[File]:
     """Every visible file below a folder, sorted by name."""
     paths: list[Path] = []
     for at, folders, files in os.walk(folder):
@@ -112,18 +135,18 @@ def _walk(folder: Path, named_from: Path, excluded: set[str]) -> Iterator[_File]
         paths += [p for f in files if not f.startswith(".") and (p := Path(at, f)).is_file()]
     named = [(p.absolute().relative_to(named_from).as_posix(), p) for p in paths]
     for name, path in sorted(named):
-        yield _File(path, name, asked_for=False)
+        yield File(path, name, asked_for=False)
 
 
 # --- what is in them --------------------------------------------------------------------------------------
 
 
-def _read(file: _File, declared: bool) -> Iterator[Document]:
+def _read(file: File, field: str) -> Iterator[Document]:
     if file.path.suffix == ".jsonl":
-        return _read_jsonl(file)
+        return _read_jsonl(file, field)
     if file.path.suffix == ".parquet":
-        return _read_parquet(file)
-    return iter([Document(file.name, _decode(file.path.read_bytes(), declared))])
+        return _read_parquet(file, field)
+    return iter([Document(file.name, _decode(file.path.read_bytes(), file.declared))])
 
 
 def _decode(data: bytes, declared: bool) -> str:
@@ -142,7 +165,7 @@ def _decode(data: bytes, declared: bool) -> str:
         raise NotTextError from None
 
 
-def _read_jsonl(file: _File) -> Iterator[Document]:
+def _read_jsonl(file: File, field: str) -> Iterator[Document]:
     with file.path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -150,38 +173,54 @@ def _read_jsonl(file: _File) -> Iterator[Document]:
             where = f"{file.path}, line {number}"
             try:
                 record = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise UserError(f"{where}: not valid JSON") from None
-            if not isinstance(record, dict) or "text" not in record:
-                found = ", ".join(record) if isinstance(record, dict) else type(record).__name__
-                raise UserError(f"{where}: no field 'text'; found {found or 'nothing'}")
-            yield Document(f"{file.name}:{number}", _checked(record["text"], where))
+            if not isinstance(record, dict):
+                raise UserError(f"{where}: no field {field!r}; found {type(record).__name__}")
+            if field not in record:
+                raise UserError(f"{where}: no field {field!r}; {_others(field, list(record))}")
+            yield Document(f"{file.name}:{number}", _checked(record[field], field, where))
 
 
-def _read_parquet(file: _File) -> Iterator[Document]:
+def _read_parquet(file: File, field: str) -> Iterator[Document]:
     try:
-        from pyarrow import ArrowInvalid, parquet
+        from pyarrow import ArrowException, parquet
     except ImportError:
         raise UserError(f"{file.path}: Parquet needs pyarrow; run: pip install 'archlab[parquet]'") from None
-    try:
-        table = parquet.ParquetFile(file.path)
-    except ArrowInvalid:
-        raise UserError(f"{file.path}: not a Parquet file") from None
-    columns = table.schema_arrow.names
-    if "text" not in columns:
-        raise UserError(f"{file.path}: no column 'text'; found {', '.join(columns)}")
     number = 0
-    for rows in table.iter_batches(columns=["text"]):
-        for text in rows.column(0).to_pylist():
-            number += 1
-            yield Document(f"{file.name}:{number}", _checked(text, f"{file.path}, row {number}"))
+    try:
+        table = parquet.ParquetFile(file.path, page_checksum_verification=True)
+        columns = table.schema_arrow.names
+        if columns.count(field) != 1:
+            raise UserError(f"{file.path}: no column {field!r}; {_others(field, columns)}")
+        for rows in table.iter_batches(columns=[field]):
+            for value in rows.column(0):
+                number += 1
+                yield Document(f"{file.name}:{number}", _checked(value.as_py(), field, f"{file.path}, row {number}"))
+    except UnicodeDecodeError:
+        raise UserError(f"{file.path}, row {number}: {field!r} is not valid UTF-8") from None
+    except (ArrowException, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise
+        what = "not a Parquet file" if number == 0 else f"damaged after row {number}"
+        raise UserError(f"{file.path}: {what}, or damaged: {_first_line(error)}") from None
 
 
-def _checked(text: object, where: str) -> str:
+def _others(field: str, found: list[str]) -> str:
+    """Which fields there are in place of the one that was wanted."""
+    some = ", ".join(found[:20]) or "nothing"
+    return f"found {some}{nearest(field, found)}; `archlab data --field` names the one to read"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _checked(text: object, field: str, where: str) -> str:
     if not isinstance(text, str):
-        raise UserError(f"{where}: 'text' is {type(text).__name__}; expected a string")
+        raise UserError(f"{where}: {field!r} is {type(text).__name__}; expected a string")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UserError(f"{where}: 'text' holds half a surrogate pair, which is no Unicode text") from None
+        raise UserError(f"{where}: {field!r} holds half a surrogate pair, which is no Unicode text") from None
     return text

@@ -3,19 +3,19 @@
 import errno
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 from tokenizers import Tokenizer
 
 from archlab.config.schema import DataConfig
 from archlab.data import tokenizer as bpe
-from archlab.data.corpus import Corpus
+from archlab.data.corpus import FIELD, Corpus
+from archlab.data.memory import cache_folder, forget, remembered
 from archlab.data.shards import FORMAT, MANIFEST, TOKENIZER, DataFolder, Manifest, sha256
-from archlab.data.split import Piece, chance, divide
+from archlab.data.split import Piece, Split, chance, divide
 from archlab.data.writer import SideWriter
 from archlab.errors import UserError
 from archlab.files import expand_user, folder_atomic
@@ -30,15 +30,25 @@ _BATCH_CHARACTERS = 1_000_000
 
 
 def prepare(
-    source: list[str], out: Path, vocab_size: int | None, tokenizer: Path | None, held_out: float
+    source: list[str],
+    out: Path,
+    vocab_size: int | None,
+    tokenizer: Path | None,
+    held_out: float,
+    field: str = FIELD,
 ) -> DataFolder:
     """Make a data folder of some sources: learn a tokenizer of `vocab_size`, or use that `tokenizer.json`.
 
-    A folder that already holds exactly this is opened; one that holds anything else is refused.
+    `field` is where records of JSONL or Parquet have their text. A folder that already holds exactly this is checked,
+    every byte of it, and opened; one that holds anything else is refused.
     """
     if vocab_size and tokenizer:
         raise UserError("--vocab-size and --tokenizer: give one; a tokenizer has its own vocabulary")
-    return _build(_Recipe(Corpus(source), held_out, vocab_size or DEFAULT_VOCAB_SIZE, tokenizer), out)
+    corpus = Corpus(source, field)
+    if field != FIELD and not any(file.holds_records for file in corpus.files()):
+        raise UserError(f"--field {field}: there is neither JSONL nor Parquet in {corpus}; leave it out")
+    forget()
+    return _build(_Recipe(corpus, held_out, vocab_size or DEFAULT_VOCAB_SIZE, tokenizer), out)
 
 
 def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
@@ -51,26 +61,21 @@ def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
             raise UserError(f"data.held_out: {config.held_out} for {path}; {hint}")
     else:
         recipe = _Recipe(Corpus([config.path]), config.held_out, vocab_size, None)
-        data = _build(recipe, cache_folder() / recipe.key[:16])
+        data = _build(recipe, cache_folder() / "data" / recipe.key[:16])
     if data.manifest.vocab_size > vocab_size:
         found = f"{config.path} has {data.manifest.vocab_size} token ids"
         raise UserError(f"model.vocab_size: {vocab_size}; {found}; allowed: {data.manifest.vocab_size} or more")
     return data
 
 
-def cache_folder() -> Path:
-    """Where prepared text is kept: $ARCHLAB_CACHE/data, or the user's cache folder."""
-    return Path(os.environ.get("ARCHLAB_CACHE") or platformdirs.user_cache_dir("archlab")) / "data"
-
-
 class _Recipe:
-    """All that decides a data folder's content; reading the corpus once gives its key."""
+    """All that decides a data folder's content; the corpus is read for its key, once until one of its files changes."""
 
     def __init__(self, corpus: Corpus, held_out: float, vocab_size: int, tokenizer: Path | None):
         self.given = bpe.load(tokenizer) if tokenizer else None
         self.vocab_size = vocab_size
         self.corpus = corpus
-        self.split = divide(corpus, held_out)
+        self.split = _split(corpus, held_out)
         settings = {
             "format": FORMAT,
             "text": self.split.digest,
@@ -88,6 +93,12 @@ class _Recipe:
         training = (p for p in self.pieces() if p.side == "train")
         sample = (p.text for i, p in enumerate(training) if chance(f"{p.name} {i}") < share)
         return self.given or bpe.train(sample, self.vocab_size)
+
+
+def _split(corpus: Corpus, held_out: float) -> Split:
+    subject = ["split", FORMAT, [str(Path(source).absolute()) for source in corpus.sources], corpus.field, held_out]
+    files = [file.path for file in corpus.files()]
+    return Split(**remembered(subject, files, lambda: asdict(divide(corpus, held_out))))
 
 
 def _build(recipe: _Recipe, out: Path) -> DataFolder:

@@ -8,6 +8,8 @@ end-of-text token, so every token of text is predicted exactly once.
 
 import hashlib
 import json
+import os
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +22,9 @@ from tokenizers import Tokenizer
 
 from archlab.config.base import Base, Count
 from archlab.data import tokenizer as bpe
+from archlab.data.memory import remembered
 from archlab.errors import UserError
+from archlab.files import read_object
 
 FORMAT = 1
 """Raised whenever an older folder must not be read as a new one."""
@@ -66,10 +70,39 @@ class Manifest(Base):
     held_out: SideInfo
 
 
+class ShardFile:
+    """The tokens of one file, read slice by slice.
+
+    It is not mapped into memory: when somebody cuts a mapped file, the system ends the process that reads it.
+    """
+
+    def __init__(self, file: Path, n_tokens: int, dtype: str):
+        self._file, self._length, self._dtype = file, n_tokens, little_endian(dtype)
+        self._descriptor = os.open(file, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, wanted: slice) -> np.ndarray:
+        start, stop, _ = wanted.indices(self._length)
+        at, end = (place * self._dtype.itemsize for place in (start, stop))
+        parts: list[bytes] = []
+        try:
+            while at < end and (part := os.pread(self._descriptor, end - at, at)):  # 2 GB at most come at once
+                parts.append(part)
+                at += len(part)
+        except OSError as error:
+            raise UserError(f"{self._file}: {error.strerror}") from None
+        if at < end:
+            raise UserError(f"{self._file}: was cut while it was in use; {_ANEW}")
+        return np.frombuffer(b"".join(parts), self._dtype)
+
+
 class Tokens:
     """The tokens of one side as one sequence, however many shards hold them."""
 
-    def __init__(self, shards: Sequence[np.ndarray]):
+    def __init__(self, shards: Sequence[ShardFile | np.ndarray]):
         self._shards = shards
         self._starts = np.cumsum([0, *map(len, shards)])
 
@@ -90,7 +123,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class DataFolder:
-    """An opened data folder; every file was checked against the manifest's hashes."""
+    """An opened data folder; every file was checked against the manifest's hashes since it last changed."""
 
     path: Path
     manifest: Manifest
@@ -102,15 +135,12 @@ class DataFolder:
     def open(cls, path: Path) -> "DataFolder":
         """Open and check a data folder; a UserError names the file and what is wrong with it."""
         manifest = _read_manifest(path)
-        if not (path / TOKENIZER).is_file():
-            raise UserError(f"{path / TOKENIZER}: missing; {_ANEW}")
-        if sha256(path / TOKENIZER) != manifest.tokenizer_sha256:
-            raise UserError(f"{path / TOKENIZER}: altered (its sha256 is not the manifest's); {_ANEW}")
+        _check(path, manifest)
         tokenizer = bpe.load(path / TOKENIZER)
         if (found := bpe.vocab_size(tokenizer)) != manifest.vocab_size:
             raise UserError(f"{path / MANIFEST}: vocab_size: {manifest.vocab_size}; the tokenizer has {found}; {_ANEW}")
         train, held_out = (
-            Tokens([_open_shard(path, shard, manifest.dtype) for shard in side.shards])
+            Tokens([ShardFile(path / shard.file, shard.tokens, manifest.dtype) for shard in side.shards])
             for side in (manifest.train, manifest.held_out)
         )
         return cls(path, manifest, tokenizer, train, held_out)
@@ -142,33 +172,40 @@ _ANEW = "delete the folder and make it anew"
 
 def _read_manifest(path: Path) -> Manifest:
     file = path / MANIFEST
-    try:
-        raw = json.loads(file.read_bytes())
-    except OSError as error:
-        raise UserError(f"{file}: {error.strerror}; a data folder is what `archlab data` makes") from None
-    except ValueError:
-        raise UserError(f"{file}: not valid JSON; {_ANEW}") from None
-    found = raw.get("format") if isinstance(raw, dict) else None
-    if found != FORMAT:
+    if not file.exists():
+        raise UserError(f"{file}: No such file; a data folder is what `archlab data` makes")
+    raw = read_object(file)
+    if (found := raw.get("format")) != FORMAT:
         raise UserError(f"{file}: format version {found}; allowed: {FORMAT}; {_ANEW}")
     try:
-        return Manifest.model_validate_json(file.read_bytes())
+        return Manifest.model_validate_json(json.dumps(raw))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise UserError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {_ANEW}") from None
 
 
-def _open_shard(folder: Path, shard: Shard, dtype: str) -> np.ndarray:
-    file, expected = folder / shard.file, shard.tokens * np.dtype(dtype).itemsize
+def _check(folder: Path, manifest: Manifest) -> None:
+    """Every file is there, as long as the manifest says and with the content whose hash it has."""
+    expected = {folder / TOKENIZER: manifest.tokenizer_sha256}
+    for shard in (*manifest.train.shards, *manifest.held_out.shards):
+        expected[folder / shard.file] = shard.sha256
+        _check_size(folder / shard.file, shard.tokens * np.dtype(manifest.dtype).itemsize)
+    files = list(expected)
+    if not (folder / TOKENIZER).is_file():
+        raise UserError(f"{folder / TOKENIZER}: missing; {_ANEW}")
+    found = remembered(["sha256", str(folder.absolute())], files, lambda: [sha256(file) for file in files])
+    for file, digest in zip(files, found, strict=True):
+        if digest != expected[file]:
+            raise UserError(f"{file}: altered (its sha256 is not the manifest's); {_ANEW}")
+
+
+def _check_size(file: Path, expected: int) -> None:
     if not file.is_file():
         raise UserError(f"{file}: missing; {_ANEW}")
     found = file.stat().st_size
     if found != expected:
         state = "truncated" if found < expected else "too long"
         raise UserError(f"{file}: {state}: expected {expected} bytes, found {found}; {_ANEW}")
-    if sha256(file) != shard.sha256:
-        raise UserError(f"{file}: altered (its sha256 is not the manifest's); {_ANEW}")
-    return np.asarray(np.memmap(file, dtype=little_endian(dtype), mode="r"))
 
 
 def sha256(file: Path) -> str:

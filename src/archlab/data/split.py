@@ -87,12 +87,12 @@ def divide(corpus: Corpus, held_out: float) -> Split:
 
 def chance(name: str) -> float:
     """A number in [0, 1) that depends on the name alone."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6]) / 2**48
+    return int.from_bytes(hashlib.sha256(name.encode(errors="surrogateescape")).digest()[:6]) / 2**48
 
 
 def _add(digest: "hashlib._Hash", name: str, text: str) -> None:
     data = text.encode()
-    digest.update(f"{len(name)} {name} {len(data)} ".encode())
+    digest.update(f"{len(name)} {name} {len(data)} ".encode(errors="surrogateescape"))
     digest.update(data)
 
 
