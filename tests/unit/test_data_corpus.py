@@ -1,6 +1,8 @@
 """Sources to documents, and which of them are held out."""
 
 import json
+import os
+import random
 from pathlib import Path
 
 import pyarrow as pa
@@ -57,6 +59,40 @@ def test_glob_and_overlapping_sources_read_each_file_once(folder: Path):
     assert list(Corpus([f"{folder}/**/*.txt", str(folder), str(folder / "00.txt")])) == by_glob
 
 
+@pytest.mark.parametrize(
+    ("pattern", "count"),
+    [("*.txt", 20), ("*/*.txt", 20), ("**/*.txt", 40), ("**", 40), ("**/0?.txt", 10), ("[!0]?.txt", 15), (".h*", 1)],
+)
+def test_what_a_glob_finds(folder: Path, pattern: str, count: int):
+    (folder / ".hidden").write_text("no")
+    (folder / ".git").mkdir()
+    (folder / ".git" / "x.txt").write_text("no")
+    assert len(list(Corpus([f"{folder}/{pattern}"]))) == count
+
+
+def test_links_in_circles_pipes_and_devices_are_passed_by(folder: Path):
+    """A glob that followed the links would find 2^40 ways to every file."""
+    before = [d.text for d in Corpus([str(folder)])]
+    for name, target in (("a", "."), ("b", "."), ("up", ".."), ("self.txt", "self.txt"), ("gone.txt", "nowhere")):
+        (folder / name).symlink_to(target)
+    (folder / "zero.txt").symlink_to("/dev/zero")
+    os.mkfifo(folder / "pipe.txt")
+    assert [d.text for d in Corpus([str(folder)])] == before
+    assert [d.text for d in Corpus([f"{folder}/**/*.txt"])] == before
+    for name, says in (("pipe.txt", "a pipe or a device"), ("zero.txt", "a pipe"), ("self.txt", "in a circle")):
+        with pytest.raises(UserError, match=says):
+            list(Corpus([str(folder / name)]))
+
+
+def test_names_that_are_no_utf8_divide_the_text_as_others_do(folder: Path):
+    before = text_of(Corpus([str(folder)]), "held_out")
+    for i in range(40):
+        (folder / f"caf\udce9{i}.txt").write_text("coffee\n" * 20)
+    after = text_of(Corpus([str(folder)]), "held_out")
+    assert after.count("document") == before.count("document")
+    assert 0 < after.count("coffee") < 40 * 20
+
+
 def test_jsonl_and_parquet(tmp_path: Path):
     texts = ["one\nline", "é ☃", ""]
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": t, "n": 1}) for t in texts) + "\n\n")
@@ -73,6 +109,8 @@ def test_jsonl_and_parquet(tmp_path: Path):
         ('{"text": 3}', "'text' is int"),
         ("[1]", "found list"),
         (r'{"text": "\ud800"}', "surrogate"),
+        ('{"text": ' + "[" * 100_000, "not valid JSON"),
+        ('{"text": ' + "1" * 5000 + "}", "not valid JSON"),
     ],
 )
 def test_bad_jsonl_names_file_and_line(tmp_path: Path, line: str, says: str):
@@ -89,6 +127,35 @@ def test_bad_parquet(tmp_path: Path):
     (tmp_path / "a.parquet").write_bytes(b"nonsense")
     with pytest.raises(UserError, match="not a Parquet file"):
         list(Corpus([str(tmp_path)]))
+
+
+def test_damaged_parquet_is_named(tmp_path: Path):
+    """Whatever pyarrow makes of it: its own errors, OSErrors without a file, text that is no UTF-8."""
+    file = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"text": [f"text {i} é" for i in range(40)]}), file, compression="none")
+    whole, draw, said = file.read_bytes(), random.Random(0), set[str]()
+    damaged = [bytes(whole[:place] + bytes([whole[place] ^ 1 << draw.randrange(8)]) + whole[place + 1 :])
+               for place in draw.sample(range(len(whole)), 150)]  # fmt: skip
+    damaged += [whole[: draw.randrange(len(whole))] for _ in range(20)]
+    damaged += [whole.replace("é".encode(), b"\xff\xff")]
+    for content in damaged:
+        file.write_bytes(content)
+        try:
+            list(Corpus([str(file)]))
+        except UserError as error:
+            said.add(str(error))
+    assert len(said) > 10
+    assert all(str(file) in message for message in said)
+    assert f"{file}, row 1: 'text' is not valid UTF-8" in said
+
+
+def test_a_file_that_does_not_fit_into_memory_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    def too_much(_: Path) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(Path, "read_bytes", too_much)
+    with pytest.raises(UserError, match=r"00\.txt: 220 bytes, more than fit into memory"):
+        list(Corpus([str(folder)]))
 
 
 def test_parquet_without_pyarrow_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

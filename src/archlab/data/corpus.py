@@ -1,6 +1,5 @@
 """Sources to documents: the running Python's own source, text files, folders, globs, JSONL and Parquet."""
 
-import glob
 import io
 import json
 import os
@@ -111,20 +110,31 @@ def _files(source: str) -> Iterator[File]:
         yield from _walk(path, path.absolute().parent, set())
     elif path.is_file():
         yield File(path, path.name, asked_for=True)
-    elif _WILDCARD.search(source) and (found := sorted(glob.glob(str(path), recursive=True))):
-        fixed = Path(*path.parts[: _first_wildcard(path)]).absolute()
-        for match in map(Path, found):
-            if match.is_file():
-                yield File(match, match.absolute().relative_to(fixed).as_posix(), asked_for=False)
+    elif _WILDCARD.search(source) and (found := _glob(path)):
+        yield from found
     elif path.exists():
         raise UserError(f"{source}: a pipe or a device; allowed: a regular file or a folder")
+    elif path.is_symlink():
+        raise UserError(f"{source}: a link that leads nowhere, or in a circle")
     else:
         beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         raise UserError(f"{source}: no such file or folder{nearest(path.name, [*beside, STDLIB])}")
 
 
-def _first_wildcard(path: Path) -> int:
-    return next(i for i, part in enumerate(path.parts) if _WILDCARD.search(part))
+def _glob(path: Path) -> list[File]:
+    """The visible files that fit, sorted; as below a folder, `**` goes through no links, which may lead in circles."""
+    first = next(i for i, part in enumerate(path.parts) if _WILDCARD.search(part))
+    fixed, wanted = Path(*path.parts[:first]).absolute(), list(path.parts[first:])
+    if wanted[-1] == "**":
+        wanted.append("*")
+    hidden = any(part.startswith(".") for part in wanted)
+    try:
+        found = sorted(fixed.glob("/".join(wanted)))
+    except (ValueError, NotImplementedError) as error:
+        raise UserError(f"{path}: {error}") from None
+    named = [(file, file.relative_to(fixed)) for file in dict.fromkeys(found)]
+    visible = [(file, name) for file, name in named if hidden or not any(p.startswith(".") for p in name.parts)]
+    return [File(file, name.as_posix(), asked_for=False) for file, name in visible if file.is_file()]
 
 
 def _walk(folder: Path, named_from: Path, excluded: set[str]) -> Iterator[File]:
@@ -198,12 +208,13 @@ def _read_parquet(file: File, field: str) -> Iterator[Document]:
                 number += 1
                 yield Document(f"{file.name}:{number}", _checked(value.as_py(), field, f"{file.path}, row {number}"))
     except UnicodeDecodeError:
-        raise UserError(f"{file.path}, row {number}: {field!r} is not valid UTF-8") from None
+        where = f"{file.path}, row {number}: {field!r}" if number else f"{file.path}: its header"
+        raise UserError(f"{where} is not valid UTF-8") from None
     except (ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.strerror:
             raise
-        what = "not a Parquet file" if number == 0 else f"damaged after row {number}"
-        raise UserError(f"{file.path}: {what}, or damaged: {_first_line(error)}") from None
+        what = f"damaged after row {number}" if number else "not a Parquet file, or damaged"
+        raise UserError(f"{file.path}: {what}: {_first_line(error)}") from None
 
 
 def _others(field: str, found: list[str]) -> str:
