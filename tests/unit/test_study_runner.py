@@ -9,6 +9,7 @@ from archlab.config.check import validate
 from archlab.config.study_schema import StudyConfig
 from archlab.config.yaml_text import to_yaml
 from archlab.errors import UserError
+from archlab.report.page import write_report
 from archlab.study import runner
 from archlab.study.runner import Study
 from archlab.study.source import load_study
@@ -280,3 +281,18 @@ def test_a_file_is_no_folder(lab):
     (lab.folder / "out").write_text("mine")
     with pytest.raises(UserError, match="is a file; --out names a folder"):
         lab.run()
+
+
+def test_a_study_may_lie_where_names_are_no_utf8(lab):
+    """As Latin-1 wrote them; what is kept of the name in texts has ? in place of such bytes."""
+    folder = lab.folder / "caf\udce9"
+    folder.mkdir()
+    (lab.folder / "base.yaml").rename(folder / "base.yaml")
+    raw = {"question": "Which?", "base": "base.yaml", "set": {"data.path": str(lab.text)}, "budget": {"tokens": 640}}
+    (folder / "th\udce9.yaml").write_text(to_yaml({**raw, "seeds": 2, "arms": {"a": {}, "b": {"train.lr": 2e-3}}}))
+    name, config = load_study(str(folder / "th\udce9.yaml"))
+    summary = Study(name, config, folder / "out\udce9").run(watch)
+    assert summary.name == "th?"
+    assert Study(*load_study(str(folder / "out\udce9")), folder / "out\udce9").read().arms == summary.arms
+    write_report(summary, folder / "out\udce9")
+    assert "th?" in (folder / "out\udce9" / "report.html").read_text()

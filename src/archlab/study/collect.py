@@ -13,6 +13,7 @@ from archlab.config.training import resolve_train
 from archlab.cost.flops import training_flops
 from archlab.cost.memory import kv_bytes_per_token
 from archlab.cost.params import parameters
+from archlab.files import printable
 from archlab.study.answer import answer
 from archlab.study.design import Arm
 from archlab.study.match import in_words
@@ -59,8 +60,8 @@ def summarise(
         corpus=corpus,
         environment=_environment(all_runs.values()),
         seconds=sum(map(_seconds, all_runs.values())),
-        command=f"archlab study run {name if _is_ours(name, study) else folder}",
-        study=study.model_dump(mode="json", exclude_defaults=True),
+        command=f"archlab study run {name if _is_ours(name, study) else printable(folder)}",
+        study={**study.model_dump(mode="json", exclude_defaults=True), "base": printable(study.base)},
     )
 
 

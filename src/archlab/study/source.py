@@ -12,6 +12,7 @@ from archlab.config.problems import ConfigError, Problem, nearest, raise_problem
 from archlab.config.study_schema import StudyConfig
 from archlab.config.yaml_text import read_yaml
 from archlab.errors import UserError
+from archlab.files import printable
 from archlab.study.design import arms
 
 _STAND_IN: Raw = {"question": "?", "budget": {"tokens": "1G"}}
@@ -26,7 +27,7 @@ def load_study(source: str) -> tuple[str, StudyConfig]:
     name, file = _find(source)
     raw = _read(file)
     try:
-        return name, validate(StudyConfig, raw, str(file))
+        return printable(name), validate(StudyConfig, raw, str(file))
     except ConfigError as error:
         raise_problems([*error.problems, *_problems_of_the_rest(raw, error)], str(file))
         raise
