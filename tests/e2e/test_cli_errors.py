@@ -101,7 +101,7 @@ def test_five_mistakes_are_five_lines(here):
         ("study report ladder", "ladder: no study folder (no study.yaml)"),
         ("study run tiny.yaml", "question  missing; it has no default"),
         ("study run ladder --out full", "full: holds something else (thesis.tex) and no study.yaml"),
-        ("study run ladder --workers 0", "Must be >= 1"),
+        ("study run ladder --workers 0", "allowed: a whole number, at least 1"),
         ("demo --out text.txt", "text.txt: is a file; --out names a folder"),
     ],
 )
@@ -124,7 +124,7 @@ def test_a_mistake_is_one_message_and_writes_nothing(here, arguments, message):
         ("--temperature inf", "temperature: inf"),
         ("--top-k 0", "top_k: 0; allowed: a whole number from 1"),
         ("--top-p 2", "top_p: 2.0; allowed: above 0, up to 1"),
-        ("--max-new-tokens 0", "Must be >= 1"),
+        ("--max-new-tokens 0", "allowed: a whole number, at least 1"),
         ("--seed -1", "seed: -1; allowed: a whole number from 0"),
     ],
 )

@@ -59,10 +59,6 @@ def test_version(capsys):
     ("arguments", "message"),
     [
         (["cots", "gpt-2"], "no command 'cots'; did you mean cost? allowed: "),
-        (["cost", "gpt-2", "--contxt", "3"], "Did you mean --context?"),
-        (["cost", "gpt-2", "--batch", "0"], "Must be >= 1"),
-        (["cost"], "CONFIG"),
-        (["list", "preset"], '"presets"'),
         (["show", "gpt2x"], "did you mean"),
         (["show", "tiny-llama", "model.norm.knd=x"], "model.norm.knd  unknown; did you mean kind?"),
         (["cost", "gpt-2", "--context", "4096"], "learned positions end"),
@@ -75,6 +71,92 @@ def test_user_errors_end_with_2_and_one_message(arguments, message, capsys):
     assert out == ""
     assert message in err
     assert "Traceback" not in err
+
+
+TAKES = {
+    "demo": "none", "list": "WHAT", "schema": "KIND", "diff": "A and B", "generate": "FOLDER", "import": "HF_FOLDER",
+    "export": "FOLDER", "inspect": "HF_FOLDER", "convert": "HF_FOLDER", "study run": "STUDY", "study report": "FOLDER",
+    "study list": "none", "study show": "STUDY",
+}  # fmt: skip
+"""What a command takes, where that is not any number of arguments."""
+
+NEEDS = {
+    "show": "CONFIG", "diff": "A", "flatten": "CONFIG", "cost": "CONFIG", "data": "--out", "train": "CONFIG",
+    "eval": "CONFIG", "generate": "FOLDER", "import": "HF_FOLDER", "export": "FOLDER", "inspect": "HF_FOLDER",
+    "convert": "HF_FOLDER", "study run": "STUDY", "study report": "FOLDER", "study show": "STUDY",
+}  # fmt: skip
+"""What a command asks for first."""
+
+WRITES = {"demo", "data", "train", "import", "export", "convert", "study run"}
+"""Those that take --out."""
+
+COMMANDS = sorted({*[verb for verb, *_ in app.VERBS if verb != "study"], *(TAKES.keys() | NEEDS.keys())})
+
+
+def refusal(capsys, *arguments):
+    """The one line that a wrong command line is answered with."""
+    assert app.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err.strip()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_every_command_says_of_wrong_arguments(command, capsys):
+    words = command.split()
+    said = refusal(capsys, *words, "--nowhere=3")
+    assert said.startswith(f"--nowhere: no option of `archlab {command}`; ")
+    assert ("--out" in said) == (command in WRITES)
+    if command in NEEDS:
+        name = NEEDS[command]
+        assert refusal(capsys, *words).startswith(f"{name}: missing; `archlab {command}` needs it: ")
+    if command in TAKES:
+        needed = {"diff": ["a", "b"], "convert": ["a", "--n-kv-heads", "1", "--out", "o"]}.get(command, [])
+        needed = needed or [[], ["presets" if command == "list" else "config"]][TAKES[command] != "none"]
+        needed += ["--out", "o"] if command in ("import", "export") else []
+        message = f"'more': one argument too many; `archlab {command}` takes {TAKES[command]}"
+        assert refusal(capsys, *words, *needed, "more", "most") == message
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "cost gpt-2 --contxt 3",
+            "--contxt: no option of `archlab cost`; did you mean --context? allowed: --batch, --c",
+        ),
+        ("cost gpt-2 -x", "-x: no option of `archlab cost`; allowed: --batch, "),
+        (
+            "cost gpt-2 --train.lr=3",
+            "--train.lr: no option of `archlab cost`; a field is changed without dashes: train.lr=3",
+        ),
+        ("train a --ot b", "--ot: no option of `archlab train`; did you mean --out?"),
+        ("cost gpt-2 --batch 0", "--batch: '0'; allowed: a whole number, at least 1"),
+        ("cost gpt-2 --batch -3", "--batch: '-3'; allowed: a whole number, at least 1"),
+        ("cost gpt-2 --batch two", "--batch: 'two'; allowed: a whole number, at least 1"),
+        ("cost gpt-2 --batch 1.5", "--batch: '1.5'; allowed: a whole number, at least 1"),
+        ("cost gpt-2 --batch", "--batch: no value after it; allowed: a whole number, at least 1"),
+        ("cost gpt-2 --batch 1 --batch 2", "--batch: given twice; allowed: once"),
+        ("cost gpt-2 --dtype float3", "--dtype: 'float3'; did you mean float32? allowed: bfloat16, float32"),
+        ("cost gpt-2 --json=maybe", "--json: 'maybe'; allowed: nothing, the name alone says it"),
+        ("list preset", "WHAT: 'preset'; did you mean presets? allowed: presets, families, studies"),
+        ("generate r --top-k 1.5", "--top-k: '1.5'; allowed: a whole number"),
+        ("generate r --seed x", "--seed: 'x'; allowed: a whole number"),
+        ("generate r --temperature hot", "--temperature: 'hot'; allowed: a number"),
+        ("generate r --stop", "--stop: no value after it; allowed: text"),
+        ("data a --out", "--out: no value after it; allowed: a path"),
+        ("train a", "--out: missing; `archlab train` needs it: the run's folder"),
+        ("study rn", "no command 'rn' of `archlab study`; did you mean run? allowed: run, report, list, show"),
+    ],
+)
+def test_wrong_command_lines(line, message, capsys):
+    assert refusal(capsys, *line.split()).startswith(message)
+
+
+def test_numbers_are_written_as_in_a_config(capsys):
+    found = [json.loads(output(capsys, "cost", "gpt-2", "--batch", n, "--json")) for n in ("4K", "4000")]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError, Parameter, UnknownCommandError
+from cyclopts import App, CycloptsError, Parameter
 
 import archlab
+from archlab.cli.usage import usage
 from archlab.errors import UserError
 from archlab.interrupt import INTERRUPTED, listen, was_heard
 
@@ -81,24 +82,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _for_the_user(error: Exception) -> str | None:
     """What to say; None for a bug, whose traceback is wanted."""
     match error:
-        case UnknownCommandError():
-            return _unknown_command(error)
-        case UserError() | CycloptsError():
+        case CycloptsError():
+            return usage(error)
+        case UserError():
             return str(error)
         case OSError():
             return f"{error.filename or 'archlab'}: {error.strerror or error}"
         case _:
             return None
-
-
-def _unknown_command(error: UnknownCommandError) -> str:
-    """Cyclopts' own message imports every verb, and torch with them, to list their names."""
-    if error.command_chain or not error.unused_tokens:
-        return str(error)
-    from archlab.config.problems import choose
-
-    found = error.unused_tokens[0]
-    return f"no command {found!r}{choose(found, [verb for verb, *_ in VERBS])}"
 
 
 def _complain(message: str, code: int = 2) -> int:

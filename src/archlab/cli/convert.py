@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+from archlab.cli.arguments import AtLeastOne
 from archlab.families.load import load_hf
 from archlab.families.save import save_pretrained
 from archlab.families.surgery import pool_kv_heads
 
 
-def run(hf_folder: Path, /, *, n_kv_heads: int, out: Path) -> None:
+def run(hf_folder: Path, /, *, n_kv_heads: AtLeastOne, out: Path) -> None:
     """Turn multi-head into grouped-query attention: key/value heads become the means of neighbours (Ainslie 2023).
 
     The result needs some more training to be as good as before.

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from archlab.cli.arguments import AsItIs, AtLeastOne
+from archlab.cli.arguments import AsItIs, AtLeastOne, Whole
 
 
 def run(
@@ -12,12 +12,12 @@ def run(
     prompt: Annotated[str, AsItIs] = "",
     max_new_tokens: AtLeastOne = 128,
     temperature: float = 0.8,
-    top_k: int | None = None,
+    top_k: Whole | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
     repetition_penalty: float = 1.0,
     stop: Annotated[tuple[str, ...], AsItIs] = (),
-    seed: int | None = None,
+    seed: Whole | None = None,
 ) -> None:
     """Continue a text, token by token.
 
