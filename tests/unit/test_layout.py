@@ -1,6 +1,8 @@
 """The house: imports point one way, down the list that the README prints."""
 
 import ast
+import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,3 +42,12 @@ def test_the_readme_prints_them_in_this_order():
     table = readme[readme.index("## How it is laid out") :]
     places = [table.index(f"`{floor}/`") for floor in FLOORS]
     assert places == sorted(places)
+
+
+def test_it_can_be_installed_beside_others():
+    """Whoever pins pins in constraints.txt: a bound from above here would keep other projects from their versions."""
+    project = tomllib.loads((HOME.parent.parent / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    needed = [*project["dependencies"], *(n for name, extra in extras.items() if name != "dev" for n in extra)]
+    assert [n for n in needed if not re.fullmatch(r"[\w-]+>=[\d.]+", n)] == []
+    assert "torch==" in (HOME.parent.parent / "constraints.txt").read_text()
