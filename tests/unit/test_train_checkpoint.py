@@ -1,5 +1,6 @@
 """Checkpoints: exact round trip, the newest kept, and a message for whatever can be wrong with one."""
 
+import os
 import resource
 import shutil
 
@@ -82,7 +83,23 @@ def removed(path):
     path.unlink()
 
 
-@pytest.mark.parametrize("damage", [truncated, emptied, scrambled, removed])
+def piped(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_device(path):
+    path.unlink()
+    path.symlink_to("/dev/null")
+
+
+def not_to_be_read(path):
+    """As a disk does it that fails."""
+    path.unlink()
+    path.symlink_to("/proc/self/mem")
+
+
+@pytest.mark.parametrize("damage", [truncated, emptied, scrambled, removed, piped, a_device, not_to_be_read])
 @pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors"])
 def test_damage_is_a_message_that_names_the_file(saved, file, damage):
     damage(saved / file)
@@ -90,7 +107,9 @@ def test_damage_is_a_message_that_names_the_file(saved, file, damage):
     load = (
         (lambda: load_weights(saved, model)) if "model" in file else (lambda: load_optimizer(saved, model, optimizer))
     )
-    with pytest.raises(UserError, match=rf"{file}: (damaged|missing)"):
+    with pytest.raises(
+        UserError, match=rf"{file}: (damaged|missing|not a regular file|No such device|Input/output error)"
+    ):
         load()
 
 

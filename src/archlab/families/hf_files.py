@@ -125,6 +125,8 @@ def damage_named(file: Path) -> Iterator[None]:
         yield
     except (SafetensorError, ValueError, RuntimeError, MemoryError) as error:
         raise UserError(f"{file}: damaged: {error}") from None
+    except OSError as error:  # safetensors' own name no file
+        raise UserError(f"{file}: {error.strerror or error}") from None
 
 
 def write_folder(

@@ -75,12 +75,14 @@ def _alike(a: Tensor, b: Tensor) -> bool:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():  # opening a pipe would wait for a writer, and a device cannot be mapped
+        raise UserError(f"{path}: {'not a regular file' if path.exists() else 'missing'}")
     try:
         return load_file(path)
-    except FileNotFoundError:
-        raise UserError(f"{path}: missing") from None
     except SafetensorError as error:
         raise UserError(f"{path}: damaged: {error}") from None
+    except OSError as error:  # it names no file
+        raise UserError(f"{path}: {error.strerror or error}") from None
 
 
 def _steps(folder: Path) -> dict[int, Path]:
