@@ -23,6 +23,8 @@ TEMPORARY = ".archlab-tmp-"
 MEBIBYTE = 2**20
 TEXT_LIMIT = 16 * MEBIBYTE
 """Bytes of a file that a person or a library writes: settings, a small table. Larger ones are another kind of file."""
+LARGE_TEXT_LIMIT = 64 * MEBIBYTE
+"""Of a large table: the index of weights of 10^12 parameters has about 20 MB, a large tokenizer 35 MB."""
 
 
 def read_bytes(path: Path | Traversable, limit: int = TEXT_LIMIT) -> bytes:
@@ -40,7 +42,7 @@ def read_bytes(path: Path | Traversable, limit: int = TEXT_LIMIT) -> bytes:
                 raise UserError(f"{path}: {_kind_of_file(found.st_mode)}; allowed: a regular file")
             if found.st_size > limit:
                 raise UserError(f"{path}: {found.st_size:,} bytes; allowed: up to {limit:,}")
-            return file.read(limit)
+            return file.read(found.st_size)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from None
     except ValueError as error:  # a zero byte in the name

@@ -395,7 +395,7 @@ def test_a_file_is_no_folder(lab):
 
 
 def test_a_study_may_lie_where_names_are_no_utf8(lab):
-    """As Latin-1 wrote them; what is kept of the name in texts has ? in place of such bytes."""
+    """As Latin-1 wrote them; what is kept of the name in texts has their numbers in place of such bytes."""
     folder = lab.folder / "caf\udce9"
     folder.mkdir()
     (lab.folder / "base.yaml").rename(folder / "base.yaml")
@@ -403,7 +403,7 @@ def test_a_study_may_lie_where_names_are_no_utf8(lab):
     (folder / "th\udce9.yaml").write_text(to_yaml({**raw, "seeds": 2, "arms": {"a": {}, "b": {"train.lr": 2e-3}}}))
     name, config = load_study(str(folder / "th\udce9.yaml"))
     summary = Study(name, config, folder / "out\udce9").run(watch)
-    assert summary.name == "th?"
+    assert summary.name == r"th\udce9"
     assert Study(*load_study(str(folder / "out\udce9")), folder / "out\udce9").read().arms == summary.arms
     write_page(summary, folder / "out\udce9")
-    assert "th?" in (folder / "out\udce9" / "report.html").read_text()
+    assert r"th\udce9" in (folder / "out\udce9" / "report.html").read_text()

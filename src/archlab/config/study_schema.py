@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from archlab.config.base import Base, Count, Flops, Overrides, Share
-from archlab.config.text import Line, Text
+from archlab.config.text import FileName, Line, Text
 
 MOST_RUNS = 10_000
 """Of a study, to compare or to tune."""
@@ -57,13 +57,13 @@ class StudyConfig(Base):
 
     model_config = ConfigDict(json_schema_extra=_required_unless_extending)
 
-    extends: Line | None = None
+    extends: FileName | None = None
     """Another study, by name or file, whose values hold where this one says nothing."""
     question: Text
     """What is asked, as a sentence."""
     claim: Text | None = None
     """What is commonly said, with its source."""
-    base: Line
+    base: FileName
     """The config that every arm starts from: a preset's name or a YAML file."""
     set: Overrides = Field(default_factory=dict)
     """What this study changes in the base, for all arms. A `data.path` is looked for beside the study's file first."""

@@ -34,6 +34,11 @@ def _line(value: str) -> str:
     return _text(value)
 
 
+def _file_name(value: str) -> str:
+    _line(re.sub("[\udc80-\udcff]", "", value))
+    return value
+
+
 def _named(character: str) -> str:
     """`the character U+000C (form feed)`."""
     name = _NAMES.get(character) or unicodedata.name(character, "").lower()
@@ -45,6 +50,9 @@ Text = Annotated[str, Field(min_length=1), AfterValidator(_text)]
 
 Line = Annotated[str, Field(min_length=1), AfterValidator(_line)]
 """One line of text that can be shown."""
+
+FileName = Annotated[str, AfterValidator(_file_name)]
+"""The name of a file or of a preset, as Python has it: bytes that are no UTF-8 are U+DC80 to U+DCFF."""
 
 Shown = Annotated[str, BeforeValidator(lambda value: visible(value) if isinstance(value, str) else value)]
 """Text in which what cannot be shown is written as its number."""

@@ -8,6 +8,7 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from archlab.errors import UserError
+from archlab.files import LARGE_TEXT_LIMIT, read_text
 from archlab.interrupt import apart
 
 TOKENIZER = "tokenizer.json"
@@ -78,13 +79,11 @@ def read(path: Path) -> Tokenizer:
     """Any `tokenizer.json`, or that of a folder, without cutting or filling texts; UserError when it cannot be used."""
     path = own_tokenizer(path) if path.is_dir() else path
     try:
-        tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        tokenizer = Tokenizer.from_str(read_text(path, LARGE_TEXT_LIMIT))
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode("a")  # some damage shows only here
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit, UserError):
         raise
     except BaseException as error:  # tokenizers raises bare Exception; its panics are not even that
         raise UserError(f"{path}: not a tokenizer.json: {error}") from None

@@ -14,14 +14,11 @@ from torch import Tensor
 
 from archlab.config.merge import Raw
 from archlab.errors import UserError
-from archlab.files import MEBIBYTE, folder_atomic, read_bytes, read_object
+from archlab.files import LARGE_TEXT_LIMIT, MEBIBYTE, folder_atomic, read_bytes, read_object
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9
 """Where a new file begins."""
-
-MOST_BYTES = 64 * MEBIBYTE
-"""Of one file beside the config: the index of 10^12 parameters has about 20 MB, a large tokenizer 35 MB."""
 
 COMPANIONS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
@@ -47,7 +44,9 @@ def is_hf_folder(folder: Path) -> bool:
 
 def companions(folder: Path) -> dict[str, bytes]:
     """Those files that are there."""
-    return {name: read_bytes(own_file(folder, name), MOST_BYTES) for name in COMPANIONS if (folder / name).is_file()}
+    return {
+        name: read_bytes(own_file(folder, name), LARGE_TEXT_LIMIT) for name in COMPANIONS if (folder / name).is_file()
+    }
 
 
 def own_file(folder: Path, name: str) -> Path:
@@ -100,7 +99,7 @@ class Tensors(Mapping[str, Tensor]):
 def _tensor_files(folder: Path) -> Iterator[tuple[str, Path]]:
     """(tensor, file); what an index says must be what the files hold."""
     if (folder / INDEX).is_file():
-        index = read_json(folder / INDEX, MOST_BYTES).get("weight_map")
+        index = read_json(folder / INDEX, LARGE_TEXT_LIMIT).get("weight_map")
         if not isinstance(index, dict):
             raise UserError(f"{folder / INDEX}: has no weight_map")
     elif (folder / WEIGHTS).is_file():

@@ -12,13 +12,13 @@ from archlab.config.merge import Raw
 from archlab.config.study_schema import StudyConfig
 from archlab.config.yaml_text import to_yaml
 from archlab.cost.params import parameters
-from archlab.digests import verify, write_listed
 from archlab.errors import UserError
 from archlab.files import TEMPORARY, disk_errors, make_folder, write_atomic
 from archlab.study.collect import summarise
 from archlab.study.design import Arm, arms, grid
 from archlab.study.pool import SIDE_BY_SIDE_BELOW, Progress, run_all
 from archlab.study.record import StudySummary
+from archlab.study.results import has_result, read_result, write_result
 from archlab.study.runs import Run
 from archlab.study.source import is_study_folder, load_study
 from archlab.study.texts import Texts, note_texts, noted_texts, open_texts
@@ -68,9 +68,8 @@ class Study:
 
         UserError when there is neither, or when tuning is not over.
         """
-        written = self.folder / "summary.json"
-        if written.is_file() and not any(self._ended(run) for run in self._first_runs()):
-            return _of_elsewhere(written)
+        if has_result(self.folder) and not any(self._ended(run) for run in self._first_runs()):
+            return _of_elsewhere(self.folder)
         tuned, warnings = self._tuned()
         return self._summarise(tuned, warnings, failed=())
 
@@ -196,17 +195,13 @@ class Study:
         corpus = "; ".join(dict.fromkeys(text.said for text in self.texts.values()))
         tries = self._all_tries()
         summary = summarise(self.name, self.config, tuned, runs, tries, self.folder, corpus, told, warnings)
-        write_listed(self.folder, {"summary.json": summary.model_dump_json(indent=2)})
+        write_result(self.folder, summary)
         return summary
 
 
-def _of_elsewhere(written: Path) -> StudySummary:
+def _of_elsewhere(folder: Path) -> StudySummary:
     """A summary whose runs this machine and version would not make again, with a note that says so."""
-    verify(written)
-    try:
-        summary = StudySummary.model_validate_json(written.read_bytes())
-    except ValueError:
-        raise UserError(f"{written}: damaged; remove the file and run again") from None
+    summary = read_result(folder)
     note = "the runs were made on another machine, by another version or with another text; this is their old summary"
     return summary.model_copy(update={"warnings": [*summary.warnings, note]})
 
