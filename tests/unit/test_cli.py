@@ -77,14 +77,14 @@ def test_user_errors_end_with_2_and_one_message(arguments, message, capsys):
 
 TAKES = {
     "demo": "none", "list": "WHAT", "schema": "KIND", "diff": "A and B", "generate": "FOLDER", "import": "HF_FOLDER",
-    "export": "FOLDER", "inspect": "HF_FOLDER", "convert": "HF_FOLDER", "study run": "STUDY", "study report": "FOLDER",
+    "export": "FOLDER", "inspect": "FOLDER", "convert": "HF_FOLDER", "study run": "STUDY", "study report": "FOLDER",
     "study list": "none", "study show": "STUDY",
 }  # fmt: skip
 """What a command takes, where that is not any number of arguments."""
 
 NEEDS = {
     "show": "CONFIG", "diff": "A", "flatten": "CONFIG", "cost": "CONFIG", "data": "--out", "train": "CONFIG",
-    "eval": "CONFIG", "generate": "FOLDER", "import": "HF_FOLDER", "export": "FOLDER", "inspect": "HF_FOLDER",
+    "eval": "CONFIG", "generate": "FOLDER", "import": "HF_FOLDER", "export": "FOLDER", "inspect": "FOLDER",
     "convert": "HF_FOLDER", "study run": "STUDY", "study report": "FOLDER", "study show": "STUDY",
 }  # fmt: skip
 """What a command asks for first."""

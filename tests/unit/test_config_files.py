@@ -23,12 +23,14 @@ from archlab.config.merge import expand
 from archlab.config.yaml_text import first_comment, parse_yaml
 from archlab.errors import UserError
 
+CONFIG_FILES = jsonschema.Draft202012Validator(json_schema())
+
 
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_loads_says_what_it_is_and_matches_the_json_schema(name):
     load_config(name)
     assert first_comment(presets()[name])
-    jsonschema.validate(read_config(name), json_schema())
+    CONFIG_FILES.validate(read_config(name))
 
 
 @pytest.mark.parametrize("name", studies())

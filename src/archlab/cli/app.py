@@ -11,7 +11,7 @@ from archlab.cli.terminal import console
 from archlab.cli.usage import usage
 from archlab.config.text import visible
 from archlab.errors import UserError
-from archlab.interrupt import INTERRUPTED, listen, was_heard
+from archlab.interrupt import INTERRUPTED, was_heard
 
 VERBS = (
     ("demo", "demo:run", "Train the ladder from 2017's block to today's on this machine, and compare its steps."),
@@ -63,7 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Exit code: 0; 1 a run diverged; 2 what the user can mend; 130 Ctrl-C; 141 the reader of a pipe left.
     """
-    listen()
     _prepare_streams()
     try:
         code = make_app()(sys.argv[1:] if arguments is None else arguments)

@@ -71,7 +71,7 @@ def _missing(error: MissingArgumentError, argument: Argument) -> str:
     for token in error.unused_tokens or ():
         if token.startswith("--") and token.partition("=")[0] not in _options(arguments):
             return _unknown_option(error, token)
-    texts = [str(a.parameter.help) for a in arguments if a.name == argument.name and a.parameter.help]
+    texts = [" ".join(str(a.parameter.help).split()) for a in arguments if a.name == argument.name and a.parameter.help]
     what = (texts or [_allowed(argument)])[0].partition(". ")[0].removesuffix(".")
     return f"{argument.name}: missing; {_command(error)} needs it: {what[0].lower()}{what[1:]}"
 
