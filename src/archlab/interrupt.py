@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TypeVar
 
@@ -14,6 +14,8 @@ T = TypeVar("T")
 INTERRUPTED = "interrupted; run the same command again: what is finished is kept"
 
 _heard = False
+_first: list[Callable[[], None]] = []
+"""What a second Ctrl-C does before it ends the process."""
 
 
 def listen() -> None:
@@ -36,8 +38,24 @@ def _handle(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+@contextmanager
+def before_the_end(act: Callable[[], None]) -> Iterator[None]:
+    """Within it, a second Ctrl-C acts before the process ends: it stops those that would outlive it."""
+    _first.append(act)
+    try:
+        yield
+    except KeyboardInterrupt:  # in a program of somebody else's, which ends in its own way
+        act()
+        raise
+    finally:
+        _first.remove(act)
+
+
 def end_at_once(*_: object) -> None:
     """Leave with exit code 130; what is half-written has a temporary name, and the next command removes it."""
+    for act in _first:
+        with suppress(Exception):
+            act()
     if sys.stderr is not None and sys.stderr.isatty():
         os.write(sys.stderr.fileno(), b"\033[?25h\n")  # a progress bar hides the cursor
     os._exit(130)

@@ -143,17 +143,6 @@ def stopped(study, finished):
     return folder, start
 
 
-def test_a_second_ctrl_c_ends_the_workers_at_once(stopped):
-    _, start = stopped
-    process, workers = start()
-    for worker in workers:
-        os.kill(worker, signal.SIGSTOP)  # so that they cannot end politely
-    os.killpg(process.pid, signal.SIGINT)
-    time.sleep(0.5)
-    os.killpg(process.pid, signal.SIGINT)
-    assert ended(process, workers)[0] == 130
-
-
 def ended(process, workers):
     """Exit code and messages; no worker may outlive the study."""
     out, err = process.communicate(timeout=60)
@@ -237,6 +226,17 @@ def test_workers_end_when_the_study_is_killed(stopped):
     while not gone(workers):
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def test_a_second_ctrl_c_ends_the_workers_at_once(stopped):
+    _, start = stopped
+    process, workers = start()
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)  # so that they cannot end politely
+    os.killpg(process.pid, signal.SIGINT)
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    assert ended(process, workers)[0] == 130
 
 
 def test_after_all_that_the_result_is_the_same(study, stopped, finished):

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, cast
 import torch
 
 from archlab.errors import UserError
-from archlab.interrupt import deaf, heed
+from archlab.interrupt import before_the_end, deaf, heed
 from archlab.study.runs import Run
 from archlab.train.loop import train
 from archlab.train.progress import Beat, Watcher
@@ -122,18 +122,17 @@ def _hear(line: Line, crew: dict[Line, _Worker]) -> Progress | None:
 
 def _stop(crew: dict[Line, _Worker]) -> None:
     """Ask those still at work to end (they write a checkpoint), and wait; a second Ctrl-C ends them at once."""
-    try:
+
+    def kill() -> None:
+        for worker in crew.values():
+            worker.process.kill()
+
+    with before_the_end(kill):
         for line, worker in crew.items():
             line.close()
             worker.process.terminate()
         for worker in crew.values():
             worker.process.join()
-    except KeyboardInterrupt:
-        with deaf():
-            for worker in crew.values():
-                worker.process.kill()
-                worker.process.join()
-        raise
 
 
 class _Teller(Watcher):
