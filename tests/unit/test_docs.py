@@ -9,12 +9,15 @@ import pytest
 from pydantic import BaseModel
 
 import archlab
+from archlab.atlas.entries import entries
 from archlab.config.study_schema import StudyConfig
+from archlab.families.registry import families
 from archlab.study.design import arms
 from archlab.study.source import load_study
 
 HOME = Path(archlab.__file__).parent.parent.parent
 STUDIES = (HOME / "docs" / "studies.md").read_text(encoding="utf-8")
+README = (HOME / "README.md").read_text(encoding="utf-8")
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -33,8 +36,15 @@ def test_every_field_of_a_study_is_explained_once():
     assert sorted(re.findall(r"^\*\*`([a-z_.]+)`\*\*", STUDIES, re.MULTILINE)) == sorted(fields(StudyConfig))
 
 
-@pytest.mark.parametrize("example", blocks(STUDIES + (HOME / "README.md").read_text(encoding="utf-8"), "yaml"))
+EXAMPLES = blocks(STUDIES + README, "yaml")
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_every_study_that_is_shown_can_be_run(example, tmp_path):
+    """Beside those that begin with their name, which it may extend."""
+    for named in EXAMPLES:
+        if name := re.match(r"# (\w+\.yaml)\n", named):
+            (tmp_path / name[1]).write_text(named)
     (tmp_path / "mine.yaml").write_text(example)
     _, study = load_study(str(tmp_path / "mine.yaml"))
     assert len(arms(study)) > 1
@@ -44,3 +54,8 @@ def test_every_import_and_function_that_is_shown_exists():
     code = "\n".join(blocks(STUDIES, "python"))
     exec("\n".join(line for line in code.splitlines() if re.match(r"(from|import) ", line)), {})
     assert set(re.findall(r"\barchlab\.(\w+)\(", code)) <= set(archlab.__all__)
+
+
+def test_the_readme_counts_the_families_and_the_atlas():
+    assert set(re.findall(r"(\d+)(?: published)? families", README)) == {str(len(families()))}
+    assert set(re.findall(r"(\d+) published architectures", README)) == {str(len(entries()))}
