@@ -13,5 +13,5 @@ def load_with_notes(config: str, overrides: Sequence[str]) -> Config:
     raw = read_config(config)
     loaded = build_config(raw, overrides, config)
     for note in notes(raw, overrides):
-        print(note, file=sys.stderr)
+        print(f"note: {note}", file=sys.stderr)
     return loaded
