@@ -134,6 +134,8 @@ def bomb(first: str, of_nine: Callable[[str], str]) -> str:
         ("[" * 1000, "line 1: values inside each other more than 100 deep"),
         ("a: &a " + "[" * 60 + "]" * 60 + "\nb: " + "[" * 60 + "*a" + "]" * 60, "line 2: values inside each other"),
         ("a: &a [*a]", r"line 1: an alias \(\*a\) refers to what it is part of"),
+        (r'a: "\UFFFFFFFF"', "an escape .* that stands for no character"),
+        (r'a: "\U00110000"', "an escape .* that stands for no character"),
         ("a: *b", r"an alias \(\*b\) of nothing before it"),
         (f"a: {'9' * 5000}", "a number of 5,000 digits; allowed: up to 300"),
         (f"a: 0x{'f' * 5000}", "a number of 5,002 digits"),

@@ -77,6 +77,7 @@ train: {lr: fast}
         ("model.attention.n_heads=1000000", "model.attention.n_heads", "allowed: at most 10000"),
         ("model.max_seq_len=1000000000000", "model.max_seq_len", "allowed: at most 1e+09"),
         ("train.tokens=1000000000000000000", "train.tokens", "allowed: at most 1e+15"),
+        ("train.tokens=1e19", "train.tokens", "allowed: at most 1e+15"),
         ("train.batch_tokens=1E", "train.batch_tokens", "allowed: at most 1e+09"),
         ("train.seed=99999999999999999999", "train.seed", "allowed: at most 9.22337e+18"),
         (

@@ -255,9 +255,9 @@ def test_a_study_of_which_no_run_finished_has_no_summary(lab):
     [
         (UserError("no such device"), "no such device"),
         (OSError(28, "No space left on device", "run/metrics.jsonl"), "run/metrics.jsonl: No space left on device"),
-        (MemoryError(), "too little memory; try fewer --workers"),
-        (torch.OutOfMemoryError("CUDA out of memory."), "too little memory; try fewer --workers"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "too little memory; try fewer --workers"),
+        (MemoryError(), "too little memory; try a smaller"),
+        (torch.OutOfMemoryError("CUDA out of memory."), "too little memory; try a smaller"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "too little memory; try a smaller"),
         (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero"),
     ],
 )
@@ -399,7 +399,8 @@ def test_a_study_may_lie_where_names_are_no_utf8(lab):
     folder = lab.folder / "caf\udce9"
     folder.mkdir()
     (lab.folder / "base.yaml").rename(folder / "base.yaml")
-    raw = {"question": "Which?", "base": "base.yaml", "set": {"data.path": str(lab.text)}, "budget": {"tokens": 640}}
+    (folder / "text.txt").write_bytes(lab.text.read_bytes())
+    raw = {"question": "Which?", "base": "base.yaml", "set": {"data.path": "text.txt"}, "budget": {"tokens": 640}}
     (folder / "th\udce9.yaml").write_text(to_yaml({**raw, "seeds": 2, "arms": {"a": {}, "b": {"train.lr": 2e-3}}}))
     name, config = load_study(str(folder / "th\udce9.yaml"))
     summary = Study(name, config, folder / "out\udce9").run(watch)

@@ -10,7 +10,7 @@ import archlab
 from archlab.cli.terminal import console
 from archlab.cli.usage import usage
 from archlab.config.text import visible
-from archlab.errors import UserError
+from archlab.errors import in_words
 from archlab.interrupt import INTERRUPTED, was_heard
 
 VERBS = (
@@ -93,15 +93,7 @@ def _prepare_streams() -> None:
 
 def _for_the_user(error: Exception) -> str | None:
     """What to say; None for a bug, whose traceback is wanted."""
-    match error:
-        case CycloptsError():
-            return usage(error)
-        case UserError():
-            return str(error)
-        case OSError():
-            return f"{error.filename or 'archlab'}: {error.strerror or error}"
-        case _:
-            return None
+    return usage(error) if isinstance(error, CycloptsError) else in_words(error)
 
 
 def _complain(message: str, code: int = 2) -> int:

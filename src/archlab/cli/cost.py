@@ -69,9 +69,7 @@ def _print(found: Cost) -> None:
     print_table(
         (f"training, windows of {found.training_window:,} tokens", ""),
         [
-            ("FLOPs per token, forward and backward", si(found.training_flops_per_token)),
-            *_hidden_pairs(found),
-            *_whole_run(found),
+            *_training_flops(found),
             ("weights, gradients and AdamW's state in float32", binary(memory.total)),
             ("activations and logits", "not counted"),
         ],
@@ -79,15 +77,13 @@ def _print(found: Cost) -> None:
     )
 
 
-def _hidden_pairs(found: Cost) -> list[tuple[str, str]]:
-    """Where the kernel multiplies more than is seen."""
-    spent = found.computed_training_flops_per_token
-    if spent == found.training_flops_per_token:
-        return []
-    return [("as the kernel computes them, hidden pairs included", si(spent))]
-
-
-def _whole_run(found: Cost) -> list[tuple[str, str]]:
-    if found.training_flops is None or found.training_tokens is None:
-        return [("FLOPs of the whole training", "say train.tokens=N")]
-    return [(f"FLOPs of the whole training, {count(found.training_tokens)} tokens", f"{found.training_flops:.3g}")]
+def _training_flops(found: Cost) -> list[tuple[str, str]]:
+    """What the architecture asks for, and below it what the kernel computes where that is more."""
+    seen, spent, tokens = found.training_flops_per_token, found.computed_training_flops_per_token, found.training_tokens
+    hidden = "  with the hidden pairs, which are computed too"
+    rows = [("FLOPs per token, forward and backward", si(seen))]
+    rows += [(hidden, si(spent))] if spent != seen else []
+    if tokens is None:
+        return [*rows, ("FLOPs of the whole training", "say train.tokens=N")]
+    rows += [(f"FLOPs of the whole training, {count(tokens)} tokens", f"{seen * tokens:.3g}")]
+    return rows + ([(hidden, f"{spent * tokens:.3g}")] if spent != seen else [])

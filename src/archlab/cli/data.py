@@ -5,6 +5,7 @@ from pathlib import Path
 from archlab.cli.arguments import AtLeastOne
 from archlab.data.corpus import FIELD
 from archlab.data.prepare import prepare
+from archlab.train.progress import note
 
 
 def run(
@@ -35,5 +36,5 @@ def run(
     made = prepare(list(src), out, vocab_size, tokenizer, held_out, field)
     print(made)
     if vocab_size and made.manifest.vocab_size < vocab_size:
-        print(f"note: the text has no more than {made.manifest.vocab_size:,} tokens of {vocab_size:,} to learn")
+        note(f"the text has no more than {made.manifest.vocab_size:,} tokens of {vocab_size:,} to learn")
     print(out)

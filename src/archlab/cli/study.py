@@ -13,6 +13,7 @@ from archlab.config.yaml_text import to_yaml, to_yaml_line
 from archlab.errors import UserError
 from archlab.study.record import StudySummary
 from archlab.study.wording import listed, plural
+from archlab.train.progress import note
 
 app = App(name="study", help="Run a comparison, or read one.")
 
@@ -38,9 +39,7 @@ def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = 
     folder = out or (Path(study) if is_study_folder(Path(study)) else Path("studies") / name)
     comparison = Study(name, config, folder, workers)
     if changed := comparison.changed():
-        print(
-            f"note: {visible(str(folder))}: {listed(changed)} changed; runs that still apply are kept", file=sys.stderr
-        )
+        note(f"{folder}: {listed(changed)} changed; runs that still apply are kept")
     with Board() as board:
         summary = comparison.run(board)
     present(summary, folder)
@@ -146,4 +145,4 @@ def present(summary: StudySummary, folder: Path) -> None:
         with console(stderr=True).status("drawing its picture"):
             write_picture(summary, folder)
     except UserError as error:
-        print(f"note: report.png is not written: {visible(str(error))}", file=sys.stderr)
+        note(f"report.png is not written: {error}")

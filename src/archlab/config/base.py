@@ -83,11 +83,12 @@ Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 """Of a generator of random numbers."""
 
 _Many = Annotated[int, Field(ge=1, le=10**18)]
+_OfText = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Count = Annotated[_Many, BeforeValidator(whole_number, json_schema_input_type=_Many | str)]
 """A whole number of things; `4M`, `16K` and `4e6` are understood."""
-Tokens = Annotated[Count, Field(le=MOST_TOKENS)]
+Tokens = Annotated[_OfText, BeforeValidator(whole_number, json_schema_input_type=_OfText | str)]
 """As `Count`, of training or held-out text."""
-BatchTokens = Annotated[Count, Field(le=LONGEST)]
+BatchTokens = Annotated[Length, BeforeValidator(whole_number, json_schema_input_type=Length | str)]
 """As `Count`, of what is held in memory at once."""
 
 Flops = Annotated[Positive, BeforeValidator(_number, json_schema_input_type=Positive | str)]

@@ -377,6 +377,9 @@ class Rope(Base):
     """How the angles stretch for sequences longer than in training."""
 
 
+BIASED = ("shaw", "t5", "alibi")
+"""Kinds that read the distance of query and key, and add to their score."""
+
 Position = Annotated[NoPosition | Sinusoidal | Learned | Shaw | T5 | Alibi | Rope, Field(discriminator="kind")]
 
 

@@ -5,19 +5,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from archlab.config.base import Base, Count, Flops, Overrides, Share
+from archlab.config.base import Base, Count, Flops, Overrides, Seed, Share, Tokens
 from archlab.config.text import FileName, Line, Text
 
 MOST_RUNS = 10_000
 """Of a study, to compare or to tune."""
 
-Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
-
 
 class Budget(Base):
     """What each run may spend; exactly one of the two."""
 
-    tokens: Count | None = None
+    tokens: Tokens | None = None
     """Training tokens per run."""
     flops: Flops | None = None
     """Training FLOPs per run, as computed: with the pairs that a window hides and the kernel multiplies all the same.

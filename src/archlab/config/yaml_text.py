@@ -145,7 +145,8 @@ class _Builder:
             name = self._alias(event).value
         else:
             name = event.value if isinstance(event, ev.ScalarEvent) else None
-            self._node(event, 1) if name is not None else None
+            if name is not None:
+                self._node(event, 1)
         if not isinstance(name, str) or not name:
             raise self._refusal(event, "not valid YAML for a config: a key must be text, and not empty")
         return name
@@ -170,6 +171,10 @@ def parse_yaml(text: str, source: str) -> Any:
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{source}{line}: not valid YAML: {error.problem}") from None
+    except (ValueError, OverflowError):  # PyYAML asks Python for the character of any number
+        beyond = re.search(r"\\U(?!000|0010)", text)
+        line = text.count("\n", 0, beyond.start() if beyond else 0) + 1
+        raise UserError(f"{source}, line {line}: an escape (\\U…) that stands for no character") from None
 
 
 def read_yaml(path: Path | Traversable) -> Raw:

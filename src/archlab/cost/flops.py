@@ -11,7 +11,7 @@ from pydantic import computed_field
 
 from archlab.config.base import Base
 from archlab.config.layers import LayerConfig, layer_configs
-from archlab.config.model_schema import ModelConfig, Shaw
+from archlab.config.model_schema import BIASED, ModelConfig, Shaw
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.model.visibility import is_plain_causal, visible_pairs
@@ -57,7 +57,7 @@ def computed(layer: LayerConfig, seq_len: int) -> int:
     """
     attention = layer.attention
     masked = not is_plain_causal(attention, seq_len) or attention.softcap is not None
-    biased = layer.position.kind in ("alibi", "t5", "shaw")
+    biased = layer.position.kind in BIASED
     return seq_len**2 if masked or biased or layer.dropout.attention else visible(layer, seq_len)
 
 

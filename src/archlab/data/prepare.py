@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from archlab.config.schema import DataConfig
 from archlab.data import tokenizer as bpe
-from archlab.data.corpus import FIELD, Corpus
+from archlab.data.corpus import FIELD, STDLIB, Corpus
 from archlab.data.memory import cache_folder, forget, remembered
 from archlab.data.shards import FORMAT, MANIFEST, TOKENIZER, DataFolder, Manifest, sha256
 from archlab.data.split import Piece, Split, chance, divide
@@ -96,7 +96,8 @@ class _Recipe:
 
 
 def _split(corpus: Corpus, held_out: float) -> Split:
-    subject = ["split", FORMAT, [str(Path(source).absolute()) for source in corpus.sources], corpus.field, held_out]
+    places = [source if source == STDLIB else str(Path(source).absolute()) for source in corpus.sources]
+    subject = ["split", FORMAT, places, corpus.field, held_out]
     files = [file.path for file in corpus.files()]
     return Split(**remembered(subject, files, lambda: asdict(divide(corpus, held_out))))
 

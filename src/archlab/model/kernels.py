@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from archlab.config.layers import LayerConfig
+from archlab.config.model_schema import BIASED
 from archlab.errors import UserError
 from archlab.model.arithmetic import at_least_float32, without_autocast
 
@@ -127,7 +128,7 @@ def needs_of_layer(layer: LayerConfig) -> frozenset[str]:
     return _named(
         softcap=layer.attention.softcap is not None,
         dropout=layer.dropout.attention > 0,
-        bias=layer.position.kind in ("alibi", "t5", "shaw"),
+        bias=layer.position.kind in BIASED,
         unusual_heads=not 16 <= layer.attention.head_dim <= 128,
     )
 

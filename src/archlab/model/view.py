@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from archlab.config.layers import LayerConfig
-from archlab.config.model_schema import T5, Alibi, Position, Rope
+from archlab.config.model_schema import BIASED, T5, Alibi, Position, Rope
 from archlab.model.cache import Cache, LayerCache
 from archlab.model.rotary import Rotation, rotation
 from archlab.model.visibility import is_plain_causal, visible
@@ -81,7 +81,7 @@ class Place:
 
 
 def _distance(position: Position, query_BT: Tensor, key_BS: Tensor) -> Tensor | None:
-    if position.kind not in ("alibi", "t5", "shaw"):
+    if position.kind not in BIASED:
         return None
     is_falcons = isinstance(position, Alibi) and position.form == "falcon"
     return (0 if is_falcons else query_BT[:, :, None]) - key_BS[:, None, :].expand(-1, query_BT.shape[1], -1)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 
 import torch
 
-from archlab.errors import UserError
+from archlab.errors import in_words
 from archlab.interrupt import before_the_end, deaf, heed
 from archlab.study.runs import Run
 from archlab.train.loop import train
@@ -29,8 +29,6 @@ all threads (measured at 1.3M: benchmarks/side_by_side.py)."""
 Line: TypeAlias = Any
 """One end of a pipe between the study and a worker; its class is another on every system."""
 
-
-_TOO_LITTLE = "too little memory; try fewer --workers, or a smaller train.micro_batch_tokens"
 
 _PAUSE = 1.0
 """Seconds before a run that another process trains is tried again."""
@@ -170,15 +168,7 @@ def _outcome(run: Run, line: Line, study: Path) -> Progress:
 
 def _why(error: Exception) -> str:
     """In words; of a bug, whose traceback is wanted too, its name."""
-    match error:
-        case UserError():
-            return str(error)
-        case OSError():
-            return f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        case MemoryError() | torch.OutOfMemoryError():
-            return _TOO_LITTLE
-        case RuntimeError() if "allocate memory" in str(error):  # how torch says it on a CPU
-            return _TOO_LITTLE
-        case _:
-            traceback.print_exception(error)
-            return f"{type(error).__name__}: {error}"
+    if words := in_words(error):
+        return words
+    traceback.print_exception(error)
+    return f"{type(error).__name__}: {error}"

@@ -91,7 +91,7 @@ class StudySummary(Base):
     """The verdict in a sentence or two."""
     warnings: list[Shown]
     """What a reader must know before believing it: the tuning grid's edge won, runs missing, few seeds."""
-    failed: dict[str, str] = Field(default_factory=dict)
+    failed: dict[Shown, Shown] = Field(default_factory=dict)
     """Run -> why it failed, in words; running the study again tries it again."""
     against: Literal["base", "previous"]
     equal: str | None

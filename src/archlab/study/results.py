@@ -1,5 +1,6 @@
 """The result of a study in its folder: `summary.json`."""
 
+import json
 from pathlib import Path
 
 from archlab.digests import verify, write_listed
@@ -22,8 +23,8 @@ def has_result(folder: Path) -> bool:
 
 
 def write_result(folder: Path, summary: StudySummary) -> None:
-    """Over an older one, if there is one."""
-    write_listed(folder, {_FILE: summary.model_dump_json(indent=2)})
+    """Over an older one, if there is one; a file's name may hold bytes that are no UTF-8, which json can write."""
+    write_listed(folder, {_FILE: json.dumps(summary.model_dump(mode="json"), indent=2)})
 
 
 def read_result(folder: Path) -> StudySummary:

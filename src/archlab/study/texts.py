@@ -1,5 +1,6 @@
 """What text each arm reads, noted in the study's folder, so that a report needs the corpus no more."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def _open(arm: Arm) -> Text:
 def note_texts(texts: Texts, study: Path) -> None:
     """Write them into the study's folder."""
     once = {(text.path, text.held_out, text.vocab_size): text for text in texts.values()}
-    write_atomic(study / _FILE, _NOTED.dump_json(list(once.values()), indent=2))
+    write_atomic(study / _FILE, json.dumps(_NOTED.dump_python(list(once.values()), mode="json"), indent=2))
 
 
 def noted_texts(designed: Sequence[Arm], study: Path) -> Texts | None:

@@ -8,10 +8,12 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from archlab.config.text import visible
+
 
 def note(text: str) -> None:
     """Something to know, on a line of its own."""
-    print(f"note: {text}", file=sys.stderr, flush=True)
+    print(f"note: {visible(text)}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)

@@ -191,7 +191,7 @@ class RunFolder:
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise BusyError(f"{self.path}: another process is training this run") from None
             for folder in (self.path, self.checkpoints):
                 remove_leftovers(folder)
