@@ -1,6 +1,5 @@
 """The decoder as a whole: where its parts stand, initial values by role, and what it refuses."""
 
-import copy
 import pickle
 from collections.abc import Callable
 from typing import Any, get_args
@@ -29,7 +28,7 @@ from archlab.model.kernels import (
     reference,
     sdpa,
 )
-from archlab.model.view import View, place
+from archlab.model.view import View
 
 TINY: dict[str, Any] = {
     "model": {"vocab_size": 17, "d_model": 16, "n_layers": 2, "max_seq_len": 16, "attention": {"n_heads": 4}}
@@ -353,18 +352,6 @@ def test_what_is_no_model_config_is_refused(config: Any) -> None:
         Decoder(config)
 
 
-@pytest.mark.parametrize("position", ["rope", "alibi"])
-def test_plain_causal_attention_makes_no_square_of_positions(position: str) -> None:
-    """[T, T] would be 1.25 GB of int64 for each kind of layer."""
-    (layer, *_) = layer_configs(tiny(f"model.position.kind={position}").model)
-    tokens = torch.zeros(1, 12_500, dtype=torch.int64)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        view = place(tokens, None, None, torch.float32).view(layer, None, None)
-    most = max(event.self_cpu_memory_usage for event in profile.key_averages())
-    assert view.mask_BTS is None
-    assert (most > 1e9) == (position == "alibi")  # which reads it
-
-
 @pytest.mark.parametrize("activation", get_args(Activation))
 def test_a_model_can_be_pickled(activation: str) -> None:
     model = randomised(tiny("model.mlp.kind=plain", f"model.mlp.activation={activation}"))
@@ -436,28 +423,6 @@ def test_a_call_asks_by_its_tensors() -> None:
     assert needs_of_call(False, torch.zeros(1, device="meta", requires_grad=True), None) == off_cuda
     with torch.no_grad():
         assert needs_of_call(True, exact.detach().float()) == off_cuda | {"cache"}
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        "model.attention={window: 3, softcap: 2.0}",
-        "model.position={kind: alibi}",
-        "model.position={kind: t5}",
-        "model.position={kind: learned}",
-        "model.embedding={scale: sqrt_d_model, round_scale: true}",
-        "model.position={kind: rope, scaling: {kind: dynamic, factor: 2, original_max_seq_len: 4}}",
-    ],
-)
-def test_a_forward_pass_is_one_graph(override: str) -> None:
-    """Nothing in it stops torch.compile (train.compile), which raises here where something does."""
-    torch.compiler.reset()  # it gives up after eight forms of one function, counted over all models
-    model = Decoder(tiny(override).model)
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    for documents in (None, torch.arange(TOKENS.shape[1]).div(3, rounding_mode="floor").expand_as(TOKENS)):
-        torch.testing.assert_close(compiled(TOKENS, documents=documents), model(TOKENS, documents=documents))
-    # And nothing reads a value, which would wait for a GPU: where there are none, shapes are enough.
-    assert copy.deepcopy(model).to("meta")(TOKENS.to("meta")).shape == (*TOKENS.shape, model.config.vocab_size)
 
 
 def test_a_kernel_that_is_none() -> None:

@@ -1,0 +1,55 @@
+"""A forward pass as one graph without values that are read back, and without squares that nobody reads."""
+
+import copy
+
+import pytest
+import torch
+
+from archlab.config.io import load_config
+from archlab.config.layers import layer_configs
+from archlab.config.model_schema import ModelConfig
+from archlab.model.decoder import Decoder
+from archlab.model.view import place
+
+TOKENS = torch.randint(0, 17, (2, 12), generator=torch.Generator().manual_seed(0))
+
+
+def tiny(*overrides: str) -> ModelConfig:
+    """Two layers, 17 tokens in the vocabulary."""
+    size = ("model.vocab_size=17", "model.n_layers=2", "model.d_model=32", "model.mlp.d_ff=16", "model.max_seq_len=32")
+    heads = () if any("attention=" in text for text in overrides) else ("model.attention.n_kv_heads=2",)
+    return load_config("tiny-llama", *size, *heads, *overrides).model
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "model.attention={n_heads: 4, window: 3, softcap: 2.0}",
+        "model.position={kind: alibi}",
+        "model.position={kind: t5}",
+        "model.position={kind: learned}",
+        "model.embedding={scale: sqrt_d_model, round_scale: true}",
+        "model.position={kind: rope, scaling: {kind: dynamic, factor: 2, original_max_seq_len: 4}}",
+    ],
+)
+def test_a_forward_pass_is_one_graph(override: str) -> None:
+    """Nothing in it stops torch.compile (train.compile), which raises here where something does."""
+    torch.compiler.reset()  # it gives up after eight forms of one function, counted over all models
+    model = Decoder(tiny(override))
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    for documents in (None, torch.arange(TOKENS.shape[1]).div(3, rounding_mode="floor").expand_as(TOKENS)):
+        torch.testing.assert_close(compiled(TOKENS, documents=documents), model(TOKENS, documents=documents))
+    # And nothing reads a value, which would wait for a GPU: where there are none, shapes are enough.
+    assert copy.deepcopy(model).to("meta")(TOKENS.to("meta")).shape == (*TOKENS.shape, model.config.vocab_size)
+
+
+@pytest.mark.parametrize("position", ["rope", "alibi"])
+def test_plain_causal_attention_makes_no_square_of_positions(position: str) -> None:
+    """[T, T] would be 1.25 GB of int64 for each kind of layer."""
+    (layer, *_) = layer_configs(tiny(f"model.position.kind={position}"))
+    tokens = torch.zeros(1, 12_500, dtype=torch.int64)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        view = place(tokens, None, None, torch.float32).view(layer, None, None)
+    most = max(event.self_cpu_memory_usage for event in profile.key_averages())
+    assert view.mask_BTS is None
+    assert (most > 1e9) == (position == "alibi")  # which reads it
