@@ -7,6 +7,7 @@ import pytest
 import torch
 from tiny import MODEL, TRAIN, write_text
 
+from archlab import digests
 from archlab.config.check import validate
 from archlab.config.study_schema import StudyConfig
 from archlab.config.yaml_text import to_yaml
@@ -318,7 +319,9 @@ def test_nothing_is_written_when_there_is_nothing_to_report(lab):
     study._claim()
     with pytest.raises(UserError, match="no finished run"):
         study.read()
-    assert sorted(path.name for path in study.folder.iterdir()) == ["base.yaml", "corpus.json", "study.yaml"]
+    assert sorted(path.name for path in study.folder.iterdir()) == [
+        "base.yaml", "corpus.json", "digests.json", "study.yaml",
+    ]  # fmt: skip
     with pytest.raises(UserError, match="tuning is not over"):
         lab.study(tune=GRID).read()
 
@@ -365,8 +368,46 @@ def test_a_report_needs_no_corpus(lab, monkeypatch, tmp_path_factory):
         lab.run(**values)
     for damage in ("{", "[{}]", "[]"):
         (lab.folder / "out" / "corpus.json").write_text(damage)
+        with pytest.raises(UserError, match=r"corpus.json: damaged: .*; delete it, and the text itself is read"):
+            lab.study(**values).read()
+    (lab.folder / "out" / "digests.json").unlink()
+    for damage in ("{", "[{}]", "[]"):
+        (lab.folder / "out" / "corpus.json").write_text(damage)
         with pytest.raises(UserError, match=r"text.txt: no such file or folder"):
             lab.study(**values).read()
+
+
+def test_a_damaged_base_is_named_and_another_one_mends_it(lab):
+    first, folder = lab.run(), lab.folder / "out"
+    whole = (folder / "base.yaml").read_text()
+    (folder / "base.yaml").write_text(whole.replace("n_layers: 2", "n_layers: 1"))
+    for begin in (lambda: load_study(str(folder)), lab.run):
+        with pytest.raises(UserError, match=r"base.yaml: damaged: .*or name a whole one in .*study.yaml"):
+            begin()
+    study = folder / "study.yaml"
+    study.write_text(study.read_text().replace("base.yaml", str(lab.folder / "base.yaml")))
+    assert lab.run() == first
+    assert lab.ran == []
+    assert (folder / "base.yaml").read_text() == whole
+
+
+@pytest.mark.parametrize("kill_before", ["base.yaml", "study.yaml"])
+def test_a_kill_during_the_claim_leaves_a_folder_that_can_be_claimed(lab, monkeypatch, kill_before):
+    with monkeypatch.context() as patch:
+        write = digests.write_atomic
+
+        def killed(path, content):
+            if path.name == kill_before:
+                raise KeyboardInterrupt
+            write(path, content)
+
+        patch.setattr(digests, "write_atomic", killed)
+        patch.setattr(runner, "write_atomic", killed)
+        with pytest.raises(KeyboardInterrupt):
+            lab.run()
+    assert not (lab.folder / "out" / "study.yaml").exists()
+    lab.run()
+    assert len(lab.ran) == 4
 
 
 def test_a_study_made_elsewhere_is_read_from_its_summary(lab, monkeypatch):

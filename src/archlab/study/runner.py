@@ -12,6 +12,7 @@ from archlab.config.merge import Raw
 from archlab.config.study_schema import StudyConfig
 from archlab.config.yaml_text import to_yaml
 from archlab.cost.params import parameters
+from archlab.digests import DIGESTS, write_listed
 from archlab.errors import UserError
 from archlab.files import TEMPORARY, disk_errors, make_folder, write_atomic
 from archlab.study.collect import summarise
@@ -98,8 +99,12 @@ class Study:
                 raise UserError(f"{self.folder}: is a file; --out names a folder")
             make_folder(self.folder)
             held = sorted(p for p in self.folder.iterdir() if not p.name.startswith(TEMPORARY))
-            # A kill may leave the base alone.
-            foreign = [p.name for p in held if not (p.name == _BASE and p.is_file() and p.read_bytes() == base)]
+            # A kill may leave the base and its digest alone.
+            foreign = [
+                p.name
+                for p in held
+                if p.name != DIGESTS and not (p.name == _BASE and p.is_file() and p.read_bytes() == base)
+            ]
         if before := self._before():
             if before.question != self.config.question:
                 raise UserError(f"{self.folder}: holds another study ({before.question!r}); name another folder")
@@ -109,9 +114,9 @@ class Study:
             )
         values = self.config.model_dump(mode="json", exclude_defaults=True)
         if base is not None:
-            write_atomic(self.folder / _BASE, base)
+            write_listed(self.folder, {_BASE: base})
             values["base"] = _BASE
-        write_atomic(self.folder / "study.yaml", to_yaml(values))
+        write_atomic(self.folder / "study.yaml", to_yaml(values))  # not listed, for people may edit it
         note_texts(self.texts, self.folder)
 
     def _tuned(self) -> tuple[list[Arm], list[str]]:

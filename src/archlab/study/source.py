@@ -16,6 +16,7 @@ from archlab.config.study_schema import StudyConfig
 from archlab.config.text import visible
 from archlab.config.yaml_text import read_yaml
 from archlab.data.corpus import STDLIB
+from archlab.digests import verify
 from archlab.errors import UserError
 from archlab.study.design import arms
 
@@ -82,6 +83,8 @@ def _find_files(raw: Raw, home: Path) -> None:
     for field in ("base", "extends"):
         beside = home / str(raw.get(field, ""))
         if beside.is_file():
+            if is_study_folder(home):
+                verify(beside, f"put it back from a copy, or name a whole one in {home / 'study.yaml'}")
             raw[field] = str(beside.resolve())
     for section, key in _paths_of_text(raw):
         path = os.path.expanduser(section[key])
