@@ -1,6 +1,7 @@
 """What a study runs and what it makes of it; the trainings themselves are played by a table of results."""
 
 import json
+import re
 import shlex
 
 import pytest
@@ -421,12 +422,41 @@ def test_a_study_made_elsewhere_is_read_from_its_summary(lab, monkeypatch):
         lab.study().read()
 
 
-def test_a_damaged_run_is_not_hidden_by_an_old_summary(lab):
+@pytest.mark.parametrize(("file", "remedy"), [("summary.json", "the file"), ("metrics.jsonl", ".*summary.json")])
+def test_a_damaged_run_is_named_and_left_out_while_the_others_count(lab, file, remedy):
+    first = lab.run(seeds=3)
+    told = []
+    run = lab.folder / "out" / first.arms[1].runs[1]
+    whole = (run / file).read_text()
+    (run / file).write_text(whole.replace("640", "641"))
+    lab.ran = []
+    for summary in (lab.study(seeds=4).run(lambda runs: told.append), lab.study(seeds=3).read()):
+        ((label, why),) = summary.failed.items()
+        assert label == "b, seed 1"
+        assert re.search(f"{run / file}: damaged: .*; delete {remedy} and run again", why)
+        assert summary.warnings[:2] == ["1 run not finished, and left out", f"{label} failed: {why}"]
+        assert {k: v for k, v in summary.arms[1].bits_per_byte.items() if k < 3} == {0: 2.0, 2: 2.02}
+    assert [news.failed for news in told] == [why]
+    assert lab.ran == [(RMS, 3, 1e-3), (LAYER, 3, 1e-3)]
+    (run / file).write_text(whole)
+    assert lab.study(seeds=3).read() == first
+
+
+def test_damaged_runs_are_not_hidden_by_an_old_summary(lab):
     lab.run()
-    run = next((lab.folder / "out" / "runs").iterdir())
-    (run / "summary.json").write_text("{")
-    with pytest.raises(UserError, match="damaged"):
+    for run in (lab.folder / "out" / "runs").iterdir():
+        (run / "summary.json").write_text("{")
+    with pytest.raises(UserError, match=r"no run finished(\n  ., seed .: failed: .*summary.json: damaged.*){4}"):
         lab.study().read()
+
+
+def test_what_an_unfinished_run_has_written_so_far_is_not_read(lab):
+    first = lab.run(tune={"train.lr": [0.1, 0.2]})
+    run = lab.folder / "out" / first.arms[1].runs[1]
+    (run / "summary.json").unlink()
+    for file in ("metrics.jsonl", "env.json"):
+        (run / file).write_text("7\n")
+    assert lab.study(tune={"train.lr": [0.1, 0.2]}).read().seconds == pytest.approx(first.seconds - 0.64)
 
 
 def test_a_file_is_no_folder(lab):
