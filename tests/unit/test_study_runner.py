@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from archlab.errors import UserError
 from archlab.report.page import write_page
 from archlab.study import pool, runner
 from archlab.study.pool import Progress
+from archlab.study.progress import Board
 from archlab.study.runner import Study
 from archlab.study.source import load_study
 from archlab.train.run_folder import RunFolder, RunSummary
@@ -272,6 +274,31 @@ def test_whatever_happens_in_a_worker_is_told_of_its_run(lab, monkeypatch, error
     news = pool._outcome(study._run_of(study.arms[0], 0), None, lab.folder)
     assert (news.summary, news.run.label) == (None, "a, seed 0")
     assert news.failed.startswith(why)
+
+
+def test_what_runs_note_is_said_once(lab, monkeypatch, capsys):
+    """But not that they go on, which most do that were stopped."""
+
+    def noting(config, folder, watch, corpus):
+        watch.note("rows from 256 on are never used")
+        watch.note(f"checkpoint of seed {config.train.seed}: damaged")
+        watch.goes_on(3)
+        raise UserError("out of patience")
+
+    monkeypatch.setattr(pool, "train", noting)
+    study, sent = lab.study(), SimpleNamespace()
+    with Board() as board:
+        for seed in (0, 1):
+            run = study._run_of(study.arms[0], seed)
+            sent.send = board([run])
+            sent.send(pool._outcome(run, sent, lab.folder))
+    assert capsys.readouterr().err.splitlines() == [
+        "note: a, seed 0: rows from 256 on are never used",
+        "note: a, seed 0: checkpoint of seed 0: damaged",
+        "note: a, seed 0: failed: out of patience",
+        "note: a, seed 1: checkpoint of seed 1: damaged",
+        "note: a, seed 1: failed: out of patience",
+    ]
 
 
 # --- folders --------------------------------------------------------------------------------------
