@@ -222,3 +222,15 @@ def test_a_base_that_is_none(base, message, tmp_path, monkeypatch):
 def test_a_folder_without_a_config(tmp_path):
     with pytest.raises(UserError, match=r"without config\.yaml"):
         load_config(tmp_path)
+
+
+@pytest.mark.parametrize("said", ["data: {path: texts/*.txt}", "data.path: texts", "data: {path: texts/a.txt}"])
+def test_text_is_looked_for_beside_the_config_first(said, tmp_path, monkeypatch):
+    for home in ("configs", "elsewhere"):
+        (tmp_path / home / "texts").mkdir(parents=True)
+        (tmp_path / home / "texts" / "a.txt").touch()
+    (tmp_path / "configs" / "mine.yaml").write_text(f"base: tiny-llama\n{said}\n")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert load_config("../configs/mine.yaml").data.path.startswith(str(tmp_path / "configs" / "texts"))
+    (tmp_path / "configs" / "texts").rename(tmp_path / "configs" / "gone")
+    assert load_config("../configs/mine.yaml").data.path.startswith(str(tmp_path / "elsewhere" / "texts"))

@@ -137,6 +137,9 @@ def test_one_mistake_is_one_line(override, path, message):
     [
         ("model.position.kind=nope", "model.position.kind", "'nope'; write model.position.kind=none; allowed: none, "),
         ("model.mlp.activation=swiglu", "model.mlp.activation", "; write model.mlp.kind=gated model.mlp.activation=silu;"),
+        ("model.ffn=geglu", "model.ffn", "unknown; write model.mlp.kind=gated model.mlp.activation=gelu"),
+        ("model.tie_word_embeddings=false", "model.tie_word_embeddings", "unknown; write model.head.tied=false"),
+        ("model.prenorm=false", "model.prenorm", "unknown; write model.norm.placement"),
         ("model.mlp=Reglu", "model.mlp", "; write model.mlp.kind=gated model.mlp.activation=relu;"),
         ("model.activation=geglu", "model.activation", "unknown; write model.mlp.kind=gated model.mlp.activation=gelu"),
         ("model.attention.kind=gqa", "model.attention.kind", "unknown; write model.attention.n_kv_heads=2 (or another "),

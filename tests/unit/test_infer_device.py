@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import archlab
 from archlab.cli.app import main
 from archlab.data.tokenizer import train as train_tokenizer
+from archlab.errors import UserError
 from archlab.infer import sampling
 from archlab.infer.generate import generate
 from archlab.model.decoder import Decoder
@@ -144,3 +145,21 @@ def test_the_peak_is_that_of_random_numbers_and_draws_none_from_elsewhere() -> N
         assert factor.dtype is torch.bfloat16
         assert factor.float().std() == pytest.approx(1, abs=0.01)
         assert factor.float().mean() == pytest.approx(0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"dtype": "int8"}, "dtype: 'int8'; allowed: float32, bfloat16"),
+        ({"dtype": "half-precision"}, "dtype: 'half-precision'; allowed"),
+        ({"device": "nope"}, "device: 'nope'; allowed: cpu, cuda"),
+        ({"device": "cuda"}, "device: cuda, but torch finds 0 CUDA devices here"),
+    ],
+)
+def test_what_is_no_format_and_no_device(how: dict[str, str], said: str, run_folder: Path) -> None:
+    if how.get("device") == "cuda" and torch.cuda.is_available():
+        how = {"device": "cuda:99"}
+        said = "device: cuda:99, but torch finds"
+    with pytest.raises(UserError, match=said):
+        archlab.from_pretrained(run_folder, **how)  # pyright: ignore[reportArgumentType]
+    assert archlab.from_pretrained(run_folder, dtype="bfloat16").embedding.weight.dtype == torch.bfloat16

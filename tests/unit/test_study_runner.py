@@ -1,12 +1,15 @@
 """What a study runs and what it makes of it; the trainings themselves are played by a table of results."""
 
 import json
+import re
 import shlex
+from types import SimpleNamespace
 
 import pytest
 import torch
 from tiny import MODEL, TRAIN, write_text
 
+from archlab import digests
 from archlab.config.check import validate
 from archlab.config.study_schema import StudyConfig
 from archlab.config.yaml_text import to_yaml
@@ -14,6 +17,7 @@ from archlab.errors import UserError
 from archlab.report.page import write_page
 from archlab.study import pool, runner
 from archlab.study.pool import Progress
+from archlab.study.progress import Board
 from archlab.study.runner import Study
 from archlab.study.source import load_study
 from archlab.train.run_folder import RunFolder, RunSummary
@@ -272,6 +276,31 @@ def test_whatever_happens_in_a_worker_is_told_of_its_run(lab, monkeypatch, error
     assert news.failed.startswith(why)
 
 
+def test_what_runs_note_is_said_once(lab, monkeypatch, capsys):
+    """But not that they go on, which most do that were stopped."""
+
+    def noting(config, folder, watch, corpus):
+        watch.note("rows from 256 on are never used")
+        watch.note(f"checkpoint of seed {config.train.seed}: damaged")
+        watch.goes_on(3)
+        raise UserError("out of patience")
+
+    monkeypatch.setattr(pool, "train", noting)
+    study, sent = lab.study(), SimpleNamespace()
+    with Board() as board:
+        for seed in (0, 1):
+            run = study._run_of(study.arms[0], seed)
+            sent.send = board([run])
+            sent.send(pool._outcome(run, sent, lab.folder))
+    assert capsys.readouterr().err.splitlines() == [
+        "note: a, seed 0: rows from 256 on are never used",
+        "note: a, seed 0: checkpoint of seed 0: damaged",
+        "note: a, seed 0: failed: out of patience",
+        "note: a, seed 1: checkpoint of seed 1: damaged",
+        "note: a, seed 1: failed: out of patience",
+    ]
+
+
 # --- folders --------------------------------------------------------------------------------------
 
 
@@ -318,7 +347,9 @@ def test_nothing_is_written_when_there_is_nothing_to_report(lab):
     study._claim()
     with pytest.raises(UserError, match="no finished run"):
         study.read()
-    assert sorted(path.name for path in study.folder.iterdir()) == ["base.yaml", "corpus.json", "study.yaml"]
+    assert sorted(path.name for path in study.folder.iterdir()) == [
+        "base.yaml", "corpus.json", "digests.json", "study.yaml",
+    ]  # fmt: skip
     with pytest.raises(UserError, match="tuning is not over"):
         lab.study(tune=GRID).read()
 
@@ -365,8 +396,46 @@ def test_a_report_needs_no_corpus(lab, monkeypatch, tmp_path_factory):
         lab.run(**values)
     for damage in ("{", "[{}]", "[]"):
         (lab.folder / "out" / "corpus.json").write_text(damage)
+        with pytest.raises(UserError, match=r"corpus.json: damaged: .*; delete it, and the text itself is read"):
+            lab.study(**values).read()
+    (lab.folder / "out" / "digests.json").unlink()
+    for damage in ("{", "[{}]", "[]"):
+        (lab.folder / "out" / "corpus.json").write_text(damage)
         with pytest.raises(UserError, match=r"text.txt: no such file or folder"):
             lab.study(**values).read()
+
+
+def test_a_damaged_base_is_named_and_another_one_mends_it(lab):
+    first, folder = lab.run(), lab.folder / "out"
+    whole = (folder / "base.yaml").read_text()
+    (folder / "base.yaml").write_text(whole.replace("n_layers: 2", "n_layers: 1"))
+    for begin in (lambda: load_study(str(folder)), lab.run):
+        with pytest.raises(UserError, match=r"base.yaml: damaged: .*or name a whole one in .*study.yaml"):
+            begin()
+    study = folder / "study.yaml"
+    study.write_text(study.read_text().replace("base.yaml", str(lab.folder / "base.yaml")))
+    assert lab.run() == first
+    assert lab.ran == []
+    assert (folder / "base.yaml").read_text() == whole
+
+
+@pytest.mark.parametrize("kill_before", ["base.yaml", "study.yaml"])
+def test_a_kill_during_the_claim_leaves_a_folder_that_can_be_claimed(lab, monkeypatch, kill_before):
+    with monkeypatch.context() as patch:
+        write = digests.write_atomic
+
+        def killed(path, content):
+            if path.name == kill_before:
+                raise KeyboardInterrupt
+            write(path, content)
+
+        patch.setattr(digests, "write_atomic", killed)
+        patch.setattr(runner, "write_atomic", killed)
+        with pytest.raises(KeyboardInterrupt):
+            lab.run()
+    assert not (lab.folder / "out" / "study.yaml").exists()
+    lab.run()
+    assert len(lab.ran) == 4
 
 
 def test_a_study_made_elsewhere_is_read_from_its_summary(lab, monkeypatch):
@@ -380,12 +449,41 @@ def test_a_study_made_elsewhere_is_read_from_its_summary(lab, monkeypatch):
         lab.study().read()
 
 
-def test_a_damaged_run_is_not_hidden_by_an_old_summary(lab):
+@pytest.mark.parametrize(("file", "remedy"), [("summary.json", "the file"), ("metrics.jsonl", ".*summary.json")])
+def test_a_damaged_run_is_named_and_left_out_while_the_others_count(lab, file, remedy):
+    first = lab.run(seeds=3)
+    told = []
+    run = lab.folder / "out" / first.arms[1].runs[1]
+    whole = (run / file).read_text()
+    (run / file).write_text(whole.replace("640", "641"))
+    lab.ran = []
+    for summary in (lab.study(seeds=4).run(lambda runs: told.append), lab.study(seeds=3).read()):
+        ((label, why),) = summary.failed.items()
+        assert label == "b, seed 1"
+        assert re.search(f"{run / file}: damaged: .*; delete {remedy} and run again", why)
+        assert summary.warnings[:2] == ["1 run not finished, and left out", f"{label} failed: {why}"]
+        assert {k: v for k, v in summary.arms[1].bits_per_byte.items() if k < 3} == {0: 2.0, 2: 2.02}
+    assert [news.failed for news in told] == [why]
+    assert lab.ran == [(RMS, 3, 1e-3), (LAYER, 3, 1e-3)]
+    (run / file).write_text(whole)
+    assert lab.study(seeds=3).read() == first
+
+
+def test_damaged_runs_are_not_hidden_by_an_old_summary(lab):
     lab.run()
-    run = next((lab.folder / "out" / "runs").iterdir())
-    (run / "summary.json").write_text("{")
-    with pytest.raises(UserError, match="damaged"):
+    for run in (lab.folder / "out" / "runs").iterdir():
+        (run / "summary.json").write_text("{")
+    with pytest.raises(UserError, match=r"no run finished(\n  ., seed .: failed: .*summary.json: damaged.*){4}"):
         lab.study().read()
+
+
+def test_what_an_unfinished_run_has_written_so_far_is_not_read(lab):
+    first = lab.run(tune={"train.lr": [0.1, 0.2]})
+    run = lab.folder / "out" / first.arms[1].runs[1]
+    (run / "summary.json").unlink()
+    for file in ("metrics.jsonl", "env.json"):
+        (run / file).write_text("7\n")
+    assert lab.study(tune={"train.lr": [0.1, 0.2]}).read().seconds == pytest.approx(first.seconds - 0.64)
 
 
 def test_a_file_is_no_folder(lab):

@@ -252,3 +252,15 @@ def test_a_folder_that_is_no_run_has_no_model(tmp_path):
         from_pretrained(tmp_path)
     with pytest.raises(UserError, match="not a run folder"):
         from_pretrained(tmp_path / "nowhere")
+
+
+def test_a_folder_whose_name_is_no_utf8(tmp_path):
+    """safetensors opens no file there by its name."""
+    model, optimizer = trained()
+    save_checkpoint(tmp_path / "run\udce9", 2, model, optimizer)
+    other, other_optimizer = trained()
+    with torch.no_grad():
+        next(other.parameters()).zero_()
+    load_weights(tmp_path / "run\udce9" / "step-00000002", other)
+    load_optimizer(tmp_path / "run\udce9" / "step-00000002", other, other_optimizer)
+    assert all(map(torch.equal, model.parameters(), other.parameters()))

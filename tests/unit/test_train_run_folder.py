@@ -141,6 +141,17 @@ def test_a_damaged_environment_is_a_message(claimed, tokenizer, damage, listed):
             read()
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"])
+@pytest.mark.parametrize("file", ["config.yaml", "env.json", "tokenizer.json", ".lock"])
+def test_a_pipe_or_a_device_in_a_files_place_is_waited_for_by_nobody(claimed, tokenizer, file, make):
+    (claimed.path / file).unlink(missing_ok=True)
+    make(claimed.path / file)
+    if file == ".lock" and make is not os.mkfifo:
+        return  # it can be locked like a file
+    with pytest.raises((UserError, OSError), match=rf"{file}"), claimed.locked():
+        claimed.claim(config(), ENV, tokenizer)
+
+
 @pytest.mark.parametrize("file", ["config.yaml", "env.json", "tokenizer.json"])
 def test_one_other_character_is_damage(claimed, tokenizer, file):
     path = claimed.path / file
@@ -156,6 +167,23 @@ def test_damaged_digests_are_a_message(claimed, tokenizer, damage):
         claimed.claim(config(), ENV, tokenizer)
     (claimed.path / "digests.json").unlink()
     claimed.claim(config(), ENV, tokenizer)
+
+
+def test_damage_stays_damage_when_a_kill_leaves_it(tmp_path, monkeypatch):
+    """The list comes before the file that is to replace the damaged one."""
+    file = tmp_path / "file"
+    for content in ("first", "second"):
+        digests.write_listed(tmp_path, {"file": content})
+        digests.verify(file)
+    file.write_text("damaged")
+    write = digests.write_atomic
+    monkeypatch.setattr(digests, "write_atomic", lambda path, content: path == file or write(path, content))
+    digests.write_listed(tmp_path, {"file": "third"})
+    assert file.read_text() == "damaged"
+    with pytest.raises(UserError, match="file: damaged"):
+        digests.verify(file)
+    file.write_text("third")
+    digests.verify(file)
 
 
 HOLD = """
@@ -272,7 +300,7 @@ UPDATE = {"step": 2, "tokens": 64, "loss": 1.0, "lr": 0.1, "grad_norm": 1.0, "to
         b"no json", b"\xff\xfe", b"\0\0\0", b"7", b"null", b"[]", b'"step"', b"{}", DEEP, b'{"step": "2"}',
         b'{"step": 2, "bits_per_byte": 2.5}', b'{"step": 2, "lr": 0.1}',
         *(json.dumps(UPDATE | {key: value}).encode() for key in UPDATE for value in ("x", None, -1, math.nan, [])),
-        json.dumps(UPDATE | {"tokens_per_second": 0}).encode(),
+        json.dumps(UPDATE | {"tokens_per_second": 0}).encode(), b'{"step": 1, "x": 1' + b"0" * 400 + b"}",
     ],
 )  # fmt: skip
 def test_damaged_metrics_are_a_message(claimed, damage):

@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from archlab.config.about import About
+from archlab.config.beside import find_text
 from archlab.config.check import validate
 from archlab.config.foreign import fetched, foreign_reader
 from archlab.config.identity import config_hash, diff, flatten, resolved
@@ -126,6 +127,8 @@ def _base_of(file: Path | Traversable, base: object) -> Path | Traversable:
 def read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
     """What a config file says about itself, if anything, and its raw values."""
     raw = expand(read_yaml(file))
+    if isinstance(file, Path):
+        find_text(raw, file.parent)
     about = raw.pop("about", None)
     if about is not None and not isinstance(about, dict):
         raise UserError(f"{file}: about is {about!r}; allowed: keys and values")

@@ -151,9 +151,12 @@ def _known(key: str, above: Sequence[str], value: Any, schema: type[BaseModel]) 
     """What to write in place of a field that a config does not have there; nothing if that is not known."""
     if schema not in (Config, ModelConfig):
         return ""
-    words = [word for word in (key, value, _kind(value)) if isinstance(word, str)]
+    words = [word for word in (_kind(value), value, key) if isinstance(word, str)]
     section = ".".join(above if schema is Config else ("model", *above))
-    return next(filter(None, map(meant, words)), "") or elsewhere(key, section)
+    said = next(filter(None, map(meant, words)), "") or elsewhere(key, section)
+    if value is False:  # then what is meant is not to be written, but its opposite
+        return re.sub(r"=(\w+)", lambda written: "=false" if written[1] == "true" else "", said)
+    return said
 
 
 def _hint(text: str) -> str:

@@ -18,21 +18,27 @@ from archlab.infer.codec import ByteLevel, Codec, Published
 from archlab.model.decoder import Decoder
 from archlab.model.origin import Origin
 from archlab.train.checkpoint import WEIGHTS, load_weights, newest_checkpoint
+from archlab.train.device import torch_device
 from archlab.train.progress import note
 from archlab.train.run_folder import Imported, RunFolder, imported
 
 
 def from_pretrained(
-    folder_or_hub_id: str | Path, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    folder_or_hub_id: str | Path, dtype: torch.dtype | str | None = None, device: torch.device | str | None = None
 ) -> Decoder:
     """A trained model, ready for inference: of a run folder at its last checkpoint, of a Hugging Face folder, or of a
     hub id (`organisation/name`; needs network and the extra `hub`).
 
-    Its number format is the stored one unless `dtype` is given, and it is on the CPU unless `device` is.
+    Its number format is the stored one unless `dtype` is given (`torch.bfloat16` or its name), and it is on the CPU
+    unless `device` is (`cuda:1`).
     """
+    wanted = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype is not None and not (isinstance(wanted, torch.dtype) and wanted.is_floating_point):
+        raise UserError(f"dtype: {dtype!r}; allowed: float32, bfloat16, float16, float64")
+    place = torch_device(device or "cpu")
     folder = locate(folder_or_hub_id)
-    model = load_model(folder) if is_run(folder) else load_hf(folder, dtype)
-    return model.to(device=device, dtype=dtype)
+    model = load_model(folder) if is_run(folder) else load_hf(folder, wanted)
+    return model.to(device=place, dtype=wanted)
 
 
 def locate(folder_or_hub_id: str | Path) -> Path:

@@ -2,7 +2,7 @@
 
 import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,10 @@ from archlab.study.answer import answer
 from archlab.study.design import Arm
 from archlab.study.match import in_words
 from archlab.study.record import ArmSummary, Comparison, Curve, StudySummary
-from archlab.study.runs import Run
+from archlab.study.runs import Ended, Run
 from archlab.study.source import load_study
 from archlab.study.stats import compare
 from archlab.study.wording import plural
-from archlab.train.run_folder import RunFolder, RunSummary
-
-Summaries = Mapping[str, Mapping[int, RunSummary]]
-"""Arm -> seed -> how the run ended; runs that have not ended are left out."""
 
 
 def summarise(
@@ -33,24 +29,25 @@ def summarise(
     study: StudyConfig,
     arms: Sequence[Arm],
     runs: Mapping[str, Mapping[int, Run]],
-    tries: Sequence[Run],
+    ended: Mapping[str, Ended],
     folder: Path,
     corpus: str,
     failed: Mapping[str, str],
     warnings: Sequence[str],
 ) -> StudySummary:
-    """The study's summary from the runs that have ended, `tries` being those of its tuning."""
-    ended: Summaries = {
-        arm: {seed: s for seed, run in seeds.items() if (s := RunFolder(run.folder(folder)).summary())}
-        for arm, seeds in runs.items()
+    """The study's summary.
+
+    `runs` are those that are compared, by arm and seed; `ended`, by name, are the ones that have ended, of these and of
+    its tuning.
+    """
+    found = {
+        arm: {seed: ended[run.name] for seed, run in seeds.items() if run.name in ended} for arm, seeds in runs.items()
     }
-    losses = {arm: {seed: s.bits_per_byte for seed, s in seeds.items()} for arm, seeds in ended.items()}
+    losses = {arm: {seed: e.summary.bits_per_byte for seed, e in seeds.items()} for arm, seeds in found.items()}
     comparisons = compare(losses, {arm.name: arm.reference for arm in arms if arm.reference})
     context = min(arm.config.model.max_seq_len for arm in arms)
-    table = [_arm(arm, ended[arm.name], runs[arm.name], comparisons.get(arm.name), folder, context) for arm in arms]
-    missing = sum(len(runs[arm]) - len(ended[arm]) for arm in runs)
-    compared = [run for seeds in runs.values() for run in seeds.values()]
-    all_runs = {run.name: run.folder(folder) for run in (*compared, *tries)}
+    table = [_arm(arm, found[arm.name], runs[arm.name], comparisons.get(arm.name), context) for arm in arms]
+    missing = sum(len(runs[arm]) - len(found[arm]) for arm in runs)
     return StudySummary(
         name=name,
         question=study.question,
@@ -68,8 +65,8 @@ def summarise(
         arms=table,
         kv_context=context,
         corpus=corpus,
-        environment=_environment(all_runs.values()),
-        seconds=sum(map(_seconds, all_runs.values())),
+        environment=_environment(ended.values()),
+        seconds=sum(map(_seconds, ended.values())),
         command=f"archlab study run {shlex.quote(name if _is_ours(name, study) else visible(str(folder)))}",
         study={**study.model_dump(mode="json", exclude_defaults=True), "base": visible(study.base)},
     )
@@ -82,15 +79,15 @@ def _is_ours(name: str, study: StudyConfig) -> bool:
 
 def _arm(
     arm: Arm,
-    ended: Mapping[int, RunSummary],
+    ended: Mapping[int, Ended],
     runs: Mapping[int, Run],
     comparison: Comparison | None,
-    folder: Path,
     context: int,
 ) -> ArmSummary:
     config = arm.config
-    scores = [s.bits_per_byte for s in ended.values() if s.bits_per_byte is not None]
-    speeds = [s.tokens_per_second for s in ended.values() if s.tokens_per_second is not None]
+    summaries = {seed: e.summary for seed, e in ended.items()}
+    scores = [s.bits_per_byte for s in summaries.values() if s.bits_per_byte is not None]
+    speeds = [s.tokens_per_second for s in summaries.values() if s.tokens_per_second is not None]
     plain = resolved(config)
     del plain["train"]["seed"]
     return ArmSummary(
@@ -105,31 +102,30 @@ def _arm(
         kv_cache_bytes=kv_cache_bytes(config.model, context),
         tokens_per_second=statistics.median(speeds) if speeds else None,
         tokens=resolve_train(config).trained,
-        bits_per_byte={seed: s.bits_per_byte for seed, s in ended.items()},
+        bits_per_byte={seed: s.bits_per_byte for seed, s in summaries.items()},
         mean=statistics.fmean(scores) if scores else None,
         deviation=statistics.stdev(scores) if len(scores) > 1 else None,
-        divergences=sum(s.status == "diverged" for s in ended.values()),
+        divergences=sum(s.status == "diverged" for s in summaries.values()),
         comparison=comparison,
         runs={seed: str(run.folder(Path())) for seed, run in runs.items() if seed in ended},
-        curves=[_curve(seed, RunFolder(runs[seed].folder(folder))) for seed in ended],
+        curves=[_curve(seed, e) for seed, e in ended.items()],
         config=plain,
     )
 
 
-def _curve(seed: int, run: RunFolder) -> Curve:
+def _curve(seed: int, run: Ended) -> Curve:
     """Without the evaluation before the first update, which stands at no token."""
-    points = [m for m in run.metrics() if "bits_per_byte" in m and m["tokens"]]
+    points = [m for m in run.metrics if "bits_per_byte" in m and m["tokens"]]
     return Curve(seed=seed, tokens=[m["tokens"] for m in points], bits_per_byte=[m["bits_per_byte"] for m in points])
 
 
-def _environment(folders: Any) -> dict[str, Any]:
+def _environment(runs: Iterable[Ended]) -> dict[str, Any]:
     """Of the first run that has one; the hash in their names makes them agree on what matters."""
-    return next((found for folder in folders if (found := RunFolder(folder).environment())), {})
+    return next((run.environment for run in runs if run.environment), {})
 
 
-def _seconds(folder: Path) -> float:
+def _seconds(run: Ended) -> float:
     """Time spent in training steps."""
-    metrics = RunFolder(folder).metrics()
-    per_step = [m["tokens_per_second"] for m in metrics if "tokens_per_second" in m]
-    tokens = next((m["tokens"] for m in metrics if "tokens_per_second" in m), 0)
+    per_step = [m["tokens_per_second"] for m in run.metrics if "tokens_per_second" in m]
+    tokens = next((m["tokens"] for m in run.metrics if "tokens_per_second" in m), 0)
     return sum(tokens / speed for speed in per_step)

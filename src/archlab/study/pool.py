@@ -36,7 +36,7 @@ _PAUSE = 1.0
 
 @dataclass(frozen=True)
 class Progress:
-    """What happened to a run: it went on, ended, failed, or is another process's."""
+    """What happened to a run: it went on, has something to note, ended, failed, or is another process's."""
 
     run: Run
     done: float
@@ -47,6 +47,8 @@ class Progress:
     """Why it ended without a summary."""
     elsewhere: bool = False
     """Another process trains it, so it is tried again later."""
+    note: str | None = None
+    """Something to know about it."""
 
 
 @dataclass
@@ -139,10 +141,17 @@ class _Teller(Watcher):
     def __init__(self, run: Run, line: Line) -> None:
         self._run, self._line = run, line
 
+    def note(self, text: str) -> None:
+        """Tell it; a run notes only before its first step."""
+        self._send(Progress(self._run, 0.0, note=text))
+
     def beat(self, beat: Beat) -> None:
         """Tell how far the run is."""
+        self._send(Progress(self._run, beat.step / beat.steps))
+
+    def _send(self, news: Progress) -> None:
         try:
-            self._line.send(Progress(self._run, beat.step / beat.steps))
+            self._line.send(news)
         except OSError:
             signal.raise_signal(signal.SIGTERM)
 

@@ -22,10 +22,11 @@ class Board:
         )
         console = Console(stderr=True, highlight=False, markup=False)
         self._progress = Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True)
+        self._noted: set[str] = set()
 
     def __call__(self, runs: Sequence[Run]) -> "Phase":
         """Begin to follow these runs."""
-        return Phase(self._progress, runs)
+        return Phase(self._progress, runs, self._noted)
 
     def __enter__(self) -> "Board":
         self._progress.start()
@@ -36,10 +37,10 @@ class Board:
 
 
 class Phase:
-    """The runs of one phase."""
+    """The runs of one phase; what many of them note is said of the first only."""
 
-    def __init__(self, progress: Progress, runs: Sequence[Run]) -> None:
-        self._progress = progress
+    def __init__(self, progress: Progress, runs: Sequence[Run], noted: set[str]) -> None:
+        self._progress, self._noted = progress, noted
         self._done = dict.fromkeys((run.name for run in runs), 0.0)
         self._ended = 0
         self._elsewhere: set[str] = set()
@@ -49,6 +50,9 @@ class Phase:
         """Move the bar; say how a run ended."""
         name, label = news.run.name, news.run.label
         self._done[name] = news.done
+        if news.note and news.note not in self._noted:
+            self._noted.add(news.note)
+            self._say(f"note: {label}: {news.note}")
         if news.elsewhere and name not in self._elsewhere:
             self._elsewhere.add(name)
             self._say(f"note: {label}: another process trains it; it is waited for")

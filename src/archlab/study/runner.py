@@ -12,6 +12,7 @@ from archlab.config.merge import Raw
 from archlab.config.study_schema import StudyConfig
 from archlab.config.yaml_text import to_yaml
 from archlab.cost.params import parameters
+from archlab.digests import DIGESTS, write_listed
 from archlab.errors import UserError
 from archlab.files import TEMPORARY, disk_errors, make_folder, write_atomic
 from archlab.study.collect import summarise
@@ -19,11 +20,10 @@ from archlab.study.design import Arm, arms, grid
 from archlab.study.pool import SIDE_BY_SIDE_BELOW, Progress, run_all
 from archlab.study.record import StudySummary
 from archlab.study.results import has_result, read_result, write_result
-from archlab.study.runs import Run
+from archlab.study.runs import Ended, Run
 from archlab.study.source import is_study_folder, load_study
 from archlab.study.texts import Texts, note_texts, noted_texts, open_texts
 from archlab.train.device import choose_device
-from archlab.train.run_folder import RunFolder, RunSummary
 
 FIRST_TUNING_SEED = 1000
 """Seeds of the tuning runs, apart from the comparison's, so that a lucky seed cannot choose its own judge."""
@@ -45,6 +45,8 @@ class Study:
         side_by_side = _small_on_cpu(self.arms)
         self.workers = workers or (cores if side_by_side else 1)
         self.threads = 1 if side_by_side else cores
+        self._damaged: dict[str, Progress] = {}
+        """Name of a run whose files are damaged -> that it failed, and why."""
 
     @cached_property
     def texts(self) -> Texts:
@@ -68,7 +70,8 @@ class Study:
 
         UserError when there is neither, or when tuning is not over.
         """
-        if has_result(self.folder) and not any(self._ended(run) for run in self._first_runs()):
+        begun = any(self._ended(run) for run in self._first_runs()) or self._damaged
+        if has_result(self.folder) and not begun:
             return _of_elsewhere(self.folder)
         tuned, warnings = self._tuned()
         return self._summarise(tuned, warnings, failed=())
@@ -98,8 +101,12 @@ class Study:
                 raise UserError(f"{self.folder}: is a file; --out names a folder")
             make_folder(self.folder)
             held = sorted(p for p in self.folder.iterdir() if not p.name.startswith(TEMPORARY))
-            # A kill may leave the base alone.
-            foreign = [p.name for p in held if not (p.name == _BASE and p.is_file() and p.read_bytes() == base)]
+            # A kill may leave the base and its digest alone.
+            foreign = [
+                p.name
+                for p in held
+                if p.name != DIGESTS and not (p.name == _BASE and p.is_file() and p.read_bytes() == base)
+            ]
         if before := self._before():
             if before.question != self.config.question:
                 raise UserError(f"{self.folder}: holds another study ({before.question!r}); name another folder")
@@ -109,9 +116,9 @@ class Study:
             )
         values = self.config.model_dump(mode="json", exclude_defaults=True)
         if base is not None:
-            write_atomic(self.folder / _BASE, base)
+            write_listed(self.folder, {_BASE: base})
             values["base"] = _BASE
-        write_atomic(self.folder / "study.yaml", to_yaml(values))
+        write_atomic(self.folder / "study.yaml", to_yaml(values))  # not listed, for people may edit it
         note_texts(self.texts, self.folder)
 
     def _tuned(self) -> tuple[list[Arm], list[str]]:
@@ -151,11 +158,17 @@ class Study:
         ended = [self._ended(run) for run in runs]
         if None in ended:
             return None
-        scores = [summary.bits_per_byte for summary in ended if summary]
+        scores = [run.summary.bits_per_byte for run in ended if run]
         return float("inf") if None in scores else fmean(score for score in scores if score is not None)
 
-    def _ended(self, run: Run) -> RunSummary | None:
-        return RunFolder(run.folder(self.folder)).summary()
+    def _ended(self, run: Run) -> Ended | None:
+        """None while it has not ended, and for one whose files are damaged, which counts as failed."""
+        self._damaged.pop(run.name, None)
+        try:
+            return run.ended(self.folder)
+        except UserError as error:
+            self._damaged[run.name] = Progress(run, 0.0, failed=str(error))
+            return None
 
     def _edges(self, best: Raw) -> list[str]:
         """Only numbers have an edge."""
@@ -172,29 +185,39 @@ class Study:
         return Run(label, arm.seeded(seed), self.texts[arm.name].fingerprint, self.threads)
 
     def _run(self, runs: Sequence[Run], watch: Watch) -> list[Progress]:
-        """Those that have not ended; arms that are the same config share their runs. The ones that failed."""
+        """Those that have not ended; arms that are the same config share their runs. The ones that failed.
+
+        The damaged ones are only told of, and the summary names them.
+        """
         once: dict[str, Run] = {}
         for run in runs:
             if not self._ended(run):
                 once.setdefault(run.name, run)
-        todo = list(once.values())
-        return run_all(todo, self.folder, self.workers, watch(todo)) if todo else []
+        if not once:
+            return []
+        tell = watch(list(once.values()))
+        for news in (self._damaged[name] for name in once if name in self._damaged):
+            tell(news)
+        todo = [run for name, run in once.items() if name not in self._damaged]
+        return run_all(todo, self.folder, self.workers, tell)
 
     def _summarise(self, tuned: Sequence[Arm], warnings: Sequence[str], failed: Sequence[Progress]) -> StudySummary:
         runs = {arm.name: {seed: self._run_of(arm, seed) for seed in self.config.seed_list} for arm in tuned}
-        told = {news.run.label: str(news.failed) for news in failed}
+        compared = {run.name: run for seeds in runs.values() for run in seeds.values()}
+        once = compared | {run.name: run for run in self._all_tries()}
+        ended = {name: left for name, run in once.items() if (left := self._ended(run))}
+        told = {news.run.label: str(news.failed) for news in (*self._damaged.values(), *failed)}
         lines = [f"\n  {label}: failed: {why}" for label, why in told.items()]
         if len(tuned) < len(self.arms):
             raise UserError(f"{self.folder}: tuning is not over; `archlab study run` goes on with it{''.join(lines)}")
-        if not any(self._ended(run) for seeds in runs.values() for run in seeds.values()):
+        if not compared.keys() & ended:
             if told:
                 raise UserError(f"{self.folder}: no run finished{''.join(lines)}")
             raise UserError(
                 f"{self.folder}: no finished run of this machine and version; `archlab study run` makes them"
             )
         corpus = "; ".join(dict.fromkeys(text.said for text in self.texts.values()))
-        tries = self._all_tries()
-        summary = summarise(self.name, self.config, tuned, runs, tries, self.folder, corpus, told, warnings)
+        summary = summarise(self.name, self.config, tuned, runs, ended, self.folder, corpus, told, warnings)
         write_result(self.folder, summary)
         return summary
 

@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,7 +12,7 @@ import archlab
 from archlab.config.identity import config_hash, resolved
 from archlab.config.schema import Config
 from archlab.train.device import choose_device
-from archlab.train.run_folder import NO_EFFECT
+from archlab.train.run_folder import NO_EFFECT, RunFolder, RunSummary
 
 _DECIDING = ("config", "cost", "data", "model", "train")
 """The packages whose code decides a run's result."""
@@ -58,3 +59,18 @@ class Run:
     def folder(self, study: Path) -> Path:
         """Where it lives in a study's folder."""
         return study / "runs" / self.name
+
+    def ended(self, study: Path) -> "Ended | None":
+        """What it left in a study's folder, or None while it has not ended; UserError for damage."""
+        folder = RunFolder(self.folder(study))
+        summary = folder.summary()
+        return Ended(summary, folder.metrics(), folder.environment()) if summary else None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a run left that has ended."""
+
+    summary: RunSummary
+    metrics: list[dict[str, Any]]
+    environment: dict[str, Any]

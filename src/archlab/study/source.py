@@ -1,13 +1,11 @@
 """Finding and reading study files."""
 
-import os
-from collections.abc import Iterator
-from glob import iglob
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from archlab.config.beside import find_text
 from archlab.config.check import validate, without
 from archlab.config.io import studies
 from archlab.config.merge import Raw, merge
@@ -15,7 +13,7 @@ from archlab.config.problems import ConfigError, Problem, nearest, raise_problem
 from archlab.config.study_schema import StudyConfig
 from archlab.config.text import visible
 from archlab.config.yaml_text import read_yaml
-from archlab.data.corpus import STDLIB
+from archlab.digests import verify
 from archlab.errors import UserError
 from archlab.study.design import arms
 
@@ -80,23 +78,9 @@ def _read(file: Path | Traversable, below: tuple[Path | Traversable, ...] = ()) 
 def _find_files(raw: Raw, home: Path) -> None:
     """Put full paths where a study names files: those beside its own, or, of the text, in the working folder."""
     for field in ("base", "extends"):
-        beside = home / str(raw.get(field, ""))
-        if beside.is_file():
+        beside = home / str(raw.get(field) or "?")
+        if beside.exists():
+            if is_study_folder(home):
+                verify(beside, f"put it back from a copy, or name a whole one in {home / 'study.yaml'}")
             raw[field] = str(beside.resolve())
-    for section, key in _paths_of_text(raw):
-        path = os.path.expanduser(section[key])
-        for folder in (home, Path()):
-            if (folder / path).exists() or next(iglob(path, root_dir=folder, recursive=True), None):
-                section[key] = str((folder / path).absolute())
-                break
-
-
-def _paths_of_text(raw: Raw) -> Iterator[tuple[Raw, str]]:
-    """Where `data.path` is said in `set`: the section and its key."""
-    changes = raw.get("set")
-    sections = [(changes, "data.path")]
-    if isinstance(changes, dict):
-        sections.append((changes.get("data"), "path"))
-    for section, key in sections:
-        if isinstance(section, dict) and isinstance(section.get(key), str) and section[key] not in ("", STDLIB):
-            yield section, key
+    find_text(raw.get("set"), home)

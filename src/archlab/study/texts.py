@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from archlab.config.base import Base
 from archlab.data.prepare import open_data
-from archlab.files import write_atomic
+from archlab.digests import verify, write_listed
 from archlab.study.design import Arm
 
 _FILE = "corpus.json"
@@ -51,11 +51,16 @@ def _open(arm: Arm) -> Text:
 def note_texts(texts: Texts, study: Path) -> None:
     """Write them into the study's folder."""
     once = {(text.path, text.held_out, text.vocab_size): text for text in texts.values()}
-    write_atomic(study / _FILE, json.dumps(_NOTED.dump_python(list(once.values()), mode="json"), indent=2))
+    plain = _NOTED.dump_python(list(once.values()), mode="json")
+    write_listed(study, {_FILE: json.dumps(plain, indent=2)})
 
 
 def noted_texts(designed: Sequence[Arm], study: Path) -> Texts | None:
-    """As noted when the study ran; None where that is not known of every arm, or can no longer be read."""
+    """As noted when the study ran; None where that is not known of every arm, or is of another version.
+
+    UserError for damage.
+    """
+    verify(study / _FILE, "delete it, and the text itself is read")
     try:
         noted = _NOTED.validate_json((study / _FILE).read_bytes())
     except (OSError, ValueError):

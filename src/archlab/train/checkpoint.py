@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -123,6 +123,10 @@ def _alike(a: Tensor, b: Tensor) -> bool:
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():  # opening a pipe would wait for a writer, and a device cannot be mapped
         raise UserError(f"{path}: {'not a regular file' if path.exists() else 'missing'}")
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:  # a name that is no UTF-8, which safetensors cannot open
+        return load(path.read_bytes())
     try:
         return load_file(path)
     except SafetensorError as error:

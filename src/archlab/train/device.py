@@ -73,6 +73,17 @@ def device_kind(name: str, field: str) -> str:
     return name if name != "auto" else "cuda" if is_there else "cpu"
 
 
+def torch_device(device: torch.device | str) -> torch.device:
+    """As torch names it; UserError where that is none, or not here."""
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise UserError(f"device: {device!r}; allowed: cpu, cuda, cuda:0, cuda:1, …") from None
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"device: {device}, but torch finds {torch.cuda.device_count()} CUDA devices here")
+    return found
+
+
 def _cpu_multiplies_bfloat16() -> bool:
     """By instruction: avx512_bf16 or amx_bf16 on x86, bf16 on Arm."""
     return any(has and name.endswith("bf16") for name, has in torch.cpu.get_capabilities().items())

@@ -67,7 +67,7 @@ def _train(
     optimizer = make_optimizer(model, settings)
     first = _resume(folder, model, optimizer, steps, watch)
     if first:
-        watch.note(f"going on after step {first}")
+        watch.goes_on(first)
     forward = cast(Decoder, torch.compile(model)) if settings.compile else model
     mfu_per_speed = training_flops(config.model, seq_len) / device.peak_flops()
     why: str | None = None

@@ -45,6 +45,9 @@ class Watcher:
     def note(self, text: str) -> None:
         """Something to know about the run."""
 
+    def goes_on(self, step: int) -> None:
+        """The run was begun before, and goes on after this step."""
+
     def beat(self, beat: Beat) -> None:
         """One step is done."""
 
@@ -53,6 +56,10 @@ class _Terminal(Watcher):
     def note(self, text: str) -> None:
         """On a line of its own."""
         note(text)
+
+    def goes_on(self, step: int) -> None:
+        """A note."""
+        note(f"going on after step {step}")
 
 
 class Bar(_Terminal):

@@ -6,8 +6,10 @@ digests.json tells damage to them; docs/run_folder.md says what the folder promi
 import fcntl
 import json
 import math
+import os
 import platform
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +28,7 @@ from archlab.config.yaml_text import to_yaml
 from archlab.data.tokenizer import own_tokenizer, same_tokenizer
 from archlab.digests import ANEW, DIGESTS, listed, verify, write_listed
 from archlab.errors import UserError
-from archlab.files import TEMPORARY, disk_errors, make_folder, remove_leftovers, write_atomic
+from archlab.files import TEMPORARY, disk_errors, make_folder, read_bytes, remove_leftovers, write_atomic
 from archlab.train.checkpoint import METRICS
 from archlab.train.device import Device
 
@@ -187,7 +189,8 @@ class RunFolder:
         """Hold the folder, so that two processes never claim or train the same run at once; it is made if needed."""
         self._begin()
         with disk_errors(self.path):
-            file = open(self.path / _LOCK, "a")  # noqa: SIM115, its errors are not those of the training
+            # Its errors are not those of the training; a pipe in its place would wait for a reader.
+            file = open(self.path / _LOCK, "a", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK, 0o666))  # noqa: SIM115
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -218,14 +221,14 @@ class RunFolder:
             return b""
         if (ended := self.path / SUMMARY).exists():  # before, the file grows
             verify(self._metrics, f"delete {ended} and run again, which reads both off the last checkpoint")
-        return self._metrics.read_bytes()
+        return read_bytes(self._metrics, limit=sys.maxsize)  # as long as the run
 
     def metrics(self) -> list[dict[str, Any]]:
         """All lines so far, without one that a kill cut off; those with `bits_per_byte` are evaluations."""
         lines = self.logged().splitlines(keepends=True)
         try:
             return [_sane(json.loads(line)) for line in lines if line.endswith(b"\n")]
-        except (ValueError, RecursionError) as error:
+        except (ValueError, OverflowError, RecursionError) as error:
             raise UserError(f"{self._metrics}: damaged: {error}; run again, from the last checkpoint") from None
 
     def finish(self, summary: RunSummary) -> None:

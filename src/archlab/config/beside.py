@@ -1,0 +1,39 @@
+"""Files that a config or a study names in its own file."""
+
+from collections.abc import Iterator
+from glob import has_magic, iglob
+from pathlib import Path
+from typing import Any
+
+from archlab.config.schema import DataConfig
+from archlab.files import expand_user
+
+_DEFAULT = DataConfig().path
+"""No file: the running Python's own source."""
+
+
+def find_text(values: Any, home: Path) -> None:
+    """Put the full path where `data.path` names text: a file, folder or pattern in `home`, or in the working folder.
+
+    `values` may say it as `data.path` or as `data: {path: …}`. Where nothing is there, `home` is where it is missing.
+    """
+    for section, key in _places(values):
+        path = str(expand_user(section[key]))
+        folders = (folder for folder in (home, Path()) if _is_there(path, folder))
+        section[key] = str((next(folders, home) / path).absolute())
+
+
+def _is_there(path: str, folder: Path) -> bool:
+    """Of a pattern, whether anything fits its part up to the first wildcard: no more than one folder is listed."""
+    parts = Path(path).parts
+    first = next((n for n, part in enumerate(parts) if has_magic(part)), None)
+    if first is None:
+        return (folder / path).exists()
+    begin = Path(*parts[: first + 1])
+    return next(iglob(str(begin.with_name(begin.name.replace("**", "*"))), root_dir=folder), None) is not None
+
+
+def _places(values: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    for section, key in ((values, "data.path"), (values.get("data") if isinstance(values, dict) else None, "path")):
+        if isinstance(section, dict) and isinstance(said := section.get(key), str) and said not in ("", _DEFAULT):
+            yield section, key
