@@ -153,13 +153,15 @@ def test_the_peak_is_that_of_random_numbers_and_draws_none_from_elsewhere() -> N
         ({"dtype": "int8"}, "dtype: 'int8'; allowed: float32, bfloat16"),
         ({"dtype": "half-precision"}, "dtype: 'half-precision'; allowed"),
         ({"device": "nope"}, "device: 'nope'; allowed: cpu, cuda"),
-        ({"device": "cuda"}, "device: cuda, but torch finds 0 CUDA devices here"),
     ],
 )
 def test_what_is_no_format_and_no_device(how: dict[str, str], said: str, run_folder: Path) -> None:
-    if how.get("device") == "cuda" and torch.cuda.is_available():
-        how = {"device": "cuda:99"}
-        said = "device: cuda:99, but torch finds"
     with pytest.raises(UserError, match=said):
         archlab.from_pretrained(run_folder, **how)  # pyright: ignore[reportArgumentType]
     assert archlab.from_pretrained(run_folder, dtype="bfloat16").embedding.weight.dtype == torch.bfloat16
+
+
+def test_a_gpu_that_is_not_there(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="device: cuda:1, but torch finds no CUDA device here; allowed: cpu"):
+        archlab.from_pretrained(run_folder, device="cuda:1")

@@ -464,7 +464,7 @@ def test_extending_one_of_ours(tmp_path):
 
 
 @pytest.mark.parametrize("said", [{"data.path": "*.txt"}, {"data": {"path": "text.txt"}}])
-@pytest.mark.parametrize(("there", "found"), [(["deep", "."], "deep"), (["."], "."), ([], None)])
+@pytest.mark.parametrize(("there", "found"), [(["deep", "."], "deep"), (["."], "."), ([], "deep")])
 def test_text_is_looked_for_beside_the_study_and_then_here(tmp_path, said, there, found):
     file = write(
         tmp_path / "deep" / "mine.yaml", **{**study(arms={"a": {}}).model_dump(exclude_none=True), "set": said}
@@ -473,7 +473,7 @@ def test_text_is_looked_for_beside_the_study_and_then_here(tmp_path, said, there
         (tmp_path / folder / "text.txt").write_text("words")
     given = said.get("data.path") or said["data"]["path"]
     (arm,) = arms(load_study(str(file))[1])
-    assert arm.config.data.path == (str(tmp_path / found / given) if found else given)
+    assert arm.config.data.path == str(tmp_path / found / given)
     write(tmp_path / "deep" / "mine.yaml", **{**study(arms={"a": {}}).model_dump(exclude_none=True), "set": {}})
     (tmp_path / "deep" / "python-stdlib").mkdir()
     assert arms(load_study(str(file))[1])[0].config.data.path == "python-stdlib"

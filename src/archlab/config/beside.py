@@ -19,8 +19,8 @@ def find_text(values: Any, home: Path) -> None:
     """
     for section, key in _places(values):
         path = str(expand_user(section[key]))
-        folders = (folder for folder in (home, Path()) if _is_there(path, folder))
-        section[key] = str((next(folders, home) / path).absolute())
+        folders = (folder.resolve() for folder in (home, Path()) if _is_there(path, folder))
+        section[key] = str(next(folders, home.resolve()) / path)
 
 
 def _is_there(path: str, folder: Path) -> bool:

@@ -79,8 +79,8 @@ def torch_device(device: torch.device | str) -> torch.device:
         found = torch.device(device)
     except RuntimeError:
         raise UserError(f"device: {device!r}; allowed: cpu, cuda, cuda:0, cuda:1, …") from None
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"device: {device}, but torch finds {torch.cuda.device_count()} CUDA devices here")
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device: {device}, but torch finds no CUDA device here; allowed: cpu")
     return found
 
 
