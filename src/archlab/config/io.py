@@ -18,7 +18,7 @@ from archlab.config.merge import Raw, expand, merge
 from archlab.config.problems import Problem, nearest
 from archlab.config.schema import Config
 from archlab.config.yaml_text import parse_yaml, read_yaml, to_yaml
-from archlab.digests import verify
+from archlab.digests import DIGESTS, verify
 from archlab.errors import UserError
 
 __all__ = [
@@ -127,7 +127,8 @@ def _base_of(file: Path | Traversable, base: object) -> Path | Traversable:
 def read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
     """What a config file says about itself, if anything, and its raw values."""
     raw = expand(read_yaml(file))
-    if isinstance(file, Path):
+    # A run's own config says where its text lay from the folder where it was trained.
+    if isinstance(file, Path) and not (file.parent / DIGESTS).is_file():
         find_text(raw, file.parent)
     about = raw.pop("about", None)
     if about is not None and not isinstance(about, dict):

@@ -12,17 +12,18 @@ _STILL = 1.01
 """A run that learnt nothing ends within a hair of where it began, above it or below."""
 
 
-def ruined(first: float, last: float, vocab_size: int) -> str | None:
+def ruined(first: float | None, last: float, vocab_size: int) -> str | None:
     """Why a run whose losses all stayed finite has diverged nonetheless; None where it has not.
 
     `first` and `last` are its held-out losses in nats per token, before its first update and after its last one.
     Training that leaves a model worse than a uniform guess, whose loss is ln(vocab_size), or worse than it was before
     any training, has ruined it, and how far beyond the bound it happens to end says nothing of the architecture.
-    The first evaluation is the one before the first update, so that the answer does not depend on `eval_every`.
+    The first evaluation is the one before the first update, so that the answer does not depend on `eval_every`. It is
+    None where the run began with published weights: to be worse than those is a bad result, but a result.
     """
     uniform = math.log(vocab_size)
     if last > _UNTRAINED * uniform:
         return f"it ended worse than a uniform guess ({last:,.2f} against {uniform:.2f} nats per token)"
-    if last > _STILL * first:
+    if first is not None and last > _STILL * first:
         return f"it ended worse than before its first step ({last:,.2f} against {first:,.2f} nats per token)"
     return None

@@ -137,8 +137,8 @@ def _summary(why: str | None, config: Config, folder: RunFolder, device: Device,
     metrics = folder.metrics()
     updates, evaluations = ([m for m in metrics if key in m] for key in ("lr", "bits_per_byte"))
     if why is None and evaluations:
-        first, last = evaluations[0]["held_out_loss"], evaluations[-1]["held_out_loss"]
-        why = ruined(first, last, config.model.vocab_size)
+        first, last = (evaluations[at]["held_out_loss"] for at in (0, -1))
+        why = ruined(None if imported(folder.path) else first, last, config.model.vocab_size)
     end = evaluations[-1] if why is None and evaluations else {}
     speed = statistics.median(m["tokens_per_second"] for m in updates) if updates else None
     ending = updates[-max(1, len(updates) // 10) :]

@@ -4,7 +4,7 @@ from tests.parity.tiny import SMALL, Case
 
 CASES = [
     Case("gemma", "mqa", {**SMALL, "num_key_value_heads": 1, "head_dim": 12, "rms_norm_eps": 1e-3}, (
-        "model.embedding.scale=1", "model.norm.unit_offset=false", "model.norm.eps=1e-6", "model.mlp.activation=gelu",
+        "model.embedding={scale: 1, round_scale: false}", "model.norm.unit_offset=false", "model.norm.eps=1e-6", "model.mlp.activation=gelu",
     )),
     Case("gemma", "biases-untied-linear", {
         **SMALL, "head_dim": 8, "attention_bias": True, "tie_word_embeddings": False, "hidden_act": "gelu",

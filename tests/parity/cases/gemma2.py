@@ -7,7 +7,7 @@ CASES = [
         **SMALL, "head_dim": 12, "sliding_window": 7, "query_pre_attn_scalar": 5, "attn_logit_softcapping": 2.0,
         "final_logit_softcapping": 3.0, "rms_norm_eps": 1e-3,
     }, (
-        "model.embedding.scale=1", "model.norm.unit_offset=false", "model.norm.placement=pre",
+        "model.embedding={scale: 1, round_scale: false}", "model.norm.unit_offset=false", "model.norm.placement=pre",
         "model.attention.scale=null", "model.attention.softcap=null", "model.head.softcap=null",
         "model.layers.pattern=[full, sliding]", "model.mlp.activation=gelu",
     )),

@@ -11,7 +11,7 @@ CASES = [
             "full_attention": {"rope_type": "linear", "rope_theta": 300.0, "factor": 8.0},
         },
     }, (
-        "model.embedding.scale=1", "model.norm.placement=pre", "model.attention.qk_norm.unit_offset=false",
+        "model.embedding={scale: 1, round_scale: false}", "model.norm.placement=pre", "model.attention.qk_norm.unit_offset=false",
         "model.attention.qk_norm=none", "model.attention.scale=null", "model.layers.full.position.scaling=none",
         "model.layers.sliding.position.theta=300", "model.layers.pattern=[sliding, full]",
     )),
