@@ -106,7 +106,7 @@ def show(study: str, /, *, yaml: Flag = False) -> None:
     per_arm = plural(len(config.seed_list), "seed") + (f" and {tuning} tuning runs" if tuning else "")
     print(f"{plural(len(designed), 'arm')}, {per_arm} each\n")
     print_table(
-        ("arm", "against", "changes", "which moved"),
+        ("arm", "against", "changes", "what follows"),
         [
             (
                 arm.name,
