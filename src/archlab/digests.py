@@ -23,7 +23,7 @@ _LISTED = TypeAdapter(_Listed)
 
 def seal(folder: Path) -> None:
     """List every file of a folder that is just being made."""
-    _write(folder, {file.name: [_of_file(file)] for file in sorted(folder.iterdir()) if file.is_file()})
+    _write(folder, {file.name: [sha256(file)] for file in sorted(folder.iterdir()) if file.is_file()})
 
 
 def write_listed(folder: Path, contents: Mapping[str, str | bytes]) -> None:
@@ -31,7 +31,7 @@ def write_listed(folder: Path, contents: Mapping[str, str | bytes]) -> None:
     encoded = {name: text.encode() if isinstance(text, str) else text for name, text in contents.items()}
     listed = _read(folder)
     for name, content in encoded.items():
-        before = {_of_file(folder / name)} if (folder / name).is_file() else set()
+        before = {sha256(folder / name)} if (folder / name).is_file() else set()
         if name in listed:  # what was damaged before must not pass when a kill leaves it
             before &= set(listed[name])
         listed[name] = sorted({hashlib.sha256(content).hexdigest(), *before})
@@ -55,14 +55,15 @@ def verify(file: Path, remedy: str = ANEW) -> None:
 
 def _is_one_of(file: Path, allowed: list[str]) -> bool:
     try:
-        return _of_file(file) in allowed
+        return sha256(file) in allowed
     except OSError as error:
         if error.errno == errno.EIO:  # the disk itself cannot read it
             return False
         raise
 
 
-def _of_file(file: Path) -> str:
+def sha256(file: Path) -> str:
+    """Of a file's content, as hex."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 

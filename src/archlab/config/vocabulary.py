@@ -4,7 +4,6 @@ For hints only: a config that is valid never asks here.
 """
 
 import re
-from functools import cache
 
 from archlab.config.merge import field_paths
 from archlab.config.schema import Config
@@ -117,14 +116,18 @@ LACKING = {
 }  # fmt: skip
 """Words that mean the same -> what archlab lacks."""
 
+_WRITE, _LACKING = (
+    {word: answer for words, answer in table.items() for word in words.split()} for table in (WRITE, LACKING)
+)
+
 
 def meant(word: str) -> str:
     """What to write for a word of the field, or that archlab lacks it; nothing for a word that is not known."""
     plain = _plain(word)
-    if words := _by_word(tuple(WRITE)).get(plain):
-        return f"write {WRITE[words]}"
-    if words := _by_word(tuple(LACKING)).get(plain):
-        return f"archlab has {LACKING[words]}"
+    if written := _WRITE.get(plain):
+        return f"write {written}"
+    if lacking := _LACKING.get(plain):
+        return f"archlab has {lacking}"
     return ""
 
 
@@ -137,11 +140,6 @@ def elsewhere(key: str, section: str) -> str:
     found = [path for path in found if section and path.startswith(f"{section.split('.')[0]}.")] or found
     fewest = min(path.count(".") for path in found)
     return f"write {' or '.join(dict.fromkeys(path for path in found if path.count('.') == fewest))}"
-
-
-@cache
-def _by_word(groups: tuple[str, ...]) -> dict[str, str]:
-    return {word: words for words in groups for word in words.split()}
 
 
 def _plain(word: str) -> str:

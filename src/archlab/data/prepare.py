@@ -14,9 +14,10 @@ from archlab.config.schema import DataConfig
 from archlab.data import tokenizer as bpe
 from archlab.data.corpus import FIELD, STDLIB, Corpus
 from archlab.data.memory import cache_folder, forget, remembered
-from archlab.data.shards import FORMAT, MANIFEST, TOKENIZER, DataFolder, Manifest, sha256
+from archlab.data.shards import FORMAT, MANIFEST, TOKENIZER, DataFolder, Manifest
 from archlab.data.split import Piece, Split, chance, divide
 from archlab.data.writer import SideWriter
+from archlab.digests import sha256
 from archlab.errors import UserError
 from archlab.files import expand_user, folder_atomic
 from archlab.interrupt import heed

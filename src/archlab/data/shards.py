@@ -24,6 +24,7 @@ from archlab.config.base import Base, Count
 from archlab.data import tokenizer as bpe
 from archlab.data.memory import remembered
 from archlab.data.tokenizer import TOKENIZER
+from archlab.digests import sha256
 from archlab.errors import UserError
 from archlab.files import read_object
 
@@ -206,12 +207,6 @@ def _check_size(file: Path, expected: int) -> None:
     if found != expected:
         state = "truncated" if found < expected else "too long"
         raise UserError(f"{file}: {state}: expected {expected} bytes, found {found}; {_ANEW}")
-
-
-def sha256(file: Path) -> str:
-    """Of a file's content, as hex."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def little_endian(dtype: str) -> np.dtype:

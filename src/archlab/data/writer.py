@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from archlab.data.shards import Shard, SideInfo, little_endian, sha256
+from archlab.data.shards import Shard, SideInfo, little_endian
+from archlab.digests import sha256
 
 SHARD_TOKENS = 100_000_000
 """Tokens after which the next shard begins."""
