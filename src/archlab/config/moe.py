@@ -8,7 +8,7 @@ from pydantic import Field
 from archlab.config.activation import ACTIVATION_PARAMETERS, Activation
 from archlab.config.base import Base, NonNegative, Positive, Width
 from archlab.config.component import Component, Counting, Site, filled_in
-from archlab.config.mlp import GatedMLP, PlainMLP, ResolvedDense, ResolvedGatedMLP, ResolvedPlainMLP
+from archlab.config.dense import GatedMLP, PlainMLP, ResolvedDense, ResolvedGatedMLP, ResolvedPlainMLP
 
 Experts = Annotated[int, Field(ge=1, le=100_000)]
 """Published models have up to 2,048 in a layer."""
@@ -61,6 +61,19 @@ class Shared(Base):
     """Biases on its projections (ERNIE 4.5)."""
 
 
+class Balance(Base):
+    """Losses of the routers. They are minimised with the cross-entropy and logged, not part of the reported loss."""
+
+    loss: NonNegative = 0.01
+    """Times E * sum over experts of f_e P_e: f_e is how many times expert e is chosen per token, P_e its mean score, the
+    scores of one token summing to 1 (Fedus 2021). The sum is `active` where all loads are equal."""
+    pooled: bool = False
+    """false: f and P are of one layer's tokens, and the loss is the mean over the layers; true: they are of the tokens of
+    all layers together (as transformers has it), which lets each layer prefer some experts."""
+    router_z_loss: NonNegative = 0.0
+    """Times the mean of log^2 Z, Z the softmax denominator of the router's logits (Zoph 2022: 1e-3)."""
+
+
 class MoE(Component):
     """sum over the chosen experts e of weight_e * MLP_e(x), and a shared expert's MLP(x) if there is one."""
 
@@ -86,15 +99,8 @@ class MoE(Component):
     """Scores, choice and weights."""
     shared: Shared | None = None
     """An expert for all tokens. null: none."""
-    balance_loss: NonNegative = 0.01
-    """Training minimises this times E * sum over experts of f_e P_e: f_e is the number of times that expert e is chosen,
-    per token; P_e its mean score, a token's scores summing to 1 (Fedus 2021). It is `active` where all loads are equal."""
-    balance_over: Literal["layer", "model"] = "layer"
-    """layer: f and P are of one layer's tokens, and the loss is the mean over the layers; model: of the tokens of all
-    layers together (as transformers has it)."""
-    router_z_loss: NonNegative = 0.0
-    """Training minimises this times the mean of log^2 Z, Z the softmax denominator of the router's logits (Zoph 2022:
-    1e-3)."""
+    balance: Balance = Balance()
+    """What training minimises beside, so that no expert is left out."""
 
     derived: ClassVar[tuple[str, ...]] = ("d_ff", "shared")
 
@@ -133,6 +139,11 @@ class ResolvedMoE(MoE):
             return filled_in(ResolvedPlainMLP, PlainMLP(activation=self.activation, bias=bias), d_ff=d_ff)
         gated = GatedMLP(activation=self.activation, bias=bias, clamp=self.clamp, up_offset=self.up_offset)
         return filled_in(ResolvedGatedMLP, gated, d_ff=d_ff)
+
+    def describe(self) -> dict[str, str]:
+        """How many experts, of which MLP, and the shared one's width."""
+        shared = f" + shared {self.shared.d_ff}" if self.shared else ""
+        return {"mlp": f"moe {self.active} of {self.experts} {self.expert_mlp.describe()['mlp']}{shared}"}
 
     def parameters(self, site: Site) -> dict[str, int]:
         """The router, every expert, the shared one and its gate."""
