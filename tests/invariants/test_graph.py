@@ -5,9 +5,9 @@ import copy
 import pytest
 import torch
 
-from archlab.config.io import load_config
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
+from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder
 from archlab.model.view import place
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from archlab.config import model_schema as schema
-from archlab.config.io import load_config
 from archlab.config.layers import layer_configs
+from archlab.exchange.configs import load_config
 from archlab.model.activations import make_activation
 from archlab.model.kernels import Scoring, reference, sdpa
 from archlab.model.norms import make_norm

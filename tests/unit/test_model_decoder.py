@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from archlab.config.io import build_config, load_config
+from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
 from archlab.config.merge import Raw
 from archlab.config.model_schema import Activation, ModelConfig
 from archlab.config.problems import ConfigError
 from archlab.config.schema import Config
 from archlab.errors import UserError
+from archlab.exchange.configs import load_config
 from archlab.model.block import Slots
 from archlab.model.cache import Cache
 from archlab.model.decoder import Decoder

@@ -11,10 +11,11 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from archlab.config import model_schema as schema
-from archlab.config.io import build_config, load_config
+from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import Alibi, Rope
 from archlab.errors import UserError
+from archlab.exchange.configs import load_config
 from archlab.model.cache import Cache
 from archlab.model.decoder import Decoder
 from archlab.model.position_bias import AlibiBias, ShawBias, T5Bias, bucket, slopes

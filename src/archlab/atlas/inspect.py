@@ -10,9 +10,10 @@ from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.cost.params import parameters
 from archlab.errors import UserError
-from archlab.families.hf_files import CONFIG, read_json
-from archlab.families.load import check_hf, read_model_config, read_raw_config
-from archlab.families.registry import families
+from archlab.exchange.load import check_hf
+from archlab.exchange.published import read_model_config, read_raw_config
+from archlab.families.registry import FAMILIES
+from archlab.hf.folder import CONFIG, read_json
 
 
 class Inspection(Base):
@@ -40,7 +41,7 @@ def inspect(folder: Path) -> Inspection:
     """Read the config and the headers of the weights, not the weights."""
     values = read_json(folder / CONFIG)
     model_type = values.get("model_type")
-    known = families().get(model_type) if isinstance(model_type, str) else None
+    known = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     found = Inspection(
         model_type=None if model_type is None else str(model_type),
         architecture=known.architecture if known else None,

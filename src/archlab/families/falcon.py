@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from archlab.config.layers import LayerConfig
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key, Only, Source
 from archlab.families.gpt2 import LAYER, LAYER_NORM, PlainMLP
-from archlab.families.rope import RopeKeys
-from archlab.families.weights import QKV, QKV_PER_HEAD, Row, linear
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Key, Only, Source
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from archlab.config.layers import layer_configs
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig, Rope
-from archlab.families.family import Family
-from archlab.families.fields import Always, Key, Source
 from archlab.families.gemma import gemma_fields
 from archlab.families.gemma2 import DOUBLE_NORMS, SCALE
-from archlab.families.layer_types import FULL, SLIDING, LayerTypes, every
 from archlab.families.llama import AROUND, ATTENTION, MLP
-from archlab.families.rope import parameters, position
-from archlab.families.weights import Row
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Key, Source
+from archlab.hf.layer_types import FULL, SLIDING, LayerTypes, every
+from archlab.hf.rope import parameters, position
+from archlab.hf.weights import Row
 
 
 @dataclass(frozen=True)

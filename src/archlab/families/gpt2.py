@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from archlab.config.layers import layer_configs
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key, Only, Source
-from archlab.families.weights import QKV, QKV_BLOCKS, TRANSPOSE, Row, linear, then
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Key, Only, Source
+from archlab.hf.weights import QKV, QKV_BLOCKS, TRANSPOSE, Row, linear, then
 
 LAYER = "transformer.h.{i}"
 

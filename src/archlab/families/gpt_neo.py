@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from archlab.config.layers import layer_configs
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key, Source
 from archlab.families.gpt2 import LAYER, LAYER_NORM, PRE_NORMS, PlainMLP
-from archlab.families.weights import Row, linear
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Key, Source
+from archlab.hf.weights import Row, linear
 
 GLOBAL, LOCAL = "global", "local"
 

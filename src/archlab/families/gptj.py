@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig, Rope
-from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key, Only, Source
 from archlab.families.gpt2 import ALIASES, BUFFERS, LAYER, LAYER_NORM, SIZES, PlainMLP
-from archlab.families.weights import Row, linear
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Key, Only, Source
+from archlab.hf.weights import Row, linear
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """StableLM 3B and StableLM 2. (transformers: StableLmForCausalLM)"""
 
-from archlab.families.family import Family
-from archlab.families.fields import Always, Key, Switch
 from archlab.families.llama import AROUND, ATTENTION, GATED, MLP, PRE_NORMS, WIDTHS
-from archlab.families.rope import RopeKeys
-from archlab.families.weights import Row
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Key, Switch
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import Row
 
 FAMILY = Family(
     model_type="stablelm",

@@ -7,7 +7,7 @@ from typing import Any
 
 from archlab.config.merge import Raw
 from archlab.config.model_schema import Longrope, ModelConfig, Rope
-from archlab.families.fields import Source
+from archlab.hf.fields import Source
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 from archlab.config.layers import layer_configs
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.fields import Source
+from archlab.hf.fields import Source
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
