@@ -66,7 +66,7 @@ def inspect(folder: Path) -> Inspection:
 def choices(model: ModelConfig) -> dict[str, str]:
     """A model's choices in the field's words."""
     layers = layer_configs(model)
-    heads = layers[0].attention
+    heads = layers[0].multi_head
     return {
         "size": f"{parameters(model).total:,} parameters: {model.n_layers} layers of {model.d_model}",
         "vocabulary": f"{model.vocab_size:,}, head {'tied' if model.head.tied else 'of its own'}",
@@ -76,6 +76,6 @@ def choices(model: ModelConfig) -> dict[str, str]:
         "attention": f"{words.heads(layers)}, {heads.n_heads}/{heads.n_kv_heads} heads of {heads.head_dim}",
         "sees": words.ratio(layers) or "everything before",
         "position": words.position(layers),
-        "MLP": f"{words.activation(layers)}, {layers[0].mlp.d_ff} wide",
+        "MLP": f"{words.activation(layers)}, {layers[0].dense.d_ff} wide",
         "biases": words.biases(layers),
     }

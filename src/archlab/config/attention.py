@@ -1,7 +1,7 @@
 """Attention: how many heads, how wide, which keys they see, how scores become weights."""
 
 import math
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
@@ -10,6 +10,7 @@ from archlab.config.component import Absent, Component, Counting, Site, StateTen
 from archlab.config.norm import LayerNormScaling, NoNorm, RMSNormScaling
 from archlab.config.position import BIASED, T5, Shaw
 from archlab.config.visibility import Visibility, is_plain_causal, keys_kept, visible_pairs
+from archlab.errors import UserError
 
 
 class _Scoped(Base):
@@ -152,3 +153,13 @@ class NoAttention(Absent):
 
 Attention = Annotated[MultiHead | NoAttention, Field(discriminator="kind")]
 ResolvedAttention = Annotated[ResolvedMultiHead | NoAttention, Field(discriminator="kind")]
+
+
+_C = TypeVar("_C", bound=MultiHead)
+
+
+def as_multi_head(config: Component, where: str, schema: type[_C] = MultiHead) -> _C:
+    """The config as what it is, for code that knows no other kind; UserError where it is another."""
+    if isinstance(config, schema):
+        return config
+    raise UserError(f"model.attention.kind: {config.kind} in {where}; allowed here: multihead")

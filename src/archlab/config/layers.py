@@ -4,16 +4,15 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from archlab.config.attention import ResolvedAttention, ResolvedMultiHead
+from archlab.config.attention import ResolvedAttention, ResolvedMultiHead, as_multi_head
 from archlab.config.base import Base, Overrides
 from archlab.config.component import Absent, Component, Site
 from archlab.config.merge import expand, merge
 from archlab.config.mixer import Mixer
-from archlab.config.mlp import ResolvedDense, ResolvedMLP
+from archlab.config.mlp import ResolvedDense, ResolvedMLP, as_dense
 from archlab.config.model_schema import Block, Dropout, Layers, ModelConfig
 from archlab.config.norm import NoNorm, Norm, Placement
 from archlab.config.position import Position
-from archlab.errors import UserError
 
 COMPONENTS = ("attention", "mixer", "mlp")
 """The sections of `model` that are components, in the order in which a layer has them."""
@@ -99,16 +98,12 @@ class LayerConfig(Base):
     @property
     def multi_head(self) -> ResolvedMultiHead:
         """Its attention, where only multi-head attention will do; UserError where it is another."""
-        if isinstance(self.attention, ResolvedMultiHead):
-            return self.attention
-        raise UserError(f"model.attention.kind: {self.attention.kind} in layer kind {self.kind}; allowed: multihead")
+        return as_multi_head(self.attention, f"layer kind {self.kind}", ResolvedMultiHead)
 
     @property
     def dense(self) -> ResolvedDense:
         """Its MLP, where only a plain or a gated one will do; UserError where it is another."""
-        if isinstance(self.mlp, ResolvedDense):
-            return self.mlp
-        raise UserError(f"model.mlp.kind: {self.mlp.kind} in layer kind {self.kind}; allowed: plain, gated")
+        return as_dense(self.mlp, f"layer kind {self.kind}", ResolvedDense)
 
 
 def resolve(model: ModelConfig) -> ModelConfig:

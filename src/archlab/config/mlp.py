@@ -1,13 +1,14 @@
 """The feed-forward branch: plain or gated, which activation, how wide."""
 
 import math
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
 from archlab.config.activation import ACTIVATION_PARAMETERS, Activation
 from archlab.config.base import Width
 from archlab.config.component import Absent, Component, Counting, Site, filled_in
+from archlab.errors import UserError
 
 
 class Dense(Component):
@@ -79,11 +80,11 @@ class ResolvedDense(Dense):
         return {"mlp": 2 * self.matrices * site.d_model * self.d_ff * seq_len}
 
 
-class ResolvedPlainMLP(ResolvedDense, PlainMLP):
+class ResolvedPlainMLP(PlainMLP, ResolvedDense):  # pyright: ignore[reportIncompatibleVariableOverride]
     """A plain MLP with its width filled in."""
 
 
-class ResolvedGatedMLP(ResolvedDense, GatedMLP):
+class ResolvedGatedMLP(GatedMLP, ResolvedDense):  # pyright: ignore[reportIncompatibleVariableOverride]
     """A gated MLP with its width filled in."""
 
 
@@ -95,3 +96,13 @@ class NoMLP(Absent):
 
 MLP = Annotated[GatedMLP | PlainMLP | NoMLP, Field(discriminator="kind")]
 ResolvedMLP = Annotated[ResolvedGatedMLP | ResolvedPlainMLP | NoMLP, Field(discriminator="kind")]
+
+
+_C = TypeVar("_C", bound=Dense)
+
+
+def as_dense(config: Component, where: str, schema: type[_C] = Dense) -> _C:
+    """The config as what it is, for code that knows no other kind; UserError where it is another."""
+    if isinstance(config, schema):
+        return config
+    raise UserError(f"model.mlp.kind: {config.kind} in {where}; allowed here: plain, gated")

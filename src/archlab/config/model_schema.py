@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from archlab.config.attention import Attention
+from archlab.config.attention import Attention, MultiHead, as_multi_head
 from archlab.config.base import (
     MOST_KINDS,
     MOST_LAYERS,
@@ -20,7 +20,7 @@ from archlab.config.base import (
     Width,
 )
 from archlab.config.mixer import Mixer, NoMixer
-from archlab.config.mlp import MLP, GatedMLP
+from archlab.config.mlp import MLP, Dense, GatedMLP, as_dense
 from archlab.config.norm import Norm, RMSNorm
 from archlab.config.position import Position, Rope
 
@@ -29,8 +29,8 @@ class Block(Base):
     """How a layer's branches stand to each other."""
 
     parallel: Literal["none", "shared", "separate"] = "none"
-    """none: attention and mixer, then MLP; shared: all behind one norm (GPT-J, PaLM); separate: the MLP behind a norm of
-    its own (NeoX)."""
+    """none: attention and mixer, then MLP; shared: all behind one norm (GPT-J, PaLM); separate: the MLP behind its own
+    (NeoX)."""
     attention_multiplier: Positive = 1.0
     """Factor on the attention branch before it is added to the stream (Granite's residual multiplier)."""
     mixer_multiplier: Positive = 1.0
@@ -157,3 +157,13 @@ class ModelConfig(Base):
     """Initial standard deviations by role."""
     layers: Layers | None = None
     """Layers that differ from each other: named kinds and their cycle. null: all the same."""
+
+    @property
+    def multi_head(self) -> MultiHead:
+        """The layers' attention, where only multi-head attention will do; UserError where it is another."""
+        return as_multi_head(self.attention, "model")
+
+    @property
+    def dense(self) -> Dense:
+        """The layers' MLP, where only a plain or a gated one will do; UserError where it is another."""
+        return as_dense(self.mlp, "model")

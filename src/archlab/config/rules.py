@@ -307,7 +307,8 @@ def _layer_kinds_are_used(m: ModelConfig) -> str | None:
 def _position_has_attention(m: ModelConfig) -> str | None:
     if m.layers is not None or isinstance(m.attention, AnyAttention) or m.position.kind in _ON_THE_EMBEDDING:
         return None
-    return f"{m.position.kind} is about queries and keys, and there is no attention; allowed: {', '.join(_ON_THE_EMBEDDING)}"
+    found = f"{m.position.kind} is about queries and keys, and there is no attention"
+    return f"{found}; allowed: {', '.join(_ON_THE_EMBEDDING)}"
 
 
 _ON_THE_EMBEDDING = ("none", "sinusoidal", "learned")

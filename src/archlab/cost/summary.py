@@ -91,4 +91,8 @@ def _unread(model: ModelConfig) -> int:
     which reads all of it."""
     width = model.embedding.width or model.d_model
     rows = 0 if model.head.tied else (model.vocab_size - 1) * width
-    return rows + ((model.max_seq_len - 1) * model.d_model if isinstance(model.position, Learned) else 0)
+    match model.position:
+        case Learned(offset=offset):
+            return rows + (offset + model.max_seq_len - 1) * model.d_model
+        case _:
+            return rows

@@ -31,7 +31,7 @@ class Llama3Rope(RopeKeys):
 
 
 def _has_xielu(layer: LayerConfig) -> bool:
-    return layer.mlp.activation == "xielu"
+    return layer.dense.activation == "xielu"
 
 
 FAMILY = Family(

@@ -35,8 +35,8 @@ class Generation:
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """The older layout where it suffices."""
-        parallel, kv_heads = model.block.parallel, model.attention.n_kv_heads
-        newer = parallel == "separate" or kv_heads not in (1, model.attention.n_heads)
+        parallel, kv_heads = model.block.parallel, model.multi_head.n_kv_heads
+        newer = parallel == "separate" or kv_heads not in (1, model.multi_head.n_heads)
         hf |= {
             "new_decoder_architecture": newer, "parallel_attn": parallel != "none", "multi_query": kv_heads == 1,
             "num_ln_in_parallel_attn": 2 if parallel == "separate" else 1, "num_kv_heads": kv_heads,

@@ -34,7 +34,7 @@ class AttentionTypes:
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Written out."""
-        windows = [layer.attention.window for layer in layer_configs(model)]
+        windows = [layer.multi_head.window for layer in layer_configs(model)]
         hf["attention_layers"] = [GLOBAL if window is None else LOCAL for window in windows]
         hf["attention_types"] = [[hf["attention_layers"], 1]]
         hf["window_size"] = next((window for window in windows if window is not None), 256)

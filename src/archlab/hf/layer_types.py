@@ -66,6 +66,6 @@ class LayerTypes:
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """The list, written out."""
-        windows = [layer.attention.window for layer in layer_configs(model)]
+        windows = [layer.multi_head.window for layer in layer_configs(model)]
         hf["layer_types"] = [FULL if window is None else SLIDING for window in windows]
         hf["sliding_window"] = next((window for window in windows if window is not None), self.unused)

@@ -36,7 +36,7 @@ class Attention(nn.Module):
         self.sub_norm = make_norm(layer.norm if config.sub_norm else NoNorm(), width)
         self.out = Projection(width, D, bias=config.out_bias, role="output")
 
-    def forward(self, x_BTD: Tensor, context: Context, state: State | None) -> Tensor:
+    def forward(self, x_BTD: Tensor, context: Context, state: State | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D]; the new keys and values are added to the state."""
         q_BHTC, k_BKTC, v_BKTC = (self._split(project(x_BTD)) for project in (self.q, self.k, self.v))
         q_BHTC = self._normed_and_rotated(q_BHTC, self.q_norm, context)

@@ -1,4 +1,4 @@
-"""What one forward pass knows beside the stream: where its tokens stand, and what follows for masks, rotations, biases."""
+"""What one forward pass knows beside the stream: where tokens stand, and what follows for masks, rotations, biases."""
 
 from collections import defaultdict
 from collections.abc import Sequence

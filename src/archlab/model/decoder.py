@@ -15,7 +15,7 @@ from archlab.errors import UserError
 from archlab.model.arithmetic import WHOLE, scaled
 from archlab.model.context import Collected, start_pass
 from archlab.model.init import Projection, initialise
-from archlab.model.layer import Layer
+from archlab.model.layer import NO_STATES, Layer
 from archlab.model.norms import make_norm
 from archlab.model.origin import Origin
 from archlab.model.position_bias import T5Bias
@@ -86,7 +86,7 @@ class Decoder(nn.Module):
         self.embedding = TokenEmbedding(config)
         self.positions = make_positions(config)
         shared = config.position if isinstance(config.position, T5) and config.position.shared else None
-        self.position_bias = T5Bias(shared, config.attention.n_heads) if shared else None
+        self.position_bias = T5Bias(shared, config.multi_head.n_heads) if shared else None
         self.dropout = nn.Dropout(config.dropout.embedding)
         self.layers = nn.ModuleList(Layer(layer, kernel) for layer in self.layer_configs)
         self.norm = make_norm(final_norm(config), config.d_model)
@@ -138,7 +138,7 @@ class Decoder(nn.Module):
             x_BTD = x_BTD + self.positions(this_pass.positions_BT, x_BTD.dtype)
         x_BTD = self.dropout(x_BTD)
         contexts = this_pass.contexts(self.layer_configs, self.kinds, self.position_bias, collected)
-        states = cache.layers if cache is not None else [{}] * len(contexts)
+        states = cache.layers if cache is not None else [NO_STATES] * len(contexts)
         for layer, context, of_layer in zip(self.layers, contexts, states, strict=True):
             x_BTD = layer(x_BTD, context, of_layer)
         return self.norm(x_BTD)

@@ -13,6 +13,10 @@ from archlab.model.norms import make_norm
 from archlab.model.state import State
 
 
+NO_STATES: Mapping[str, State] = {}
+"""Of a layer without a cache."""
+
+
 class BranchNorms(nn.Module):
     """The norms around one branch; an empty slot passes its input through."""
 
@@ -44,23 +48,29 @@ class Layer(nn.Module):
         self.stages = layer.stages
         for branch in layer.branches:
             self.add_module(branch.name, make_component(branch.component, layer, kernel))
+        for branch in layer.branches:
             self.add_module(f"{branch.name}_norms", BranchNorms(layer, branch))
         self.dropout = nn.Dropout(layer.dropout.branch)
         self.is_carried = not isinstance(layer.norm, NoNorm) and layer.norm.placement == "carried"
 
-    def forward(self, x_BTD: Tensor, context: Context, states: Mapping[str, State]) -> Tensor:
-        """[B, T, D] -> [B, T, D]; `states` by the names of branches, empty without a cache."""
+    def forward(self, x_BTD: Tensor, context: Context, states: Mapping[str, State] = NO_STATES) -> Tensor:
+        """[B, T, D] -> [B, T, D]; `states` by the names of branches."""
         for stage in self.stages:
             x_BTD = self._stage(stage, x_BTD, context, states)
         return x_BTD
 
     def _stage(self, stage: tuple[Branch, ...], x_BTD: Tensor, context: Context, states: Mapping[str, State]) -> Tensor:
-        first = self.get_submodule(f"{stage[0].name}_norms")
+        first = self._norms(stage[0])
         normed_BTD = first.before(x_BTD)
         sum_BTD = normed_BTD if self.is_carried else x_BTD
         for branch in stage:
-            component, norms = self.get_submodule(branch.name), self.get_submodule(f"{branch.name}_norms")
+            component, norms = self.get_submodule(branch.name), self._norms(branch)
             read_BTD = normed_BTD if branch is stage[0] or branch.shares_input else norms.before(x_BTD)
             given_BTD = norms.after(component(read_BTD, context, states.get(branch.name)))
             sum_BTD = sum_BTD + self.dropout(scaled(given_BTD, branch.multiplier))
         return first.stream(sum_BTD)
+
+    def _norms(self, branch: Branch) -> BranchNorms:
+        norms = self.get_submodule(f"{branch.name}_norms")
+        assert isinstance(norms, BranchNorms)
+        return norms

@@ -25,7 +25,7 @@ class MLP(nn.Module):
         self.sub_norm = make_norm(layer.norm if config.sub_norm else NoNorm(), config.d_ff)
         self.down = Projection(config.d_ff, layer.d_model, bias=config.bias, role="output")
 
-    def forward(self, x_BTD: Tensor, context: Context, state: State | None) -> Tensor:
+    def forward(self, x_BTD: Tensor, context: Context | None = None, state: State | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
         up_BTF = self.up(x_BTD)
         inner_BTF = self.activation(up_BTF) if self.gate is None else self.activation(self.gate(x_BTD)) * up_BTF

@@ -54,7 +54,7 @@ class State:
         return self.tensors[name]
 
     def extend(self, **new: Tensor) -> tuple[Tensor, ...]:
-        """Add the rows of new tokens, [B, heads, T, width] each; all rows that they may see, in the order of `indices`."""
+        """Add the rows of new tokens, [B, heads, T, width] each; all that they may see, in the order of `indices`."""
         extended = self._step if is_step(next(iter(new.values())).shape[2]) else self._several
         return tuple(extended(self.tensors[name], rows) for name, rows in new.items())
 
