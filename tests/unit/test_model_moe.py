@@ -15,7 +15,7 @@ from archlab.config.moe import ResolvedMoE
 from archlab.model.context import Collected, Context
 from archlab.model.grouped import grouped_linear, grouped_outer
 from archlab.model.moe import MoE
-from archlab.model.router import Load, Router, handed_out
+from archlab.model.router import Load, handed_out
 from tests.reference.moe import Choices, balance_loss, mixture, router_z_loss, scores
 
 D, T = 12, 20
@@ -47,7 +47,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def layer(text: str) -> LayerConfig:
-    raw = {"vocab_size": 7, "d_model": D, "n_layers": 1, "attention": {"n_heads": 4}}
+    raw = {"vocab_size": 7, "d_model": D, "n_layers": 1, "attention": {"n_heads": 3}}
     mlp = f"kind: moe, experts: 8, d_ff: 7{', ' if text else ''}{text}"
     mlp = mlp if "active" in text else f"{mlp}, active: {ACTIVE}"
     return layer_configs(build_config({"model": raw}, [f"model.mlp={{{mlp}}}"]).model)[0]
@@ -177,9 +177,9 @@ def test_the_correction_decides_who_is_chosen_and_not_the_weights() -> None:
 
 
 def test_corrections_bring_unequal_loads_together() -> None:
-    """Without a gradient: the tokens stay, the router stays."""
+    """Without a gradient: tokens that have much in common, and a router that stays as it is."""
     text = "active: 2, router: {score: sigmoid, correction: {rate: 0.02}}"
-    module, x_ND = drawn(text), torch.from_numpy(np.random.default_rng(3).normal(size=(400, D)))
+    module, x_ND = drawn(text), torch.from_numpy(np.random.default_rng(3).normal(loc=0.7, size=(400, D)))
     router = module.router
     assert router.correction is not None
     router.correction.zero_()
@@ -188,7 +188,7 @@ def test_corrections_bring_unequal_loads_together() -> None:
         load = torch.bincount(router(x_ND).chosen_NK.flatten(), minlength=8).double()
         largest.append((load / load.mean()).max().item())
         router.correct(load)
-    assert largest[0] > 1.5
+    assert largest[0] > 2
     assert np.mean(largest[-20:]) < 1.15
     assert not any(p.grad is not None for p in module.parameters())
 

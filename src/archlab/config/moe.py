@@ -65,10 +65,10 @@ class Balance(Base):
     """Losses of the routers. They are minimised with the cross-entropy and logged, not part of the reported loss."""
 
     loss: NonNegative = 0.01
-    """Times E * sum over experts of f_e P_e: f_e is how many times expert e is chosen per token, P_e its mean score, the
-    scores of one token summing to 1 (Fedus 2021). The sum is `active` where all loads are equal."""
+    """Times E * sum over experts of f_e P_e: f_e is how many times expert e is chosen per token, P_e its mean score,
+    the scores of one token summing to 1 (Fedus 2021). The sum is `active` where all loads are equal."""
     pooled: bool = False
-    """false: f and P are of one layer's tokens, and the loss is the mean over the layers; true: they are of the tokens of
+    """false: f and P are of the tokens of one layer, and the loss is the mean over layers; true: of those of
     all layers together (as transformers has it), which lets each layer prefer some experts."""
     router_z_loss: NonNegative = 0.0
     """Times the mean of log^2 Z, Z the softmax denominator of the router's logits (Zoph 2022: 1e-3)."""

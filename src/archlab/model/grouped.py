@@ -5,7 +5,7 @@ cannot be compiled in float32. So the product is an operator of our own, which t
 the groups where it cannot. To a compiler it is one opaque node (the sizes of the groups depend on the data, and would
 break the graph), to FlopCounterMode a product of known size.
 
-Shapes: N rows in order of their groups, E groups, D features in, O features out. `ends_E` (int32): where each group ends.
+Shapes: N rows in order of their groups, E groups, D features in, O features out. `ends_E` (int32): where groups end.
 """
 
 from collections.abc import Iterator

@@ -45,8 +45,8 @@ class MoE(nn.Module):
 class Experts(nn.Module):
     """E MLPs in stacked matrices. Rows are put in order of their experts, so that each expert is one product.
 
-    What a token's experts give is gathered and summed in the order of its choice, so the other tokens do not matter, and
-    nothing is added in an order that a device chooses.
+    What a token's experts give is gathered and summed in the order of its choice, so the other tokens do not matter,
+    and nothing is added in an order that a device chooses.
     """
 
     def __init__(self, config: ResolvedMoE, d_model: int) -> None:

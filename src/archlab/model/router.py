@@ -1,4 +1,7 @@
-"""Which experts a token passes through. Shapes: B batch, T tokens, N = B * T, D d_model, E experts, K active, G groups."""
+"""Which experts a token passes through.
+
+Shapes: B batch, T tokens, N = B * T, D d_model, E experts, K active, G groups.
+"""
 
 from typing import NamedTuple
 
