@@ -108,7 +108,8 @@ class MoE(Component):
         """With widths written out."""
         dense = GatedMLP() if self.gated else PlainMLP()
         d_ff = self.d_ff or 8 * math.ceil(dense.resolve(d_model).d_ff / self.active / 8)
-        shared = self.shared and filled_in(ResolvedShared, self.shared, d_ff=self.shared.d_ff or d_ff)
+        given = self.shared
+        shared = given and ResolvedShared(d_ff=given.d_ff or d_ff, gate=given.gate, bias=given.bias)
         return filled_in(ResolvedMoE, self, d_ff=d_ff, shared=shared)
 
 
