@@ -19,7 +19,7 @@ from tests.parity.tiny import SMALL, Case
 
 FAMILIES = (
     "mistral", "ministral", "qwen2", "qwen3", "phi3", "olmo2", "olmo3", "granite", "smollm3", "olmo", "exaone4",
-    "seed_oss", "arcee", "apertus", "hunyuan_v1_dense",
+    "seed_oss", "arcee", "apertus", "hunyuan_v1_dense", "nanochat",
 )  # fmt: skip
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 PLAIN = {"rope_type": "default", "rope_theta": 5e5}
