@@ -15,5 +15,5 @@ class NoMLP(Absent):
     kind: Literal["none"] = "none"  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
-MLP = Annotated[GatedMLP | PlainMLP | MoE | NoMLP, Field(discriminator="kind")]
-ResolvedMLP = Annotated[ResolvedGatedMLP | ResolvedPlainMLP | ResolvedMoE | NoMLP, Field(discriminator="kind")]
+MLP = Annotated[PlainMLP | GatedMLP | MoE | NoMLP, Field(discriminator="kind")]
+ResolvedMLP = Annotated[ResolvedPlainMLP | ResolvedGatedMLP | ResolvedMoE | NoMLP, Field(discriminator="kind")]
