@@ -19,8 +19,9 @@ from archlab.config.base import (
     Probability,
     Width,
 )
+from archlab.config.dense import Dense, GatedMLP, as_dense
 from archlab.config.mixer import Mixer, NoMixer
-from archlab.config.mlp import MLP, Dense, GatedMLP, as_dense
+from archlab.config.mlp import MLP
 from archlab.config.norm import Norm, RMSNorm
 from archlab.config.position import Position, Rope
 

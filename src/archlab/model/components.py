@@ -4,10 +4,12 @@ from torch import nn
 
 from archlab.config.attention import ResolvedMultiHead
 from archlab.config.component import Component
+from archlab.config.dense import ResolvedDense
 from archlab.config.layers import LayerConfig
-from archlab.config.mlp import ResolvedDense
+from archlab.config.moe import ResolvedMoE
 from archlab.model.attention import Attention
 from archlab.model.mlp import MLP
+from archlab.model.moe import MoE
 
 
 def make_component(config: Component, layer: LayerConfig, kernel: str) -> nn.Module:
@@ -17,5 +19,7 @@ def make_component(config: Component, layer: LayerConfig, kernel: str) -> nn.Mod
             return Attention(config, layer, kernel)
         case ResolvedDense():
             return MLP(config, layer)
+        case ResolvedMoE():
+            return MoE(config, layer)
         case _:
             raise TypeError(f"no module for a {type(config).__name__}")
