@@ -123,10 +123,11 @@ class Temperature:
 def attend(query_C: Array, keys: list[Array], values: list[Array], scale: float, sink: float | None = None) -> Array:
     """The values of the keys that one query sees, weighted by softmax; a sink takes a share and gives nothing."""
     exponents = [scale * float(query_C @ key_C) for key_C in keys]
-    largest = max([*exponents, *([] if sink is None else [sink])])
-    weights = [math.exp(e - largest) for e in exponents]
-    total = math.fsum(weights) + (0.0 if sink is None else math.exp(sink - largest))
-    return np.sum([weight / total * value_V for weight, value_V in zip(weights, values, strict=True)], axis=0)
+    with_sink = exponents if sink is None else [*exponents, sink]
+    largest = max(with_sink)
+    total = math.fsum(math.exp(exponent - largest) for exponent in with_sink)
+    weights = [math.exp(exponent - largest) / total for exponent in exponents]
+    return np.sum([weight * value_V for weight, value_V in zip(weights, values, strict=True)], axis=0)
 
 
 def linear(x: Array, weights: Weights, name: str) -> Array:

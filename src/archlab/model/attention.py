@@ -4,10 +4,10 @@ C head_dim."""
 from torch import Tensor, nn
 
 from archlab.config.layers import LayerConfig, ResolvedAttention
-from archlab.config.model_schema import NoNorm, Rope
+from archlab.config.model_schema import BIASED, NoNorm, Rope
 from archlab.model.cache import LayerCache
 from archlab.model.init import Projection
-from archlab.model.kernels import Scoring, choose_kernel, needs_of_call, needs_of_layer
+from archlab.model.kernels import Needs, Scoring, choose_kernel
 from archlab.model.norms import make_norm
 from archlab.model.position_bias import make_position_bias
 from archlab.model.view import View
@@ -29,7 +29,7 @@ class Attention(nn.Module):
         self.k_norm = HeadNorm(config, config.n_kv_heads)
         self.norm_first = not (isinstance(layer.position, Rope) and layer.position.order == "before_qk_norm")
         self.position_bias = make_position_bias(layer)
-        self.kernel, self.needs = kernel, needs_of_layer(layer)
+        self.kernel, self.needs = kernel, needs_of(layer)
         choose_kernel(kernel, self.needs)  # refuses at once what it can
         self.sub_norm = make_norm(layer.norm if config.sub_norm else NoNorm(), width)
         self.out = Projection(width, D, bias=config.out_bias, role="output")
@@ -41,7 +41,7 @@ class Attention(nn.Module):
         k_BKSC, v_BKSC = cache.extend(k_BKTC, v_BKTC, view.length) if cache else (k_BKTC, v_BKTC)
         bias_BHTS = self.position_bias(view.distance_BTS, q_BHTC) if self.position_bias is not None else view.bias_BHTS
         how = Scoring(self.scale, self.softcap, self.dropout if self.training else 0.0)
-        needs = self.needs | needs_of_call(cache is not None, q_BHTC, k_BKSC, v_BKSC, bias_BHTS)
+        needs = self.needs.in_call(q_BHTC, k_BKSC, v_BKSC, bias_BHTS, cached=cache is not None)
         kernel = choose_kernel(self.kernel, needs)
         mixed_BHTC = kernel(q_BHTC, k_BKSC, v_BKSC, view.mask_BTS, bias_BHTS, how)
         return self.out(self.sub_norm(mixed_BHTC.transpose(1, 2).flatten(-2)))
@@ -56,6 +56,16 @@ class Attention(nn.Module):
         x = norm(x) if self.norm_first else x
         x = view.rotation.turn(x) if view.rotation else x
         return x if self.norm_first else norm(x)
+
+
+def needs_of(layer: LayerConfig) -> Needs:
+    """What the layer asks of a kernel, before the tensors of a call are known."""
+    return Needs(
+        softcap=layer.attention.softcap is not None,
+        dropout=layer.dropout.attention > 0,
+        bias=layer.position.kind in BIASED,
+        width=layer.attention.head_dim,
+    )
 
 
 class HeadNorm(nn.Module):
