@@ -10,7 +10,7 @@ from torch.nn.attention import flex_attention
 
 from archlab.errors import UserError
 from archlab.model import kernels
-from archlab.model.kernels import KERNELS, Kernel, Needs, Scoring, choose_kernel, flex, reference, sdpa
+from archlab.model.kernels import KERNELS, Kernel, Needs, Scores, choose_kernel, flex, reference, sdpa
 
 RNG = np.random.default_rng(0)
 
@@ -55,7 +55,7 @@ def test_kernels_are_the_formula(
         torch.from_numpy(v),
         torch.from_numpy(seen) if masked else None,
         torch.from_numpy(bias) if biased else None,
-        Scoring(0.7, cap, sinks_H=torch.from_numpy(sinks) if sunk else None),
+        Scores(0.7, cap, sinks_H=torch.from_numpy(sinks) if sunk else None),
     )
     for b, h in np.ndindex(2, 4):
         key, sink = h // (4 // kv_heads), float(sinks[h]) if sunk else None
@@ -72,7 +72,7 @@ def test_gradients_of_sinks(kernel: str, masked: bool) -> None:
     mask = torch.ones(1, 7, 7, dtype=torch.bool).tril().triu(-2) if masked else None
 
     def gradients(compute: Kernel) -> tuple[torch.Tensor, ...]:
-        mixed = compute(q, k, v, mask, None, Scoring(0.7, sinks_H=sinks))
+        mixed = compute(q, k, v, mask, None, Scores(0.7, sinks_H=sinks))
         return torch.autograd.grad(mixed.square().sum(), (q, k, v, sinks))
 
     for got, expected in zip(gradients(KERNELS[kernel].kernel), gradients(reference), strict=True):
@@ -85,7 +85,7 @@ def test_dropout_drops_weights_and_scales_up_the_rest(kernel: str, sunk: bool) -
     """With the identity as values the output is the weights themselves; a sink of 200 keys' weight takes half."""
     q, k = torch.zeros(1, 1, 200, 4), torch.zeros(1, 1, 200, 4)
     seen = torch.ones(1, 200, 200, dtype=torch.bool)
-    how = Scoring(1.0, dropout=0.25, sinks_H=torch.tensor([200.0]).log() if sunk else None)
+    how = Scores(1.0, dropout=0.25, sinks_H=torch.tensor([200.0]).log() if sunk else None)
     torch.manual_seed(0)
     weights = KERNELS[kernel].kernel(q, k, torch.eye(200)[None, None], seen, None, how)
     assert torch.allclose(weights, torch.where(weights > 0, (0.5 if sunk else 1) / 200 / 0.75, 0.0))

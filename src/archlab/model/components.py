@@ -1,0 +1,21 @@
+"""From a component's config to its module."""
+
+from torch import nn
+
+from archlab.config.attention import ResolvedMultiHead
+from archlab.config.component import Component
+from archlab.config.layers import LayerConfig
+from archlab.config.mlp import ResolvedDense
+from archlab.model.attention import Attention
+from archlab.model.mlp import MLP
+
+
+def make_component(config: Component, layer: LayerConfig, kernel: str) -> nn.Module:
+    """The module of that config, in that layer: `forward(x_BTD, context, state) -> y_BTD`."""
+    match config:
+        case ResolvedMultiHead():
+            return Attention(config, layer, kernel)
+        case ResolvedDense():
+            return MLP(config, layer)
+        case _:
+            raise TypeError(f"no module for a {type(config).__name__}")
