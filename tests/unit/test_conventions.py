@@ -132,7 +132,7 @@ def test_scales_and_multipliers() -> None:
         block.mlp_norms.before.register_forward_pre_hook(lambda _, x, kept=kept: kept.append(x[0]))
         logits = model(TOKENS)
         found[name] = [kept[0] - model.embedding(TOKENS), logits, model.hidden(TOKENS)]
-        assert block.attention.scale == (0.125 if "attention.scale" in name else 0.5)
+        assert block.attention.attend.scale == (0.125 if "attention.scale" in name else 0.5)
     branch, logits, hidden = found[""]
     torch.testing.assert_close(found["model.block.attention_multiplier=0.25"][0], 0.25 * branch)
     torch.testing.assert_close(found["model.head.scale=0.25"][1], 0.25 * logits)
@@ -173,7 +173,7 @@ def test_head_dim() -> None:
     assert attention.q.weight.shape == (4 * 6, 16)
     assert attention.k.weight.shape == attention.v.weight.shape == (2 * 6, 16)
     assert attention.out.weight.shape == (16, 4 * 6)
-    assert attention.scale == pytest.approx(1 / math.sqrt(6))
+    assert attention.attend.scale == pytest.approx(1 / math.sqrt(6))
 
 
 def test_qk_norm_scope() -> None:

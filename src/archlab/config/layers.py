@@ -4,9 +4,10 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from archlab.config.attention import ResolvedAttention, ResolvedMultiHead, as_multi_head
+from archlab.config.attention import NoAttention, ResolvedMultiHead, as_multi_head
 from archlab.config.base import Base, Overrides
 from archlab.config.component import Absent, Component, Site
+from archlab.config.latent_attention import ResolvedLatent
 from archlab.config.merge import expand, merge
 from archlab.config.mixer import Mixer
 from archlab.config.mlp import ResolvedDense, ResolvedMLP, as_dense
@@ -54,7 +55,7 @@ class LayerConfig(Base):
     d_model: int
     norm: Norm
     block: Block
-    attention: ResolvedAttention
+    attention: ResolvedMultiHead | ResolvedLatent | NoAttention
     mixer: Mixer
     position: Position
     mlp: ResolvedMLP

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from archlab.config.attention import Attention, MultiHead, as_multi_head
+from archlab.config.attention import MultiHead, NoAttention, as_multi_head
 from archlab.config.base import (
     MOST_KINDS,
     MOST_LAYERS,
@@ -19,10 +19,13 @@ from archlab.config.base import (
     Probability,
     Width,
 )
+from archlab.config.latent_attention import Latent
 from archlab.config.mixer import Mixer, NoMixer
 from archlab.config.mlp import MLP, Dense, GatedMLP, as_dense
 from archlab.config.norm import Norm, RMSNorm
 from archlab.config.position import Position, Rope
+
+Attention = Annotated[MultiHead | Latent | NoAttention, Field(discriminator="kind")]
 
 
 class Block(Base):
