@@ -198,11 +198,10 @@ def latent(
     """Multi-head latent attention in its expanded form (DeepSeek-V2), over tokens at positions first, first + 1, ..."""
     x_TD = np.asarray(x_TD, np.float64)
     T, kv_rank = len(x_TD), len(weights["kv_norm.weight"])
+    q_TR = x_TD
     if "q_down.weight" in weights:
-        narrow_TR = rms_norm(linear(x_TD, weights, "q_down"), weights["q_norm.weight"], eps)
-        q_THC = linear(narrow_TR, weights, "q_up").reshape(T, n_heads, -1)
-    else:
-        q_THC = linear(x_TD, weights, "q").reshape(T, n_heads, -1)
+        q_TR = rms_norm(linear(x_TD, weights, "q_down"), weights["q_norm.weight"], eps)
+    q_THC = linear(q_TR, weights, "q_up").reshape(T, n_heads, -1)
     down_TR = linear(x_TD, weights, "kv_down")
     latent_TR = rms_norm(down_TR[:, :kv_rank], weights["kv_norm.weight"], eps)
     kv_THE = linear(latent_TR, weights, "kv_up").reshape(T, n_heads, nope_dim + v_dim)
