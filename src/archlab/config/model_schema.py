@@ -25,7 +25,14 @@ from archlab.config.mlp import MLP, Dense, GatedMLP, as_dense
 from archlab.config.norm import Norm, RMSNorm
 from archlab.config.position import Position, Rope
 
-Attention = Annotated[MultiHead | Latent | NoAttention, Field(discriminator="kind")]
+
+def _multi_head_by_default(value: Any) -> Any:
+    return {"kind": "multihead", **value} if isinstance(value, dict) else value
+
+
+Attention = Annotated[
+    MultiHead | Latent | NoAttention, Field(discriminator="kind"), BeforeValidator(_multi_head_by_default)
+]
 
 
 class Block(Base):
