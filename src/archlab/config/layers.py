@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from archlab.config.attention import ResolvedAttention, ResolvedMultiHead, as_multi_head
+from archlab.config.attention import NoAttention, ResolvedMultiHead, as_multi_head
 from archlab.config.base import Base, Overrides
 from archlab.config.component import Absent, Component, Site
 from archlab.config.dense import ResolvedDense, as_dense
+from archlab.config.latent_attention import ResolvedLatent
 from archlab.config.merge import expand, merge
 from archlab.config.mixer import Mixer
 from archlab.config.mlp import ResolvedMLP
@@ -55,7 +56,7 @@ class LayerConfig(Base):
     d_model: int
     norm: Norm
     block: Block
-    attention: ResolvedAttention
+    attention: ResolvedMultiHead | ResolvedLatent | NoAttention
     mixer: Mixer
     position: Position
     mlp: ResolvedMLP

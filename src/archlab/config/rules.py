@@ -128,7 +128,7 @@ def _summary_fits_block(a: AnyAttention, _m: ModelConfig) -> str | None:
     blocks = a.blocks
     if blocks is None or blocks.summary < blocks.size:
         return None
-    return f"{blocks.summary} of {blocks.size} tokens is all of a block; allowed: 1 to size - 1"
+    return f"{blocks.summary} of {blocks.size} tokens is all of a block; allowed: 0 to size - 1"
 
 
 def _needs_a_norm(field: str) -> Callable[[ModelConfig], str | None]:

@@ -5,9 +5,11 @@ from torch import nn
 from archlab.config.attention import ResolvedMultiHead
 from archlab.config.component import Component
 from archlab.config.dense import ResolvedDense
+from archlab.config.latent_attention import ResolvedLatent
 from archlab.config.layers import LayerConfig
 from archlab.config.moe import ResolvedMoE
 from archlab.model.attention import Attention
+from archlab.model.latent_attention import LatentAttention
 from archlab.model.mlp import MLP
 from archlab.model.moe import MoE
 
@@ -17,6 +19,8 @@ def make_component(config: Component, layer: LayerConfig, kernel: str) -> nn.Mod
     match config:
         case ResolvedMultiHead():
             return Attention(config, layer, kernel)
+        case ResolvedLatent():
+            return LatentAttention(config, layer, kernel)
         case ResolvedDense():
             return MLP(config, layer)
         case ResolvedMoE():
