@@ -1,6 +1,5 @@
 """Recurrent mixers against their formulas, token by token in float64 NumPy."""
 
-import itertools
 import math
 
 import numpy as np
@@ -13,7 +12,6 @@ from archlab.config import mixer as config
 from archlab.config.component import Site
 from archlab.config.norm import RMSNorm
 from archlab.config.position import NoPosition
-from archlab.model import gated_delta, mamba2
 from archlab.model.context import Context
 from archlab.model.gated_delta import GatedDelta
 from archlab.model.mamba2 import Mamba2
@@ -56,7 +54,10 @@ def made(name, dtype=torch.float64):
 def state_of(name, batch=1, dtype=torch.float64):
     """Zeros of the shapes that the config says."""
     tensors = CONFIGS[name].resolve(D).state(SITE, T)
-    return {t.name: torch.zeros(batch, *t.shape, dtype=torch.promote_types(dtype, torch.float32) if t.float32 else dtype) for t in tensors}
+    return {
+        t.name: torch.zeros(batch, *t.shape, dtype=torch.promote_types(dtype, torch.float32) if t.float32 else dtype)
+        for t in tensors
+    }
 
 
 def inputs(batch=1, tokens=T):
@@ -125,8 +126,8 @@ DOCUMENTS = ([29], [1, 28], [7, 2, 1, 11, 8], [8, 8, 13], [28, 1], [3, 10, 16])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_documents_in_one_window_do_not_see_each_other(name):
     mixer, x = made(name), inputs(batch=len(DOCUMENTS))
-    starts = [list(itertools.chain(*([start] * n for start, n in zip(itertools.accumulate([0, *lengths]), lengths)))) for lengths in DOCUMENTS]
-    found = mixer(x, Context(starts_BT=torch.tensor(starts)), None)
+    starts = np.stack([np.repeat(np.cumsum([0, *lengths[:-1]]), lengths) for lengths in DOCUMENTS])
+    found = mixer(x, Context(starts_BT=torch.from_numpy(starts)), None)
     for row, lengths in enumerate(DOCUMENTS):
         wanted = [reference(name, mixer, document) for document in x[row].split(lengths)]
         close(found[row], np.concatenate(wanted))
@@ -154,7 +155,9 @@ def test_gradients_are_those_of_differences(name):
     names, values = zip(*mixer.named_parameters(), strict=True)
 
     def with_parameters(x, *given):
-        return torch.func.functional_call(mixer, dict(zip(names, given, strict=True)), (x, Context(starts_BT=starts), None))
+        return torch.func.functional_call(
+            mixer, dict(zip(names, given, strict=True)), (x, Context(starts_BT=starts), None)
+        )
 
     assert torch.autograd.gradcheck(with_parameters, (x, *values), fast_mode=True)
 
@@ -197,8 +200,10 @@ def test_decays_begin_as_published(kind):
     mixer = (Mamba2 if kind == "mamba2" else GatedDelta)(chosen.resolve(D), D)
     A, dt = mixer.constants["A_log"].exp(), nn.functional.softplus(mixer.constants["dt_bias"])
     least = 1 if kind == "mamba2" else 0
-    assert (A.min() > least and A.max() < 16 and abs(A.mean() - (least + 16) / 2) < 0.01)
-    assert (0.001 <= dt.min() < 0.0011 and 0.09 < dt.max() <= 0.1)
+    assert least < A.min() < A.max() < 16
+    assert abs(A.mean() - (least + 16) / 2) < 0.01
+    assert 0.001 <= dt.min() < 0.0011
+    assert 0.09 < dt.max() <= 0.1
     assert abs(dt.log().mean() - math.log(0.01)) < 0.05
     assert abs(torch.corrcoef(torch.stack((A, dt.log())))[0, 1]) < 0.1
 

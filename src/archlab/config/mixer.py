@@ -22,7 +22,8 @@ def chunking(seq_len: int) -> tuple[int, int]:
 
 
 class Mamba2(Component):
-    """A state-space model with one decay per head: S <- exp(-dt exp(A_log)) S + dt x B^T, y = S C + D x (Dao & Gu 2024)."""
+    """A state-space model with one decay per head (Dao & Gu 2024): S <- exp(-dt exp(A_log)) S + dt x B^T, y = S C + D x,
+    gated by silu(z)."""
 
     kind: Literal["mamba2"] = "mamba2"  # pyright: ignore[reportIncompatibleVariableOverride]
     n_heads: Heads | None = None

@@ -38,7 +38,7 @@ class CausalConv(nn.Module):
             y_BTC = self._in_documents(window_BSC, context.starts_BT).to(x_BTC.dtype)
         else:
             y_BCT = F.conv1d(window_BSC.transpose(1, 2), self.weight, self.bias, groups=len(self.weight))
-            y_BTC = y_BCT.transpose(1, 2)
+            y_BTC = y_BCT.transpose(1, 2).contiguous()  # as what follows reads it
         return without_padding(self.activation(y_BTC), context)
 
     def _in_documents(self, window_BSC: Tensor, starts_BT: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ def scan(
     kept_bcgr11 = since_bcgrq[..., -1, None, None]
     shape = (*kept_bcgr11.shape[:1], *kept_bcgr11.shape[2:4], *writing_bcgrks.shape[-2:-1], v_BTHV.shape[-1])
     S_bgrkv = v_BTHV.new_zeros(shape) if S_BHKV is None else S_BHKV.unflatten(1, groups)
-    read = list[Tensor]()
+    read: list[Tensor] = []
     for c in range(values_bcgrqv.shape[1]):
         change_bgrqv = values_bcgrqv[:, c] - keys_bcgrqk[:, c] @ S_bgrkv
         read.append(reading_bcgrqk[:, c] @ S_bgrkv + weights_bcgrqs[:, c] @ change_bgrqv)

@@ -18,7 +18,7 @@ class Gate(nn.Module):
 
 
 class GatedNorm(nn.Module):
-    """before_norm: rms(x silu(z)) w. after_norm: rms(x) w silu(z). The mean square is over `width` features at a time."""
+    """before_norm: rms(x silu(z)) w. after_norm: rms(x) w silu(z). The mean square is over each `width` features."""
 
     def __init__(self, width: int, eps: float, gate: Literal["before_norm", "after_norm"], groups: int = 1) -> None:
         super().__init__()

@@ -86,7 +86,7 @@ def scan(
     starts_BT: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """All tokens, chunk by chunk, from a state (None: nothing): what they read, and the state after them."""
-    T, G, N = x_BTHP.shape[1], *B_BTGN.shape[2:]
+    T, G = x_BTHP.shape[1], B_BTGN.shape[2]
     x_bcsgrp = chunked(x_BTHP).unflatten(3, (G, -1))
     B_bcsgn, C_bcqgn = chunked(B_BTGN), chunked(C_BTGN)
     between_bchqs, since_bchq = decays(chunked(log_decay_BTH), starts_BT)
@@ -98,7 +98,7 @@ def scan(
     left_bcsgr = between_bcgrqs[..., -1, :].movedim(-1, 2)
     added_bcgrpn = torch.einsum("bcsgrp,bcsgn->bcgrpn", x_bcsgrp * left_bcsgr[..., None], B_bcsgn)
     S_bgrpn = torch.zeros_like(added_bcgrpn[:, 0]) if S_BHPN is None else S_BHPN.unflatten(1, (G, -1))
-    before = list[Tensor]()
+    before: list[Tensor] = []
     for c in range(added_bcgrpn.shape[1]):
         before.append(S_bgrpn)
         S_bgrpn = since_bcgrq[:, c, ..., -1, None, None] * S_bgrpn + added_bcgrpn[:, c]

@@ -1,6 +1,6 @@
-"""What scans share: a text is cut into chunks, within which all tokens are mixed at once by matrix products, and a state
-is handed from chunk to chunk. Between two tokens it decays by the product of the decays of all tokens after the first,
-up to and with the second.
+"""What scans share: a text is cut into chunks. Within a chunk all tokens are mixed at once by matrix products, and a
+state is handed from chunk to chunk. Between two tokens it decays by the product of the decays of all tokens after the
+first, up to and with the second.
 
 Letters of the axes: b batch, c chunk, q a token of a chunk, s an earlier one of the same chunk, h head.
 """
