@@ -28,21 +28,21 @@ def write_checkpoint(folder: Path) -> int:
     """Synthetic float16 weights, of which the values do not matter; returns their bytes."""
     import torch
 
-    from archlab.families import hf_files
-    from archlab.families.family import Family
     from archlab.families.registry import find_family
-    from archlab.families.weights import placed
+    from archlab.hf import tensors
+    from archlab.hf.family import Family
+    from archlab.hf.weights import placed
     from archlab.model.decoder import Decoder
 
     family: Family = find_family("llama", "benchmark")
     config = family.model_config(SIZES, "benchmark")
     with torch.device("meta"):
         shapes = {name: p.shape for name, p in Decoder(config, seed=None).named_parameters()}
-    hf_files.SHARD_BYTES = SHARD_BYTES
+    tensors.SHARD_BYTES = SHARD_BYTES
     rows = [(row.theirs, shapes[row.ours[0]]) for row in placed(family.weights, config) if row.ours[0] in shapes]
-    tensors = ((name, torch.full(shape, 0.01, dtype=torch.float16)) for name, shape in rows)
+    drawn = ((name, torch.full(shape, 0.01, dtype=torch.float16)) for name, shape in rows)
     values = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "dtype": "float16", **SIZES}
-    hf_files.write_folder(folder, values, tensors, {})
+    tensors.write_folder(folder, values, drawn, {})
     return sum(2 * shape.numel() for _, shape in rows)
 
 
@@ -50,7 +50,7 @@ def load(folder: str) -> dict[str, int]:
     """In a process of its own: its peak memory before and after, in bytes."""
     import torch
 
-    from archlab.families.load import load_hf
+    from archlab.exchange.load import load_hf
 
     torch.ones(64, 64).matmul(torch.ones(64, 64))  # brings in the math library
     before = _peak()

@@ -11,8 +11,8 @@ import time
 import numpy as np
 import torch
 
-from archlab.config.io import load_config
 from archlab.config.training import resolve_train
+from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder
 from archlab.train.device import choose_device
 from archlab.train.optim import make_optimizer

@@ -4,16 +4,13 @@ Everything here is imported on first use, so that `import archlab` is fast and d
 """
 
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from archlab.config.foreign import FETCHERS, READERS
-
 if TYPE_CHECKING:
-    from archlab.config.io import load_config
     from archlab.cost.summary import cost
-    from archlab.families.save import save_pretrained
+    from archlab.exchange.configs import load_config
+    from archlab.exchange.save import save_pretrained
     from archlab.infer.generate import Session, generate, left_pad
     from archlab.infer.load import from_pretrained
     from archlab.model.decoder import Decoder
@@ -41,20 +38,14 @@ _HOME = {
     "from_pretrained": "archlab.infer.load",
     "generate": "archlab.infer.generate",
     "left_pad": "archlab.infer.generate",
-    "load_config": "archlab.config.io",
+    "load_config": "archlab.exchange.configs",
     "load_study": "archlab.study.results",
-    "save_pretrained": "archlab.families.save",
+    "save_pretrained": "archlab.exchange.save",
 }
 """Public name -> the module that defines it."""
 
 _CALLED = {"archlab.cost": "archlab.cost.summary", "archlab.train": "archlab.train.run"}
 """Package that is also the function of its name -> the module that defines the function."""
-
-
-def _read_hugging_face(folder: Path) -> dict[str, Any]:
-    from archlab.families.load import read_raw_config
-
-    return read_raw_config(folder)
 
 
 class _Called(ModuleType):
@@ -67,18 +58,6 @@ class _Called(ModuleType):
 
 for _package in _CALLED:
     import_module(_package).__class__ = _Called
-
-
-def _fetch_from_hub(name: str) -> Path | None:
-    if name.count("/") != 1:  # torch comes with the rest
-        return None
-    from archlab.families.hub import download_config, is_hub_id
-
-    return download_config(name) if is_hub_id(name) else None
-
-
-READERS["config.json"] = _read_hugging_face
-FETCHERS.append(_fetch_from_hub)
 
 
 def __getattr__(name: str) -> Any:

@@ -9,8 +9,8 @@ import torch
 from attack import SHORT, STUDY, outcome, run_here, watch
 from lab import wait_until
 
-from archlab.config.io import load_config
 from archlab.errors import UserError
+from archlab.exchange.configs import load_config
 from archlab.infer.load import load_codec, load_model
 from archlab.study import runner
 from archlab.study.runner import Study

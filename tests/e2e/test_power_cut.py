@@ -8,7 +8,7 @@ import torch
 from attack import SHORT, STUDY, outcome, run_here, watch
 from disk import MODES, Disk
 
-from archlab.config.io import load_config
+from archlab.exchange.configs import load_config
 from archlab.files import folder_atomic
 from archlab.study import runner
 from archlab.study.runner import Study

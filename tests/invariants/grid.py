@@ -8,9 +8,10 @@ from typing import Any, get_args
 
 import torch
 
+from archlab.config.activation import Activation
 from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
-from archlab.config.model_schema import Activation, DynamicNTK, Longrope
+from archlab.config.position import DynamicNTK, Longrope
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder

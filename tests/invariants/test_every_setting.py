@@ -22,7 +22,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from torch import Tensor
 
-from archlab.config.io import build_config, overlay, parse_overrides, resolved
+from archlab.config.identity import resolved
+from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.layers import PER_LAYER, layer_configs, resolve
 from archlab.config.merge import Raw
 from archlab.config.model_schema import Dropout, Init, ModelConfig

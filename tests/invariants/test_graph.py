@@ -5,11 +5,11 @@ import copy
 import pytest
 import torch
 
-from archlab.config.io import load_config
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
+from archlab.exchange.configs import load_config
+from archlab.model.context import start_pass
 from archlab.model.decoder import Decoder
-from archlab.model.view import place
 
 TOKENS = torch.randint(0, 17, (2, 12), generator=torch.Generator().manual_seed(0))
 
@@ -49,7 +49,7 @@ def test_plain_causal_attention_makes_no_square_of_positions(position: str) -> N
     (layer, *_) = layer_configs(tiny(f"model.position.kind={position}"))
     tokens = torch.zeros(1, 12_500, dtype=torch.int64)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        view = place(tokens, None, None, torch.float32).view(layer, None, None)
+        view = start_pass(tokens, None, None, torch.float32).context(layer, {})
     most = max(event.self_cpu_memory_usage for event in profile.key_averages())
     assert view.mask_BTS is None
     assert (most > 1e9) == (position == "alibi")  # which reads it

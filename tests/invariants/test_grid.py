@@ -12,14 +12,14 @@ from torch.nn.attention import flex_attention
 
 from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, layer_configs
+from archlab.config.visibility import visible, visible_pairs
 from archlab.cost.memory import kv_cache_bytes
 from archlab.cost.params import parameters
 from archlab.errors import UserError
 from archlab.model import kernels
-from archlab.model.cache import Cache
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import KERNELS
-from archlab.model.visibility import visible, visible_pairs
+from archlab.model.state import Cache
 
 T = grid.SEQ_LEN
 every_config = pytest.mark.parametrize("index", range(len(grid.grid())))

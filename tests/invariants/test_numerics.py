@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from archlab.config import model_schema as schema
-from archlab.config.io import load_config
+from archlab.config import norm as norm_schema
+from archlab.config import position as position_schema
 from archlab.config.layers import layer_configs
+from archlab.exchange.configs import load_config
 from archlab.model.activations import make_activation
-from archlab.model.kernels import Scoring, reference, sdpa
+from archlab.model.kernels import Scores, reference, sdpa
 from archlab.model.norms import make_norm
 from archlab.model.position_bias import AlibiBias, ShawBias, T5Bias
 from archlab.model.position_embed import SinusoidalPositions
@@ -46,10 +47,10 @@ def test_a_bfloat16_forward_is_near_float64(index: int) -> None:
 def test_angles_far_out_are_float32(under: str) -> None:
     """Position 10,000 in bfloat16 would be 9,984, and cos and sin anything."""
     positions = torch.tensor([[10_000, 9_999]])
-    config = schema.Rope(theta=1e4)
+    config = position_schema.Rope(theta=1e4)
     with torch.autocast("cpu", torch.bfloat16, enabled=under == "autocast"):
         turned = rotation(config, 64, positions, torch.tensor([[10_001]]), torch.bfloat16)
-        waves = SinusoidalPositions(schema.Sinusoidal(), 64)(positions, torch.bfloat16)
+        waves = SinusoidalPositions(position_schema.Sinusoidal(), 64)(positions, torch.bfloat16)
     angles = np.array([10_000, 9_999])[:, None] * 1e4 ** (-np.arange(0, 64, 2) / 64)
     assert turned.cos.dtype is torch.float32
     # The angle's own rounding: 10,000 * 2^-24, a few times.
@@ -66,7 +67,7 @@ def test_scores_and_softmax_are_float32(kernel, under: str) -> None:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 2, 300, 64, generator=generator).bfloat16() for _ in range(3))
     q = q * 4
-    how = Scoring(scale=1.0, softcap=None, dropout=0.0)
+    how = Scores(scale=1.0, softcap=None, dropout=0.0)
     exact = reference(q.double(), k.double(), v.double(), None, None, how)
     with torch.autocast("cpu", torch.bfloat16, enabled=under == "autocast"):
         got = kernel(q, k, v, None, None, how)
@@ -77,14 +78,14 @@ def test_scores_and_softmax_are_float32(kernel, under: str) -> None:
 def test_many_small_weights_add_up() -> None:
     """8,192 equal weights: a bfloat16 sum of exponentials would stop growing at 256."""
     q, k, v = (torch.zeros(1, 1, 8192, 16).bfloat16() for _ in range(3))
-    out = reference(q[:, :, -1:], k, v + 1, torch.ones(1, 1, 8192, dtype=torch.bool), None, Scoring(1.0, None, 0.0))
+    out = reference(q[:, :, -1:], k, v + 1, torch.ones(1, 1, 8192, dtype=torch.bool), None, Scores(1.0, None, 0.0))
     assert out.float().mean().item() == pytest.approx(1, rel=2**-7)
 
 
 WIDE_NORMS = {
-    "layernorm": schema.LayerNorm(unit_offset=True),
-    "rmsnorm": schema.RMSNorm(),
-    "rmsnorm, cast before the weight": schema.RMSNorm(cast="before_weight"),
+    "layernorm": norm_schema.LayerNorm(unit_offset=True),
+    "rmsnorm": norm_schema.RMSNorm(),
+    "rmsnorm, cast before the weight": norm_schema.RMSNorm(cast="before_weight"),
 }
 
 
@@ -107,9 +108,9 @@ def test_norms_are_float32(name: str, under: str) -> None:
 def test_biases_of_far_keys_are_float32() -> None:
     distance, q = torch.tensor([[[4097, 4099]]]), torch.randn(1, 8, 1, 16).bfloat16()
     heads = layer_configs(load_config("tiny-llama", "model.attention={n_heads: 8}").model)[0].attention
-    alibi = AlibiBias(schema.Alibi(), heads)(distance, q)
+    alibi = AlibiBias(position_schema.Alibi(), heads)(distance, q)
     np.testing.assert_array_equal(alibi[0, :, 0], -np.outer(2.0 ** -np.arange(1, 9), [4097, 4099]))
-    t5, shaw = T5Bias(schema.T5(), 8), ShawBias(16, 16, 0.3)
+    t5, shaw = T5Bias(position_schema.T5(), 8), ShawBias(16, 16, 0.3)
     for module in (t5, shaw):
         torch.nn.init.normal_(module.weight)
     assert t5(distance, q).dtype is torch.float32

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from archlab.config.io import build_config, overlay
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
-from archlab.families.family import differing
-from archlab.families.load import load_hf
-from archlab.families.registry import families
-from archlab.families.save import save_pretrained
-from archlab.families.weights import placed
+from archlab.exchange.load import load_hf
+from archlab.exchange.save import save_pretrained
+from archlab.families.registry import FAMILIES
+from archlab.hf.family import differing
+from archlab.hf.weights import placed
 from archlab.infer.generate import generate
 from archlab.model.decoder import Decoder
 from archlab.model.norms import LayerNorm, RMSNorm
@@ -38,7 +38,7 @@ def saved(case: Case, folder: Path) -> tuple[nn.Module, Tensor]:
 
 
 def test_every_family_has_a_case_and_something_that_breaks_it() -> None:
-    assert {case.model_type for case in CASES if case.breaks} == set(families())
+    assert {case.model_type for case in CASES if case.breaks} == set(FAMILIES)
 
 
 @EVERY_CASE
@@ -101,7 +101,7 @@ def _embedded(ours: Decoder) -> Tensor:
 def _watched(theirs: nn.Module, ours: Decoder, model_type: str) -> dict[str, tuple[nn.Module, nn.Module]]:
     """Each norm that has a weight, theirs and ours, by its name here."""
     found = {}
-    for row in placed(families()[model_type].weights, ours.config):
+    for row in placed(FAMILIES[model_type].weights, ours.config):
         owner, _, last = row.ours[0].rpartition(".")
         if last == "weight" and isinstance(norm := _part(ours, owner), LayerNorm | RMSNorm) and not row.stack:
             found[owner] = (theirs.get_submodule(row.theirs.rpartition(".")[0]), norm)

@@ -12,10 +12,12 @@ import yaml
 from torch import Tensor, nn
 
 from archlab.cli.app import main
-from archlab.config.io import build_config, load_config, presets
-from archlab.config.model_schema import Activation, ModelConfig
+from archlab.config.activation import Activation
+from archlab.config.io import build_config, presets
+from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
-from archlab.families.load import load_hf
+from archlab.exchange.configs import load_config
+from archlab.exchange.load import load_hf
 from archlab.flatten.write import MOST_LINES, flatten
 from archlab.model.decoder import Decoder
 from archlab.model.norms import LayerNorm, RMSNorm

@@ -8,14 +8,14 @@ import pytest
 import transformers
 
 from archlab.errors import UserError
-from archlab.families.family import Family
-from archlab.families.registry import families
+from archlab.families.registry import FAMILIES
+from archlab.hf.family import Family
 from tests.parity.cases import CASES
 
 MALFORMED = [0, -1, 1.5, 10**30, True, "x", "", [], [1], {}, {"a": 1}, None, math.nan, math.inf, [None], [[]]]
 
 
-@pytest.mark.parametrize("family", families().values(), ids=lambda family: family.model_type)
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.model_type)
 def test_malformed_values_are_messages(family: Family) -> None:
     """Each key of a good config, made wrong in every way: a config or a UserError, nothing else."""
     good = known_good(family)

@@ -8,8 +8,8 @@ import transformers
 
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
-from archlab.families.family import differing
 from archlab.families.registry import find_family
+from archlab.hf.family import differing
 from tests.parity.cases import CASES
 from tests.parity.tiny import Case
 

@@ -10,10 +10,11 @@ import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import archlab
-from archlab.config.model_schema import ModelConfig, Rope
+from archlab.config.model_schema import ModelConfig
+from archlab.config.position import Rope
 from archlab.errors import UserError
-from archlab.families.family import differing
 from archlab.families.registry import find_family
+from archlab.hf.family import differing
 from tests.parity.cases import CASES
 from tests.parity.tiny import SMALL, Case
 

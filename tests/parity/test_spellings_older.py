@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
-from archlab.families.family import differing
-from archlab.families.load import load_hf
+from archlab.exchange.load import load_hf
 from archlab.families.registry import find_family
+from archlab.hf.family import differing
 from tests.parity.cases import CASES
 from tests.parity.test_families import gap
 from tests.parity.tiny import Case, tiny_model

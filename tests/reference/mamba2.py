@@ -38,7 +38,7 @@ def mamba2(
     dt_min: float,
     dt_max: float,
 ) -> Array:
-    """[T, D] -> [T, D] of one text; `gate` is before_norm, after_norm or no_norm."""
+    """[T, D] -> [T, D] of one text; `gate` stands before the norm, after it, or alone."""
     H, P, N, G = n_heads, head_dim, d_state, n_groups
     xBC_TC = np.stack([np.concatenate([linear(params, name, u) for name in ("x", "B", "C")]) for u in u_TD])
     xBC_TC = silu(causal_conv(params, xBC_TC))
@@ -56,9 +56,9 @@ def mamba2(
             S_HPN[h] = decay * S_HPN[h] + dt_H[h] * np.outer(x_HP[h], B_N)
             y_HP[h] = S_HPN[h] @ C_N + params["D"][h] * x_HP[h]
         y, z = y_HP.reshape(-1), silu(linear(params, "gate", u))
-        if gate == "before_norm":
+        if gate == "before":
             y = params["norm.weight"] * group_rms(y * z, G, norm_eps)
-        elif gate == "after_norm":
+        elif gate == "after":
             y = params["norm.weight"] * group_rms(y, G, norm_eps) * z
         else:
             y = y * z

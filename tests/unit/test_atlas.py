@@ -15,10 +15,12 @@ from archlab.atlas.rows import Row, rows
 from archlab.atlas.table import evolution
 from archlab.cli import app
 from archlab.config.about import About, Certainty
-from archlab.config.io import facts, find_preset, flatten, load_config, presets, read_entry, resolved
+from archlab.config.identity import flatten, resolved
+from archlab.config.io import facts, find_preset, presets, read_entry
 from archlab.config.layers import layer_configs
 from archlab.cost.params import parameters
 from archlab.errors import UserError
+from archlab.exchange.configs import load_config
 from archlab.report.atlas_charts import CHOICES, counted, kinds, shares
 from archlab.report.atlas_page import render
 

@@ -7,21 +7,13 @@ from itertools import pairwise
 import jsonschema
 import pytest
 
-from archlab.config.io import (
-    build_config,
-    config_hash,
-    load_config,
-    presets,
-    read_config,
-    read_yaml,
-    resolved,
-    studies,
-    to_yaml,
-)
+from archlab.config.identity import config_hash, resolved
+from archlab.config.io import build_config, presets, studies
 from archlab.config.json_schema import SCHEMAS, json_schema
 from archlab.config.merge import expand
-from archlab.config.yaml_text import first_comment, parse_yaml
+from archlab.config.yaml_text import first_comment, parse_yaml, read_yaml, to_yaml
 from archlab.errors import UserError
+from archlab.exchange.configs import load_config, read_config
 
 CONFIG_FILES = jsonschema.Draft202012Validator(json_schema())
 

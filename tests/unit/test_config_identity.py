@@ -2,8 +2,10 @@
 
 import pytest
 
-from archlab.config.io import build_config, config_hash, diff, load_config, resolved
+from archlab.config.identity import config_hash, diff, resolved
+from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
+from archlab.exchange.configs import load_config
 
 DERIVED = (
     "model.attention.head_dim=32",

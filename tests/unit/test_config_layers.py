@@ -5,8 +5,8 @@ import math
 import pytest
 
 from archlab.config.describe import layer_table
-from archlab.config.io import load_config
 from archlab.config.layers import layer_configs, layer_runs, resolve
+from archlab.exchange.configs import load_config
 
 PATTERN = """model.layers={local: {attention.window: 16, position.theta: 1e3}, full: {position.kind: none,
 attention: {n_kv_heads: 4}}, pattern: [local, local, full]}"""

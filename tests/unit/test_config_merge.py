@@ -2,10 +2,11 @@
 
 import pytest
 
-from archlab.config.io import build_config, load_config, overlay, parse_overrides, read_config
+from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.merge import expand, merge
 from archlab.config.schema import Config
 from archlab.errors import UserError
+from archlab.exchange.configs import load_config, read_config
 
 LAYERNORM = {"model": {"norm": {"kind": "layernorm", "eps": 1e-6, "bias": False, "placement": "double"}}}
 

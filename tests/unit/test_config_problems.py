@@ -5,25 +5,19 @@ from typing import get_args
 
 import pytest
 
+from archlab.config.activation import Activation
+from archlab.config.check import validate
 from archlab.config.describe import layer_table
-from archlab.config.io import (
-    build_config,
-    config_hash,
-    load_config,
-    overlay,
-    parse_overrides,
-    read_config,
-    resolved,
-    validate,
-)
+from archlab.config.identity import config_hash, resolved
+from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.merge import field_paths
-from archlab.config.model_schema import Activation
 from archlab.config.rules import CONFIG_RULES, LAYER_RULES, MODEL_RULES
 from archlab.config.schema import Config
 from archlab.config.study_schema import StudyConfig
 from archlab.config.vocabulary import LACKING, WRITE
 from archlab.cost.summary import cost
 from archlab.errors import UserError
+from archlab.exchange.configs import load_config, read_config
 
 
 def problems(*overrides: str, base: str = "tiny-llama") -> dict[str, str]:

@@ -17,17 +17,18 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as interleaved_as_in_gptj
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as half_as_in_llama
 
-from archlab.config import model_schema as schema
+from archlab.config import norm as norm_schema
+from archlab.config import position as position_schema
 from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.cost.params import parameters
-from archlab.model.cache import Cache
 from archlab.model.decoder import Decoder
-from archlab.model.kernels import KERNELS, Scoring
+from archlab.model.kernels import KERNELS, Scores
 from archlab.model.norms import make_norm
 from archlab.model.rotary import rotation
+from archlab.model.state import Cache
 from archlab.train.device import Device
 from archlab.train.evaluate import HeldOut, evaluate
 from archlab.train.loss import objective
@@ -113,11 +114,11 @@ def test_blocks() -> None:
 
 def test_fraction() -> None:
     positions, lengths = torch.arange(9)[None], torch.tensor([[9]])
-    turn = rotation(schema.Rope(fraction=0.3, theta=100.0), 14, positions, lengths, torch.float64)
+    turn = rotation(position_schema.Rope(fraction=0.3, theta=100.0), 14, positions, lengths, torch.float64)
     angles = np.arange(9)[:, None] * 100.0 ** (-np.array([0, 2]) / 4)  # 4 of 14 dimensions
     np.testing.assert_allclose(turn.cos[0, 0], np.cos(angles), rtol=1e-12)
     x = torch.from_numpy(RNG.normal(size=(1, 1, 9, 14)))
-    assert torch.equal(turn.turn(x)[..., 4:], x[..., 4:])
+    assert torch.equal(turn.rotate(x)[..., 4:], x[..., 4:])
 
 
 def test_scales_and_multipliers() -> None:
@@ -157,7 +158,7 @@ def test_soft_cap(kernel: str) -> None:
     bias, mask = random(1, 2, 5, 5), torch.ones(5, 5, dtype=torch.bool).tril(0)[None]
     capped = 3 * np.tanh((0.7 * q.numpy() @ k.numpy().swapaxes(-1, -2) + bias.numpy()) / 3)
     expected = softmax(np.where(mask, capped, -np.inf), axis=-1) @ v.numpy()
-    got = KERNELS[kernel].kernel(q, k, v, mask, bias, Scoring(0.7, 3.0, 0.0))
+    got = KERNELS[kernel].kernel(q, k, v, mask, bias, Scores(0.7, 3.0, 0.0))
     np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
     head = ("model.head.scale=0.5", "model.head.bias=true")
     plain = randomised(*head)(TOKENS)
@@ -206,7 +207,7 @@ def test_pairing(pairing: str) -> None:
         expected, _ = half_as_in_llama(x, x, torch.cat((cos, cos), -1)[None], torch.cat((sin, sin), -1)[None])
     else:
         expected = interleaved_as_in_gptj(x.transpose(1, 2), sin[None], cos[None]).transpose(1, 2)
-    config = schema.Rope(theta=100.0, pairing=pairing)
+    config = position_schema.Rope(theta=100.0, pairing=pairing)
     turn = rotation(config, 8, at, torch.tensor([[7]]), torch.float64).turn
     torch.testing.assert_close(turn(x), expected)
 
@@ -275,7 +276,7 @@ def _recorded_view(model: Decoder) -> Any:
 
 
 def test_unit_offset() -> None:
-    ours, gemma = make_norm(schema.RMSNorm(unit_offset=True, eps=1e-6), 12), GemmaRMSNorm(12)
+    ours, gemma = make_norm(norm_schema.RMSNorm(unit_offset=True, eps=1e-6), 12), GemmaRMSNorm(12)
     weight = random(12).float()
     ours.weight.data, gemma.weight.data = weight, weight
     x = random(3, 12).float()

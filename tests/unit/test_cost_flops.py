@@ -2,9 +2,9 @@
 
 import pytest
 
-from archlab.config.io import load_config
 from archlab.config.layers import layer_configs
 from archlab.cost.flops import computed_training_flops, forward_flops, training_flops
+from archlab.exchange.configs import load_config
 
 SEQ_LEN = 24
 SHAPES = (

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from archlab.config.io import load_config
 from archlab.cost.flops import forward_flops
 from archlab.cost.memory import kv_bytes_per_token, kv_cache_bytes, training_memory
 from archlab.cost.summary import cost
 from archlab.cost.units import binary, count, si
 from archlab.errors import UserError
+from archlab.exchange.configs import load_config
 from archlab.infer.generate import Session
 from archlab.model.decoder import Decoder
 

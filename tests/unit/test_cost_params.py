@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archlab.config.io import build_config, load_config
+from archlab.config.io import build_config
 from archlab.cost.params import parameters
 from archlab.errors import UserError
+from archlab.exchange.configs import load_config
 
 PUBLISHED = {
     "gpt-2": 124_439_808,

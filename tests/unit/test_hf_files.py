@@ -17,10 +17,11 @@ from archlab.cli import app
 from archlab.config.io import build_config
 from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
-from archlab.families import hub
-from archlab.families.load import check_hf, load_hf, read_model_config
-from archlab.families.registry import families
-from archlab.families.save import save_pretrained
+from archlab.exchange.load import check_hf, load_hf
+from archlab.exchange.published import read_model_config
+from archlab.exchange.save import save_pretrained
+from archlab.families.registry import FAMILIES
+from archlab.hf import hub
 from archlab.infer.codec import Published
 from archlab.model.decoder import Decoder
 
@@ -400,7 +401,7 @@ def test_inspect(hf: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_list_families(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.main(["list", "families", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["families"].keys() == families().keys()
+    assert json.loads(capsys.readouterr().out)["families"].keys() == FAMILIES.keys()
 
 
 def test_generate_with_any_tokenizer(hf: Path, capsys: pytest.CaptureFixture[str]) -> None:

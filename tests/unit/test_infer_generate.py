@@ -11,8 +11,8 @@ from archlab.config.io import build_config
 from archlab.errors import UserError
 from archlab.infer.generate import Session, left_pad
 from archlab.infer.sampling import Sampling
-from archlab.model.cache import Cache
 from archlab.model.decoder import Decoder
+from archlab.model.state import Cache
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "plain": (),
@@ -185,7 +185,7 @@ def test_the_model_is_left_as_it_was() -> None:
 
 def test_the_cache_has_the_models_dtype_and_dropped_nothing() -> None:
     session = Session(tiny().bfloat16(), text(5), capacity=9)
-    assert session.cache.layers[0].k.dtype is torch.bfloat16
+    assert session.cache.layers[0]["attention"]["k"].dtype is torch.bfloat16
     assert torch.stack(list(session.write(4))).shape == (4, 1)
 
 

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import archlab
+from archlab.families.registry import FAMILIES
 
 HOME = Path(archlab.__file__).parent
 FLOORS = (
-    "config", "model", "cost", "families", "atlas", "flatten", "data", "train", "infer", "study", "report", "cli",
+    "config", "model", "cost", "hf", "families", "exchange", "atlas", "flatten", "data", "train", "infer", "study",
+    "report", "cli",
 )  # fmt: skip
 
 
@@ -35,6 +37,11 @@ def test_no_folder_imports_from_one_below_it():
 
 def test_every_folder_has_its_place():
     assert sorted(path.parent.name for path in HOME.glob("*/__init__.py")) == sorted(FLOORS)
+
+
+def test_the_table_of_families_leaves_none_out():
+    files = {path.stem for path in (HOME / "families").glob("*.py")} - {"__init__", "registry"}
+    assert {name.replace("-", "_") for name in FAMILIES} == files
 
 
 def test_the_readme_prints_them_in_this_order():

@@ -8,15 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from archlab.config.io import build_config, load_config
+from archlab.config.activation import Activation
+from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
 from archlab.config.merge import Raw
-from archlab.config.model_schema import Activation, ModelConfig
+from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import ConfigError
 from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.model.block import Slots
-from archlab.model.cache import Cache
+from archlab.exchange.configs import load_config
+from archlab.model.context import Context
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import (
     KERNELS,
@@ -28,7 +29,8 @@ from archlab.model.kernels import (
     reference,
     sdpa,
 )
-from archlab.model.view import View
+from archlab.model.layer import BranchNorms
+from archlab.model.state import Cache
 
 TINY: dict[str, Any] = {
     "model": {"vocab_size": 17, "d_model": 16, "n_layers": 2, "max_seq_len": 16, "attention": {"n_heads": 4}}
@@ -55,7 +57,7 @@ TOKENS = torch.randint(0, 17, (2, 12), generator=torch.Generator().manual_seed(0
 # --- where the parts stand ----------------------------------------------------------------------------------
 
 
-def block_input(model: Decoder) -> tuple[Tensor, View]:
+def block_input(model: Decoder) -> tuple[Tensor, Context]:
     """What the first block is given."""
     captured: list[Any] = []
     hook = model.layers[0].register_forward_pre_hook(lambda _, args: captured.extend(args[:2]))
@@ -71,7 +73,7 @@ def test_placements(placement: str) -> None:
     model = randomised(tiny(f"model.norm={{kind: layernorm, placement: {placement}}}", multipliers))
     block, (x, view) = model.layers[0], block_input(model)
 
-    def added(x: Tensor, f: Callable[[Tensor], Tensor], n: Slots, m: float) -> Tensor:
+    def added(x: Tensor, f: Callable[[Tensor], Tensor], n: BranchNorms, m: float) -> Tensor:
         match placement:
             case "pre":
                 return x + m * f(n.before(x))
@@ -295,7 +297,7 @@ def test_no_gradient_flows_through_a_cache() -> None:
     cache = Cache(model.config, 2, 12)
     model(TOKENS[:, :6], cache=cache)
     model(TOKENS[:, 6:], cache=cache).sum().backward()
-    assert not cache.layers[0].k.requires_grad
+    assert not cache.layers[0]["attention"]["k"].requires_grad
 
 
 def test_a_cache_that_a_broken_off_pass_left_torn_is_refused_until_it_is_cleared() -> None:

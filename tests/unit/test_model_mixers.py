@@ -10,12 +10,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from archlab.config import mixer as config
 from archlab.config.component import Site
-from archlab.config.norm import RMSNorm
+from archlab.config.norm import NoNorm, RMSNorm
 from archlab.config.position import NoPosition
 from archlab.model.context import Context
 from archlab.model.gated_delta import GatedDelta
 from archlab.model.mamba2 import Mamba2
 from archlab.model.short_conv import ShortConv
+from archlab.model.state import Length, State
 from tests.reference.gated_delta import gated_delta as gated_delta_reference
 from tests.reference.mamba2 import mamba2 as mamba2_reference
 from tests.reference.short_conv import short_conv as short_conv_reference
@@ -23,9 +24,13 @@ from tests.reference.short_conv import short_conv as short_conv_reference
 D = 12
 SITE = Site(D, RMSNorm(), NoPosition())
 CONFIGS = {
-    "mamba2": config.Mamba2(n_heads=9, head_dim=4, d_state=5, n_groups=3, in_bias=True, out_bias=True, norm_eps=0.01),
-    "mamba2 after": config.Mamba2(n_heads=2, head_dim=3, d_state=2, taps=2, conv_bias=False, gate="after_norm"),
-    "mamba2 bare": config.Mamba2(n_heads=2, head_dim=3, d_state=2, dt_min=0.5, dt_max=0.9, gate="no_norm"),
+    "mamba2": config.Mamba2(
+        n_heads=9, head_dim=4, d_state=5, n_groups=3, in_bias=True, out_bias=True, norm=config.GatedRMSNorm(eps=0.01)
+    ),
+    "mamba2 after": config.Mamba2(
+        n_heads=2, head_dim=3, d_state=2, taps=2, conv_bias=False, norm=config.GatedRMSNorm(gate="after")
+    ),
+    "mamba2 bare": config.Mamba2(n_heads=2, head_dim=3, d_state=2, dt_min=0.5, dt_max=0.9, norm=NoNorm()),
     "gated_delta": config.GatedDelta(n_key_heads=2, n_value_heads=6, key_dim=4, value_dim=3, norm_eps=0.01),
     "gated_delta negative": config.GatedDelta(n_key_heads=3, key_dim=2, taps=3, negative_eigenvalues=True),
     "short_conv": config.ShortConv(taps=3, bias=True),
@@ -52,12 +57,17 @@ def made(name, dtype=torch.float64):
 
 
 def state_of(name, batch=1, dtype=torch.float64):
-    """Zeros of the shapes that the config says."""
-    tensors = CONFIGS[name].resolve(D).state(SITE, T)
-    return {
-        t.name: torch.zeros(batch, *t.shape, dtype=torch.promote_types(dtype, torch.float32) if t.float32 else dtype)
-        for t in tensors
-    }
+    """An empty state of the shapes that the config says."""
+    device = torch.device("cpu")
+    return State(CONFIGS[name].resolve(D).state(SITE, T), batch, dtype, device, Length(device))
+
+
+def context(is_real=None, starts=None):
+    """Of a pass with padding, or with packed documents; a mixer asks for nothing else."""
+    return Context(torch.empty(0), is_real, starts, None, None, None, None, None)
+
+
+PLAIN = context()
 
 
 def inputs(batch=1, tokens=T):
@@ -75,7 +85,9 @@ def reference(name, mixer, x_TD):
         fields.pop(unused, None)
     if resolved.kind == "gated_delta":
         return gated_delta_reference(params, x_TD.numpy(), **fields)
-    return mamba2_reference(params, x_TD.numpy(), **{**fields, "dt_max": resolved.dt_max or np.inf})
+    norm = fields.pop("norm")
+    how = {"gate": "alone", "norm_eps": 0} if norm.kind == "none" else {"gate": norm.gate, "norm_eps": norm.eps}
+    return mamba2_reference(params, x_TD.numpy(), **{**fields, **how, "dt_max": resolved.dt_max or np.inf})
 
 
 def close(found, wanted, tolerance=1e-10):
@@ -89,20 +101,25 @@ def close(found, wanted, tolerance=1e-10):
 def test_chunks_give_what_the_formula_says(name, chunk, monkeypatch):
     monkeypatch.setattr(config, "CHUNK", chunk)
     mixer, x = made(name), inputs(batch=2)
-    found = mixer(x, Context(), None)
+    found = mixer(x, PLAIN, None)
     for row in range(2):
         close(found[row], reference(name, mixer, x[row]))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("pieces", [[1] * T, [13, 16], [9, 1, 1, 3, 14, 1]], ids=["tokens", "halves", "uneven"])
-def test_a_text_in_pieces_is_the_text(name, pieces):
+@pytest.mark.parametrize("carries_gradients", [False, True])
+def test_a_text_in_pieces_is_the_text(name, pieces, carries_gradients):
+    """By recurrent steps, and where these would carry a gradient by chunks of one token."""
     mixer, x, state = made(name), inputs(batch=2), state_of(name, batch=2)
-    before = {key: tensor.data_ptr() for key, tensor in state.items()}
-    found = torch.cat([mixer(piece, Context(), state) for piece in x.split(pieces, 1)], 1)
+    before = {key: tensor.data_ptr() for key, tensor in state.tensors.items()}
+    with torch.set_grad_enabled(carries_gradients):
+        found = torch.cat([mixer(piece, PLAIN, state) for piece in x.split(pieces, 1)], 1)
     for row in range(2):
         close(found[row], reference(name, mixer, x[row]))
-    assert {key: tensor.data_ptr() for key, tensor in state.items()} == before
+    if carries_gradients:
+        found.sum().backward()
+    assert {key: tensor.data_ptr() for key, tensor in state.tensors.items()} == before
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -110,10 +127,11 @@ def test_padding_on_the_left_is_not_there(name):
     """Also where projections have biases, which would reach a text from its padding through the convolution."""
     mixer, x, lengths = made(name), inputs(batch=3), [T, T - 1, 7]
     is_real = torch.arange(T) >= T - torch.tensor(lengths)[:, None]
-    whole = mixer(x, Context(is_real_BT=is_real), None)
+    whole = mixer(x, context(is_real), None)
     state = state_of(name, batch=3)
     pieces = zip(x.split([25, 1, 3], 1), is_real.split([25, 1, 3], 1), strict=True)
-    in_pieces = torch.cat([mixer(piece, Context(is_real_BT=real), state) for piece, real in pieces], 1)
+    with torch.no_grad():
+        in_pieces = torch.cat([mixer(piece, context(real), state) for piece, real in pieces], 1)
     for row, length in enumerate(lengths):
         wanted = reference(name, mixer, x[row, T - length :])
         close(whole[row, T - length :], wanted)
@@ -127,7 +145,7 @@ DOCUMENTS = ([29], [1, 28], [7, 2, 1, 11, 8], [8, 8, 13], [28, 1], [3, 10, 16])
 def test_documents_in_one_window_do_not_see_each_other(name):
     mixer, x = made(name), inputs(batch=len(DOCUMENTS))
     starts = np.stack([np.repeat(np.cumsum([0, *lengths[:-1]]), lengths) for lengths in DOCUMENTS])
-    found = mixer(x, Context(starts_BT=torch.from_numpy(starts)), None)
+    found = mixer(x, context(starts=torch.from_numpy(starts)), None)
     for row, lengths in enumerate(DOCUMENTS):
         wanted = [reference(name, mixer, document) for document in x[row].split(lengths)]
         close(found[row], np.concatenate(wanted))
@@ -140,7 +158,7 @@ def test_states_that_forget_at_once_or_never_give_finite_gradients(name, is_pack
     n_heads = len(mixer.A_log)
     mixer.A_log.data = torch.linspace(-30, 9, n_heads)
     starts = torch.tensor([[0] * 11 + [11] * 18]) if is_packed else None
-    y = mixer(10 * x, Context(starts_BT=starts), None)
+    y = mixer(10 * x, context(starts=starts), None)
     y.square().sum().backward()
     assert y.isfinite().all()
     for gradient in [x.grad, *(parameter.grad for parameter in mixer.parameters())]:
@@ -156,7 +174,7 @@ def test_gradients_are_those_of_differences(name):
 
     def with_parameters(x, *given):
         return torch.func.functional_call(
-            mixer, dict(zip(names, given, strict=True)), (x, Context(starts_BT=starts), None)
+            mixer, dict(zip(names, given, strict=True)), (x, context(starts=starts), None)
         )
 
     assert torch.autograd.gradcheck(with_parameters, (x, *values), fast_mode=True)
@@ -167,9 +185,9 @@ def test_bfloat16_keeps_its_states_in_float32(name):
     mixer, x = made(name), inputs()
     wanted = reference(name, mixer, x[0])
     with torch.no_grad():
-        low = mixer.to(torch.bfloat16)(x.bfloat16(), Context(), None)
+        low = mixer.to(torch.bfloat16)(x.bfloat16(), PLAIN, None)
         state = state_of(name, dtype=torch.bfloat16)
-        steps = torch.cat([mixer(token, Context(), state) for token in x.bfloat16().split(1, 1)], 1)
+        steps = torch.cat([mixer(token, PLAIN, state) for token in x.bfloat16().split(1, 1)], 1)
     assert low.dtype == torch.bfloat16
     spread = np.std(wanted)
     assert np.abs(low[0].double().numpy() - wanted).max() < 0.15 * spread
@@ -181,7 +199,7 @@ def test_bfloat16_keeps_its_states_in_float32(name):
 def test_flops_are_those_that_torch_counts(name, tokens):
     mixer, x = made(name), inputs(batch=3, tokens=tokens)
     with FlopCounterMode(display=False) as counter:
-        mixer(x, Context(), None)
+        mixer(x, PLAIN, None)
     priced = CONFIGS[name].resolve(D).flops(SITE, tokens, "computed")
     assert counter.get_total_flops() == 3 * sum(priced.values())
 
@@ -212,7 +230,7 @@ def test_decays_begin_as_published(kind):
 def test_one_graph_holds_a_pass_and_one_holds_a_step(name):
     mixer, x = made(name), inputs()
     whole = torch.compile(mixer, fullgraph=True, backend="aot_eager")
-    close(whole(x, Context(), None)[0], reference(name, mixer, x[0]))
+    close(whole(x, PLAIN, None)[0], reference(name, mixer, x[0]))
     torch._dynamo.reset()
     state, graphs = state_of(name), []
 
@@ -220,7 +238,7 @@ def test_one_graph_holds_a_pass_and_one_holds_a_step(name):
         graphs.append(graph)
         return graph
 
-    step = torch.compile(lambda x: mixer(x, Context(), state), fullgraph=True, backend=count)
+    step = torch.compile(lambda x: mixer(x, PLAIN, state), fullgraph=True, backend=count)
     with torch.no_grad():
         found = torch.cat([step(token) for token in x.split(1, 1)], 1)
     close(found[0], reference(name, mixer, x[0]))

@@ -12,16 +12,19 @@ from scipy.special import softmax as np_softmax
 from torch import Tensor, nn
 from transformers.activations import XIELUActivation
 
-from archlab.config import model_schema as schema
+from archlab.config import activation as activation_schema
+from archlab.config import attention as attention_schema
+from archlab.config import norm as norm_schema
+from archlab.config import visibility as visibility_schema
 from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, layer_configs
+from archlab.config.visibility import visible, visible_pairs
 from archlab.model.activations import make_activation
 from archlab.model.attention import Attention, HeadNorm
-from archlab.model.kernels import KERNELS, Scoring
+from archlab.model.context import start_pass
+from archlab.model.kernels import KERNELS, Scores
 from archlab.model.mlp import MLP
 from archlab.model.norms import make_norm
-from archlab.model.view import place
-from archlab.model.visibility import visible, visible_pairs
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(2, 5, 12)) * 3 + 1
@@ -69,7 +72,7 @@ def scalenorm_by_hand(x: np.ndarray, g: Any, eps: float) -> np.ndarray:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("unit_offset", [True, False])
 def test_layernorm(weight: bool, bias: bool, unit_offset: bool) -> None:
-    norm = drawn(make_norm(schema.LayerNorm(eps=0.1, weight=weight, bias=bias, unit_offset=unit_offset), 12))
+    norm = drawn(make_norm(norm_schema.LayerNorm(eps=0.1, weight=weight, bias=bias, unit_offset=unit_offset), 12))
     w = numbers(norm.weight, 1.0) + (unit_offset and weight)
     close(norm(torch.from_numpy(X)), layernorm_by_hand(X, w, numbers(norm.bias, 0.0), 0.1))
 
@@ -78,19 +81,19 @@ def test_layernorm(weight: bool, bias: bool, unit_offset: bool) -> None:
 @pytest.mark.parametrize("unit_offset", [True, False])
 @pytest.mark.parametrize("cast", ["after_weight", "before_weight"])
 def test_rmsnorm(weight: bool, unit_offset: bool, cast: Any) -> None:
-    norm = drawn(make_norm(schema.RMSNorm(eps=0.1, weight=weight, unit_offset=unit_offset, cast=cast), 12))
+    norm = drawn(make_norm(norm_schema.RMSNorm(eps=0.1, weight=weight, unit_offset=unit_offset, cast=cast), 12))
     w = numbers(norm.weight, 1.0) + (unit_offset and weight)
     close(norm(torch.from_numpy(X)), rmsnorm_by_hand(X, w, 0.1))
 
 
 @pytest.mark.parametrize("eps", [1e-5, 20.0])
 def test_scalenorm(eps: float) -> None:
-    norm = drawn(make_norm(schema.ScaleNorm(eps=eps), 12))
+    norm = drawn(make_norm(norm_schema.ScaleNorm(eps=eps), 12))
     close(norm(torch.from_numpy(X)), scalenorm_by_hand(X, numbers(norm.scale, 1.0), eps))
 
 
 def test_dynamic_tanh() -> None:
-    norm = make_norm(schema.DynamicTanh(alpha=0.7), 12)
+    norm = make_norm(norm_schema.DynamicTanh(alpha=0.7), 12)
     assert norm.constants["alpha"] == 0.7
     alpha, w, b = (numbers(p, 1.0) for p in (drawn(norm).alpha, norm.weight, norm.bias))
     close(norm(torch.from_numpy(X)), np.tanh(alpha * X) * w + b)
@@ -105,21 +108,21 @@ NORMS = {
 
 
 def test_every_norm_has_its_formula_here() -> None:
-    classes = [norm for union in (schema.Norm, schema.QKNorm) for norm in get_args(get_args(union)[0])]
+    classes = [norm for union in (norm_schema.Norm, attention_schema.QKNorm) for norm in get_args(get_args(union)[0])]
     assert {norm.model_fields["kind"].default for norm in classes} == {*NORMS, "none"}
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (schema.LayerNorm(eps=0.1), nn.LayerNorm(12, eps=0.1)),
-        (schema.LayerNorm(eps=0.1, bias=False), nn.LayerNorm(12, eps=0.1, bias=False)),
-        (schema.LayerNorm(weight=False, bias=False), nn.LayerNorm(12, elementwise_affine=False)),
-        (schema.RMSNorm(eps=0.1), nn.RMSNorm(12, eps=0.1)),
-        (schema.RMSNorm(eps=0.1, weight=False), nn.RMSNorm(12, eps=0.1, elementwise_affine=False)),
+        (norm_schema.LayerNorm(eps=0.1), nn.LayerNorm(12, eps=0.1)),
+        (norm_schema.LayerNorm(eps=0.1, bias=False), nn.LayerNorm(12, eps=0.1, bias=False)),
+        (norm_schema.LayerNorm(weight=False, bias=False), nn.LayerNorm(12, elementwise_affine=False)),
+        (norm_schema.RMSNorm(eps=0.1), nn.RMSNorm(12, eps=0.1)),
+        (norm_schema.RMSNorm(eps=0.1, weight=False), nn.RMSNorm(12, eps=0.1, elementwise_affine=False)),
     ],
 )
-def test_norms_are_those_of_torch(ours: schema.Norm, theirs: nn.Module) -> None:
+def test_norms_are_those_of_torch(ours: norm_schema.Norm, theirs: nn.Module) -> None:
     norm = make_norm(ours, 12).double()
     norm.load_state_dict(drawn(theirs).state_dict())
     torch.testing.assert_close(norm(torch.from_numpy(X)), theirs(torch.from_numpy(X)), rtol=1e-12, atol=1e-12)
@@ -128,22 +131,22 @@ def test_norms_are_those_of_torch(ours: schema.Norm, theirs: nn.Module) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        schema.LayerNorm(eps=0.1),
-        schema.LayerNorm(bias=False),
-        schema.RMSNorm(),
-        schema.RMSNorm(unit_offset=True),
-        schema.ScaleNorm(),
-        schema.DynamicTanh(),
+        norm_schema.LayerNorm(eps=0.1),
+        norm_schema.LayerNorm(bias=False),
+        norm_schema.RMSNorm(),
+        norm_schema.RMSNorm(unit_offset=True),
+        norm_schema.ScaleNorm(),
+        norm_schema.DynamicTanh(),
     ],
 )
-def test_norms_in_bfloat16_are_float32_rounded_once(config: schema.Norm) -> None:
+def test_norms_in_bfloat16_are_float32_rounded_once(config: norm_schema.Norm) -> None:
     norm = drawn(make_norm(config, 12)).bfloat16()
     x = torch.from_numpy(X).bfloat16()
     assert torch.equal(norm(x), norm.float()(x.float()).bfloat16())
 
 
 def test_a_layernorm_rounds_the_weight_to_which_1_was_added() -> None:
-    norm = drawn(make_norm(schema.LayerNorm(unit_offset=True, bias=False), 12)).bfloat16()
+    norm = drawn(make_norm(norm_schema.LayerNorm(unit_offset=True, bias=False), 12)).bfloat16()
     x = torch.from_numpy(X).bfloat16()
     expected = F.layer_norm(x.float(), (12,), (1 + norm.weight).float(), eps=norm.eps).bfloat16()
     assert torch.equal(norm(x), expected)
@@ -151,7 +154,7 @@ def test_a_layernorm_rounds_the_weight_to_which_1_was_added() -> None:
 
 
 def test_where_rmsnorm_casts_shows_in_bfloat16() -> None:
-    after, before = (drawn(make_norm(schema.RMSNorm(cast=c), 12)) for c in ("after_weight", "before_weight"))
+    after, before = (drawn(make_norm(norm_schema.RMSNorm(cast=c), 12)) for c in ("after_weight", "before_weight"))
     before.load_state_dict(after.state_dict())
     x = torch.from_numpy(X).bfloat16()
     wide = x.float() * (x.float().square().mean(-1, keepdim=True) + 1e-5).rsqrt()
@@ -198,7 +201,9 @@ FORMULAS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(set(get_args(schema.Activation)) - set(schema.ACTIVATION_PARAMETERS)))
+@pytest.mark.parametrize(
+    "name", sorted(set(get_args(activation_schema.Activation)) - set(activation_schema.ACTIVATION_PARAMETERS))
+)
 def test_activation(name: str) -> None:
     x = np.linspace(-40, 40, 801)
     close(make_activation(name)(torch.from_numpy(x)), FORMULAS[name](x))
@@ -231,7 +236,7 @@ def test_xielu_starts_with_both_slopes_at_0_8() -> None:
 @pytest.mark.parametrize("sub_norm", [True, False])
 def test_mlp(kind: str, bias: bool, sub_norm: bool) -> None:
     choice = f"mlp={{kind: {kind}, activation: gelu, d_ff: 20, bias: {bias}, sub_norm: {sub_norm}}}".lower()
-    mlp = drawn(MLP(layer(choice, "norm={kind: rmsnorm, eps: 0.1}")))
+    mlp = drawn(MLP((chosen := layer(choice, "norm={kind: rmsnorm, eps: 0.1}")).dense, chosen))
 
     def project(name: str, x: np.ndarray) -> np.ndarray:
         linear = getattr(mlp, name)
@@ -280,7 +285,7 @@ def test_kernels(kernel: str, kv_heads: int, masked: bool, biased: bool, cap: fl
         *map(torch.from_numpy, (q, k, v)),
         torch.from_numpy(seen) if masked else None,
         torch.from_numpy(bias) if biased else None,
-        Scoring(0.7, cap, 0.0),
+        Scores(0.7, cap, 0.0),
     )
     close(got, attention_by_hand(q, k, v, seen, bias, 0.7, cap))
 
@@ -291,16 +296,16 @@ def test_dropout_drops_weights_and_scales_up_the_rest(kernel: str) -> None:
     q, k = torch.zeros(1, 1, 200, 4), torch.zeros(1, 1, 200, 4)
     seen = torch.ones(1, 200, 200, dtype=torch.bool)
     torch.manual_seed(0)
-    weights = KERNELS[kernel].kernel(q, k, torch.eye(200)[None, None], seen, None, Scoring(1.0, None, 0.25))
+    weights = KERNELS[kernel].kernel(q, k, torch.eye(200)[None, None], seen, None, Scores(1.0, None, 0.25))
     assert torch.allclose(weights, torch.where(weights > 0, 1 / 200 / 0.75, 0.0))
     # 40,000 draws: the share's standard deviation is 0.002.
     assert (weights == 0).double().mean().item() == pytest.approx(0.25, abs=0.01)
 
 
 def attended(config: LayerConfig, x: np.ndarray, kernel: str = "reference") -> tuple[Tensor, Attention]:
-    attention = drawn(Attention(config, kernel))
+    attention = drawn(Attention(config.multi_head, config, kernel))
     tokens = torch.zeros(x.shape[:2], dtype=torch.int64)
-    view = place(tokens, None, None, torch.float64).view(config, None, None)
+    view = start_pass(tokens, None, None, torch.float64).context(config, {})
     return attention(torch.from_numpy(x), view), attention
 
 
@@ -363,15 +368,15 @@ VISIBILITIES: dict[str, dict[str, Any]] = {
     "global": {"window": 3, "global_tokens": 2},
     "more global tokens than tokens": {"window": 2, "global_tokens": 30},
     "dilated and global": {"window": 4, "stride": 5, "global_tokens": 3},
-    "blocks": {"blocks": schema.BlockSparse(size=4, summary=1)},
-    "large blocks": {"blocks": schema.BlockSparse(size=7, summary=3)},
+    "blocks": {"blocks": visibility_schema.BlockSparse(size=4, summary=1)},
+    "large blocks": {"blocks": visibility_schema.BlockSparse(size=7, summary=3)},
 }
 
 
 @pytest.mark.parametrize("name", VISIBILITIES)
 @pytest.mark.parametrize("seq_len", [1, 5, 20, 41])
 def test_visible_pairs_are_the_mask_counted(name: str, seq_len: int) -> None:
-    attention = schema.Attention(n_heads=1, **VISIBILITIES[name])
+    attention = attention_schema.MultiHead(n_heads=1, **VISIBILITIES[name])
     at = np.arange(seq_len)
     mask = visible(attention, at[:, None], at[None, :])
     assert visible_pairs(attention, seq_len) == mask.sum()
@@ -389,6 +394,6 @@ SEEN_BY_10 = {
 
 @pytest.mark.parametrize("name", SEEN_BY_10)
 def test_what_token_10_sees(name: str) -> None:
-    attention = schema.Attention(n_heads=1, **VISIBILITIES[name])
+    attention = attention_schema.MultiHead(n_heads=1, **VISIBILITIES[name])
     mask = visible(attention, torch.tensor(10), torch.arange(14))
     assert torch.nonzero(mask).flatten().tolist() == SEEN_BY_10[name]

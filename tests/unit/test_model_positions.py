@@ -10,17 +10,18 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from archlab.config import model_schema as schema
-from archlab.config.io import build_config, load_config
+from archlab.config import position as position_schema
+from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
-from archlab.config.model_schema import Alibi, Rope
+from archlab.config.position import Alibi, Rope
 from archlab.errors import UserError
-from archlab.model.cache import Cache
+from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder
 from archlab.model.position_bias import AlibiBias, ShawBias, T5Bias, bucket, slopes
 from archlab.model.position_embed import LearnedPositions, SinusoidalPositions
 from archlab.model.rope_scaling import frequencies
 from archlab.model.rotary import rotation
+from archlab.model.state import Cache
 
 RNG = np.random.default_rng(0)
 
@@ -33,7 +34,7 @@ RNG = np.random.default_rng(0)
 @pytest.mark.parametrize("offset", [0, 2])
 def test_sinusoidal(d_model: int, layout: Any, offset: int) -> None:
     positions = torch.tensor([[0, 1, 2, 3], [5, 6, 7, 80]])
-    config = schema.Sinusoidal(theta=500.0, layout=layout, offset=offset)
+    config = position_schema.Sinusoidal(theta=500.0, layout=layout, offset=offset)
     table = SinusoidalPositions(config, d_model)(positions, torch.float64)
     assert table.shape == (2, 4, d_model)
     for row, column in np.ndindex(2, 4):
@@ -46,7 +47,7 @@ def test_sinusoidal(d_model: int, layout: Any, offset: int) -> None:
 
 
 def test_learned_positions_begin_after_the_offset_and_end() -> None:
-    learned = LearnedPositions(schema.Learned(offset=2), 5, 3)
+    learned = LearnedPositions(position_schema.Learned(offset=2), 5, 3)
     torch.nn.init.normal_(learned.weight)
     assert learned.weight.shape == (7, 3)
     assert torch.equal(learned(torch.tensor([[0, 4]]), torch.float32)[0], learned.weight[[2, 6]])
@@ -109,7 +110,7 @@ def test_t5_buckets(buckets: int, max_distance: int) -> None:
 
 
 def test_t5_gives_each_head_its_number_of_the_bucket() -> None:
-    t5 = T5Bias(schema.T5(buckets=4, max_distance=8), 3)
+    t5 = T5Bias(position_schema.T5(buckets=4, max_distance=8), 3)
     torch.nn.init.normal_(t5.weight)
     got = t5(torch.tensor([[[0, -1], [7, 1]]]), torch.zeros(1, 3, 2, 4))
     assert got.shape == (1, 3, 2, 2)
@@ -171,26 +172,26 @@ def test_rope_is_a_complex_rotation(pairing: Any, fraction: float) -> None:
 
 SHORT, LONG = tuple(1 + 0.1 * i for i in range(16)), tuple(2 + 0.5 * i for i in range(16))
 SCALINGS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "linear": (schema.LinearScaling(factor=4.0), {"factor": 4.0}),
-    "dynamic": (schema.DynamicNTK(factor=2.0, original_max_seq_len=256), {"factor": 2.0}),
+    "linear": (position_schema.LinearScaling(factor=4.0), {"factor": 4.0}),
+    "dynamic": (position_schema.DynamicNTK(factor=2.0, original_max_seq_len=256), {"factor": 2.0}),
     "llama3": (
-        schema.Llama3Scaling(factor=8.0, original_max_seq_len=256),
+        position_schema.Llama3Scaling(factor=8.0, original_max_seq_len=256),
         {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 256},
     ),
     "llama3, other bands": (
-        schema.Llama3Scaling(factor=32.0, low_freq_factor=2.0, high_freq_factor=7.0, original_max_seq_len=256),
+        position_schema.Llama3Scaling(factor=32.0, low_freq_factor=2.0, high_freq_factor=7.0, original_max_seq_len=256),
         {"factor": 32.0, "low_freq_factor": 2.0, "high_freq_factor": 7.0, "original_max_position_embeddings": 256},
     ),
     "yarn": (
-        schema.Yarn(factor=4.0, original_max_seq_len=256),
+        position_schema.Yarn(factor=4.0, original_max_seq_len=256),
         {"factor": 4.0, "original_max_position_embeddings": 256},
     ),
     "yarn, beyond the last pair": (
-        schema.Yarn(factor=4.0, original_max_seq_len=256, beta_slow=0.001),
+        position_schema.Yarn(factor=4.0, original_max_seq_len=256, beta_slow=0.001),
         {"factor": 4.0, "original_max_position_embeddings": 256, "beta_slow": 0.001},
     ),
     "yarn, all given": (
-        schema.Yarn(
+        position_schema.Yarn(
             factor=4.0, original_max_seq_len=256, beta_fast=9.0, beta_slow=2.0, truncate=False, attention_factor=1.3
         ),
         {
@@ -203,11 +204,11 @@ SCALINGS: dict[str, tuple[Any, dict[str, Any]]] = {
         },
     ),
     "longrope": (
-        schema.Longrope(original_max_seq_len=256, short_factor=SHORT, long_factor=LONG, factor=4.0),
+        position_schema.Longrope(original_max_seq_len=256, short_factor=SHORT, long_factor=LONG, factor=4.0),
         {"original_max_position_embeddings": 256, "short_factor": SHORT, "long_factor": LONG, "factor": 4.0},
     ),
     "longrope, attention factor": (
-        schema.Longrope(
+        position_schema.Longrope(
             original_max_seq_len=256, short_factor=SHORT, long_factor=LONG, factor=4.0, attention_factor=0.9
         ),
         {
@@ -218,7 +219,7 @@ SCALINGS: dict[str, tuple[Any, dict[str, Any]]] = {
             "attention_factor": 0.9,
         },
     ),
-    "proportional": (schema.Proportional(turning=0.3), {"partial_rotary_factor": 0.3}),
+    "proportional": (position_schema.Proportional(turning=0.3), {"partial_rotary_factor": 0.3}),
 }
 
 
@@ -305,9 +306,11 @@ def test_scaling_by_hand(length: int) -> None:
 
 
 def test_the_amplitude_multiplies_cos_and_sin() -> None:
-    scaling = schema.Yarn(factor=1.0, original_max_seq_len=8, attention_factor=1.5)
+    scaling = position_schema.Yarn(factor=1.0, original_max_seq_len=8, attention_factor=1.5)
     where = torch.tensor([[3, 4]]), torch.tensor([[5]])
-    plain, louder = (rotation(Rope(scaling=s), 8, *where, torch.float64) for s in (schema.NoScaling(), scaling))
+    plain, louder = (
+        rotation(Rope(scaling=s), 8, *where, torch.float64) for s in (position_schema.NoScaling(), scaling)
+    )
     torch.testing.assert_close(louder.cos, 1.5 * plain.cos)
     torch.testing.assert_close(louder.sin, 1.5 * plain.sin)
 

@@ -11,8 +11,8 @@ import pytest
 from tiny import config, write_text
 
 from archlab import digests
-from archlab.config.io import load_config
 from archlab.errors import UserError
+from archlab.exchange.configs import load_config
 from archlab.files import TEMPORARY
 from archlab.train.loop import train
 from archlab.train.progress import Watcher

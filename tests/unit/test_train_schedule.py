@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from archlab.config.io import load_config
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
+from archlab.exchange.configs import load_config
 from archlab.train.schedule import learning_rate, warmup_steps
 
 STEPS, PEAK = 100, 2e-3

@@ -10,9 +10,10 @@ from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.cost.params import parameters
 from archlab.errors import UserError
-from archlab.families.hf_files import CONFIG, read_json
-from archlab.families.load import check_hf, read_model_config, read_raw_config
-from archlab.families.registry import families
+from archlab.exchange.load import check_hf
+from archlab.exchange.published import read_model_config, read_raw_config
+from archlab.families.registry import FAMILIES
+from archlab.hf.folder import CONFIG, read_json
 
 
 class Inspection(Base):
@@ -40,7 +41,7 @@ def inspect(folder: Path) -> Inspection:
     """Read the config and the headers of the weights, not the weights."""
     values = read_json(folder / CONFIG)
     model_type = values.get("model_type")
-    known = families().get(model_type) if isinstance(model_type, str) else None
+    known = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     found = Inspection(
         model_type=None if model_type is None else str(model_type),
         architecture=known.architecture if known else None,
@@ -65,7 +66,7 @@ def inspect(folder: Path) -> Inspection:
 def choices(model: ModelConfig) -> dict[str, str]:
     """A model's choices in the field's words."""
     layers = layer_configs(model)
-    heads = layers[0].attention
+    heads = layers[0].multi_head
     return {
         "size": f"{parameters(model).total:,} parameters: {model.n_layers} layers of {model.d_model}",
         "vocabulary": f"{model.vocab_size:,}, head {'tied' if model.head.tied else 'of its own'}",
@@ -75,6 +76,6 @@ def choices(model: ModelConfig) -> dict[str, str]:
         "attention": f"{words.heads(layers)}, {heads.n_heads}/{heads.n_kv_heads} heads of {heads.head_dim}",
         "sees": words.ratio(layers) or "everything before",
         "position": words.position(layers),
-        "MLP": f"{words.activation(layers)}, {layers[0].mlp.d_ff} wide",
+        "MLP": f"{words.activation(layers)}, {layers[0].dense.d_ff} wide",
         "biases": words.biases(layers),
     }

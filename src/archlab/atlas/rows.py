@@ -77,7 +77,7 @@ def row(entry: Entry) -> Row:
     """One entry's row."""
     model, about = entry.config.model, entry.about
     layers = layer_configs(model)
-    heads = layers[0].attention
+    heads = layers[0].multi_head
     return Row(
         preset=entry.preset,
         about=about,
@@ -97,7 +97,7 @@ def row(entry: Entry) -> Row:
         head_dim=heads.head_dim,
         d_model=model.d_model,
         n_layers=model.n_layers,
-        d_ff=layers[0].mlp.d_ff,
+        d_ff=layers[0].dense.d_ff,
         vocab_size=model.vocab_size,
         tricks=tricks(entry.config, about),
     )

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from archlab.atlas.words import Layers, biases, ratio, thetas
 from archlab.config.about import About
 from archlab.config.layers import layer_configs, resolve
-from archlab.config.model_schema import LayerNorm, NoNorm, NoScaling, Rope, Scaling
+from archlab.config.norm import LayerNorm, NoNorm, Scaling
+from archlab.config.position import NoScaling, Rope
 from archlab.config.schema import Config
 
 _PLAIN_THETA = 1e4
@@ -30,9 +31,9 @@ def _block(layers: Layers) -> Iterator[Trick]:
         yield f"branches ×{first.block.attention_multiplier:g}", "block.attention_multiplier"
     if biases(layers) == "all":
         yield "biases", "attention.qkv_bias"
-    elif first.attention.qkv_bias:
+    elif first.multi_head.qkv_bias:
         yield "q,k,v bias", "attention.qkv_bias"
-    elif first.mlp.bias:
+    elif first.dense.bias:
         yield "MLP bias", "mlp.bias"
 
 
@@ -49,7 +50,7 @@ def _norms(layers: Layers) -> Iterator[Trick]:
 
 
 def _attention(config: Config, layers: Layers) -> Iterator[Trick]:
-    heads = layers[0].attention
+    heads = layers[0].multi_head
     if pattern := ratio(layers):
         yield pattern, "attention.window"
     if not isinstance(heads.qk_norm, NoNorm):

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from archlab.config.layers import LayerConfig
-from archlab.config.model_schema import NoNorm, Rope
+from archlab.config.norm import NoNorm
+from archlab.config.position import Rope
 
 Layers = Sequence[LayerConfig]
 
@@ -48,7 +49,7 @@ def activation(layers: Layers) -> str:
 
 
 def _mlp(layer: LayerConfig) -> str:
-    act, gated = layer.mlp.activation, layer.mlp.kind == "gated"
+    act, gated = layer.dense.activation, layer.dense.kind == "gated"
     if "gelu" in act:
         return "GEGLU" if gated else "GELU"
     return _GATED.get(act, f"gated {act}") if gated else _PLAIN.get(act, act)
@@ -61,7 +62,7 @@ def position(layers: Layers) -> str:
 
 def heads(layers: Layers) -> str:
     """MHA: as many KV heads as query heads; MQA: one; GQA: between."""
-    return each(_heads(layer.attention.n_heads, layer.attention.n_kv_heads) for layer in layers)
+    return each(_heads(layer.multi_head.n_heads, layer.multi_head.n_kv_heads) for layer in layers)
 
 
 def _heads(queries: int, keys: int) -> str:
@@ -76,18 +77,18 @@ def reach(layers: Layers) -> str:
 
 def is_local(layer: LayerConfig) -> bool:
     """Whether a query of this layer misses some earlier keys."""
-    return layer.attention.window is not None or layer.attention.blocks is not None
+    return layer.multi_head.window is not None or layer.multi_head.blocks is not None
 
 
 def biases(layers: Layers) -> str:
     """On all projections, on some, on none."""
-    flags = [f for x in layers for f in (x.attention.qkv_bias, x.attention.out_bias, x.mlp.bias)]
+    flags = [f for x in layers for f in (x.multi_head.qkv_bias, x.multi_head.out_bias, x.dense.bias)]
     return "all" if all(flags) else "some" if any(flags) else "none"
 
 
 def ratio(layers: Layers) -> str:
     """`3:1 window 4096`: local layers to one full layer in the repeating pattern; empty where all are full."""
-    windows = sorted({layer.attention.window for layer in layers if layer.attention.window})
+    windows = sorted({layer.multi_head.window for layer in layers if layer.multi_head.window})
     said = " ".join(["window", *map(str, windows)]) if windows else "sparse"
     match reach(layers):
         case "full":

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from archlab.cli.arguments import AtLeastOne
-from archlab.families.load import load_hf
-from archlab.families.save import save_pretrained
-from archlab.families.surgery import pool_kv_heads
+from archlab.exchange.load import load_hf
+from archlab.exchange.save import save_pretrained
+from archlab.exchange.surgery import pool_kv_heads
 
 
 def run(hf_folder: Path, /, *, n_kv_heads: AtLeastOne, out: Path) -> None:

@@ -47,14 +47,15 @@ def _print(found: Cost) -> None:
     counts, flops, memory = found.parameters, found.forward_flops, found.training_memory
     print_table(
         ("parameters", "count", "share"),
-        [(role, f"{n:,}", f"{n / counts.total:.1%}") for role, n in counts if n]
+        [(role, f"{n:,}", f"{n / counts.total:.1%}") for role, n in counts if n and role != "idle"]
         + [("total", f"{counts.total:,}", count(counts.total))]
+        + ([("active per token", f"{counts.active:,}", count(counts.active))] if counts.idle else [])
         + [("non-embedding", f"{counts.non_embedding:,}", count(counts.non_embedding))],
         right=("count", "share"),
     )
     print_table(
         (f"serving, {found.context:,} tokens of context", "FLOPs per token", "share"),
-        [(part, si(n), f"{n / flops.total:.1%}") for part, n in flops] + [("forward pass", si(flops.total), "")],
+        [(part, si(n), f"{n / flops.total:.1%}") for part, n in flops if n] + [("forward pass", si(flops.total), "")],
         right=("FLOPs per token", "share"),
     )
     print_table(
@@ -62,7 +63,9 @@ def _print(found: Cost) -> None:
         [
             (f"KV cache per token, {found.dtype}", binary(found.kv_bytes_per_token)),
             (f"KV cache of {found.batch} x {found.context:,} tokens, {found.dtype}", binary(found.kv_cache_bytes)),
+            *_recurrent(found),
             (f"weights, {found.dtype}", binary(found.weight_bytes)),
+            ("read per decoded token, one sequence", binary(found.read_bytes_per_decoded_token)),
         ],
         right=("memory",),
     )
@@ -75,6 +78,11 @@ def _print(found: Cost) -> None:
         ],
         right=("",),
     )
+
+
+def _recurrent(found: Cost) -> list[tuple[str, str]]:
+    label = f"recurrent states of {found.batch}, {found.dtype} and float32"
+    return [(label, binary(found.recurrent_bytes))] if found.recurrent_bytes else []
 
 
 def _training_flops(found: Cost) -> list[tuple[str, str]]:

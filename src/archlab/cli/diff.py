@@ -3,8 +3,8 @@
 from archlab.cli.arguments import Flag
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.identity import diff
-from archlab.config.io import load_config
 from archlab.config.yaml_text import to_yaml_line
+from archlab.exchange.configs import load_config
 
 
 def run(a: str, b: str, /, *, model_only: Flag = False, json: Flag = False) -> None:

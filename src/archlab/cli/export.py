@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from archlab.infer.exchange import export_model
+from archlab.infer.import_export import export_model
 
 
 def run(folder: Path, /, *, out: Path, family: str | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from archlab.config.io import load_config
+from archlab.exchange.configs import load_config
 from archlab.flatten.write import flatten
 
 

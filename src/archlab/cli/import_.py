@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from archlab.infer.exchange import import_model
+from archlab.infer.import_export import import_model
 
 
 def run(hf_folder: str, /, *, out: Path) -> None:

@@ -58,9 +58,9 @@ def run(
 
 def _families() -> dict[str, str]:
     """Those that load and save; torch comes with them."""
-    from archlab.families.registry import families
+    from archlab.families.registry import FAMILIES
 
-    return {name: family.architecture for name, family in families().items()}
+    return {name: family.architecture for name, family in FAMILIES.items()}
 
 
 def _print_evolution(models: Sequence[Row]) -> None:

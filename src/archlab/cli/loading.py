@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from archlab.config.io import build_config, read_config
+from archlab.config.io import build_config
 from archlab.config.notes import notes
 from archlab.config.schema import Config
+from archlab.exchange.configs import read_config
 from archlab.train.progress import note
 
 

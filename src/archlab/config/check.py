@@ -6,9 +6,10 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from archlab.config.layers import DERIVED, PER_LAYER, final_norm, layer_configs, with_overrides
-from archlab.config.merge import Raw, expand, merge
-from archlab.config.model_schema import MLP, Attention, Block, Dropout, ModelConfig
+from archlab.config.attention import AnyAttention
+from archlab.config.layers import COMPONENTS, PER_LAYER, final_norm, layer_configs, with_overrides
+from archlab.config.merge import Raw, expand, merge, section_classes
+from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import Problem, choose, explain, is_under, raise_problems
 from archlab.config.rules import CONFIG_RULES, LAYER_RULES, MODEL_RULES
 from archlab.config.schema import Config
@@ -21,11 +22,12 @@ _COMMON = (
     "norm",
     "norm.placement",
     "position",
-    *(
+    *dict.fromkeys(
         f"{section}.{name}"
-        for section, schema in {"block": Block, "attention": Attention, "mlp": MLP, "dropout": Dropout}.items()
+        for section in ("block", *COMPONENTS, "dropout")
+        for schema in section_classes(ModelConfig.model_fields[section])
         for name, field in schema.model_fields.items()
-        if not field.is_required() and name not in DERIVED.get(section, ())
+        if not field.is_required() and name not in getattr(schema, "derived", ())
     ),
 )
 """What the layers have in common unless their kinds say otherwise; derived fields are written out for all."""
@@ -166,6 +168,10 @@ def _at_default(model: ModelConfig, path: str) -> ModelConfig:
     inner = getattr(model, section)
     if name not in type(inner).model_fields:
         return model
+    if name == "kind":
+        kind = getattr(ModelConfig.model_fields[section].default, "kind", inner.kind)
+        raw = merge(model.model_dump(), {section: {"kind": kind}}, ModelConfig)
+        return model if kind == inner.kind else ModelConfig.model_validate(raw)
     return model.model_copy(update={section: inner.model_copy(update={name: type(inner).model_fields[name].default})})
 
 
@@ -192,7 +198,8 @@ def _view(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelConfig |
 def _moved_common_position(model: ModelConfig, view: ModelConfig) -> str | None:
     """Positions that all layers have in common, on the embedding or in one table, cannot differ per layer."""
     if view.position.kind == "t5" and view.position.shared:
-        same = view.position == model.position and view.attention.n_heads == model.attention.n_heads
+        heads = [m.attention.n_heads for m in (view, model) if isinstance(m.attention, AnyAttention)]
+        same = view.position == model.position and len(set(heads)) <= 1
         return None if same else "t5 has one table for all layers, of model's heads; give position.shared = false"
     embedded = [p.kind for p in (view.position, model.position) if p.kind in ("sinusoidal", "learned")]
     if view.position == model.position or not embedded:

@@ -1,27 +1,30 @@
 """Layers in a few words each, for people to read."""
 
 from archlab.config.layers import LayerConfig, layer_runs
-from archlab.config.model_schema import ModelConfig, NoNorm, Rope
+from archlab.config.model_schema import ModelConfig
+from archlab.config.norm import NoNorm
+from archlab.config.position import Rope
 
 
 def layer_table(model: ModelConfig) -> list[dict[str, str]]:
-    """One row per run of identical layers: heading -> words."""
+    """One row per run of identical layers: heading -> words; `-` where other layers have something."""
+    runs = layer_runs(model)
+    headings = {name: "-" for _, _, layer in runs for name in _branches(layer)}
     return [
-        {"layers": str(first) if first == last else f"{first}-{last}", **_words(layer)}
-        for first, last, layer in layer_runs(model)
+        {
+            "layers": str(first) if first == last else f"{first}-{last}",
+            "kind": layer.kind,
+            **headings,
+            **_branches(layer),
+            "position": _position(layer),
+            "norm": _norm(layer),
+        }
+        for first, last, layer in runs
     ]
 
 
-def _words(layer: LayerConfig) -> dict[str, str]:
-    heads, mlp = layer.attention, layer.mlp
-    return {
-        "kind": layer.kind,
-        "q/kv/dim": f"{heads.n_heads}/{heads.n_kv_heads}/{heads.head_dim}",
-        "window": "-" if heads.window is None else str(heads.window),
-        "position": _position(layer),
-        "mlp": f"{mlp.kind} {mlp.activation} {mlp.d_ff}",
-        "norm": _norm(layer),
-    }
+def _branches(layer: LayerConfig) -> dict[str, str]:
+    return {heading: words for branch in layer.branches for heading, words in branch.component.describe().items()}
 
 
 def _position(layer: LayerConfig) -> str:

@@ -1,4 +1,4 @@
-"""Reading configs: presets, YAML files, run folders, Hugging Face folders, hub ids; with dotted overrides over them."""
+"""The files that come with archlab, one config file, and the config that raw values and dotted overrides make."""
 
 import re
 from collections.abc import Sequence
@@ -12,35 +12,12 @@ from pydantic import BaseModel
 from archlab.config.about import About
 from archlab.config.beside import find_text
 from archlab.config.check import validate
-from archlab.config.foreign import fetched, foreign_reader
-from archlab.config.identity import config_hash, diff, flatten, resolved
 from archlab.config.merge import Raw, expand, merge
-from archlab.config.problems import Problem, nearest
+from archlab.config.problems import Problem
 from archlab.config.schema import Config
-from archlab.config.yaml_text import parse_yaml, read_yaml, to_yaml
-from archlab.digests import DIGESTS, verify
+from archlab.config.yaml_text import parse_yaml, read_yaml
+from archlab.digests import DIGESTS
 from archlab.errors import UserError
-
-__all__ = [
-    "build_config",
-    "config_hash",
-    "diff",
-    "facts",
-    "find_preset",
-    "flatten",
-    "load_config",
-    "overlay",
-    "parse_overrides",
-    "parse_yaml",
-    "presets",
-    "read_config",
-    "read_entry",
-    "read_yaml",
-    "resolved",
-    "studies",
-    "to_yaml",
-    "validate",
-]
 
 
 def presets() -> dict[str, Traversable]:
@@ -87,43 +64,6 @@ def _plain(name: str) -> str:
     return "".join(_words(name))
 
 
-def load_config(source: str | Path, *overrides: str) -> Config:
-    """A preset's name, a YAML file, a run folder, a Hugging Face folder or hub id, with `a.b=value` overrides.
-
-    Raises UserError with every problem at once.
-    """
-    return build_config(read_config(source), overrides, str(source))
-
-
-def read_config(source: str | Path) -> Raw:
-    """The raw values of a config, laid over those of its `base` if it names one, without its `about`."""
-    return _read(_file_of(source))
-
-
-def _read(file: Path | Traversable, above: tuple[Path | Traversable, ...] = ()) -> Raw:
-    """`above`: the files that build on this one."""
-    if isinstance(file, Path) and file.is_dir() and (reader := foreign_reader(file)):
-        return reader(file)
-    about, raw = read_entry(file)
-    if about and about.cannot_build:
-        raise UserError(f"{about.name}: facts only: {about.cannot_build}; `archlab list presets` shows them")
-    if (base := raw.pop("base", None)) is None:
-        return raw
-    if file in above:
-        raise UserError(f"{file}: base leads back to this file")
-    return merge(merge({}, _read(_base_of(file, base), (*above, file)), Config), raw, Config)
-
-
-def _base_of(file: Path | Traversable, base: object) -> Path | Traversable:
-    """The file or folder that a config's `base` names: beside it, or a preset."""
-    if isinstance(base, str) and isinstance(file, Path) and (file.parent / base).exists():
-        return _file_of((file.parent / base).resolve())
-    if isinstance(base, str) and (preset := find_preset(base)):
-        return preset
-    hint = nearest(str(base), presets()) or "; `archlab list presets` shows them"
-    raise UserError(f"{file}: base is {base!r}: neither a file beside this one nor a preset{hint}")
-
-
 def read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
     """What a config file says about itself, if anything, and its raw values."""
     raw = expand(read_yaml(file))
@@ -134,26 +74,6 @@ def read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
     if about is not None and not isinstance(about, dict):
         raise UserError(f"{file}: about is {about!r}; allowed: keys and values")
     return validate(About, about, f"{file}, about") if about else None, raw
-
-
-def _file_of(source: str | Path) -> Path | Traversable:
-    path, preset = Path(source), find_preset(str(source))
-    if preset is not None and not path.exists():
-        return preset
-    if path.is_dir():
-        if (path / "config.yaml").is_file():
-            verify(path / "config.yaml")
-            return path / "config.yaml"
-        if foreign_reader(path):
-            return path
-        allowed = "a preset, a YAML file, a run folder, a Hugging Face folder (config.json) or a hub id"
-        raise UserError(f"{path}: a folder without config.yaml; a CONFIG is {allowed}")
-    if path.exists():
-        return path
-    if path.suffix not in (".yaml", ".yml") and (folder := fetched(str(source))):
-        return folder
-    hint = nearest(str(source), {**presets(), **facts()}) or "; see `archlab list presets`"
-    raise UserError(f"no config {str(source)!r}: neither a preset nor a file{hint}")
 
 
 def build_config(raw: Raw, overrides: Sequence[str] = (), source: str = "config") -> Config:

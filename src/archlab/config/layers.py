@@ -1,29 +1,24 @@
 """From the authored model config to one resolved LayerConfig per layer, which is all that others read."""
 
 import math
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
+from archlab.config.attention import ResolvedAttention, ResolvedMultiHead, as_multi_head
 from archlab.config.base import Base, Overrides
+from archlab.config.component import Absent, Component, Site
 from archlab.config.merge import expand, merge
-from archlab.config.model_schema import (
-    MLP,
-    Attention,
-    Block,
-    Dropout,
-    Layers,
-    ModelConfig,
-    NoNorm,
-    Norm,
-    Placement,
-    Position,
-)
+from archlab.config.mixer import ResolvedMixer
+from archlab.config.mlp import ResolvedDense, ResolvedMLP, as_dense
+from archlab.config.model_schema import Block, Dropout, Layers, ModelConfig
+from archlab.config.norm import NoNorm, Norm, Placement
+from archlab.config.position import Position
 
-PER_LAYER = ("norm", "block", "attention", "position", "mlp", "dropout")
+COMPONENTS = ("attention", "mixer", "mlp")
+"""The sections of `model` that are components, in the order in which a layer has them."""
+
+PER_LAYER = ("norm", "block", *COMPONENTS, "position", "dropout")
 """The sections of `model` that a layer kind may override."""
-
-
-DERIVED = {"attention": ("n_kv_heads", "head_dim", "scale"), "mlp": ("d_ff",)}
-"""The fields that are derived from others where they are null, per section."""
 
 
 NORM_SLOTS: dict[Placement, tuple[str, ...]] = {
@@ -37,18 +32,18 @@ NORM_SLOTS: dict[Placement, tuple[str, ...]] = {
 after the addition."""
 
 
-class ResolvedAttention(Attention):
-    """Attention with every derived value filled in."""
+class Branch(NamedTuple):
+    """What reads the stream, and is added to it."""
 
-    n_kv_heads: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
-    head_dim: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
-    scale: float  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
-
-
-class ResolvedMLP(MLP):
-    """MLP with every derived value filled in."""
-
-    d_ff: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+    name: str
+    """Of the component's section, which is also the module's name."""
+    component: Component
+    multiplier: float
+    """On what it gives, before the addition."""
+    norms: tuple[str, ...]
+    """The slots around it that hold a norm; without `before` it may read what the stage's first branch reads."""
+    shares_input: bool
+    """Whether it reads what the stage's first branch reads, behind that one's norm."""
 
 
 class LayerConfig(Base):
@@ -60,20 +55,61 @@ class LayerConfig(Base):
     norm: Norm
     block: Block
     attention: ResolvedAttention
+    mixer: ResolvedMixer
     position: Position
     mlp: ResolvedMLP
     dropout: Dropout
 
+    @property
+    def stages(self) -> tuple[tuple[Branch, ...], ...]:
+        """One after the other, each the branches that read the same stream; their sum is added to it.
+
+        Attention and mixer come first, behind one norm, then the MLP; in a parallel block all at once.
+        """
+        present = [name for name in COMPONENTS if not isinstance(getattr(self, name), Absent)]
+        if self.block.parallel == "none":
+            groups = [[name for name in present if name != "mlp"], [name for name in present if name == "mlp"]]
+        else:
+            groups = [present]
+        return tuple(tuple(self._stage(group)) for group in groups if group)
+
+    def _stage(self, names: list[str]) -> Iterator[Branch]:
+        filled = () if isinstance(self.norm, NoNorm) else NORM_SLOTS[self.norm.placement]
+        for name in names:
+            is_first = name == names[0]
+            shares = not is_first and not (name == "mlp" and self.block.parallel == "separate")
+            # One norm before all that share their input, one on the stream for all of a stage.
+            missing = {"before"} if shares else set[str]()
+            missing |= set() if is_first else {"stream"}
+            slots = tuple(slot for slot in filled if slot not in missing)
+            multiplier = getattr(self.block, f"{name}_multiplier")
+            yield Branch(name, getattr(self, name), multiplier, slots, shares)
+
+    @property
+    def branches(self) -> tuple[Branch, ...]:
+        """Of all stages."""
+        return tuple(branch for stage in self.stages for branch in stage)
+
+    @property
+    def site(self) -> Site:
+        """What components must know of the layer to say what they cost."""
+        return Site(self.d_model, self.norm, self.position, self.dropout.attention)
+
+    @property
+    def multi_head(self) -> ResolvedMultiHead:
+        """Its attention, where only multi-head attention will do; UserError where it is another."""
+        return as_multi_head(self.attention, f"layer kind {self.kind}", ResolvedMultiHead)
+
+    @property
+    def dense(self) -> ResolvedDense:
+        """Its MLP, where only a plain or a gated one will do; UserError where it is another."""
+        return as_dense(self.mlp, f"layer kind {self.kind}", ResolvedDense)
+
 
 def resolve(model: ModelConfig) -> ModelConfig:
     """The same model with derived fields written out; resolving twice changes nothing."""
-    return model.model_copy(
-        update={
-            "attention": _resolve_attention(model),
-            "mlp": _resolve_mlp(model),
-            "embedding": _resolve_embedding(model),
-        }
-    )
+    components = {name: getattr(model, name).resolve(model.d_model) for name in COMPONENTS}
+    return model.model_copy(update={**components, "embedding": _resolve_embedding(model)})
 
 
 def resolve_layers(model: ModelConfig) -> Layers | None:
@@ -87,9 +123,10 @@ def resolve_layers(model: ModelConfig) -> Layers | None:
 
 def _with_derived(change: Overrides, model: ModelConfig, common: ModelConfig) -> Overrides:
     own = resolve(with_overrides(model, change))
-    for section, names in DERIVED.items():
-        values = {name: getattr(getattr(own, section), name) for name in names}
-        differing = {n: v for n, v in values.items() if v != getattr(getattr(common, section), n)}
+    for section in COMPONENTS:
+        here, there = getattr(own, section), getattr(common, section)
+        values = {name: getattr(here, name) for name in here.derived}
+        differing = {n: v for n, v in values.items() if v != getattr(there, n, None)}
         if differing:
             change = {**change, section: {**differing, **change.get(section, {})}}
     return change
@@ -133,22 +170,6 @@ def _layer(kind: str, model: ModelConfig) -> LayerConfig:
     return LayerConfig.model_validate(
         {"kind": kind, "d_model": model.d_model, **{name: getattr(resolved, name) for name in PER_LAYER}}
     )
-
-
-def _resolve_attention(model: ModelConfig) -> ResolvedAttention:
-    given = model.attention
-    head_dim = given.head_dim or model.d_model // given.n_heads
-    derived = {
-        "n_kv_heads": given.n_kv_heads or given.n_heads,
-        "head_dim": head_dim,
-        "scale": given.scale or 1 / math.sqrt(max(head_dim, 1)),
-    }
-    return ResolvedAttention.model_construct(**{**dict(given), **derived})
-
-
-def _resolve_mlp(model: ModelConfig) -> ResolvedMLP:
-    wanted = 4 * model.d_model if model.mlp.kind == "plain" else math.ceil(8 * model.d_model / 3)
-    return ResolvedMLP.model_construct(**{**dict(model.mlp), "d_ff": model.mlp.d_ff or 8 * math.ceil(wanted / 8)})
 
 
 def _resolve_embedding(model: ModelConfig) -> Any:

@@ -85,11 +85,13 @@ def _laid_over(below: Raw, over: Raw) -> Raw:
 
 
 def section_schema(field: FieldInfo, raw: Raw) -> type[BaseModel] | None:
-    """The config class of a field's value; of a tagged union, the variant that `raw` names or the default."""
-    classes = _classes(field)
+    """The config class of a field's value; of a tagged union, the variant that `raw` names, or the
+    default's, or the first."""
+    classes = section_classes(field)
     if not _tagged(field):
         return classes[0] if classes else None
-    kind = raw.get("kind", getattr(field.default, "kind", None))
+    default = getattr(field.default, "kind", kinds(field)[0])
+    kind = raw.get("kind", default)
     return next((c for c in classes if c.model_fields["kind"].default == kind), None)
 
 
@@ -107,19 +109,20 @@ def field_paths(schema: type[BaseModel], at: str = "") -> Iterator[str]:
     """Every dotted field that a section can have, those of all variants included."""
     for name, field in schema.model_fields.items():
         yield at + name
-        for section in _classes(field):
+        for section in section_classes(field):
             yield from field_paths(section, f"{at}{name}.")
 
 
 def kinds(field: FieldInfo | None) -> list[str]:
     """The names of a tagged union's variants; none for any other field."""
-    return [c.model_fields["kind"].default for c in _classes(field)] if field and _tagged(field) else []
+    return [c.model_fields["kind"].default for c in section_classes(field)] if field and _tagged(field) else []
 
 
-def _classes(field: FieldInfo) -> list[type[BaseModel]]:
+def section_classes(field: FieldInfo) -> list[type[BaseModel]]:
+    """The classes that a section may be of: several of a tagged union, one, or none for a plain value."""
     parts = (field.annotation, *get_args(field.annotation))
     return [c for c in parts if isinstance(c, type) and issubclass(c, BaseModel)]
 
 
 def _tagged(field: FieldInfo | None) -> bool:
-    return field is not None and len(_classes(field)) > 1
+    return field is not None and len(section_classes(field)) > 1

@@ -5,8 +5,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from archlab.config.base import Heads, NonNegative, Positive, Width
+from archlab.config.base import Base, Heads, NonNegative, Positive, Width
 from archlab.config.component import Absent, Component, Counting, Site, StateTensor, filled_in
+from archlab.config.norm import NoNorm
 
 CHUNK = 64
 """Tokens that a scan mixes at once by matrix products, at most; between chunks it hands on a state."""
@@ -21,9 +22,25 @@ def chunking(seq_len: int) -> tuple[int, int]:
     return n, max(1, math.ceil(seq_len / n))
 
 
+class GatedRMSNorm(Base):
+    """RMS norm of a mixer's output over each of its groups of heads, with a weight per feature."""
+
+    kind: Literal["rmsnorm"] = "rmsnorm"
+    eps: Positive = 1e-5
+    """Added to the mean square before the root."""
+    gate: Literal["before", "after"] = "before"
+    """before: the norm is of what the gate has multiplied (Mamba 2); after: the gate multiplies what is normed
+    (Falcon-H1)."""
+
+
+GatedNorm = Annotated[GatedRMSNorm | NoNorm, Field(discriminator="kind")]
+
+
 class Mamba2(Component):
-    """A state-space model with one decay per head (Dao & Gu 2024): S <- exp(-dt exp(A_log)) S + dt x B^T, y = S C + D x,
-    gated by silu(z)."""
+    """A state-space model with one decay per head (Dao & Gu 2024).
+
+    S <- exp(-dt exp(A_log)) S + dt x B^T and y = S C + D x, then gated by silu(z).
+    """
 
     kind: Literal["mamba2"] = "mamba2"  # pyright: ignore[reportIncompatibleVariableOverride]
     n_heads: Heads | None = None
@@ -46,11 +63,8 @@ class Mamba2(Component):
     """Least step dt that a token makes (`time_step_limit` in transformers)."""
     dt_max: Positive | None = None
     """Largest step. null: none."""
-    gate: Literal["before_norm", "after_norm", "no_norm"] = "before_norm"
-    """Where silu(z) multiplies: before_norm rms(y silu(z)) (Mamba 2); after_norm rms(y) silu(z); no_norm y silu(z)
-    (both Falcon-H1)."""
-    norm_eps: Positive = 1e-5
-    """Added to the mean square before the root."""
+    norm: GatedNorm = GatedRMSNorm()
+    """Of the output, beside its gate silu(z); none: the gate alone (Falcon-H1)."""
 
     derived: ClassVar[tuple[str, ...]] = ("n_heads",)
 
@@ -74,12 +88,16 @@ class ResolvedMamba2(Mamba2):
         """Channels of the convolution: x, and every group's B and C."""
         return self.inner_width + 2 * self.n_groups * self.d_state
 
+    def describe(self) -> dict[str, str]:
+        """Heads and widths."""
+        return {"mixer": f"{self.kind} {self.n_heads}x{self.head_dim}, state {self.d_state}"}
+
     def parameters(self, site: Site) -> dict[str, int]:
         """Projections, the convolution, and per head its decay, its skip and the bias of its step."""
         inputs = self.inner_width + self.conv_width + self.n_heads
         projections = inputs * (site.d_model + self.in_bias) + (self.inner_width + self.out_bias) * site.d_model
         own = self.conv_width * (self.taps + self.conv_bias) + 3 * self.n_heads
-        return {"mixer": projections + own, "norms": self.inner_width * (self.gate != "no_norm")}
+        return {"mixer": projections + own, "norms": self.inner_width * (self.norm.kind != "none")}
 
     def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
         """A step writes x B^T into every state and reads S C from it; chunks do the same by larger products."""
@@ -89,10 +107,8 @@ class ResolvedMamba2(Mamba2):
         if counting != "visible":
             n, Q = chunking(seq_len)
             scan = n * Q * (2 * G * Q * N + 2 * H * Q * P + 4 * H * P * N)
-        return {
-            "projections": 2 * site.d_model * (inputs + self.inner_width) * seq_len,
-            "scan": scan + 2 * self.taps * self.conv_width * seq_len,
-        }
+        projections = 2 * site.d_model * (inputs + self.inner_width)
+        return {"mixer": scan + seq_len * (projections + 2 * self.taps * self.conv_width)}
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         """The convolution's last inputs, and a matrix per head."""
@@ -160,6 +176,11 @@ class ResolvedGatedDelta(GatedDelta):
         """Queries, keys, values, the gate, beta and the decay; the output."""
         return d_model * (self.conv_width + 2 * self.value_width + 2 * self.n_value_heads)
 
+    def describe(self) -> dict[str, str]:
+        """Heads and widths of keys and values."""
+        keys, values = f"{self.n_key_heads}x{self.key_dim}", f"{self.n_value_heads}x{self.value_dim}"
+        return {"mixer": f"{self.kind} {keys} keys, {values} values"}
+
     def parameters(self, site: Site) -> dict[str, int]:
         """Projections, the convolution, and per value head its decay."""
         own = self.conv_width * self.taps + 2 * self.n_value_heads
@@ -176,10 +197,7 @@ class ResolvedGatedDelta(GatedDelta):
         if counting != "visible":
             n, Q = chunking(seq_len)
             scan = n * Q * (4 * Hk * Q * K + Hv * (2 * Q * K + 4 * Q * V + 6 * K * V))
-        return {
-            "projections": 2 * self._projections(site.d_model) * seq_len,
-            "scan": scan + 2 * self.taps * self.conv_width * seq_len,
-        }
+        return {"mixer": scan + seq_len * (2 * self._projections(site.d_model) + 2 * self.taps * self.conv_width)}
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         """The convolution's last inputs, and a matrix per value head."""
@@ -196,16 +214,17 @@ class ShortConv(Component):
     bias: bool = False
     """Biases on all projections and on the convolution."""
 
+    def describe(self) -> dict[str, str]:
+        """The convolution's reach."""
+        return {"mixer": f"{self.kind} of {self.taps}"}
+
     def parameters(self, site: Site) -> dict[str, int]:
         """Projections of x and of both gates, the convolution, the output projection."""
         return {"mixer": site.d_model * (4 * (site.d_model + self.bias) + self.taps + self.bias)}
 
     def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
         """The same in every counting."""
-        return {
-            "projections": 2 * 4 * site.d_model**2 * seq_len,
-            "scan": 2 * self.taps * site.d_model * seq_len,
-        }
+        return {"mixer": 2 * site.d_model * (4 * site.d_model + self.taps) * seq_len}
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         """The convolution's last inputs."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from archlab.config.io import overlay, parse_overrides
 from archlab.config.merge import Raw, merge
-from archlab.config.model_schema import MLP
+from archlab.config.mlp import GatedMLP
 from archlab.config.schema import Config
 
 
@@ -12,7 +12,7 @@ def notes(raw: Raw, overrides: Sequence[str]) -> list[str]:
     """Of raw values and the overrides that were laid over them; the two together are a valid config."""
     before = merge({}, raw, Config).get("model", {}).get("mlp") or {}
     change = overlay({}, parse_overrides(overrides)[0], Config).get("model", {}).get("mlp", {})
-    kind, width = before.get("kind", MLP().kind), before.get("d_ff")
+    kind, width = before.get("kind", GatedMLP().kind), before.get("d_ff")
     if width is None or "d_ff" in change or change.get("kind", kind) == kind:
         return []
     made_for = f"model.mlp.d_ff stays {width}, which was made for a {kind} MLP"

@@ -9,22 +9,18 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import Any, Generic, TypeVar
 
-from archlab.config.layers import resolve
-from archlab.config.model_schema import (
-    DynamicNTK,
-    Llama3Scaling,
-    Longrope,
-    ModelConfig,
-    Proportional,
-    Rope,
-    Scaling,
-    Yarn,
-)
+from archlab.config.attention import AnyAttention, MultiHead, QKNorm
+from archlab.config.component import Absent, Component
+from archlab.config.layers import COMPONENTS, resolve
+from archlab.config.model_schema import ModelConfig
+from archlab.config.norm import RMSNormScaling, Scaling
+from archlab.config.position import DynamicNTK, Llama3Scaling, Longrope, Proportional, Rope, Yarn
 from archlab.config.problems import choose
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Component)
 
 
 @dataclass(frozen=True)
@@ -36,39 +32,69 @@ class Rule(Generic[T]):
     broken: Callable[[T], str | None]
 
 
+def _of(section: str, schema: type[C], broken: Callable[[C, ModelConfig], str | None]) -> Callable[..., str | None]:
+    """A rule about a component of that class; it holds where the section is of another."""
+
+    def ask(m: ModelConfig) -> str | None:
+        component = getattr(m, section)
+        return broken(component, m) if isinstance(component, schema) else None
+
+    return ask
+
+
 def _divisors(n: int) -> str:
     small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
     return ", ".join(map(str, sorted({*small, *(n // d for d in small)})))
 
 
-def _heads_divide_d_model(m: ModelConfig) -> str | None:
-    heads = m.attention.n_heads
-    if m.attention.head_dim or m.d_model % heads == 0:
+def _heads_divide_d_model(a: MultiHead, m: ModelConfig) -> str | None:
+    if a.head_dim or m.d_model % a.n_heads == 0:
         return None
-    return f"{heads} does not divide d_model = {m.d_model}; give head_dim, or one of {_divisors(m.d_model)}"
+    return f"{a.n_heads} does not divide d_model = {m.d_model}; give head_dim, or one of {_divisors(m.d_model)}"
 
 
-def _kv_heads_divide_heads(m: ModelConfig) -> str | None:
-    heads, kv_heads = m.attention.n_heads, m.attention.n_kv_heads
-    if kv_heads is None or heads % kv_heads == 0:
+def _kv_heads_divide_heads(a: MultiHead, _m: ModelConfig) -> str | None:
+    if a.n_kv_heads is None or a.n_heads % a.n_kv_heads == 0:
         return None
-    return f"{kv_heads} does not divide n_heads = {heads}; allowed: {_divisors(heads)}"
+    return f"{a.n_kv_heads} does not divide n_heads = {a.n_heads}; allowed: {_divisors(a.n_heads)}"
+
+
+def _rotary_width(m: ModelConfig) -> int | None:
+    """Dimensions of a head that RoPE may rotate; None without RoPE or without attention."""
+    attention = resolve(m).attention
+    return attention.rotary_width if isinstance(m.position, Rope) and isinstance(attention, AnyAttention) else None
 
 
 def _rope_turns_pairs(m: ModelConfig) -> str | None:
-    if m.position.kind != "rope":
+    width = _rotary_width(m)
+    if width is None or not isinstance(m.position, Rope):
         return None
-    head_dim = resolve(m).attention.head_dim or 0
-    turning = int(head_dim * m.position.fraction)
+    turning = int(width * m.position.fraction)
     if turning >= 2 and turning % 2 == 0:
         return None
-    found = f"{m.position.fraction} of head_dim = {head_dim} is {turning} dimensions"
+    found = f"{m.position.fraction} of head_dim = {width} is {turning} dimensions"
     return f"{found}; RoPE turns pairs: allowed are even numbers from 2"
+
+
+def _a_layer_has_a_branch(m: ModelConfig) -> str | None:
+    if not all(isinstance(getattr(m, name), Absent) for name in COMPONENTS):
+        return None
+    return "none, and neither a mixer nor an MLP: such a layer does nothing; give it one of them"
+
+
+def _multiplier_has_a_branch(name: str) -> Callable[[ModelConfig], str | None]:
+    def broken(m: ModelConfig) -> str | None:
+        is_absent = isinstance(getattr(m, name), Absent) and getattr(m.block, f"{name}_multiplier") != 1
+        return f"concerns {name}, but {name}.kind is none; leave it out" if is_absent else None
+
+    return broken
 
 
 def _parallel_has_a_norm_before(m: ModelConfig) -> str | None:
     if m.block.parallel == "none":
         return None
+    if isinstance(m.mlp, Absent) or all(isinstance(x, Absent) for x in (m.attention, m.mixer)):
+        return f"{m.block.parallel!r} sets an MLP beside attention or a mixer; this layer has not both; allowed: none"
     if m.norm.kind == "none":
         separate = m.block.parallel == "separate"
         return "'separate' needs a second norm, but norm.kind is none; allowed: none, shared" if separate else None
@@ -81,22 +107,24 @@ def _parallel_has_a_norm_before(m: ModelConfig) -> str | None:
     return f"{found}; placement {m.norm.placement} {has}; allowed: none"
 
 
-def _beyond_a_window(field: str) -> Callable[[ModelConfig], str | None]:
-    def broken(m: ModelConfig) -> str | None:
-        value = getattr(m.attention, field)
-        return f"{value} concerns keys beyond a window, and there is none; give attention.window" if value else None
+def _beyond_a_window(field: str) -> Callable[[AnyAttention, ModelConfig], str | None]:
+    def broken(a: AnyAttention, _m: ModelConfig) -> str | None:
+        value = getattr(a, field)
+        if a.window is not None or not value:
+            return None
+        return f"{value} concerns keys beyond a window, and there is none; give attention.window"
 
-    return lambda m: None if m.attention.window is not None else broken(m)
+    return broken
 
 
-def _window_or_blocks(m: ModelConfig) -> str | None:
-    if m.attention.blocks is None or m.attention.window is None:
+def _window_or_blocks(a: AnyAttention, _m: ModelConfig) -> str | None:
+    if a.blocks is None or a.window is None:
         return None
-    return f"sparse blocks take the place of a window, and window is {m.attention.window}; give one of them"
+    return f"sparse blocks take the place of a window, and window is {a.window}; give one of them"
 
 
-def _summary_fits_block(m: ModelConfig) -> str | None:
-    blocks = m.attention.blocks
+def _summary_fits_block(a: AnyAttention, _m: ModelConfig) -> str | None:
+    blocks = a.blocks
     if blocks is None or blocks.summary < blocks.size:
         return None
     return f"{blocks.summary} of {blocks.size} tokens is all of a block; allowed: 1 to size - 1"
@@ -106,7 +134,7 @@ def _needs_a_norm(field: str) -> Callable[[ModelConfig], str | None]:
     section, name = field.split(".")
 
     def broken(m: ModelConfig) -> str | None:
-        asked = getattr(getattr(m, section), name)
+        asked = getattr(getattr(m, section), name, False)
         return "would be a norm of model.norm.kind, but that is none" if asked and m.norm.kind == "none" else None
 
     return broken
@@ -124,27 +152,27 @@ def _offset_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[Mod
 def _cast_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[ModelConfig], str | None]:
     def broken(m: ModelConfig) -> str | None:
         norm = norm_of(m)
-        lacks = norm.kind == "rmsnorm" and norm.cast == "before_weight" and not norm.weight
+        lacks = isinstance(norm, RMSNormScaling) and norm.cast == "before_weight" and not norm.weight
         return "concerns the norm's weight, but this norm has none; allowed: after_weight" if lacks else None
 
     return broken
 
 
 def _order_matters(m: ModelConfig) -> str | None:
-    if m.position.kind != "rope" or m.position.order == "after_qk_norm":
+    if not isinstance(m.position, Rope) or m.position.order == "after_qk_norm":
         return None
-    norm = m.attention.qk_norm
-    if norm.kind == "none":
+    norm = _qk_norm(m)
+    if norm is None or norm.kind == "none":
         return "before_qk_norm concerns attention.qk_norm, but there is none"
-    # Turning keeps the mean square; these two scalings also multiply, which a norm behind them undoes.
+    # Rotating keeps the mean square; these two scalings also multiply, which a norm behind them undoes.
     keeps_length = m.position.scaling.kind not in ("yarn", "longrope")
     if norm.kind == "rmsnorm" and not norm.weight and keeps_length:
         return "before and after are the same to an RMS norm without weight; leave it out"
     return None
 
 
-def _each_head_has_weights(m: ModelConfig) -> str | None:
-    norm = m.attention.qk_norm
+def _each_head_has_weights(a: MultiHead, _m: ModelConfig) -> str | None:
+    norm = a.qk_norm
     if norm.kind == "none" or norm.scope != "each_head" or norm.n_parameters(1):
         return None
     return "each_head gives each head weights of its own, but this norm has no weights; allowed: head, width"
@@ -167,20 +195,21 @@ def _yarn_stretches(m: ModelConfig) -> str | None:
 
 
 def _longrope_has_a_factor_per_pair(m: ModelConfig) -> str | None:
-    if m.position.kind != "rope" or m.position.scaling.kind != "longrope":
-        return None
-    head_dim = resolve(m).attention.head_dim or 0
-    pairs = int(head_dim * m.position.fraction) // 2
-    given = {len(m.position.scaling.short_factor), len(m.position.scaling.long_factor)}
-    if given == {pairs}:
-        return None
-    return f"lists of {sorted(given)} factors; head_dim = {head_dim} has {pairs} turning pairs"
+    width = _rotary_width(m)
+    match m.position:
+        case Rope(scaling=Longrope(short_factor=short, long_factor=long)) if width is not None:
+            pairs, given = int(width * m.position.fraction) // 2, {len(short), len(long)}
+            found = f"lists of {sorted(given)} factors; head_dim = {width} has {pairs} turning pairs"
+            return None if given == {pairs} else found
+        case _:
+            return None
 
 
 def _scaling_has_pairs_to_turn(m: ModelConfig) -> str | None:
-    if m.position.kind != "rope":
+    width = _rotary_width(m)
+    if width is None or not isinstance(m.position, Rope):
         return None
-    n = int((resolve(m).attention.head_dim or 0) * m.position.fraction)
+    n = int(width * m.position.fraction)
     match m.position.scaling:
         case DynamicNTK() if n == 2:
             return "dynamic stretches between the fastest and the slowest pair; of 2 turning dimensions there is one"
@@ -215,20 +244,35 @@ def _norm(m: ModelConfig) -> Any:
     return m.norm
 
 
-def _qk_norm(m: ModelConfig) -> Any:
-    return m.attention.qk_norm
+def _qk_norm(m: ModelConfig) -> QKNorm | None:
+    return m.attention.qk_norm if isinstance(m.attention, MultiHead) else None
 
 
 LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
-    Rule("attention.n_heads", _HEAD_WIDTH, _heads_divide_d_model),
-    Rule("attention.n_kv_heads", ("attention.n_kv_heads", "attention.n_heads"), _kv_heads_divide_heads),
-    Rule("attention.stride", ("attention.window", "attention.stride"), _beyond_a_window("stride")),
-    Rule("attention.global_tokens", ("attention.window", "attention.global_tokens"), _beyond_a_window("global_tokens")),
-    Rule("attention.blocks", ("attention.window", "attention.blocks"), _window_or_blocks),
-    Rule("attention.blocks.summary", ("attention.blocks",), _summary_fits_block),
+    Rule("attention.n_heads", _HEAD_WIDTH, _of("attention", MultiHead, _heads_divide_d_model)),
+    Rule(
+        "attention.n_kv_heads",
+        ("attention.n_kv_heads", "attention.n_heads"),
+        _of("attention", MultiHead, _kv_heads_divide_heads),
+    ),
+    Rule("attention.kind", COMPONENTS, _a_layer_has_a_branch),
+    Rule(
+        "attention.stride",
+        ("attention.window", "attention.stride"),
+        _of("attention", AnyAttention, _beyond_a_window("stride")),
+    ),
+    Rule(
+        "attention.global_tokens",
+        ("attention.window", "attention.global_tokens"),
+        _of("attention", AnyAttention, _beyond_a_window("global_tokens")),
+    ),
+    Rule(
+        "attention.blocks", ("attention.window", "attention.blocks"), _of("attention", AnyAttention, _window_or_blocks)
+    ),
+    Rule("attention.blocks.summary", ("attention.blocks",), _of("attention", AnyAttention, _summary_fits_block)),
     Rule("attention.sub_norm", ("attention.sub_norm", "norm"), _needs_a_norm("attention.sub_norm")),
     Rule("attention.qk_norm.unit_offset", ("attention.qk_norm",), _offset_has_a_weight(_qk_norm)),
-    Rule("attention.qk_norm.scope", ("attention.qk_norm",), _each_head_has_weights),
+    Rule("attention.qk_norm.scope", ("attention.qk_norm",), _of("attention", MultiHead, _each_head_has_weights)),
     Rule("attention.qk_norm.cast", ("attention.qk_norm",), _cast_has_a_weight(_qk_norm)),
     Rule("mlp.sub_norm", ("mlp.sub_norm", "norm"), _needs_a_norm("mlp.sub_norm")),
     Rule("norm.unit_offset", ("norm",), _offset_has_a_weight(_norm)),
@@ -241,7 +285,8 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("position.scaling", ("position", *_HEAD_WIDTH), _scaling_has_pairs_to_turn),
     Rule("position.scaling", ("position",), _scaling_bands_in_order),
     Rule("position.max_distance", ("position",), _t5_buckets_reach),
-    Rule("block.parallel", ("block", "norm"), _parallel_has_a_norm_before),
+    Rule("block.parallel", ("block", "norm", *COMPONENTS), _parallel_has_a_norm_before),
+    *(Rule(f"block.{name}_multiplier", ("block", name), _multiplier_has_a_branch(name)) for name in COMPONENTS),
 )
 
 
@@ -257,6 +302,16 @@ def _layer_kinds_are_used(m: ModelConfig) -> str | None:
     if not unused:
         return None
     return f"{', '.join(unused)} never comes up in {m.n_layers} layers; use it or leave it out"
+
+
+def _position_has_attention(m: ModelConfig) -> str | None:
+    if m.layers is not None or isinstance(m.attention, AnyAttention) or m.position.kind in _ON_THE_EMBEDDING:
+        return None
+    found = f"{m.position.kind} is about queries and keys, and there is no attention"
+    return f"{found}; allowed: {', '.join(_ON_THE_EMBEDDING)}"
+
+
+_ON_THE_EMBEDDING = ("none", "sinusoidal", "learned")
 
 
 def _tied_head_has_no_values(m: ModelConfig) -> str | None:
@@ -281,6 +336,7 @@ MODEL_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("embedding.round_scale", ("embedding",), _there_is_a_scale_to_round),
     Rule("layers.pattern", ("layers",), _pattern_names_exist),
     Rule("layers", ("layers", "n_layers"), _layer_kinds_are_used),
+    Rule("position.kind", ("position", "attention", "layers"), _position_has_attention),
     Rule("init.head", ("init", "head"), _tied_head_has_no_values),
 )
 

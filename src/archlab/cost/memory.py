@@ -1,13 +1,16 @@
-"""Bytes: the KV cache, the weights, and what training keeps besides activations."""
+"""Bytes: what layers keep between passes (keys and values, recurrent states), the weights, and what training keeps
+besides activations."""
 
+import math
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import computed_field
 
 from archlab.config.base import Base
+from archlab.config.component import StateTensor
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
-from archlab.model.visibility import keys_kept
 
 Format = Literal["bfloat16", "float32"]
 BYTES: dict[Format, int] = {"bfloat16": 2, "float32": 4}
@@ -34,18 +37,28 @@ class TrainingMemory(Base):
 
 def kv_bytes_per_token(model: ModelConfig, bytes_each: int = BYTES["bfloat16"]) -> int:
     """Cache bytes that one more token costs in all layers, before a window bounds it."""
-    return sum(kv_bytes_by_layer(model, bytes_each))
+    return kv_cache_bytes(model, context=1, bytes_each=bytes_each)
 
 
 def kv_cache_bytes(model: ModelConfig, context: int, batch: int = 1, bytes_each: int = BYTES["bfloat16"]) -> int:
-    """Cache bytes of `batch` sequences of `context` tokens; a layer keeps no more than its window."""
-    kept = (keys_kept(layer.attention, context) for layer in layer_configs(model))
-    return batch * sum(n * each for n, each in zip(kept, kv_bytes_by_layer(model, bytes_each), strict=True))
+    """Bytes that layers keep per token (keys and values, or latents) of `batch` sequences of `context` tokens; a layer
+    keeps no more than its window."""
+    return batch * sum(_size(tensor, bytes_each) for tensor in _state(model, context) if tensor.per_token)
 
 
-def kv_bytes_by_layer(model: ModelConfig, bytes_each: int = BYTES["bfloat16"]) -> list[int]:
-    """Per layer, the bytes of one token's keys and values."""
-    return [2 * layer.attention.n_kv_heads * layer.attention.head_dim * bytes_each for layer in layer_configs(model)]
+def recurrent_bytes(model: ModelConfig, batch: int = 1, bytes_each: int = BYTES["bfloat16"]) -> int:
+    """Bytes that layers keep of `batch` sequences whatever their length: the states of recurrent mixers."""
+    return batch * sum(_size(tensor, bytes_each) for tensor in _state(model, 1) if not tensor.per_token)
+
+
+def _state(model: ModelConfig, context: int) -> Iterator[StateTensor]:
+    for layer in layer_configs(model):
+        for branch in layer.branches:
+            yield from branch.component.state(layer.site, context)
+
+
+def _size(tensor: StateTensor, bytes_each: int) -> int:
+    return math.prod(tensor.shape) * (BYTES["float32"] if tensor.float32 else bytes_each)
 
 
 def training_memory(n_parameters: int) -> TrainingMemory:

@@ -1,10 +1,15 @@
 """Parameter counts by role, from resolved layers; equal to what `archlab.Decoder` allocates."""
 
+from collections import Counter
+
 from pydantic import computed_field
 
+from archlab.config.attention import AnyAttention
 from archlab.config.base import Base
-from archlab.config.layers import NORM_SLOTS, LayerConfig, ResolvedAttention, final_norm, layer_configs
-from archlab.config.model_schema import ACTIVATION_PARAMETERS, T5, Learned, ModelConfig, NoNorm, Shaw
+from archlab.config.layers import LayerConfig, final_norm, layer_configs
+from archlab.config.model_schema import ModelConfig
+from archlab.config.norm import NoNorm
+from archlab.config.position import T5, Learned
 
 
 class Parameters(Base):
@@ -15,93 +20,78 @@ class Parameters(Base):
     positions: int
     """Learned positions: vectors on the embedding, or numbers beside the scores."""
     attention: int
-    """Query, key, value and output projections of all layers."""
+    """Projections of attention in all layers."""
+    mixer: int
+    """Recurrent mixers of all layers, but their norms."""
     mlp: int
-    """MLP projections of all layers."""
+    """MLPs of all layers, routers and every expert included."""
     norms: int
     """Weights and biases of all norms, the final one included."""
     head: int
     """An untied head's matrix, the projection before it, and the logits' bias."""
+    idle: int
+    """How many of all these a token makes no use of: experts that it is not sent to."""
 
     @computed_field
     @property
     def total(self) -> int:
         """All of them."""
-        return sum(dict(self).values())
+        return self.embedding + self.positions + self.non_embedding + self.head
 
     @computed_field
     @property
     def non_embedding(self) -> int:
         """Without token embedding, positions and untied head: what scaling laws count (Kaplan 2020)."""
-        return self.attention + self.mlp + self.norms
+        return self.attention + self.mixer + self.mlp + self.norms
+
+    @computed_field
+    @property
+    def active(self) -> int:
+        """Those that one token makes use of: all but idle experts."""
+        return self.total - self.idle
 
 
 def parameters(model: ModelConfig) -> Parameters:
     """Counts for a whole model."""
-    layers = layer_configs(model)
     narrow, vocab = model.embedding.width, model.vocab_size
     width, projection = narrow or model.d_model, (narrow or 0) * model.d_model
+    counts, idle = Counter(positions=_positions(model), norms=_outer_norms(model)), 0
+    for layer in layer_configs(model):
+        own = _of_layer(layer)
+        counts.update(own)
+        idle += own.total() - _active(layer)
     return Parameters(
         embedding=vocab * width + projection,
-        positions=_positions(model) + sum(map(_own_positions, layers)),
-        attention=sum(map(_attention, layers)),
-        mlp=sum(map(_mlp, layers)),
-        norms=sum(map(_block_norms, layers)) + _outer_norms(model),
+        **{name: counts[name] for name in ("positions", "attention", "mixer", "mlp", "norms")},
         head=(0 if model.head.tied else vocab * width) + (vocab if model.head.bias else 0) + projection,
+        idle=idle,
     )
 
 
+def _of_layer(layer: LayerConfig) -> Counter[str]:
+    counts = Counter(norms=_norms_around(layer))
+    for branch in layer.branches:
+        counts.update(branch.component.parameters(layer.site))
+    return counts
+
+
+def _active(layer: LayerConfig) -> int:
+    return _norms_around(layer) + sum(branch.component.active_parameters(layer.site) for branch in layer.branches)
+
+
+def _norms_around(layer: LayerConfig) -> int:
+    return sum(len(branch.norms) for branch in layer.branches) * layer.norm.n_parameters(layer.d_model)
+
+
 def _positions(model: ModelConfig) -> int:
-    match model.position:
-        case Learned(offset=offset):
+    """Those that all layers share."""
+    match model.position, model.attention:
+        case Learned(offset=offset), _:
             return (offset + model.max_seq_len) * model.d_model
-        case T5(shared=True, buckets=buckets):
-            return buckets * model.attention.n_heads
+        case T5(shared=True, buckets=buckets), AnyAttention(n_heads=n_heads):
+            return buckets * n_heads
         case _:
             return 0
-
-
-def _own_positions(layer: LayerConfig) -> int:
-    """Of the layer alone, beside its scores."""
-    match layer.position:
-        case T5(shared=False, buckets=buckets):
-            return buckets * layer.attention.n_heads
-        case Shaw(max_distance=max_distance):
-            return (max_distance + 1) * layer.attention.head_dim
-        case _:
-            return 0
-
-
-def _attention(layer: LayerConfig) -> int:
-    heads, d = layer.attention, layer.d_model
-    width, kv_width = heads.n_heads * heads.head_dim, heads.n_kv_heads * heads.head_dim
-    qkv = (width + 2 * kv_width) * (d + heads.qkv_bias)
-    return qkv + (width + heads.out_bias) * d
-
-
-def _mlp(layer: LayerConfig) -> int:
-    mlp, d = layer.mlp, layer.d_model
-    inputs = 2 if mlp.kind == "gated" else 1
-    own = ACTIVATION_PARAMETERS.get(mlp.activation, 0)
-    return inputs * mlp.d_ff * (d + mlp.bias) + (mlp.d_ff + mlp.bias) * d + own
-
-
-def _block_norms(layer: LayerConfig) -> int:
-    heads, sub_norms = layer.attention, 0
-    sub_norms += heads.sub_norm * layer.norm.n_parameters(heads.n_heads * heads.head_dim)
-    sub_norms += layer.mlp.sub_norm * layer.norm.n_parameters(layer.mlp.d_ff)
-    if isinstance(layer.norm, NoNorm):
-        return _qk_norms(heads)
-    saved = 1 if layer.block.parallel == "shared" else 0
-    in_slots = 2 * len(NORM_SLOTS[layer.norm.placement]) - saved  # of two branches
-    return in_slots * layer.norm.n_parameters(layer.d_model) + sub_norms + _qk_norms(heads)
-
-
-def _qk_norms(heads: ResolvedAttention) -> int:
-    norm = heads.qk_norm
-    if isinstance(norm, NoNorm) or norm.scope == "head":
-        return 2 * norm.n_parameters(heads.head_dim)
-    return sum(norm.n_parameters(n * heads.head_dim) for n in (heads.n_heads, heads.n_kv_heads))
 
 
 def _outer_norms(model: ModelConfig) -> int:

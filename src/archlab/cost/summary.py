@@ -1,11 +1,20 @@
 """Everything that can be counted about a config without building it."""
 
 from archlab.config.base import Base
-from archlab.config.model_schema import Learned
+from archlab.config.model_schema import ModelConfig
+from archlab.config.position import Learned
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.cost.flops import Flops, computed_training_flops, forward_flops, training_flops
-from archlab.cost.memory import BYTES, Format, TrainingMemory, kv_bytes_per_token, kv_cache_bytes, training_memory
+from archlab.cost.memory import (
+    BYTES,
+    Format,
+    TrainingMemory,
+    kv_bytes_per_token,
+    kv_cache_bytes,
+    recurrent_bytes,
+    training_memory,
+)
 from archlab.cost.params import Parameters, parameters
 from archlab.errors import UserError
 
@@ -36,8 +45,12 @@ class Cost(Base):
     """All layers, before a window bounds it."""
     kv_cache_bytes: int
     """For the whole batch at that context, bounded by windows."""
+    recurrent_bytes: int
+    """For the whole batch, what recurrent mixers keep, whatever the context."""
     weight_bytes: int
     """As served."""
+    read_bytes_per_decoded_token: int
+    """By one decoding step of one sequence at that context: the active weights, the cache and the recurrent states."""
     training_memory: TrainingMemory
     """Without activations and logits, which come on top."""
 
@@ -64,6 +77,22 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
         training_flops=None if tokens is None else per_token * tokens,
         kv_bytes_per_token=kv_bytes_per_token(model, BYTES[dtype]),
         kv_cache_bytes=kv_cache_bytes(model, context, batch, BYTES[dtype]),
+        recurrent_bytes=recurrent_bytes(model, batch, BYTES[dtype]),
         weight_bytes=counts.total * BYTES[dtype],
+        read_bytes_per_decoded_token=(counts.active - _unread(model)) * BYTES[dtype]
+        + kv_cache_bytes(model, context, 1, BYTES[dtype])
+        + recurrent_bytes(model, 1, BYTES[dtype]),
         training_memory=training_memory(counts.total),
     )
+
+
+def _unread(model: ModelConfig) -> int:
+    """Rows of the embedding, and of learned positions, that one token does not look up; a tied matrix is the head's,
+    which reads all of it."""
+    width = model.embedding.width or model.d_model
+    rows = 0 if model.head.tied else (model.vocab_size - 1) * width
+    match model.position:
+        case Learned(offset=offset):
+            return rows + (offset + model.max_seq_len - 1) * model.d_model
+        case _:
+            return rows

@@ -2,13 +2,13 @@
 
 from archlab.config.layers import LayerConfig
 from archlab.config.merge import Raw
-from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key, Only, Source
 from archlab.families.llama import AROUND, ATTENTION, MLP, SIZES, rms_norm
 from archlab.families.olmo import BIASES
 from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
-from archlab.families.rope import RopeKeys, position
-from archlab.families.weights import Constant, Row, linear
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Key, Only, Source
+from archlab.hf.rope import RopeKeys, position
+from archlab.hf.weights import Constant, Row, linear
 
 THETA = 1.2e7
 DEFAULT = {
@@ -31,7 +31,7 @@ class Llama3Rope(RopeKeys):
 
 
 def _has_xielu(layer: LayerConfig) -> bool:
-    return layer.mlp.activation == "xielu"
+    return layer.dense.activation == "xielu"
 
 
 FAMILY = Family(

@@ -1,10 +1,10 @@
 """Arcee's AFM. (transformers: ArceeForCausalLM)"""
 
-from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key
 from archlab.families.llama import SIZES, WEIGHTS, rms_norm
 from archlab.families.olmo import BIASES
-from archlab.families.rope import RopeKeys
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Key
+from archlab.hf.rope import RopeKeys
 
 FAMILY = Family(
     model_type="arcee",

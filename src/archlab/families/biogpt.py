@@ -1,10 +1,10 @@
 """BioGPT. (transformers: BioGptForCausalLM)"""
 
-from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key, Only
 from archlab.families.llama import WIDTHS
-from archlab.families.weights import Row, linear
 from archlab.families.xglm import SCALED_EMBEDDING
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Key, Only
+from archlab.hf.weights import Row, linear
 
 LAYER = "biogpt.layers.{i}"
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.family import Family
-from archlab.families.fields import Always, Key, Source
 from archlab.families.gpt2 import BIASES, LAYER, LAYER_NORM, PlainMLP
-from archlab.families.weights import QKV, QKV_PER_HEAD, Row, linear
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Key, Source
+from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from torch import Tensor
 from archlab.config.layers import LayerConfig
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.family import Family
-from archlab.families.fields import Source
 from archlab.families.gpt2 import ALIASES, LAYER
 from archlab.families.gptj import AROUND_ATTENTION, FIELDS
-from archlab.families.weights import QKV, Step, linear
+from archlab.hf.family import Family
+from archlab.hf.fields import Source
+from archlab.hf.weights import QKV, Step, linear
 
 SHARDS = 4
 """TPU cores over which its heads were spread in training."""

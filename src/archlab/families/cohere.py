@@ -1,10 +1,10 @@
 """Command R. (transformers: CohereForCausalLM)"""
 
-from archlab.families.family import Family
-from archlab.families.fields import Always, Key, Switch
 from archlab.families.llama import AROUND, ATTENTION, GATED, MLP, SIZES
-from archlab.families.rope import RopeKeys
-from archlab.families.weights import Row
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Key, Switch
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import Row
 
 FIELDS = (
     *SIZES,

@@ -1,10 +1,10 @@
 """Command R7B and Command A: sliding layers turn, full layers have no positions. (transformers: Cohere2ForCausalLM)"""
 
 from archlab.families.cohere import FIELDS, WEIGHTS
-from archlab.families.family import Family
-from archlab.families.fields import Only
-from archlab.families.layer_types import LayerTypes, every
-from archlab.families.rope import RopeKeys
+from archlab.hf.family import Family
+from archlab.hf.fields import Only
+from archlab.hf.layer_types import LayerTypes, every
+from archlab.hf.rope import RopeKeys
 
 FAMILY = Family(
     model_type="cohere2",

@@ -2,14 +2,15 @@
 
 from archlab.config.layers import layer_configs
 from archlab.config.merge import Raw
-from archlab.config.model_schema import ModelConfig, Rope
-from archlab.families.family import Family
-from archlab.families.fields import Always, Key, Source
-from archlab.families.layer_types import FULL, SLIDING, LayerTypes
+from archlab.config.model_schema import ModelConfig
+from archlab.config.position import Rope
 from archlab.families.llama import GATED, SIZES, kv_heads, rms_norm
 from archlab.families.olmo2 import WEIGHTS
 from archlab.families.qwen3 import qk_rms_norm
-from archlab.families.rope import RopeKeys
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Key, Source
+from archlab.hf.layer_types import FULL, SLIDING, LayerTypes
+from archlab.hf.rope import RopeKeys
 
 
 def by_pattern(hf: Source, n_layers: int) -> list[str]:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from archlab.config.layers import LayerConfig
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key, Only, Source
 from archlab.families.gpt2 import LAYER, LAYER_NORM, PlainMLP
-from archlab.families.rope import RopeKeys
-from archlab.families.weights import QKV, QKV_PER_HEAD, Row, linear
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Key, Only, Source
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Generation:
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """The older layout where it suffices."""
-        parallel, kv_heads = model.block.parallel, model.attention.n_kv_heads
-        newer = parallel == "separate" or kv_heads not in (1, model.attention.n_heads)
+        parallel, kv_heads = model.block.parallel, model.multi_head.n_kv_heads
+        newer = parallel == "separate" or kv_heads not in (1, model.multi_head.n_heads)
         hf |= {
             "new_decoder_architecture": newer, "parallel_attn": parallel != "none", "multi_query": kv_heads == 1,
             "num_ln_in_parallel_attn": 2 if parallel == "separate" else 1, "num_kv_heads": kv_heads,

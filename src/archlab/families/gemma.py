@@ -1,9 +1,9 @@
 """Gemma 1. (transformers: GemmaForCausalLM)"""
 
-from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Field, Key, Only
 from archlab.families.llama import AROUND, ATTENTION, MLP, PRE_NORMS, SIZES
-from archlab.families.rope import RopeKeys
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Field, Key, Only
+from archlab.hf.rope import RopeKeys
 
 
 def gemma_fields(kv_heads: int, activation_key: str) -> list[Field]:

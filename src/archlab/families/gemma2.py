@@ -2,13 +2,13 @@
 
 import math
 
-from archlab.families.family import Family
-from archlab.families.fields import Always, Key
 from archlab.families.gemma import gemma_fields
-from archlab.families.layer_types import LayerTypes, every
 from archlab.families.llama import AROUND, ATTENTION, MLP
-from archlab.families.rope import RopeKeys
-from archlab.families.weights import linear
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Key
+from archlab.hf.layer_types import LayerTypes, every
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import linear
 
 SCALE = Key(
     "query_pre_attn_scalar",

@@ -4,15 +4,16 @@ from dataclasses import dataclass
 
 from archlab.config.layers import layer_configs
 from archlab.config.merge import Raw
-from archlab.config.model_schema import ModelConfig, Rope
-from archlab.families.family import Family
-from archlab.families.fields import Always, Key, Source
+from archlab.config.model_schema import ModelConfig
+from archlab.config.position import Rope
 from archlab.families.gemma import gemma_fields
 from archlab.families.gemma2 import DOUBLE_NORMS, SCALE
-from archlab.families.layer_types import FULL, SLIDING, LayerTypes, every
 from archlab.families.llama import AROUND, ATTENTION, MLP
-from archlab.families.rope import parameters, position
-from archlab.families.weights import Row
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Key, Source
+from archlab.hf.layer_types import FULL, SLIDING, LayerTypes, every
+from archlab.hf.rope import parameters, position
+from archlab.hf.weights import Row
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,9 @@ class RopePerType:
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Nested, for the kinds of layers that there are."""
-        layers = {FULL if layer.attention.window is None else SLIDING: layer.position for layer in layer_configs(model)}
+        layers = {
+            FULL if layer.multi_head.window is None else SLIDING: layer.position for layer in layer_configs(model)
+        }
         hf["rope_parameters"] = {
             kind: parameters(rope, model.max_seq_len) for kind, rope in layers.items() if isinstance(rope, Rope)
         }

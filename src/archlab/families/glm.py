@@ -1,10 +1,10 @@
 """GLM-4-9B as of 2024. (transformers: GlmForCausalLM)"""
 
-from archlab.families.family import Family
-from archlab.families.fields import Always, Key
 from archlab.families.llama import AROUND, ATTENTION, GATED, PRE_NORMS, SIZES, rms_norm
-from archlab.families.rope import RopeKeys
-from archlab.families.weights import HALVES, Row
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Key
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import HALVES, Row
 
 FIELDS = (
     *SIZES,

@@ -1,10 +1,10 @@
 """GLM-4-0414: norms before and after each branch. (transformers: Glm4ForCausalLM)"""
 
-from archlab.families.family import Family
-from archlab.families.fields import Always
 from archlab.families.glm import FIELDS, MLP
 from archlab.families.llama import AROUND, ATTENTION
-from archlab.families.weights import linear
+from archlab.hf.family import Family
+from archlab.hf.fields import Always
+from archlab.hf.weights import linear
 
 FAMILY = Family(
     model_type="glm4",

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from archlab.config.layers import layer_configs
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key, Only, Source
-from archlab.families.weights import QKV, QKV_BLOCKS, TRANSPOSE, Row, linear, then
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Key, Only, Source
+from archlab.hf.weights import QKV, QKV_BLOCKS, TRANSPOSE, Row, linear, then
 
 LAYER = "transformer.h.{i}"
 
@@ -44,7 +44,7 @@ class PlainMLP:
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """The width, where there is a key."""
         if self.hf_key:
-            hf[self.hf_key] = model.mlp.d_ff
+            hf[self.hf_key] = model.dense.d_ff
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Scales:
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Both told from the scales; reading them back shows whether they say it all."""
-        scales = [layer.attention.scale for layer in layer_configs(model)]
+        scales = [layer.multi_head.scale for layer in layer_configs(model)]
         hf["scale_attn_weights"] = scales[0] != 1.0
         hf["scale_attn_by_inverse_layer_idx"] = len(set(scales)) > 1
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from archlab.config.layers import layer_configs
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key, Source
 from archlab.families.gpt2 import LAYER, LAYER_NORM, PRE_NORMS, PlainMLP
-from archlab.families.weights import Row, linear
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Key, Source
+from archlab.hf.weights import Row, linear
 
 GLOBAL, LOCAL = "global", "local"
 
@@ -34,7 +34,7 @@ class AttentionTypes:
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Written out."""
-        windows = [layer.attention.window for layer in layer_configs(model)]
+        windows = [layer.multi_head.window for layer in layer_configs(model)]
         hf["attention_layers"] = [GLOBAL if window is None else LOCAL for window in windows]
         hf["attention_types"] = [[hf["attention_layers"], 1]]
         hf["window_size"] = next((window for window in windows if window is not None), 256)

@@ -1,9 +1,9 @@
 """GPT-NeoX, Pythia. (transformers: GPTNeoXForCausalLM)"""
 
-from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key
-from archlab.families.rope import RopeKeys
-from archlab.families.weights import QKV, QKV_PER_HEAD, Row, linear
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Key
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
 
 LAYER = "gpt_neox.layers.{i}"
 

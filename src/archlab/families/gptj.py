@@ -4,11 +4,12 @@ import math
 from dataclasses import dataclass
 
 from archlab.config.merge import Raw
-from archlab.config.model_schema import ModelConfig, Rope
-from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key, Only, Source
+from archlab.config.model_schema import ModelConfig
+from archlab.config.position import Rope
 from archlab.families.gpt2 import ALIASES, BUFFERS, LAYER, LAYER_NORM, SIZES, PlainMLP
-from archlab.families.weights import Row, linear
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Key, Only, Source
+from archlab.hf.weights import Row, linear
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class RotaryDim:
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Dimensions."""
         if isinstance(model.position, Rope):
-            hf["rotary_dim"] = int((model.attention.head_dim or 0) * model.position.fraction)
+            hf["rotary_dim"] = int((model.multi_head.head_dim or 0) * model.position.fraction)
 
 
 FIELDS = [

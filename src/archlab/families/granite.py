@@ -2,11 +2,11 @@
 
 import math
 
-from archlab.families.family import Family
-from archlab.families.fields import Key
 from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS
 from archlab.families.olmo import BIASES
-from archlab.families.rope import RopeKeys
+from archlab.hf.family import Family
+from archlab.hf.fields import Key
+from archlab.hf.rope import RopeKeys
 
 
 def divisor(scale: float) -> float:

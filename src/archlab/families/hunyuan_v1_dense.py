@@ -1,13 +1,13 @@
 """Hunyuan, dense. (transformers: HunYuanDenseV1ForCausalLM)"""
 
 from archlab.config.merge import Raw
-from archlab.families.family import Family
-from archlab.families.fields import Always, Key, Only, Source
 from archlab.families.llama import GATED, SIZES, WEIGHTS, rms_norm
 from archlab.families.olmo import BIASES
 from archlab.families.qwen3 import qk_rms_norm
-from archlab.families.rope import RopeKeys, position
-from archlab.families.weights import linear
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Key, Only, Source
+from archlab.hf.rope import RopeKeys, position
+from archlab.hf.weights import linear
 
 
 class AlphaRope(RopeKeys):

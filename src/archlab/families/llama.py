@@ -1,9 +1,9 @@
 """Llama 2, 3 and 3.1; also DeepSeek-LLM and Yi. (transformers: LlamaForCausalLM)"""
 
-from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Field, Key
-from archlab.families.rope import RopeKeys
-from archlab.families.weights import Row, linear
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Field, Key
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import Row, linear
 
 WIDTHS = (
     Key("vocab_size", "vocab_size"),

@@ -1,11 +1,11 @@
 """Ministral: Mistral with windows per layer. (transformers: MinistralForCausalLM)"""
 
-from archlab.families.family import Family
-from archlab.families.fields import Key
-from archlab.families.layer_types import LayerTypes
 from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
 from archlab.families.mistral import alike
-from archlab.families.rope import RopeKeys
+from archlab.hf.family import Family
+from archlab.hf.fields import Key
+from archlab.hf.layer_types import LayerTypes
+from archlab.hf.rope import RopeKeys
 
 FAMILY = Family(
     model_type="ministral",

@@ -2,11 +2,11 @@
 
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.family import Family
-from archlab.families.fields import Key, Only, Source
-from archlab.families.layer_types import FULL, SLIDING, LayerTypes
 from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
-from archlab.families.rope import RopeKeys
+from archlab.hf.family import Family
+from archlab.hf.fields import Key, Only, Source
+from archlab.hf.layer_types import FULL, SLIDING, LayerTypes
+from archlab.hf.rope import RopeKeys
 
 
 def alike(hf: Source, n_layers: int) -> list[str]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
-from archlab.families.family import NO_EFFECT, Family
-from archlab.families.fields import Always, Field, Key, Only, Source
 from archlab.families.gpt2 import LAYER_NORM, PlainMLP
-from archlab.families.weights import QKV, QKV_BLOCKS, Row, linear
+from archlab.hf.family import NO_EFFECT, Family
+from archlab.hf.fields import Always, Field, Key, Only, Source
+from archlab.hf.weights import QKV, QKV_BLOCKS, Row, linear
 
 LAYER = "transformer.blocks.{i}"
 

@@ -1,10 +1,10 @@
 """Nemotron 4 and Minitron. (transformers: NemotronForCausalLM)"""
 
-from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key, Only
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES
-from archlab.families.rope import RopeKeys
-from archlab.families.weights import linear
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Key, Only
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import linear
 
 FAMILY = Family(
     model_type="nemotron",

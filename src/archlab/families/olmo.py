@@ -1,9 +1,9 @@
 """OLMo 1. (transformers: OlmoForCausalLM)"""
 
-from archlab.families.family import Family
-from archlab.families.fields import Always, Key
 from archlab.families.llama import GATED, SIZES, WEIGHTS
-from archlab.families.rope import RopeKeys
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Key
+from archlab.hf.rope import RopeKeys
 
 BIASES = (Key("attention_bias", "attention.qkv_bias", False), Key("attention_bias", "attention.out_bias", False))
 

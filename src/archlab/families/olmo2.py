@@ -1,12 +1,12 @@
 """OLMo 2. (transformers: Olmo2ForCausalLM)"""
 
-from archlab.families.family import Family
-from archlab.families.fields import Always, Key
 from archlab.families.llama import AROUND, ATTENTION, GATED, MLP, SIZES
 from archlab.families.olmo import BIASES
 from archlab.families.qwen3 import QK_NORMS
-from archlab.families.rope import RopeKeys
-from archlab.families.weights import linear
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Key
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import linear
 
 OUTPUT_NORMS = [
     *linear("model.layers.{i}.post_attention_layernorm", "layers.{i}.attention_norms.after"),

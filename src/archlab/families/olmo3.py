@@ -1,13 +1,13 @@
 """OLMo 3. (transformers: Olmo3ForCausalLM)"""
 
 from archlab.config.merge import Raw
-from archlab.families.family import Family
-from archlab.families.fields import Key, Source
 from archlab.families.gemma3_text import RopePerType
-from archlab.families.layer_types import SLIDING, LayerTypes, every
 from archlab.families.llama import GATED, SIZES
 from archlab.families.olmo import BIASES
 from archlab.families.olmo2 import NORMS, WEIGHTS
+from archlab.hf.family import Family
+from archlab.hf.fields import Key, Source
+from archlab.hf.layer_types import SLIDING, LayerTypes, every
 
 THETA = 5e5
 

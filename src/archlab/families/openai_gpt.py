@@ -1,9 +1,9 @@
 """The first GPT. (transformers: OpenAIGPTLMHeadModel)"""
 
-from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key
 from archlab.families.gpt2 import ALIASES, BIASES, BRANCHES, BUFFERS, LAYER, LAYER_NORM, SIZES, PlainMLP
-from archlab.families.weights import Row, linear
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Key
+from archlab.hf.weights import Row, linear
 
 FAMILY = Family(
     model_type="openai-gpt",

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key, Only, Source
-from archlab.families.weights import Row, linear
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Key, Only, Source
+from archlab.hf.weights import Row, linear
 
 LAYER = "model.decoder.layers.{i}"
 

@@ -1,10 +1,10 @@
 """Persimmon. (transformers: PersimmonForCausalLM)"""
 
-from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key, Switch
 from archlab.families.llama import PRE_NORMS, WIDTHS
-from archlab.families.rope import RopeKeys
-from archlab.families.weights import QKV_PER_HEAD, Row, linear
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Key, Switch
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import QKV_PER_HEAD, Row, linear
 
 LAYER = "model.layers.{i}"
 QKV = tuple(f"layers.{{i}}.attention.{x}" for x in "qkv")

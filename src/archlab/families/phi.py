@@ -1,10 +1,10 @@
 """Phi 1 and 2. (transformers: PhiForCausalLM)"""
 
-from archlab.families.family import Family
-from archlab.families.fields import ActivationKey, Always, Key, Switch
 from archlab.families.llama import SIZES
-from archlab.families.rope import RopeKeys
-from archlab.families.weights import Row, linear
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Key, Switch
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import Row, linear
 
 LAYER = "model.layers.{i}"
 

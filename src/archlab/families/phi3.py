@@ -1,10 +1,10 @@
 """Phi 3, 3.5 and 4 (mini and medium). (transformers: Phi3ForCausalLM)"""
 
-from archlab.families.family import Family
-from archlab.families.fields import Key, Only
 from archlab.families.llama import AROUND, GATED, PRE_NORMS, SIZES, rms_norm
-from archlab.families.rope import RopeKeys
-from archlab.families.weights import HALVES, QKV_BLOCKS, linear
+from archlab.hf.family import Family
+from archlab.hf.fields import Key, Only
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import HALVES, QKV_BLOCKS, linear
 
 FAMILY = Family(
     model_type="phi3",

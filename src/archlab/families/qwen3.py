@@ -1,11 +1,11 @@
 """Qwen 3, dense. (transformers: Qwen3ForCausalLM)"""
 
-from archlab.families.family import Family
-from archlab.families.fields import Always, Field, Key
 from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
 from archlab.families.qwen2 import Windows, upper_layers
-from archlab.families.rope import RopeKeys
-from archlab.families.weights import linear
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Field, Key
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import linear
 
 
 def qk_rms_norm(eps: float) -> tuple[Field, ...]:

@@ -1,29 +1,66 @@
-"""The families that archlab knows, by the `model_type` of their config.json: every module here with a FAMILY."""
+"""The families that archlab knows, by the `model_type` of their config.json."""
 
-from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
+from collections.abc import Mapping
 
-import archlab.families
 from archlab.config.problems import nearest
 from archlab.errors import UserError
-from archlab.families.family import Family
+from archlab.families import (
+    apertus,
+    arcee,
+    biogpt,
+    bloom,
+    codegen,
+    cohere,
+    cohere2,
+    exaone4,
+    falcon,
+    gemma,
+    gemma2,
+    gemma3_text,
+    glm,
+    glm4,
+    gpt2,
+    gpt_neo,
+    gpt_neox,
+    gptj,
+    granite,
+    hunyuan_v1_dense,
+    llama,
+    ministral,
+    mistral,
+    mpt,
+    nemotron,
+    olmo,
+    olmo2,
+    olmo3,
+    openai_gpt,
+    opt,
+    persimmon,
+    phi,
+    phi3,
+    qwen2,
+    qwen3,
+    seed_oss,
+    smollm3,
+    stablelm,
+    starcoder2,
+    xglm,
+)
+from archlab.hf.family import Family
 
+_MODULES = (
+    apertus, arcee, biogpt, bloom, codegen, cohere, cohere2, exaone4, falcon, gemma, gemma2, gemma3_text, glm, glm4,
+    gpt2, gpt_neo, gpt_neox, gptj, granite, hunyuan_v1_dense, llama, ministral, mistral, mpt, nemotron, olmo, olmo2,
+    olmo3, openai_gpt, opt, persimmon, phi, phi3, qwen2, qwen3, seed_oss, smollm3, stablelm, starcoder2, xglm,
+)  # fmt: skip
 
-@cache
-def families() -> dict[str, Family]:
-    """model_type -> family, in alphabetical order of their files."""
-    names = sorted(module.name for module in iter_modules(archlab.families.__path__))
-    # This module is among them, and has no FAMILY.
-    modules = (import_module(f"archlab.families.{name}") for name in names if name != "registry")
-    found = [family for module in modules if isinstance(family := getattr(module, "FAMILY", None), Family)]
-    return {family.model_type: family for family in found}
+FAMILIES: Mapping[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}
+"""In alphabetical order of their files."""
 
 
 def find_family(model_type: object, where: str) -> Family:
     """The family of that name; UserError that lists those there are."""
-    known = families()
-    if isinstance(model_type, str) and model_type in known:
-        return known[model_type]
+    if isinstance(model_type, str) and model_type in FAMILIES:
+        return FAMILIES[model_type]
     found = f"model_type is {model_type!r}" if model_type else "model_type is missing"
-    raise UserError(f"{where}: {found}{nearest(str(model_type), known)}; known families: {', '.join(known)}")
+    raise UserError(f"{where}: {found}{nearest(str(model_type), FAMILIES)}; known families: {', '.join(FAMILIES)}")

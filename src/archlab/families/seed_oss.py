@@ -1,9 +1,9 @@
 """Seed-OSS. (transformers: SeedOssForCausalLM)"""
 
-from archlab.families.family import Family
-from archlab.families.fields import Key
 from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
-from archlab.families.rope import RopeKeys
+from archlab.hf.family import Family
+from archlab.hf.fields import Key
+from archlab.hf.rope import RopeKeys
 
 FAMILY = Family(
     model_type="seed_oss",

@@ -2,13 +2,14 @@
 
 from archlab.config.layers import layer_configs
 from archlab.config.merge import Raw
-from archlab.config.model_schema import ModelConfig, Rope
-from archlab.families.family import Family
-from archlab.families.fields import Key, Source
-from archlab.families.layer_types import FULL, SLIDING, LayerTypes
+from archlab.config.model_schema import ModelConfig
+from archlab.config.position import Rope
 from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
 from archlab.families.olmo import BIASES
-from archlab.families.rope import RopeKeys
+from archlab.hf.family import Family
+from archlab.hf.fields import Key, Source
+from archlab.hf.layer_types import FULL, SLIDING, LayerTypes
+from archlab.hf.rope import RopeKeys
 
 
 class Layers(LayerTypes):

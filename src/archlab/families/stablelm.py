@@ -1,10 +1,10 @@
 """StableLM 3B and StableLM 2. (transformers: StableLmForCausalLM)"""
 
-from archlab.families.family import Family
-from archlab.families.fields import Always, Key, Switch
 from archlab.families.llama import AROUND, ATTENTION, GATED, MLP, PRE_NORMS, WIDTHS
-from archlab.families.rope import RopeKeys
-from archlab.families.weights import Row
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Key, Switch
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import Row
 
 FAMILY = Family(
     model_type="stablelm",
@@ -33,11 +33,11 @@ FAMILY = Family(
         *ATTENTION,
         Row(
             "model.layers.{i}.self_attn.q_layernorm.norms.{h}.weight", "layers.{i}.attention.q_norm.norm.weight",
-            each=lambda layer: layer.attention.n_heads,
+            each=lambda layer: layer.multi_head.n_heads,
         ),
         Row(
             "model.layers.{i}.self_attn.k_layernorm.norms.{h}.weight", "layers.{i}.attention.k_norm.norm.weight",
-            each=lambda layer: layer.attention.n_kv_heads,
+            each=lambda layer: layer.multi_head.n_kv_heads,
         ),
         *MLP,
         *PRE_NORMS,

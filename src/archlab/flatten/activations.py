@@ -1,6 +1,6 @@
 """Activations: name -> the expression, and what a gated MLP with it is called."""
 
-from archlab.config.model_schema import Activation
+from archlab.config.activation import Activation
 from archlab.flatten.page import Page
 
 EXPRESSIONS: dict[str, str] = {

@@ -1,7 +1,8 @@
 """Attention: projections, norms and turns of queries and keys, then torch's fused softmax or one written out."""
 
 from archlab.config.base import Base
-from archlab.config.model_schema import T5, NoNorm, Rope, Shaw
+from archlab.config.norm import NoNorm
+from archlab.config.position import T5, Rope, Shaw
 from archlab.flatten.bias import scale, t5_bucket
 from archlab.flatten.kinds import Kind
 from archlab.flatten.norms import norm
@@ -12,7 +13,7 @@ from archlab.flatten.shared import Shared
 
 def attention(page: Page, kind: Kind, shared: Shared) -> str:
     """The name of the class."""
-    layer, config = kind.layer, kind.layer.attention
+    layer, config = kind.layer, kind.layer.multi_head
     D, H = page.constant("", "D_MODEL", layer.d_model), page.constant(kind.name, "N_HEADS", config.n_heads)
     C = page.constant(kind.name, "HEAD_DIM", config.head_dim)
     K = H if _is_mha(kind) else page.constant(kind.name, "N_KV_HEADS", config.n_kv_heads)
@@ -58,11 +59,11 @@ def attention(page: Page, kind: Kind, shared: Shared) -> str:
 
 
 def _is_mha(kind: Kind) -> bool:
-    return kind.layer.attention.n_kv_heads == kind.layer.attention.n_heads
+    return kind.layer.multi_head.n_kv_heads == kind.layer.multi_head.n_heads
 
 
 def _describe(kind: Kind) -> str:
-    heads, kv_heads = kind.layer.attention.n_heads, kind.layer.attention.n_kv_heads
+    heads, kv_heads = kind.layer.multi_head.n_heads, kind.layer.multi_head.n_kv_heads
     if heads == kv_heads:
         return "Every head weighs the values it sees by softmax(q.k) (Vaswani 2017)."
     if kv_heads == 1:
@@ -77,10 +78,10 @@ def _numbers(norm: Base) -> dict[str, float]:
 
 def _head_norm(page: Page, kind: Kind, heads: str) -> str | None:
     """What makes the norm of queries or keys; None for none."""
-    config = kind.layer.attention.qk_norm
+    config = kind.layer.multi_head.qk_norm
     if isinstance(config, NoNorm):
         return None
-    C = page.constant(kind.name, "HEAD_DIM", kind.layer.attention.head_dim)
+    C = page.constant(kind.name, "HEAD_DIM", kind.layer.multi_head.head_dim)
     prefix = "" if _numbers(kind.layer.norm) == _numbers(config) else "QK_"
     shape = {"head": (C,), "each_head": ("heads", C), "width": (f"heads * {C}",)}[config.scope]
     made = norm(page, kind.name, config, *shape, prefix=prefix)
@@ -112,7 +113,7 @@ def _head_norm(page: Page, kind: Kind, heads: str) -> str | None:
 
 
 def _project(page: Page, kind: Kind, name: str, letter: str, heads: str, C: str) -> list[str]:
-    result, clip = f"{name}_BT{letter}C", kind.layer.attention.clip_qkv
+    result, clip = f"{name}_BT{letter}C", kind.layer.multi_head.clip_qkv
     out = [f"        {result} = self.{name}(x_BTD).unflatten(-1, ({heads}, {C}))"]
     if clip is not None:
         limit = page.constant(kind.name, "CLIP_QKV", clip, "queries, keys and values stay within +-")
@@ -123,7 +124,7 @@ def _project(page: Page, kind: Kind, name: str, letter: str, heads: str, C: str)
 def _place(page: Page, kind: Kind, x: str, name: str, shared: Shared) -> str | None:
     """Normalised and turned, in the config's order."""
     position = kind.layer.position
-    normed = not isinstance(kind.layer.attention.qk_norm, NoNorm)
+    normed = not isinstance(kind.layer.multi_head.qk_norm, NoNorm)
     if not shared.rope:
         return f"        {x} = self.{name}_norm({x})" if normed else None
     like = position if isinstance(position, Rope) else shared.rope
@@ -169,7 +170,7 @@ def _own_bias(page: Page, kind: Kind) -> list[str] | None:
 
 
 def _softmax(page: Page, kind: Kind, letter: str, H: str, K: str, shared: Shared) -> list[str]:
-    config, position = kind.layer.attention, kind.layer.position
+    config, position = kind.layer.multi_head, kind.layer.position
     bias = "bias_BHTS" if isinstance(position, Shaw) else "bias_HTS" if shared.is_biased(kind) else None
     dropout = kind.layer.dropout.attention
     rate = page.constant(kind.name, "ATTENTION_DROPOUT", dropout) if dropout else None

@@ -1,13 +1,13 @@
 """Positions that add to the scores: functions from positions to numbers per head, query and key."""
 
-from archlab.config.model_schema import T5, Alibi
+from archlab.config.position import T5, Alibi
 from archlab.flatten.kinds import Kind
 from archlab.flatten.page import Page, lines
 
 
 def alibi(page: Page, kind: Kind, config: Alibi) -> str:
     """The name of the function from positions to the bias [H, T, S]."""
-    heads = kind.layer.attention.n_heads
+    heads = kind.layer.multi_head.n_heads
     H = page.constant(kind.name, "N_HEADS", heads)
     steepest = page.constant(kind.name, "MAX_BIAS", config.max_bias)
     falcon = config.form == "falcon"
@@ -37,7 +37,7 @@ def alibi(page: Page, kind: Kind, config: Alibi) -> str:
 
 def scale(page: Page, kind: Kind) -> str:
     """The factor on q.k, an expression."""
-    given = kind.layer.attention
+    given = kind.layer.multi_head
     if abs(given.scale * given.head_dim**0.5 - 1) < 1e-12:
         return f"{page.constant(kind.name, 'HEAD_DIM', given.head_dim)}**-0.5"
     return page.constant(kind.name, "SCALE", given.scale, "of q.k")

@@ -1,7 +1,7 @@
 """One block: two branches around the residual stream, with norms in the slots that the placement names."""
 
 from archlab.config.layers import NORM_SLOTS
-from archlab.config.model_schema import NoNorm
+from archlab.config.norm import NoNorm
 from archlab.flatten.attention import attention
 from archlab.flatten.kinds import Kind
 from archlab.flatten.mlp import mlp

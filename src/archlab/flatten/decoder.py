@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from archlab.config.layers import final_norm
-from archlab.config.model_schema import T5, Alibi, ModelConfig, Rope
+from archlab.config.model_schema import ModelConfig
+from archlab.config.position import T5, Alibi, Rope
 from archlab.flatten.bias import alibi, t5_bucket
 from archlab.flatten.block import block
 from archlab.flatten.embedding import embedding, has_class, positions, scaled
@@ -68,7 +69,7 @@ def decoder(page: Page, model: ModelConfig) -> None:
 def _given(page: Page, kinds: list[Kind], shared: Shared) -> dict[str, dict[str, str]]:
     """Argument of a layer -> kind -> the expression it is made by."""
     makers: dict[str, Callable[[Kind], str]] = {
-        "seen_TS": lambda kind: f"{visibility(page, kind.name, kind.layer.attention)}(position_T)",
+        "seen_TS": lambda kind: f"{visibility(page, kind.name, kind.layer.multi_head)}(position_T)",
         "bias_HTS": lambda kind: _bias(page, kind, shared),
         "rotation": lambda kind: f"{rotation(page, kind, shared.rope or Rope())}(position_T)",
     }
@@ -89,7 +90,7 @@ def _shared_table(page: Page, model: ModelConfig, shared: Shared) -> str | None:
     if shared.t5 is None:
         return None
     buckets = page.constant("outer", "BUCKETS", shared.t5.buckets)
-    return f"nn.Embedding({buckets}, {page.constant('outer', 'N_HEADS', model.attention.n_heads)})"
+    return f"nn.Embedding({buckets}, {page.constant('outer', 'N_HEADS', model.multi_head.n_heads)})"
 
 
 def _layers(page: Page, order: list[str]) -> None:

@@ -1,7 +1,8 @@
 """Into the stream: tokens and positions that are added to them."""
 
 from archlab.config.layers import resolve
-from archlab.config.model_schema import Learned, ModelConfig, Sinusoidal
+from archlab.config.model_schema import ModelConfig
+from archlab.config.position import Learned, Sinusoidal
 from archlab.flatten.norms import norm
 from archlab.flatten.page import Page, lines
 

@@ -8,7 +8,7 @@ from archlab.flatten.page import Page, lines
 
 def mlp(page: Page, kind: Kind) -> str:
     """The name of the MLP's class."""
-    config, name = kind.layer.mlp, kind.layer.mlp.activation
+    config, name = kind.layer.dense, kind.layer.dense.activation
     D, hidden = page.constant("", "D_MODEL", kind.layer.d_model), page.constant(kind.name, "D_FF", config.d_ff)
     gated, bias = config.kind == "gated", "" if config.bias else ", bias=False"
     own = module(page, kind.name, name)

@@ -1,6 +1,6 @@
 """Norms: torch's own where it has the one wanted, else a class."""
 
-from archlab.config.model_schema import DynamicTanh, LayerNormScaling, NoNorm, RMSNormScaling, ScaleNorm
+from archlab.config.norm import DynamicTanh, LayerNormScaling, NoNorm, RMSNormScaling, ScaleNorm
 from archlab.flatten.page import Page, lines
 
 Scaling = LayerNormScaling | RMSNormScaling

@@ -2,9 +2,9 @@
 
 import math
 
-from archlab.config import model_schema as schema
+from archlab.config import position as schema
 from archlab.config.layers import LayerConfig
-from archlab.config.model_schema import Rope
+from archlab.config.position import Rope
 from archlab.flatten.kinds import Kind
 from archlab.flatten.page import Page, lines
 
@@ -53,7 +53,7 @@ def turning_dims(page: Page, kind: Kind, config: Rope) -> str:
 
 
 def _widths(layer: LayerConfig, config: Rope) -> tuple[int, int]:
-    return layer.attention.head_dim, int(layer.attention.head_dim * config.fraction)
+    return layer.multi_head.head_dim, int(layer.multi_head.head_dim * config.fraction)
 
 
 def turn(page: Page, kind: Kind, config: Rope) -> str:

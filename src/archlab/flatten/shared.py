@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from archlab.config.model_schema import T5, Alibi, ModelConfig, Rope, Shaw
+from archlab.config.model_schema import ModelConfig
+from archlab.config.position import T5, Alibi, Rope, Shaw
 from archlab.errors import UserError
 from archlab.flatten.kinds import Kind
 
@@ -50,7 +51,7 @@ def shared_by(model: ModelConfig, kinds: list[Kind]) -> Shared:
         raise UserError(f"model.position.kind: {', '.join(unknown)} cannot be flattened")
     takes_table = [isinstance(position, T5) and position.shared and t5 is not None for position in positions]
     own_bias = any(isinstance(position, Alibi | T5 | Shaw) for position in positions)
-    attentions = [kind.layer.attention for kind in kinds]
+    attentions = [kind.layer.multi_head for kind in kinds]
     sparse = any(a.window is not None or a.blocks is not None or a.softcap is not None for a in attentions)
     return Shared(
         masked=own_bias or sparse,

@@ -1,10 +1,10 @@
 """Which keys a query sees: one function per rule."""
 
-from archlab.config.model_schema import Attention
+from archlab.config.visibility import Visibility
 from archlab.flatten.page import Page, lines
 
 
-def visibility(page: Page, kind: str, config: Attention) -> str:
+def visibility(page: Page, kind: str, config: Visibility) -> str:
     """The name of the function from positions to a boolean mask [T, S]."""
     if config.blocks is not None:
         size = page.constant(kind, "BLOCK_SIZE", config.blocks.size)

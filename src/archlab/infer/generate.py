@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from archlab.config.model_schema import DynamicNTK, Learned, Longrope, Rope
+from archlab.config.position import DynamicNTK, Learned, Longrope, Rope
 from archlab.errors import UserError
 from archlab.infer.sampling import Sampling, choose
 from archlab.model.arithmetic import WHOLE
-from archlab.model.cache import Cache
 from archlab.model.decoder import Decoder
+from archlab.model.state import Cache
 
 
 def generate(

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from archlab.atlas.inspect import Inspection, choices
 from archlab.atlas.tricks import tricks
-from archlab.config.io import load_config
 from archlab.errors import UserError
-from archlab.families.registry import families
+from archlab.exchange.configs import load_config
+from archlab.families.registry import FAMILIES
 from archlab.infer.load import load_run
 from archlab.train.run_folder import RunFolder, imported
 
@@ -19,7 +19,7 @@ def inspect_run(folder: Path) -> Inspection:
         config = load_config(folder)
         found = found.model_copy(update={"choices": choices(config.model), "unusual": tricks(config)})
         if begun := imported(folder):
-            family = families().get(begun.family)
+            family = FAMILIES.get(begun.family)
             architecture = family.architecture if family else None
             found = found.model_copy(update={"model_type": begun.family, "architecture": architecture})
         steps, _ = load_run(folder)

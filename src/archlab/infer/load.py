@@ -6,14 +6,15 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from archlab.config.io import load_config
 from archlab.config.model_schema import ModelConfig
 from archlab.data import tokenizer as bpe
 from archlab.data.shards import TOKENIZER
 from archlab.errors import UserError
-from archlab.families.hf_files import companions, is_hf_folder, own_file
-from archlab.families.hub import download, is_hub_id
-from archlab.families.load import load_hf, read_origin
+from archlab.exchange.configs import load_config
+from archlab.exchange.load import load_hf
+from archlab.exchange.published import read_origin
+from archlab.hf.folder import companions, is_hf_folder, own_file
+from archlab.hf.hub import download, is_hub_id
 from archlab.infer.codec import ByteLevel, Codec, Published
 from archlab.model.decoder import Decoder
 from archlab.model.origin import Origin

@@ -4,14 +4,14 @@ import math
 from pathlib import Path
 
 from archlab.config.base import Base
-from archlab.config.io import load_config
 from archlab.config.training import resolve_train
 from archlab.data.prepare import open_data
 from archlab.data.sampler import held_out_windows
 from archlab.data.shards import TOKENIZER
 from archlab.data.tokenizer import own_tokenizer, same_tokenizer
 from archlab.errors import UserError
-from archlab.families.hf_files import is_hf_folder, own_file
+from archlab.exchange.configs import load_config
+from archlab.hf.folder import is_hf_folder, own_file
 from archlab.infer.load import is_run, load_model, load_run
 from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import has_checkpoint

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archlab.model.context import Context
-from archlab.model.init import Role
-from archlab.model.state import State
+from archlab.model.roles import RoleName
+from archlab.model.state import State, is_step
 
 
 class CausalConv(nn.Module):
@@ -21,7 +21,7 @@ class CausalConv(nn.Module):
         self.taps, self.activation = taps, activation
         self.weight = nn.Parameter(torch.empty(channels, 1, taps))
         self.bias = nn.Parameter(torch.empty(channels)) if bias else None
-        self.roles: dict[str, Role] = {"weight": "taps"}
+        self.roles: dict[str, RoleName] = {"weight": "taps"}
         self.constants = {"bias": 0.0}
 
     def forward(self, x_BTC: Tensor, context: Context, state: State | None) -> Tensor:
@@ -32,7 +32,7 @@ class CausalConv(nn.Module):
         else:
             window_BSC = torch.cat((state["conv"].to(x_BTC.dtype), x_BTC), 1)
             state["conv"].copy_(window_BSC[:, x_BTC.shape[1] :].detach())
-        if state is not None and x_BTC.shape[1] == 1:
+        if state is not None and is_step(x_BTC.shape[1]):
             y_BTC = self._biased((window_BSC * self.weight[:, 0].T).sum(1, keepdim=True)).to(x_BTC.dtype)
         elif context.starts_BT is not None:
             y_BTC = self._in_documents(window_BSC, context.starts_BT).to(x_BTC.dtype)

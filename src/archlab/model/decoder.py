@@ -1,28 +1,33 @@
 """The decoder-only Transformer that a ModelConfig describes. Shapes: B batch, T tokens, D d_model, V vocabulary."""
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archlab.config.check import check_model
 from archlab.config.layers import final_norm, layer_configs, resolve
-from archlab.config.model_schema import T5, Learned, ModelConfig, NoNorm
+from archlab.config.model_schema import ModelConfig
+from archlab.config.norm import NoNorm
+from archlab.config.position import T5, Learned
 from archlab.errors import UserError
 from archlab.model.arithmetic import WHOLE, scaled
-from archlab.model.block import Block
-from archlab.model.cache import Cache
-from archlab.model.init import Projection, Role, initialise
+from archlab.model.context import Collected, start_pass
+from archlab.model.init import Projection, initialise
+from archlab.model.layer import NO_STATES, Layer
 from archlab.model.norms import make_norm
 from archlab.model.origin import Origin
 from archlab.model.position_bias import T5Bias
 from archlab.model.position_embed import make_positions
-from archlab.model.view import place
+from archlab.model.roles import RoleName
+from archlab.model.state import Cache
 
 
 class TokenEmbedding(nn.Module):
     """A row per token, times the config's scale, widened and normalised if asked."""
 
-    role: Role = "embedding"
+    roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -43,7 +48,7 @@ class TokenEmbedding(nn.Module):
 class Head(nn.Module):
     """Hidden states to logits, with a matrix of its own or the embedding's."""
 
-    role: Role = "head"
+    roles: ClassVar[dict[str, RoleName]] = {"weight": "head"}
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -81,36 +86,61 @@ class Decoder(nn.Module):
         self.embedding = TokenEmbedding(config)
         self.positions = make_positions(config)
         shared = config.position if isinstance(config.position, T5) and config.position.shared else None
-        self.position_bias = T5Bias(shared, config.attention.n_heads) if shared else None
+        self.position_bias = T5Bias(shared, config.multi_head.n_heads) if shared else None
         self.dropout = nn.Dropout(config.dropout.embedding)
-        self.layers = nn.ModuleList(Block(layer, kernel) for layer in self.layer_configs)
+        self.layers = nn.ModuleList(Layer(layer, kernel) for layer in self.layer_configs)
         self.norm = make_norm(final_norm(config), config.d_model)
         self.head = Head(config)
         if seed is not None:
             initialise(self, config, seed)
 
-    def forward(self, tokens_BT: Tensor, *, documents: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        *,
+        documents: Tensor | None = None,
+        cache: Cache | None = None,
+        collected: Collected | None = None,
+    ) -> Tensor:
         """[B, T] int64 -> [B, T, V] logits.
 
         `documents` [B, T]: runs of equal numbers do not see each other, and each starts at position 0.
         `cache`: goes on after the tokens in it, and adds these.
+        `collected`: where components hand out losses and loads, by name.
         """
-        return self.head(self.hidden(tokens_BT, documents=documents, cache=cache), self.embedding.weight)
+        hidden_BTD = self.hidden(tokens_BT, documents=documents, cache=cache, collected=collected)
+        return self.head(hidden_BTD, self.embedding.weight)
 
-    def hidden(self, tokens_BT: Tensor, *, documents: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+    def hidden(
+        self,
+        tokens_BT: Tensor,
+        *,
+        documents: Tensor | None = None,
+        cache: Cache | None = None,
+        collected: Collected | None = None,
+    ) -> Tensor:
         """[B, T] int64 -> [B, T, D], after the final norm."""
         _check(self.config, tokens_BT, documents, cache)
-        x_BTD = self.embedding(tokens_BT)
-        where = place(tokens_BT, documents, cache, x_BTD.dtype)
-        if self.positions is not None:
-            x_BTD = x_BTD + self.positions(where.positions_BT, x_BTD.dtype)
-        x_BTD = self.dropout(x_BTD)
-        views = where.views(self.layer_configs, self.kinds, self.position_bias)
-        caches = cache.begin(tokens_BT.shape[1]) if cache else [None] * len(views)
-        for block, view, of_layer in zip(self.layers, views, caches, strict=True):
-            x_BTD = block(x_BTD, view, of_layer)
+        if cache is not None:
+            cache.begin(tokens_BT.shape[1])
+        x_BTD = self.through_layers(tokens_BT, documents, cache, collected)
         if cache is not None:
             cache.end(tokens_BT.shape[1])
+        return x_BTD
+
+    def through_layers(
+        self, tokens_BT: Tensor, documents: Tensor | None, cache: Cache | None, collected: Collected | None
+    ) -> Tensor:
+        """The pass itself, without the checks before it and the count of tokens after it: what is worth compiling."""
+        x_BTD = self.embedding(tokens_BT)
+        this_pass = start_pass(tokens_BT, documents, cache, x_BTD.dtype)
+        if self.positions is not None:
+            x_BTD = x_BTD + self.positions(this_pass.positions_BT, x_BTD.dtype)
+        x_BTD = self.dropout(x_BTD)
+        contexts = this_pass.contexts(self.layer_configs, self.kinds, self.position_bias, collected)
+        states = cache.layers if cache is not None else [NO_STATES] * len(contexts)
+        for layer, context, of_layer in zip(self.layers, contexts, states, strict=True):
+            x_BTD = layer(x_BTD, context, of_layer)
         return self.norm(x_BTD)
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archlab.config.mixer import ResolvedGatedDelta
+from archlab.config.mixer import GatedRMSNorm, ResolvedGatedDelta
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.causal_conv import CausalConv
@@ -18,7 +18,7 @@ from archlab.model.context import Context
 from archlab.model.gated_norm import GatedNorm
 from archlab.model.init import Projection
 from archlab.model.scan import chunked, decays, initial_decay, joined
-from archlab.model.state import State
+from archlab.model.state import State, is_step
 
 
 class GatedDelta(nn.Module):
@@ -36,7 +36,7 @@ class GatedDelta(nn.Module):
         self.conv = CausalConv(config.conv_width, config.taps, bias=False, activation=make_activation("silu"))
         self.A_log, self.dt_bias = (nn.Parameter(torch.empty(config.n_value_heads)) for _ in range(2))
         self.constants = initial_decay(config.n_value_heads, 0, 16)
-        self.norm = GatedNorm(config.value_dim, config.norm_eps, "after_norm")
+        self.norm = GatedNorm(GatedRMSNorm(eps=config.norm_eps, gate="after"), config.value_dim)
         self.out = Projection(config.value_width, d_model, bias=False, role="output")
 
     def forward(self, u_BTD: Tensor, context: Context, state: State | None) -> Tensor:
@@ -51,10 +51,10 @@ class GatedDelta(nn.Module):
         dt_BTH = F.softplus(at_least_float32(self.decay(u_BTD)) + self.dt_bias, threshold=40)
         log_decay_BTH = -dt_BTH * at_least_float32(self.A_log).exp()
         with without_autocast(u_BTD):
-            if state is not None and u_BTD.shape[1] == 1:
+            if state is not None and is_step(u_BTD.shape[1]):
                 o_BTHV, S_BHKV = step(q_BTXK, k_BTXK, v_BTHV, beta_BTH, log_decay_BTH, state["scan"])
             else:
-                held = None if state is None else state["scan"]
+                held = None if state is None else state["scan"].clone()  # written below, after autograd kept it
                 o_BTHV, S_BHKV = scan(q_BTXK, k_BTXK, v_BTHV, beta_BTH, log_decay_BTH, held, context.starts_BT)
         if state is not None:
             state["scan"].copy_(S_BHKV.detach())

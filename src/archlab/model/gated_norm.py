@@ -1,11 +1,10 @@
 """The gate on a recurrent mixer's output, and the RMS norm beside it."""
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from archlab.config.mixer import GatedRMSNorm
 from archlab.model.arithmetic import at_least_float32
 
 
@@ -18,11 +17,11 @@ class Gate(nn.Module):
 
 
 class GatedNorm(nn.Module):
-    """before_norm: rms(x silu(z)) w. after_norm: rms(x) w silu(z). The mean square is over each `width` features."""
+    """Gate before: rms(x silu(z)) w. After: rms(x) w silu(z). The mean square is over each `width` features."""
 
-    def __init__(self, width: int, eps: float, gate: Literal["before_norm", "after_norm"], groups: int = 1) -> None:
+    def __init__(self, config: GatedRMSNorm, width: int, groups: int = 1) -> None:
         super().__init__()
-        self.width, self.eps, self.gate_first = width, eps, gate == "before_norm"
+        self.width, self.eps, self.gate_first = width, config.eps, config.gate == "before"
         self.weight = nn.Parameter(torch.empty(groups * width))
         self.constants = {"weight": 1.0}
 

@@ -12,14 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from archlab.config.attention import ResolvedMultiHead
 from archlab.config.layers import LayerConfig
-from archlab.config.model_schema import BIASED
+from archlab.config.position import BIASED
 from archlab.errors import UserError
 from archlab.model.arithmetic import at_least_float32, without_autocast
 
 
 @dataclass(frozen=True)
-class Scoring:
+class Scores:
     """How a query and a key become a weight."""
 
     scale: float
@@ -28,31 +29,31 @@ class Scoring:
     """0 outside training."""
 
 
-Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Scoring], Tensor]
+Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Scores], Tensor]
 """(q [B, H, Q, C], k and v [B, K, S, C], mask [B or 1, Q, S] or None for plain causal, bias [B or 1, H, Q, S] or None
 for none, scoring) -> [B, H, Q, C]."""
 
 
 def reference(
-    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSC: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, how: Scoring
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSC: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, scores: Scores
 ) -> Tensor:
     """dropout(softmax(mask(cap(scale q k^T + bias)))) v written out; the scores in at least float32."""
     group = q_BHQC.shape[1] // k_BKSC.shape[1]
     k_BHSC, v_BHSC = (x.repeat_interleave(group, dim=1) for x in (k_BKSC, v_BKSC))
     with without_autocast(q_BHQC):
-        scores_BHQS = at_least_float32(q_BHQC) @ at_least_float32(k_BHSC).transpose(-1, -2) * how.scale
+        scores_BHQS = at_least_float32(q_BHQC) @ at_least_float32(k_BHSC).transpose(-1, -2) * scores.scale
     if bias_BHQS is not None:
         scores_BHQS = scores_BHQS + bias_BHQS
-    if how.softcap is not None:
-        scores_BHQS = how.softcap * torch.tanh(scores_BHQS / how.softcap)
+    if scores.softcap is not None:
+        scores_BHQS = scores.softcap * torch.tanh(scores_BHQS / scores.softcap)
     if mask_BQS is None:
         mask_BQS = torch.ones(scores_BHQS.shape[-2:], dtype=torch.bool, device=scores_BHQS.device).tril()[None]
     weights_BHQS = scores_BHQS.masked_fill(~mask_BQS[:, None], float("-inf")).softmax(-1).to(v_BHSC.dtype)
-    return F.dropout(weights_BHQS, how.dropout) @ v_BHSC
+    return F.dropout(weights_BHQS, scores.dropout) @ v_BHSC
 
 
 def sdpa(
-    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSC: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, how: Scoring
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSC: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, scores: Scores
 ) -> Tensor:
     """torch's fused attention."""
     dtype = q_BHQC.dtype
@@ -67,14 +68,14 @@ def sdpa(
     grouped = q_BHQC.shape[1] != k_BKSC.shape[1]
     with without_autocast(q_BHQC):
         mixed_BHQC = F.scaled_dot_product_attention(
-            q_BHQC, k_BKSC, v_BKSC, mask, how.dropout, is_causal=mask is None, scale=how.scale, enable_gqa=grouped
+            q_BHQC, k_BKSC, v_BKSC, mask, scores.dropout, is_causal=mask is None, scale=scores.scale, enable_gqa=grouped
         )
     return mixed_BHQC.to(dtype)
 
 
 @torch.compiler.disable(reason="a mask that is made within a compiled graph does not compile on CPU")
 def flex(
-    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSC: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, how: Scoring
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSC: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, scores: Scores
 ) -> Tensor:
     """Compiled flex_attention, anew for each shape; after eight of them torch goes on with its unfused form."""
     from torch.nn.attention.flex_attention import create_block_mask
@@ -82,7 +83,7 @@ def flex(
     def score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         if bias_BHQS is not None:
             s = s + bias_BHQS[b if len(bias_BHQS) > 1 else 0, h, q, k]
-        return s if how.softcap is None else how.softcap * torch.tanh(s / how.softcap)
+        return s if scores.softcap is None else scores.softcap * torch.tanh(s / scores.softcap)
 
     def seen(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return k <= q if mask_BQS is None else mask_BQS[b if len(mask_BQS) > 1 else 0, q, k]
@@ -90,7 +91,7 @@ def flex(
     B, _, Q, _ = q_BHQC.shape
     blocks = create_block_mask(seen, B, None, Q, k_BKSC.shape[2], device=q_BHQC.device.type)
     grouped = q_BHQC.shape[1] != k_BKSC.shape[1]
-    return _compiled_flex()(q_BHQC, k_BKSC, v_BKSC, score, blocks, how.scale, grouped)
+    return _compiled_flex()(q_BHQC, k_BKSC, v_BKSC, score, blocks, scores.scale, grouped)
 
 
 @cache
@@ -123,13 +124,13 @@ KERNELS = {
 """In the order in which `auto` prefers them. Every kernel does masks, grouped heads and any scale."""
 
 
-def needs_of_layer(layer: LayerConfig) -> frozenset[str]:
+def needs_of_layer(config: ResolvedMultiHead, layer: LayerConfig) -> frozenset[str]:
     """What the layer asks of a kernel."""
     return _named(
-        softcap=layer.attention.softcap is not None,
+        softcap=config.softcap is not None,
         dropout=layer.dropout.attention > 0,
         bias=layer.position.kind in BIASED,
-        unusual_heads=not 16 <= layer.attention.head_dim <= 128,
+        unusual_heads=not 16 <= config.head_dim <= 128,
     )
 
 

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archlab.config.mixer import ResolvedMamba2
+from archlab.config.mixer import GatedRMSNorm, ResolvedMamba2
+from archlab.config.norm import NoNorm
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.causal_conv import CausalConv
@@ -16,7 +17,7 @@ from archlab.model.context import Context
 from archlab.model.gated_norm import Gate, GatedNorm
 from archlab.model.init import Projection
 from archlab.model.scan import chunked, decays, initial_decay, joined
-from archlab.model.state import State
+from archlab.model.state import State, is_step
 
 
 class Mamba2(nn.Module):
@@ -36,9 +37,11 @@ class Mamba2(nn.Module):
         )
         self.A_log, self.dt_bias, self.D = (nn.Parameter(torch.empty(n_heads)) for _ in range(3))
         self.constants = {**initial_decay(n_heads, 1, 16), "D": 1.0}
-        is_normed = config.gate != "no_norm"
-        group = width // config.n_groups
-        self.norm = GatedNorm(group, config.norm_eps, config.gate, config.n_groups) if is_normed else Gate()
+        match config.norm:
+            case GatedRMSNorm() as norm:
+                self.norm = GatedNorm(norm, width // config.n_groups, config.n_groups)
+            case NoNorm():
+                self.norm = Gate()
         self.out = Projection(width, d_model, bias=config.out_bias, role="output")
 
     def forward(self, u_BTD: Tensor, context: Context, state: State | None) -> Tensor:
@@ -54,10 +57,10 @@ class Mamba2(nn.Module):
         log_decay_BTH = -dt_BTH * at_least_float32(self.A_log).exp()
         with without_autocast(u_BTD):
             write_BTHP = dt_BTH[..., None] * x_BTHP
-            if state is not None and u_BTD.shape[1] == 1:
+            if state is not None and is_step(u_BTD.shape[1]):
                 y_BTHP, S_BHPN = step(write_BTHP, log_decay_BTH, B_BTGN, C_BTGN, state["scan"])
             else:
-                held = None if state is None else state["scan"]
+                held = None if state is None else state["scan"].clone()  # written below, after autograd kept it
                 y_BTHP, S_BHPN = scan(write_BTHP, log_decay_BTH, B_BTGN, C_BTGN, held, context.starts_BT)
         if state is not None:
             state["scan"].copy_(S_BHPN.detach())

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archlab.config import model_schema as schema
+from archlab.config import norm as schema
+from archlab.config.attention import QKNorm
 from archlab.model.arithmetic import at_least_float32
 
 Shape = tuple[int, ...]
@@ -86,7 +87,7 @@ class DynamicTanh(nn.Module):
         return (torch.tanh(alpha * x_wide) * weight + bias).to(x.dtype)
 
 
-def make_norm(config: schema.Norm | schema.QKNorm, *shape: int) -> nn.Module:
+def make_norm(config: schema.Norm | QKNorm, *shape: int) -> nn.Module:
     """The norm that the config names; the last axis of `shape` is normalised, each entry has a weight."""
     match config:
         case schema.LayerNormScaling():

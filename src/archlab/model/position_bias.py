@@ -4,20 +4,21 @@ Each module maps the distances (query position - key position, [B or 1, Q, S]) a
 """
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from archlab.config import model_schema as schema
-from archlab.config.layers import LayerConfig, ResolvedAttention
+from archlab.config import position as schema
+from archlab.config.attention import ResolvedMultiHead
 from archlab.model.arithmetic import at_least_float32, wide, without_autocast
-from archlab.model.init import Role
+from archlab.model.roles import RoleName
 
 
 class AlibiBias(nn.Module):
     """-slope(head) * distance (Press 2021); Falcon's form of it is given minus the key positions for distances."""
 
-    def __init__(self, config: schema.Alibi, heads: ResolvedAttention) -> None:
+    def __init__(self, config: schema.Alibi, heads: ResolvedMultiHead) -> None:
         super().__init__()
         self.form, self.scale = config.form, heads.scale
         self.slopes = slopes(heads.n_heads, config.max_bias)
@@ -43,7 +44,7 @@ def slopes(n_heads: int, max_bias: float) -> list[float]:
 class T5Bias(nn.Module):
     """A learned number per head and bucket of distances (Raffel 2020)."""
 
-    role: Role = "embedding"
+    roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
 
     def __init__(self, config: schema.T5, n_heads: int) -> None:
         super().__init__()
@@ -67,7 +68,7 @@ def bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
 class ShawBias(nn.Module):
     """scale * q.a(distance), a a learned vector per clipped distance, the same in all heads (Shaw 2018)."""
 
-    role: Role = "embedding"
+    roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
 
     def __init__(self, max_distance: int, head_dim: int, scale: float) -> None:
         super().__init__()
@@ -82,10 +83,9 @@ class ShawBias(nn.Module):
         return per_distance_BHQN.gather(-1, index_BHQS)
 
 
-def make_position_bias(layer: LayerConfig) -> nn.Module | None:
+def make_position_bias(position: schema.Position, heads: ResolvedMultiHead) -> nn.Module | None:
     """The layer's own module that biases its scores; None where it has none, or shares the model's."""
-    heads = layer.attention
-    match layer.position:
+    match position:
         case schema.Alibi() as config:
             return AlibiBias(config, heads)
         case schema.T5(shared=False) as config:

@@ -1,12 +1,14 @@
 """Positions that are added to the token embedding: sinusoidal and learned."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
-from archlab.config import model_schema as schema
+from archlab.config import position as schema
 from archlab.config.model_schema import ModelConfig
 from archlab.model.arithmetic import wide
-from archlab.model.init import Role
+from archlab.model.roles import RoleName
 
 
 class SinusoidalPositions(nn.Module):
@@ -28,7 +30,7 @@ class SinusoidalPositions(nn.Module):
 class LearnedPositions(nn.Module):
     """One learned vector per position."""
 
-    role: Role = "embedding"
+    roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
 
     def __init__(self, config: schema.Learned, max_seq_len: int, d_model: int) -> None:
         super().__init__()

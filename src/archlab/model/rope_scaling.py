@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from archlab.config import model_schema as schema
-from archlab.config.model_schema import Rope
+from archlab.config import position as schema
+from archlab.config.position import Rope
 
 
 class Frequencies(NamedTuple):

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from archlab.config.base import MOST_TOKENS
 from archlab.config.identity import diff, flatten
-from archlab.config.io import build_config, overlay, read_config
+from archlab.config.io import build_config, overlay
 from archlab.config.merge import Raw
 from archlab.config.problems import ConfigError, Problem, explain, is_under, raise_problems
 from archlab.config.schema import Config
@@ -17,6 +17,7 @@ from archlab.config.study_schema import StudyConfig
 from archlab.config.training import resolve_train
 from archlab.cost.flops import computed_training_flops
 from archlab.errors import UserError
+from archlab.exchange.configs import read_config
 from archlab.study.match import matched, quantity
 from archlab.study.said import DECIDED, FOR_ALL, fields, misplaced
 

@@ -64,9 +64,9 @@ def _steps(knob: str, config: Config) -> tuple[int, ...]:
     """Granularities to try: round widths first, for they compute faster."""
     if knob == "model.n_layers":
         return (1,)
-    if knob == "model.mlp.d_ff" or config.model.attention.head_dim:
+    if knob == "model.mlp.d_ff" or config.model.multi_head.head_dim:
         return (8, 1)
-    heads = config.model.attention.n_heads
+    heads = config.model.multi_head.n_heads
     return (8 * heads, (2 if config.model.position.kind == "rope" else 1) * heads)  # RoPE turns pairs
 
 

@@ -7,13 +7,13 @@ from itertools import count, islice
 from pathlib import Path
 from statistics import fmean
 
-from archlab.config.io import read_config
 from archlab.config.merge import Raw
 from archlab.config.study_schema import StudyConfig
 from archlab.config.yaml_text import to_yaml
 from archlab.cost.params import parameters
 from archlab.digests import DIGESTS, write_listed
 from archlab.errors import UserError
+from archlab.exchange.configs import read_config
 from archlab.files import TEMPORARY, disk_errors, make_folder, write_atomic
 from archlab.study.collect import summarise
 from archlab.study.design import Arm, arms, grid

@@ -4,17 +4,16 @@ from torch import nn
 from torch.optim import AdamW
 
 from archlab.config.schema import TrainConfig
+from archlab.model.roles import roles_of
 
 
 def decay_groups(model: nn.Module, decay_embeddings: bool) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """(decayed, not decayed): projections are; norms and biases are not; embeddings and the head if asked."""
-    decayed_roles = {"input", "output"} | ({"embedding", "head"} if decay_embeddings else set())
+    """(decayed, not decayed), by each parameter's role."""
     decayed: list[nn.Parameter] = []
     kept: list[nn.Parameter] = []
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            is_decayed = name != "bias" and getattr(module, "role", None) in decayed_roles
-            (decayed if is_decayed else kept).append(parameter)
+    for _, parameter, role, _ in roles_of(model):
+        is_decayed = role.decays == "always" or (role.decays == "if_asked" and decay_embeddings)
+        (decayed if is_decayed else kept).append(parameter)
     assert sum(p.numel() for p in decayed + kept) == sum(p.numel() for p in model.parameters())
     return decayed, kept
 

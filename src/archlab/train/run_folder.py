@@ -22,12 +22,12 @@ from pydantic import Field, model_validator
 import archlab
 from archlab.config.base import Base, NonNegative, Positive
 from archlab.config.identity import diff
-from archlab.config.io import load_config
 from archlab.config.schema import Config
 from archlab.config.yaml_text import to_yaml
 from archlab.data.tokenizer import own_tokenizer, same_tokenizer
 from archlab.digests import ANEW, DIGESTS, listed, verify, write_listed
 from archlab.errors import UserError
+from archlab.exchange.configs import load_config
 from archlab.files import TEMPORARY, disk_errors, make_folder, read_bytes, remove_leftovers, write_atomic
 from archlab.train.checkpoint import METRICS
 from archlab.train.device import Device

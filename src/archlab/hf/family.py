@@ -11,12 +11,13 @@ from archlab.config.identity import flatten
 from archlab.config.io import build_config, overlay
 from archlab.config.layers import final_norm, layer_configs, resolve
 from archlab.config.merge import Raw, expand
-from archlab.config.model_schema import Layers, ModelConfig, NoPosition, Rope
+from archlab.config.model_schema import Layers, ModelConfig
+from archlab.config.position import NoPosition, Rope
 from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.families.fields import Field, Key, Only, Source
-from archlab.families.weights import Constant, Row
+from archlab.hf.fields import Field, Key, Only, Source
+from archlab.hf.weights import Constant, Row
 
 NO_EFFECT = {
     "model_type", "architectures", "transformers_version", "dtype", "torch_dtype", "use_cache",

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from archlab.config.merge import Raw
-from archlab.config.model_schema import Longrope, ModelConfig, Rope
-from archlab.families.fields import Source
+from archlab.config.model_schema import ModelConfig
+from archlab.config.position import Longrope, Rope
+from archlab.hf.fields import Source
 
 
 @dataclass(frozen=True)

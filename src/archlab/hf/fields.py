@@ -192,4 +192,4 @@ class ActivationKey:
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """The first of their names that means ours, the family's default before others."""
         known = {self.default: self.names.get(self.default), **self.names, **(self.meaning or {})}
-        hf[self.hf_key] = next((name for name, ours in known.items() if ours == model.mlp.activation), None)
+        hf[self.hf_key] = next((name for name, ours in known.items() if ours == lookup(model, "mlp.activation")), None)

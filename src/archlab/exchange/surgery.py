@@ -17,7 +17,7 @@ def pool_kv_heads(model: Decoder, n_kv_heads: int) -> Decoder:
 
     Neighbours are pooled, as query heads share them. With as many heads as before it is the same model.
     """
-    found = {layer.attention.n_kv_heads for layer in layer_configs(model.config)}
+    found = {layer.multi_head.n_kv_heads for layer in layer_configs(model.config)}
     wrong = sorted(n for n in found if n_kv_heads < 1 or n % n_kv_heads)
     if wrong:
         allowed = ", ".join(str(k) for k in range(1, min(found) + 1) if all(n % k == 0 for n in found))
@@ -40,7 +40,7 @@ def _pooled(theirs: Tensor, shape: torch.Size, model: Decoder, name: str) -> Ten
     if theirs.shape == shape:
         return theirs
     layer = model.layer_configs[int(name.split(".")[1])]
-    width = 1 if name.endswith("k_norm.norm.weight") and theirs.dim() == 2 else layer.attention.head_dim
+    width = 1 if name.endswith("k_norm.norm.weight") and theirs.dim() == 2 else layer.multi_head.head_dim
     heads = theirs.unflatten(0, (-1, width))
     wide = heads.to(torch.promote_types(theirs.dtype, torch.float32))
     means = wide.unflatten(0, (shape[0] // width, -1)).mean(1)
@@ -49,7 +49,7 @@ def _pooled(theirs: Tensor, shape: torch.Size, model: Decoder, name: str) -> Ten
 
 def _with_kv_heads(config: ModelConfig, n_kv_heads: int) -> ModelConfig:
     kinds = config.layers.kinds if config.layers else {}
-    changes = {"model.attention.n_kv_heads": n_kv_heads} | {
+    changes = {"model.multi_head.n_kv_heads": n_kv_heads} | {
         f"model.layers.{kind}.attention.n_kv_heads": n_kv_heads
         for kind, change in kinds.items()
         if "n_kv_heads" in expand(change).get("attention", {})

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from archlab.errors import UserError
-from archlab.families.hf_files import COMPANIONS, CONFIG, INDEX
+from archlab.hf.folder import COMPANIONS, CONFIG, INDEX
 
 
 def is_hub_id(source: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from archlab.config.layers import layer_configs
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.families.fields import Source
+from archlab.hf.fields import Source
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
@@ -66,6 +66,6 @@ class LayerTypes:
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """The list, written out."""
-        windows = [layer.attention.window for layer in layer_configs(model)]
+        windows = [layer.multi_head.window for layer in layer_configs(model)]
         hf["layer_types"] = [FULL if window is None else SLIDING for window in windows]
         hf["sliding_window"] = next((window for window in windows if window is not None), self.unused)

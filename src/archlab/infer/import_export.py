@@ -9,8 +9,9 @@ from archlab.config.yaml_text import to_yaml
 from archlab.data.shards import TOKENIZER
 from archlab.digests import seal
 from archlab.errors import UserError
-from archlab.families.load import load_hf, read_raw_config
-from archlab.families.save import save_pretrained
+from archlab.exchange.load import load_hf
+from archlab.exchange.published import read_raw_config
+from archlab.exchange.save import save_pretrained
 from archlab.files import folder_atomic
 from archlab.infer.load import is_run, load_model, locate
 from archlab.train.checkpoint import save_checkpoint

@@ -9,10 +9,10 @@ from torch import Tensor
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
-from archlab.families.family import Family
-from archlab.families.hf_files import write_folder
-from archlab.families.registry import families, find_family
-from archlab.families.weights import fixed, placed
+from archlab.families.registry import FAMILIES, find_family
+from archlab.hf.family import Family
+from archlab.hf.tensors import write_folder
+from archlab.hf.weights import fixed, placed
 from archlab.model.decoder import Decoder
 
 FIRST = ("llama", "gpt2", "gpt_neox", "gptj", "opt", "qwen2", "mistral")
@@ -40,11 +40,10 @@ def _expressed(config: ModelConfig, family: str | None, origin: str | None, wide
         chosen = find_family(family, "family")
         return chosen, chosen.hf_config(config, wide=wide)
     refusals: dict[str, str] = {}
-    known = families()
-    asked: list[str] = [*([origin] if origin else []), *FIRST, *known]
+    asked: list[str] = [*([origin] if origin else []), *FIRST, *FAMILIES]
     for name in dict.fromkeys(asked):
         try:
-            return known[name], known[name].hf_config(config, wide=wide)
+            return FAMILIES[name], FAMILIES[name].hf_config(config, wide=wide)
         except UserError as error:
             refusals[name] = str(error)
     if origin:

@@ -1,10 +1,9 @@
-"""Hugging Face folders: config.json, safetensors in one file or in shards. Never pickle, never outside the folder."""
+"""The weights of Hugging Face folders: safetensors in one file or in shards, never pickle."""
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,17 +13,11 @@ from torch import Tensor
 
 from archlab.config.merge import Raw
 from archlab.errors import UserError
-from archlab.files import LARGE_TEXT_LIMIT, MEBIBYTE, folder_atomic, read_bytes, read_object
+from archlab.files import LARGE_TEXT_LIMIT, folder_atomic
+from archlab.hf.folder import CONFIG, INDEX, WEIGHTS, own_file, read_json
 
-CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9
 """Where a new file begins."""
-
-COMPANIONS = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
-    "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json",
-)  # fmt: skip
-"""Files that go along unread."""
 
 FORMATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """Of weights that archlab reads."""
@@ -35,35 +28,6 @@ _HEADER_FORMATS = {
     "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64,
 }  # fmt: skip
 """As safetensors spells them."""
-
-
-def is_hf_folder(folder: Path) -> bool:
-    """Whether it looks like one."""
-    return (folder / CONFIG).is_file()
-
-
-def companions(folder: Path) -> dict[str, bytes]:
-    """Those files that are there."""
-    return {
-        name: read_bytes(own_file(folder, name), LARGE_TEXT_LIMIT) for name in COMPANIONS if (folder / name).is_file()
-    }
-
-
-def own_file(folder: Path, name: str) -> Path:
-    """The file of that name in the folder; UserError for a path or a link that leads out of it.
-
-    The hub's cache links from snapshots/REVISION/ to its own blobs/, which is allowed.
-    """
-    file, home = folder / name, Path(os.path.realpath(folder))  # which no loop of links can break
-    allowed = {home, home.parent.parent / "blobs"} if home.parent.name == "snapshots" else {home}
-    if PurePath(name).name != name or "\0" in name or Path(os.path.realpath(file)).parent not in allowed:
-        raise UserError(f"{folder}: {name!r} is not a file of this folder")
-    return file
-
-
-def read_json(file: Path, limit: int = MEBIBYTE) -> Raw:
-    """A JSON object; UserError that names the file."""
-    return read_object(own_file(file.parent, file.name), limit)
 
 
 class Tensors(Mapping[str, Tensor]):

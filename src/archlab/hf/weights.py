@@ -40,7 +40,7 @@ def _some(layer: LayerConfig | None) -> LayerConfig:
 
 
 def _qkv_rows(layer: LayerConfig) -> Sequence[int]:
-    heads = layer.attention
+    heads = layer.multi_head
     return [n * heads.head_dim for n in (heads.n_heads, heads.n_kv_heads, heads.n_kv_heads)]
 
 
@@ -55,14 +55,14 @@ HALVES = Step(lambda theirs, _: theirs.chunk(2), lambda ours, _: torch.cat(list(
 
 
 def _split_groups(theirs: Tensor, layer: LayerConfig | None) -> Sequence[Tensor]:
-    heads = _some(layer).attention
+    heads = _some(layer).multi_head
     sizes = (heads.n_heads // heads.n_kv_heads, 1, 1)
     grouped = theirs.unflatten(0, (heads.n_kv_heads, sum(sizes), heads.head_dim))
     return [part.flatten(0, 2) for part in grouped.split(sizes, dim=1)]
 
 
 def _join_groups(ours: Sequence[Tensor], layer: LayerConfig | None) -> Tensor:
-    heads = _some(layer).attention
+    heads = _some(layer).multi_head
     grouped = [part.unflatten(0, (heads.n_kv_heads, -1, heads.head_dim)) for part in ours]
     return torch.cat(grouped, dim=1).flatten(0, 2)
 

@@ -1,0 +1,94 @@
+"""What a layer is made of: the base of every component's config, which says itself what the component costs.
+
+Counts, costs, caches and descriptions sum over components and know none of them.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+from archlab.config.base import Base
+from archlab.config.norm import Norm
+from archlab.config.position import Position
+
+Counting = Literal["visible", "computed", "packed"]
+"""Which work is counted. visible: what the architecture asks for. computed: what training's kernels multiply, needed
+or not. packed: the same where a window holds several documents, so that its mask is like no other."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a component stands: what it must know of its layer to say what it costs."""
+
+    d_model: int
+    norm: Norm
+    """The layer's norm, which inner norms take after."""
+    position: Position
+    attention_dropout: float = 0.0
+
+
+class StateTensor(NamedTuple):
+    """A tensor that a component keeps between passes, of one sequence."""
+
+    name: str
+    shape: tuple[int, ...]
+    """Without the batch axis."""
+    per_token: bool = False
+    """Whether it has a row per token that may still be seen, so that it grows with the text, as keys and values do."""
+    float32: bool = False
+    """Held in float32 at least, whatever the format of the other tensors."""
+
+
+class Component(Base):
+    """One part of a layer: it reads the stream, and what it gives is added to the stream."""
+
+    kind: str
+
+    derived: ClassVar[tuple[str, ...]] = ()
+    """Fields that are derived from others where they are null."""
+
+    def resolve(self, d_model: int) -> Self:
+        """The same with derived fields written out; resolving twice changes nothing."""
+        return self
+
+    def describe(self) -> dict[str, str]:
+        """Heading -> a few words, for a table of layers."""
+        raise NotImplementedError
+
+    def parameters(self, site: Site) -> dict[str, int]:
+        """Learned numbers by what they belong to: the branch itself (`attention`, `mixer`, `mlp`), or `norms` and
+        `positions`."""
+        raise NotImplementedError
+
+    def active_parameters(self, site: Site) -> int:
+        """Learned numbers that one token makes use of."""
+        return sum(self.parameters(site).values())
+
+    def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
+        """Floating-point operations of matrix products and convolutions in a forward pass over one whole sequence, by
+        part."""
+        raise NotImplementedError
+
+    def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
+        """What it keeps between passes over a text of up to `capacity` tokens."""
+        return ()
+
+
+class Absent(Component):
+    """No such branch in the layer."""
+
+    def describe(self) -> dict[str, str]:
+        """Nothing."""
+        return {}
+
+    def parameters(self, site: Site) -> dict[str, int]:
+        """None."""
+        return {}
+
+    def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
+        """None."""
+        return {}
+
+
+def filled_in(resolved: type[Any], config: Component, **derived: Any) -> Any:
+    """The config as an instance of its resolved class, with derived values in place of nulls."""
+    return resolved.model_construct(**{**dict(config), **derived})

@@ -1,0 +1,96 @@
+"""Norms: which one, and where it stands."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from archlab.config.base import Base, Positive
+
+Placement = Literal["pre", "post", "double", "output", "carried"]
+
+
+class Scaling(Base):
+    """What layer norm and RMS norm have in common: the epsilon, and the learned weight."""
+
+    kind: str
+    eps: Positive = 1e-5
+    """Added to the variance (or the mean square) before the root."""
+    weight: bool = True
+    """Multiply by a learned weight per feature; without it and without bias it is OLMo 1's norm."""
+    unit_offset: bool = False
+    """Multiply by 1 + weight, the weight starting at 0 (Gemma; Nemotron's LN1P)."""
+
+    def n_parameters(self, width: int) -> int:
+        """Learned numbers of one norm over `width` features."""
+        return width * self.weight
+
+
+class LayerNormScaling(Scaling):
+    """(x - mean) / sqrt(var + eps) * w + b over the features, in float32 (Ba 2016)."""
+
+    kind: Literal["layernorm"] = "layernorm"  # pyright: ignore[reportIncompatibleVariableOverride]
+    bias: bool = True
+    """Add a learned bias after the weight."""
+
+    def n_parameters(self, width: int) -> int:
+        """Learned numbers of one norm over `width` features."""
+        return width * (self.weight + self.bias)
+
+
+class RMSNormScaling(Scaling):
+    """x / sqrt(mean(x^2) + eps) * w over the features, in float32 (Zhang & Sennrich 2019)."""
+
+    kind: Literal["rmsnorm"] = "rmsnorm"  # pyright: ignore[reportIncompatibleVariableOverride]
+    cast: Literal["after_weight", "before_weight"] = "after_weight"
+    """When the result goes back to the activations' format: seen in bfloat16 only (Llama: before_weight)."""
+
+
+class NoNorm(Base):
+    """No normalisation."""
+
+    kind: Literal["none"] = "none"
+
+    def n_parameters(self, width: int) -> int:
+        """None."""
+        return 0 * width
+
+
+class _Placed(Base):
+    placement: Placement = "pre"
+    """pre x+f(n(x)); post n(x+f(x)); double x+n'(f(n(x))); output x+n'(f(x)); carried n(x)+f(n(x)) (BLOOM's option).
+    Names as in Xiong 2020."""
+
+
+class LayerNorm(_Placed, LayerNormScaling):
+    """Layer norm in the block."""
+
+
+class RMSNorm(_Placed, RMSNormScaling):
+    """RMS norm in the block."""
+
+
+class ScaleNorm(_Placed):
+    """g x / max(||x||, eps), g one learned number that starts at sqrt(width) (Nguyen & Salazar 2019)."""
+
+    kind: Literal["scalenorm"] = "scalenorm"
+    eps: Positive = 1e-5
+    """Least length that x is divided by."""
+
+    def n_parameters(self, width: int) -> int:
+        """One learned number, whatever the width."""
+        return 1
+
+
+class DynamicTanh(_Placed):
+    """tanh(alpha x) * w + b in place of a norm, alpha one learned number; no statistics (Zhu 2025)."""
+
+    kind: Literal["dyt"] = "dyt"
+    alpha: Positive = 0.5
+    """Where alpha starts."""
+
+    def n_parameters(self, width: int) -> int:
+        """Weight and bias per feature, and alpha."""
+        return 2 * width + 1
+
+
+Norm = Annotated[LayerNorm | RMSNorm | ScaleNorm | DynamicTanh | NoNorm, Field(discriminator="kind")]

@@ -1,0 +1,73 @@
+"""Reading configs: presets, YAML files, run folders, Hugging Face folders, hub ids; with dotted overrides over them."""
+
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from archlab.config.io import build_config, facts, find_preset, presets, read_entry
+from archlab.config.merge import Raw, merge
+from archlab.config.problems import nearest
+from archlab.config.schema import Config
+from archlab.digests import verify
+from archlab.errors import UserError
+from archlab.hf.folder import is_hf_folder
+from archlab.hf.hub import download_config, is_hub_id
+
+
+def load_config(source: str | Path, *overrides: str) -> Config:
+    """A preset's name, a YAML file, a run folder, a Hugging Face folder or hub id, with `a.b=value` overrides.
+
+    Raises UserError with every problem at once.
+    """
+    return build_config(read_config(source), overrides, str(source))
+
+
+def read_config(source: str | Path) -> Raw:
+    """The raw values of a config, laid over those of its `base` if it names one, without its `about`."""
+    return _read(_file_of(source))
+
+
+def _read(file: Path | Traversable, above: tuple[Path | Traversable, ...] = ()) -> Raw:
+    """`above`: the files that build on this one."""
+    if isinstance(file, Path) and file.is_dir():
+        from archlab.exchange.published import read_raw_config  # which loads torch
+
+        return read_raw_config(file)
+    about, raw = read_entry(file)
+    if about and about.cannot_build:
+        raise UserError(f"{about.name}: facts only: {about.cannot_build}; `archlab list presets` shows them")
+    if (base := raw.pop("base", None)) is None:
+        return raw
+    if file in above:
+        raise UserError(f"{file}: base leads back to this file")
+    return merge(merge({}, _read(_base_of(file, base), (*above, file)), Config), raw, Config)
+
+
+def _base_of(file: Path | Traversable, base: object) -> Path | Traversable:
+    """The file or folder that a config's `base` names: beside it, or a preset."""
+    if isinstance(base, str) and isinstance(file, Path) and (file.parent / base).exists():
+        return _file_of((file.parent / base).resolve())
+    if isinstance(base, str) and (preset := find_preset(base)):
+        return preset
+    hint = nearest(str(base), presets()) or "; `archlab list presets` shows them"
+    raise UserError(f"{file}: base is {base!r}: neither a file beside this one nor a preset{hint}")
+
+
+def _file_of(source: str | Path) -> Path | Traversable:
+    """The config's file; of a published model the folder."""
+    path, preset = Path(source), find_preset(str(source))
+    if preset is not None and not path.exists():
+        return preset
+    if path.is_dir():
+        if (path / "config.yaml").is_file():
+            verify(path / "config.yaml")
+            return path / "config.yaml"
+        if is_hf_folder(path):
+            return path
+        allowed = "a preset, a YAML file, a run folder, a Hugging Face folder (config.json) or a hub id"
+        raise UserError(f"{path}: a folder without config.yaml; a CONFIG is {allowed}")
+    if path.exists():
+        return path
+    if is_hub_id(str(source)) and path.suffix not in (".yaml", ".yml"):
+        return download_config(str(source))
+    hint = nearest(str(source), {**presets(), **facts()}) or "; see `archlab list presets`"
+    raise UserError(f"no config {str(source)!r}: neither a preset nor a file{hint}")

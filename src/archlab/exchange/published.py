@@ -1,0 +1,55 @@
+"""What a published model's folder says beside its weights: its config, its special tokens, its tokenizer."""
+
+import re
+from pathlib import Path
+
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.config.schema import TrainConfig
+from archlab.errors import UserError
+from archlab.families.registry import FAMILIES, find_family
+from archlab.hf.family import Family
+from archlab.hf.folder import CONFIG, companions, read_json
+from archlab.model.origin import Origin
+
+SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def read_model_config(folder: Path) -> tuple[Family, ModelConfig]:
+    """Family and architecture of a Hugging Face folder."""
+    file = folder / CONFIG
+    values = read_json(file)
+    family = find_family(values.get("model_type"), str(file))
+    _check_architectures(values.get("architectures"), family, str(file))
+    return family, family.model_config(values, str(file))
+
+
+def _check_architectures(named: object, family: Family, where: str) -> None:
+    """Names of old or foreign code for the same model pass; another family's, or another task's, do not."""
+    classes = {known.architecture: name for name, known in FAMILIES.items()}
+    for name in map(str, named) if isinstance(named, list) and family.architecture not in named else ():
+        if name in classes:
+            found = f"{name}, of family {classes[name]}, but model_type is {family.model_type}"
+        elif re.search(r"For(?!Causal)[A-Z]|WithValueHead", name):
+            found = f"{name}, a model for another task than predicting the next token"
+        else:
+            continue
+        raise UserError(f"{where}: architectures names {found}; allowed: {family.architecture}")
+
+
+def read_raw_config(folder: Path) -> Raw:
+    """The raw values of a config whose model is that of a Hugging Face folder."""
+    _, model = read_model_config(folder)
+    # A run must hold one batch, and that one sequence.
+    long = {"train": {"tokens": model.max_seq_len}} if model.max_seq_len > TrainConfig().tokens else {}
+    return {"model": model.model_dump(mode="json"), **long}
+
+
+def read_origin(folder: Path) -> Origin:
+    """What goes along unread: the family's name, special tokens, the tokenizer's files."""
+    values = read_json(folder / CONFIG)
+    ids = {key: values[key] for key in SPECIAL_IDS if key in values}
+    for key, value in ids.items():
+        if any(type(i) is not int for i in (value if isinstance(value, list) else [value]) if i is not None):
+            raise UserError(f"{folder / CONFIG}: {key} is {value!r}; allowed: a token's number, several, or null")
+    return Origin(str(values.get("model_type")), ids, companions(folder))

@@ -1,0 +1,46 @@
+"""Hugging Face folders: which files they have, and that none is read from outside them."""
+
+import os
+from pathlib import Path, PurePath
+
+from archlab.config.merge import Raw
+from archlab.errors import UserError
+from archlab.files import LARGE_TEXT_LIMIT, MEBIBYTE, read_bytes, read_object
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+"""Whose names are always these; the index is there where the weights are in several files."""
+
+COMPANIONS = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
+    "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json",
+)  # fmt: skip
+"""Files that go along unread."""
+
+
+def is_hf_folder(folder: Path) -> bool:
+    """Whether it looks like one."""
+    return (folder / CONFIG).is_file()
+
+
+def companions(folder: Path) -> dict[str, bytes]:
+    """Those files that are there."""
+    return {
+        name: read_bytes(own_file(folder, name), LARGE_TEXT_LIMIT) for name in COMPANIONS if (folder / name).is_file()
+    }
+
+
+def own_file(folder: Path, name: str) -> Path:
+    """The file of that name in the folder; UserError for a path or a link that leads out of it.
+
+    The hub's cache links from snapshots/REVISION/ to its own blobs/, which is allowed.
+    """
+    file, home = folder / name, Path(os.path.realpath(folder))  # which no loop of links can break
+    allowed = {home, home.parent.parent / "blobs"} if home.parent.name == "snapshots" else {home}
+    if PurePath(name).name != name or "\0" in name or Path(os.path.realpath(file)).parent not in allowed:
+        raise UserError(f"{folder}: {name!r} is not a file of this folder")
+    return file
+
+
+def read_json(file: Path, limit: int = MEBIBYTE) -> Raw:
+    """A JSON object; UserError that names the file."""
+    return read_object(own_file(file.parent, file.name), limit)

@@ -1,0 +1,32 @@
+"""From a component's config to its module."""
+
+from torch import nn
+
+from archlab.config.attention import ResolvedMultiHead
+from archlab.config.component import Component
+from archlab.config.layers import LayerConfig
+from archlab.config.mixer import ResolvedGatedDelta, ResolvedMamba2
+from archlab.config.mixer import ShortConv as ShortConvConfig
+from archlab.config.mlp import ResolvedDense
+from archlab.model.attention import Attention
+from archlab.model.gated_delta import GatedDelta
+from archlab.model.mamba2 import Mamba2
+from archlab.model.mlp import MLP
+from archlab.model.short_conv import ShortConv
+
+
+def make_component(config: Component, layer: LayerConfig, kernel: str) -> nn.Module:
+    """The module of that config, in that layer: `forward(x_BTD, context, state) -> y_BTD`."""
+    match config:
+        case ResolvedMultiHead():
+            return Attention(config, layer, kernel)
+        case ResolvedMamba2():
+            return Mamba2(config, layer.d_model)
+        case ResolvedGatedDelta():
+            return GatedDelta(config, layer.d_model)
+        case ShortConvConfig():
+            return ShortConv(config, layer.d_model)
+        case ResolvedDense():
+            return MLP(config, layer)
+        case _:
+            raise TypeError(f"no module for a {type(config).__name__}")

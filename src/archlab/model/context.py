@@ -1,0 +1,142 @@
+"""What one forward pass knows beside the stream: where tokens stand, and what follows for masks, rotations, biases."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from archlab.config.attention import AnyAttention
+from archlab.config.layers import LayerConfig
+from archlab.config.position import BIASED, T5, Alibi, Position, Rope
+from archlab.config.visibility import is_plain_causal, visible
+from archlab.model.rotary import Rotation, rotation
+from archlab.model.state import Cache, State
+
+Collected = defaultdict[str, list[Tensor]]
+"""What components hand out beside the stream, by name, a tensor per layer: losses on the way, loads of experts."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a component needs to know of the pass; the same for all layers of one config. B is 1 where all sequences of
+    the batch are alike. What is about queries and keys is None in a layer without attention."""
+
+    positions_BT: Tensor
+    """Of the new tokens; negative ones are padding."""
+    is_real_BT: Tensor | None
+    """False at padding; None where there is none."""
+    starts_BT: Tensor | None
+    """Index, in this pass, of the first token of each one's document; None where a row is one text."""
+    mask_BTS: Tensor | None
+    """True where a query sees a key; None for plain causal."""
+    distance_BTS: Tensor | None
+    """Query position minus key position (Falcon's ALiBi: 0 minus key position); None where nothing reads it."""
+    rotation: Rotation | None
+    """How queries and new keys rotate; None without RoPE."""
+    bias_BHTS: Tensor | None
+    """On the scores, from the table that all layers share; None where they share none."""
+    collected: Collected | None
+    """Where components hand out losses and loads; None where nobody asks for them."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The new tokens of one forward pass: their positions, [B or 1, T]; negative ones are padding."""
+
+    positions_BT: Tensor
+    lengths_BT: Tensor
+    """Tokens, so far, of the text or document that each belongs to, [B or 1, T or 1]."""
+    starts_BT: Tensor | None
+    """Index of the first token of each one's document; None where a row is one text."""
+    is_plain: bool
+    """Whether every row is one text from its first token: nothing cached, padded or packed."""
+    cache: Cache | None
+    dtype: torch.dtype
+
+    def contexts(
+        self,
+        layers: Sequence[LayerConfig],
+        kinds: Sequence[int],
+        shared_bias: nn.Module | None,
+        collected: Collected | None,
+    ) -> list[Context]:
+        """Every layer's; `kinds` are the indices of the first layers of the same config, which share it."""
+        states = self.cache.layers if self.cache else [dict[str, State]()] * len(layers)
+        of_kind = {kind: self.context(layers[kind], states[kind], shared_bias, collected) for kind in set(kinds)}
+        return [of_kind[kind] for kind in kinds]
+
+    def context(
+        self,
+        layer: LayerConfig,
+        states: dict[str, State],
+        shared_bias: nn.Module | None = None,
+        collected: Collected | None = None,
+    ) -> Context:
+        """As one layer sees it."""
+        query_BT, T = self.positions_BT, self.positions_BT.shape[1]
+        is_real_BT = query_BT >= 0 if self.cache and self.cache.is_padded else None
+        attention = layer.attention
+        if not isinstance(attention, AnyAttention):
+            return Context(query_BT, is_real_BT, self.starts_BT, None, None, None, None, collected)
+        key_BS = query_BT
+        if self.cache is not None and (state := states.get("attention")):
+            key_BS = state.indices(T)[None] - self.cache.padding_B1
+        is_plain = self.is_plain and is_plain_causal(attention, T)
+        distance_BTS = _distance(layer.position, query_BT, key_BS)
+        is_shared = isinstance(layer.position, T5) and layer.position.shared
+        return Context(
+            query_BT,
+            is_real_BT,
+            self.starts_BT,
+            mask_BTS=None if is_plain else self._mask(attention, query_BT, key_BS),
+            distance_BTS=distance_BTS,
+            rotation=self._rotation(layer.position, attention.rotary_width),
+            bias_BHTS=shared_bias(distance_BTS) if is_shared and shared_bias is not None else None,
+            collected=collected,
+        )
+
+    def _mask(self, attention: AnyAttention, query_BT: Tensor, key_BS: Tensor) -> Tensor:
+        query_BT1, key_B1S = query_BT[:, :, None], key_BS[:, None, :]
+        seen_BTS = visible(attention, query_BT1, key_B1S)
+        if self.starts_BT is not None:
+            return seen_BTS & (self.starts_BT[:, :, None] == self.starts_BT[:, None, :])
+        # A padding token sees itself alone: a softmax over nothing is not a number. Empty slots are before it all.
+        return (seen_BTS & (key_B1S >= 0)) | (key_B1S == query_BT1)
+
+    def _rotation(self, position: Position, width: int) -> Rotation | None:
+        if not isinstance(position, Rope):
+            return None
+        return rotation(position, width, self.positions_BT, self.lengths_BT, self.dtype)
+
+
+def _distance(position: Position, query_BT: Tensor, key_BS: Tensor) -> Tensor | None:
+    if position.kind not in BIASED:
+        return None
+    is_falcons = isinstance(position, Alibi) and position.form == "falcon"
+    return (0 if is_falcons else query_BT[:, :, None]) - key_BS[:, None, :].expand(-1, query_BT.shape[1], -1)
+
+
+def start_pass(tokens_BT: Tensor, documents_BT: Tensor | None, cache: Cache | None, dtype: torch.dtype) -> Pass:
+    """Positions count from the start of the cache, of the text behind the padding, or of each document."""
+    T = tokens_BT.shape[1]
+    index_1T = torch.arange(T, device=tokens_BT.device)[None]
+    if documents_BT is not None:
+        return _packed(index_1T, documents_BT, dtype)
+    if cache is None:
+        return Pass(index_1T, torch.full_like(index_1T[:, :1], T), None, True, None, dtype)
+    first_B1 = cache.length_tensor - cache.padding_B1
+    # A decoding step never asks for the number, at which a compiled one would be compiled anew.
+    is_plain = T > 1 and cache.length == 0 and not cache.is_padded
+    return Pass(first_B1 + index_1T, first_B1 + T, None, is_plain, cache, dtype)
+
+
+def _packed(index_1T: Tensor, documents_BT: Tensor, dtype: torch.dtype) -> Pass:
+    """A document is a run of equal numbers."""
+    T = documents_BT.shape[1]
+    differs_BT = documents_BT[:, 1:] != documents_BT[:, :-1]
+    edge_B1 = torch.ones_like(documents_BT[:, :1], dtype=torch.bool)
+    starts_BT = (index_1T * torch.cat((edge_B1, differs_BT), 1)).cummax(-1).values
+    ends_BT = torch.where(torch.cat((differs_BT, edge_B1), 1), index_1T + 1, T).flip(-1).cummin(-1).values.flip(-1)
+    return Pass(index_1T - starts_BT, ends_BT - starts_BT, starts_BT, False, None, dtype)

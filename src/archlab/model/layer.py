@@ -1,0 +1,76 @@
+"""One layer: branches around the residual stream, with norms in the slots that the placement names."""
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from archlab.config.layers import Branch, LayerConfig
+from archlab.config.norm import NoNorm
+from archlab.model.arithmetic import scaled
+from archlab.model.components import make_component
+from archlab.model.context import Context
+from archlab.model.norms import make_norm
+from archlab.model.state import State
+
+
+NO_STATES: Mapping[str, State] = {}
+"""Of a layer without a cache."""
+
+
+class BranchNorms(nn.Module):
+    """The norms around one branch; an empty slot passes its input through."""
+
+    before: nn.Module
+    after: nn.Module
+    stream: nn.Module
+
+    def __init__(self, layer: LayerConfig, branch: Branch) -> None:
+        super().__init__()
+        for slot in ("before", "after", "stream"):
+            filled = slot in branch.norms
+            setattr(self, slot, make_norm(layer.norm, layer.d_model) if filled else nn.Identity())
+
+
+class Layer(nn.Module):
+    """One stage after the other. A stage with the branches f, g, ...; m is a branch's multiplier:
+
+    x ─┬─ before ─┬─ f ─ after ─ · m ─ dropout ─ + ─ stream ─>
+       │          └─ g ─ after ─ · m ─ dropout ──┤               (g behind the same norm, or behind one of its own)
+       └─────────────────────────────────────────┘
+
+    Serial is attention in one stage and the MLP in the next; in a parallel block both are branches of one stage; a
+    recurrent mixer stands beside attention or in its place. Carried: what is added to is not x, but x behind `before`.
+    The branch `f` is the module `f`, its norms are `f_norms`.
+    """
+
+    def __init__(self, layer: LayerConfig, kernel: str) -> None:
+        super().__init__()
+        self.stages = layer.stages
+        for branch in layer.branches:
+            self.add_module(branch.name, make_component(branch.component, layer, kernel))
+        for branch in layer.branches:
+            self.add_module(f"{branch.name}_norms", BranchNorms(layer, branch))
+        self.dropout = nn.Dropout(layer.dropout.branch)
+        self.is_carried = not isinstance(layer.norm, NoNorm) and layer.norm.placement == "carried"
+
+    def forward(self, x_BTD: Tensor, context: Context, states: Mapping[str, State] = NO_STATES) -> Tensor:
+        """[B, T, D] -> [B, T, D]; `states` by the names of branches."""
+        for stage in self.stages:
+            x_BTD = self._stage(stage, x_BTD, context, states)
+        return x_BTD
+
+    def _stage(self, stage: tuple[Branch, ...], x_BTD: Tensor, context: Context, states: Mapping[str, State]) -> Tensor:
+        first = self._norms(stage[0])
+        normed_BTD = first.before(x_BTD)
+        sum_BTD = normed_BTD if self.is_carried else x_BTD
+        for branch in stage:
+            component, norms = self.get_submodule(branch.name), self._norms(branch)
+            read_BTD = normed_BTD if branch is stage[0] or branch.shares_input else norms.before(x_BTD)
+            given_BTD = norms.after(component(read_BTD, context, states.get(branch.name)))
+            sum_BTD = sum_BTD + self.dropout(scaled(given_BTD, branch.multiplier))
+        return first.stream(sum_BTD)
+
+    def _norms(self, branch: Branch) -> BranchNorms:
+        norms = self.get_submodule(f"{branch.name}_norms")
+        assert isinstance(norms, BranchNorms)
+        return norms

@@ -1,0 +1,95 @@
+"""What a parameter is for, and what follows: how it starts, whether it decays, which optimiser step, how it is cut.
+
+Initial values, the optimiser and sharding read the same table. A module says for each of its parameters either a role
+(`roles`: name -> role) or the number or tensor at which it starts (`constants`: name -> value).
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from torch import Tensor, nn
+
+from archlab.config.model_schema import ModelConfig
+
+RoleName = Literal["embedding", "input", "output", "head", "taps", "constant"]
+
+
+@dataclass(frozen=True)
+class Role:
+    """What holds for every parameter of one role."""
+
+    deviation: Callable[[ModelConfig, int], float]
+    """Standard deviation of its initial values, from the config and the fan-in."""
+    decays: Literal["always", "if_asked", "never"]
+    """Under weight decay; `if_asked`: with train.decay_embeddings."""
+    group: Literal["matrix", "table", "vector"]
+    """For the optimiser: a linear map, a table of which rows are looked up or compared, or all the rest."""
+    shard_axis: int | None
+    """Along which tensor parallelism cuts it; None: each process has all of it."""
+    lr_multiplier: float = 1.0
+    """On the learning rate."""
+
+
+def _input(model: ModelConfig, fan_in: int) -> float:
+    return model.init.input or 1 / math.sqrt(fan_in)
+
+
+def _output(model: ModelConfig, fan_in: int) -> float:
+    deviation = model.init.output or 1 / math.sqrt(fan_in)
+    return deviation / math.sqrt(2 * model.n_layers) if model.init.depth_scaled else deviation
+
+
+def _embedding(model: ModelConfig, _fan_in: int) -> float:
+    return model.init.embedding or 1 / math.sqrt(model.d_model)
+
+
+def _head(model: ModelConfig, _fan_in: int) -> float:
+    return model.init.head or 1 / math.sqrt(model.d_model)
+
+
+def _taps(_model: ModelConfig, fan_in: int) -> float:
+    return 1 / math.sqrt(3 * fan_in)  # of torch's uniform default, which published code keeps
+
+
+def _constant(_model: ModelConfig, _fan_in: int) -> float:
+    return 0.0
+
+
+ROLES: dict[RoleName, Role] = {
+    "embedding": Role(_embedding, decays="if_asked", group="table", shard_axis=0),
+    "input": Role(_input, decays="always", group="matrix", shard_axis=0),  # of what comes out, heads say
+    "output": Role(_output, decays="always", group="matrix", shard_axis=1),  # of what goes in
+    "head": Role(_head, decays="if_asked", group="table", shard_axis=0),
+    "taps": Role(_taps, decays="always", group="vector", shard_axis=0),
+    "constant": Role(_constant, decays="never", group="vector", shard_axis=None),
+}
+"""`input` reads the stream (q, k, v, up, gate), `output` writes to it (attention out, MLP down), `taps` are of a
+convolution over tokens, `constant` starts at a given value (norms, biases)."""
+
+
+class RoleOf(NamedTuple):
+    """A parameter and what it is for."""
+
+    name: str
+    """As in the state dict."""
+    parameter: nn.Parameter
+    role: Role
+    constant: float | Tensor | None
+    """Where it starts; None: it is drawn."""
+
+
+def roles_of(model: nn.Module) -> Iterator[RoleOf]:
+    """Every parameter of the model; a parameter without a role and without a constant is a TypeError."""
+    for module_name, module in model.named_modules():
+        constants: dict[str, float | Tensor] = getattr(module, "constants", {})
+        roles: dict[str, RoleName] = getattr(module, "roles", {})
+        for name, parameter in module.named_parameters(recurse=False):
+            full = f"{module_name}.{name}"
+            if name in constants:
+                yield RoleOf(full, parameter, ROLES["constant"], constants[name])
+            elif name in roles:
+                yield RoleOf(full, parameter, ROLES[roles[name]], None)
+            else:
+                raise TypeError(f"{full} has neither a constant nor a role to be initialised by")
