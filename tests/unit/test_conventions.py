@@ -208,7 +208,7 @@ def test_pairing(pairing: str) -> None:
     else:
         expected = interleaved_as_in_gptj(x.transpose(1, 2), sin[None], cos[None]).transpose(1, 2)
     config = position_schema.Rope(theta=100.0, pairing=pairing)
-    turn = rotation(config, 8, at, torch.tensor([[7]]), torch.float64).turn
+    turn = rotation(config, 8, at, torch.tensor([[7]]), torch.float64).rotate
     torch.testing.assert_close(turn(x), expected)
 
 

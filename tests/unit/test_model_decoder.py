@@ -383,7 +383,7 @@ CAN: dict[str, list[str]] = {
 @pytest.mark.parametrize("override", sorted({o for can in CAN.values() for o in can}))
 def test_the_table_of_kernels_is_kept(override: str) -> None:
     (layer, *_) = layer_configs(tiny(override).model)
-    wanted = needs_of_layer(layer)
+    wanted = needs_of_layer(layer.multi_head, layer)
     able = [name for name, can in CAN.items() if override in can]
     assert set(CAN) == set(KERNELS)
     for name, ability in KERNELS.items():
@@ -416,7 +416,7 @@ def test_auto_takes_the_best_kernel_that_serves(wanted: str, chosen: Kernel) -> 
 @pytest.mark.parametrize(("head_dim", "is_unusual"), [(8, True), (16, False), (128, False), (256, True)])
 def test_a_layer_asks_by_its_heads(head_dim: int, is_unusual: bool) -> None:
     (layer, *_) = layer_configs(tiny(f"model.attention.head_dim={head_dim}").model)
-    assert needs_of_layer(layer) == ({"unusual heads"} if is_unusual else set())
+    assert needs_of_layer(layer.multi_head, layer) == ({"unusual heads"} if is_unusual else set())
 
 
 def test_a_call_asks_by_its_tensors() -> None:

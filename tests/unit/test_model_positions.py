@@ -158,7 +158,7 @@ def test_rope_is_a_complex_rotation(pairing: Any, fraction: float) -> None:
     config = Rope(theta=100.0, fraction=fraction, pairing=pairing)
     x = RNG.normal(size=(2, 3, 6, 8))
     positions = np.stack((np.arange(6), np.arange(6) + 100))
-    turn = rotation(config, 8, torch.from_numpy(positions), torch.tensor([[6], [106]]), torch.float64).turn
+    turn = rotation(config, 8, torch.from_numpy(positions), torch.tensor([[6], [106]]), torch.float64).rotate
     turning = int(8 * fraction)
     expected = x.copy()
     for row, t in np.ndindex(2, 6):

@@ -1,9 +1,9 @@
 """Attention: how many heads, how wide, which keys they see, how scores become weights."""
 
 import math
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from archlab.config.base import Base, Heads, Positive, Width
 from archlab.config.component import Absent, Component, Counting, Site, StateTensor, filled_in
@@ -151,7 +151,11 @@ class NoAttention(Absent):
     kind: Literal["none"] = "none"  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
-Attention = Annotated[MultiHead | NoAttention, Field(discriminator="kind")]
+def _multi_head_by_default(value: Any) -> Any:
+    return {"kind": "multihead", **value} if isinstance(value, dict) else value
+
+
+Attention = Annotated[MultiHead | NoAttention, Field(discriminator="kind"), BeforeValidator(_multi_head_by_default)]
 ResolvedAttention = Annotated[ResolvedMultiHead | NoAttention, Field(discriminator="kind")]
 
 

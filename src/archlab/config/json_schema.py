@@ -32,6 +32,24 @@ def json_schema(kind: str = "config") -> Raw:
 def _pop_required(section: Raw, definitions: Raw) -> Raw:
     """What a section requires, down to the sections that it requires itself; taken out of where it stands."""
     names = section.pop("required", [])
-    below = {name: section["properties"][name].get("$ref", "").rpartition("/")[2] for name in names}
-    nested = {name: _pop_required(definitions[where], definitions) for name, where in below.items() if where}
+    nested = {name: _required_in(section["properties"][name], definitions) for name in names}
     return {"required": names, "properties": nested}
+
+
+def _required_in(value: Raw, definitions: Raw) -> Raw:
+    """What the value of a required field requires: of a tagged union, what each kind does, the first by default."""
+    if where := value.get("$ref"):
+        return _pop_required(definitions[where.rpartition("/")[2]], definitions)
+    kinds = list(value.get("discriminator", {}).get("mapping", {}).items())
+    variants = [(kind, _pop_required(definitions[where.rpartition("/")[2]], definitions)) for kind, where in kinds]
+    if not variants:
+        return {}
+    # pydantic writes oneOf, but without what they require an empty section fits several.
+    value["anyOf"] = value.pop("oneOf")
+    return {
+        "anyOf": [
+            {"properties": {"kind": {"const": kind}, **required["properties"]}}
+            | {"required": required["required"] + (["kind"] if kind != variants[0][0] else [])}
+            for kind, required in variants
+        ]
+    }

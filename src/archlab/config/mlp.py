@@ -94,8 +94,8 @@ class NoMLP(Absent):
     kind: Literal["none"] = "none"  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
-MLP = Annotated[GatedMLP | PlainMLP | NoMLP, Field(discriminator="kind")]
-ResolvedMLP = Annotated[ResolvedGatedMLP | ResolvedPlainMLP | NoMLP, Field(discriminator="kind")]
+MLP = Annotated[PlainMLP | GatedMLP | NoMLP, Field(discriminator="kind")]
+ResolvedMLP = Annotated[ResolvedPlainMLP | ResolvedGatedMLP | NoMLP, Field(discriminator="kind")]
 
 
 _C = TypeVar("_C", bound=Dense)

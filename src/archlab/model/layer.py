@@ -12,7 +12,6 @@ from archlab.model.context import Context
 from archlab.model.norms import make_norm
 from archlab.model.state import State
 
-
 NO_STATES: Mapping[str, State] = {}
 """Of a layer without a cache."""
 
