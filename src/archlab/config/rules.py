@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import Any, Generic, TypeVar
 
-from archlab.config.attention import AnyAttention, MultiHead, QKNorm
+from archlab.config.any_attention import AnyAttention
 from archlab.config.component import Absent, Component
 from archlab.config.layers import COMPONENTS, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.config.moe import MoE
+from archlab.config.multi_head import MultiHead, QKNorm
 from archlab.config.norm import RMSNormScaling, Scaling
 from archlab.config.position import DynamicNTK, Llama3Scaling, Longrope, Proportional, Rope, Yarn
 from archlab.config.problems import choose

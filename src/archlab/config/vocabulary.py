@@ -23,7 +23,8 @@ WRITE = {
     "gelupytorchtanh gelufast newgelu": "model.mlp.activation=gelu_tanh",
     # mixtures of experts
     "moe mixtureofexperts mixture": "model.mlp.kind=moe model.mlp.experts=8 model.mlp.active=2",
-    "experts numexperts numlocalexperts nexperts nroutedexperts moenumexperts": "model.mlp.kind=moe model.mlp.experts=8",
+    "experts numexperts numlocalexperts nexperts": "model.mlp.kind=moe model.mlp.experts=8",
+    "nroutedexperts moenumexperts": "model.mlp.kind=moe model.mlp.experts=8",
     "topk numexpertspertok numexpertspertoken expertspertoken moek moetopk": "model.mlp.kind=moe model.mlp.active=2",
     "moeintermediatesize expertdim expertwidth": "model.mlp.d_ff (of one expert)",
     "sharedexpert nsharedexperts numsharedexperts sharedexperts sharedexpertintermediatesize": (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from archlab.config.attention import AnyAttention
+from archlab.config.any_attention import AnyAttention
 from archlab.config.layers import LayerConfig
 from archlab.config.position import BIASED, T5, Alibi, Position, Rope
 from archlab.config.visibility import is_plain_causal, visible

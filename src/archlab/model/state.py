@@ -14,7 +14,7 @@ from archlab.config.component import StateTensor
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
-from archlab.model.arithmetic import WHOLE
+from archlab.model.arithmetic import WHOLE, wide
 
 
 class Length:
@@ -43,8 +43,8 @@ class State:
         self, tensors: Sequence[StateTensor], batch: int, dtype: torch.dtype, device: torch.device, length: Length
     ) -> None:
         self.tensors = {
-            name: torch.zeros(batch, *shape, dtype=torch.float32 if wide else dtype, device=device)
-            for name, shape, _, wide in tensors
+            name: torch.zeros(batch, *shape, dtype=wide(dtype) if is_wide else dtype, device=device)
+            for name, shape, _, is_wide in tensors
         }
         self.slots = next((tensor.shape[-2] for tensor in tensors if tensor.per_token), 0)
         self.length = length
