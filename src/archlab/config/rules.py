@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import Any, Generic, TypeVar
 
-from archlab.config.attention import AnyAttention, MultiHead, QKNorm
+from archlab.config.any_attention import AnyAttention
 from archlab.config.component import Absent, Component
 from archlab.config.layers import COMPONENTS, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.config.moe import MoE
+from archlab.config.multi_head import MultiHead, QKNorm
 from archlab.config.norm import RMSNormScaling, Scaling
 from archlab.config.position import DynamicNTK, Llama3Scaling, Longrope, Proportional, Rope, Yarn
 from archlab.config.problems import choose
@@ -128,7 +129,7 @@ def _summary_fits_block(a: AnyAttention, _m: ModelConfig) -> str | None:
     blocks = a.blocks
     if blocks is None or blocks.summary < blocks.size:
         return None
-    return f"{blocks.summary} of {blocks.size} tokens is all of a block; allowed: 1 to size - 1"
+    return f"{blocks.summary} of {blocks.size} tokens is all of a block; allowed: 0 to size - 1"
 
 
 def _needs_a_norm(field: str) -> Callable[[ModelConfig], str | None]:

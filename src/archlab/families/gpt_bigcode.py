@@ -21,7 +21,7 @@ class Heads:
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Reading them back shows whether they say it all."""
-        hf |= {"multi_query": model.attention.n_kv_heads == 1, "scale_attn_weights": model.attention.scale != 1.0}
+        hf |= {"multi_query": model.multi_head.n_kv_heads == 1, "scale_attn_weights": model.multi_head.scale != 1.0}
 
 
 FAMILY = Family(

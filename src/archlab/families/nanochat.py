@@ -36,7 +36,7 @@ def bare_rms_norm(field: str) -> tuple[Field, ...]:
 def _swapped(rows: Tensor, layer: LayerConfig | None) -> Tensor:
     """The two halves of each head's rows exchanged: its code rotates by the negative angle, which is the same then."""
     assert layer is not None
-    return rows.unflatten(0, (-1, 2, layer.attention.head_dim // 2)).flip(1).flatten(0, 2)
+    return rows.unflatten(0, (-1, 2, layer.multi_head.head_dim // 2)).flip(1).flatten(0, 2)
 
 
 def _split(theirs: Tensor, layer: LayerConfig | None) -> Sequence[Tensor]:
