@@ -132,11 +132,11 @@ FACTORS: dict[str, list[Any]] = {
         "model.attention.out_bias=true",
         ("model.attention.qkv_bias=true", "model.attention.out_bias=true"),
     ],
-    "sub_norms": [NOTHING, "model.attention.sub_norm=true", "model.mlp.sub_norm=true"],
+    "attention_sub_norm": [NOTHING, "model.attention.sub_norm=true"],
     "mlp": [
         "model.mlp.kind=gated",
         "model.mlp.kind=plain",
-        "model.mlp={kind: gated, d_ff: 20}",
+        "model.mlp={kind: gated, d_ff: 20, sub_norm: true}",
         "model.mlp={kind: gated, clamp: 0.6, up_offset: 1}",
         "model.mlp={kind: moe, experts: 4, d_ff: 12, balance: {pooled: true}}",
         "model.mlp={kind: moe, experts: 6, active: 3, router: {score: sigmoid, factor: 1.5, bias: true, "
