@@ -11,7 +11,7 @@ from archlab.cli.terminal import console
 from archlab.cli.usage import usage
 from archlab.config.text import visible
 from archlab.errors import in_words
-from archlab.interrupt import INTERRUPTED, was_heard
+from archlab.interrupt import INTERRUPTED, was_interrupted
 
 VERBS = (
     ("demo", "demo:run", "Train the ladder from 2017's block to today's on this machine, and compare its steps."),
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _complain(INTERRUPTED, 130)
     except Exception as error:
-        if was_heard():  # an import that a Ctrl-C broke off fails in its own way
+        if was_interrupted():  # an import that a Ctrl-C broke off fails in its own way
             return _complain(INTERRUPTED, 130)
         if message := _for_the_user(error):
             return _complain(message)

@@ -20,7 +20,7 @@ from archlab.data.writer import SideWriter
 from archlab.digests import sha256
 from archlab.errors import UserError
 from archlab.files import expand_user, folder_atomic
-from archlab.interrupt import heed
+from archlab.interrupt import raise_if_interrupted
 
 DEFAULT_VOCAB_SIZE = 2048
 TOKENIZER_CHARACTERS = 16_000_000
@@ -104,7 +104,7 @@ def _split(corpus: Corpus, held_out: float) -> Split:
 
 
 def _build(recipe: _Recipe, out: Path) -> DataFolder:
-    heed()
+    raise_if_interrupted()
     out = expand_user(out).absolute()
     if out.is_file() or (out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).is_file()):
         raise UserError(f"{out}: exists and is no data folder; give a new or an empty folder")

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, cast
 import torch
 
 from archlab.errors import in_words
-from archlab.interrupt import before_the_end, deaf, heed
+from archlab.interrupt import interrupts_blocked, on_forced_exit, raise_if_interrupted
 from archlab.study.runs import Run
 from archlab.train.loop import train
 from archlab.train.progress import Beat, Watcher
@@ -64,7 +64,7 @@ def run_all(runs: Sequence[Run], study: Path, workers: int, tell: Callable[[Prog
     A run that fails, or whose worker dies, ends no other; one that another process trains is waited for.
     KeyboardInterrupt is raised here once all have stopped, each with a checkpoint.
     """
-    heed()
+    raise_if_interrupted()
     waiting, failed = deque(runs), list[Progress]()
     crew: dict[Line, _Worker] = {}
     try:
@@ -94,7 +94,7 @@ def _hire(study: Path) -> tuple[Line, _Worker]:
     context = mp.get_context("spawn")
     ours, theirs = cast(tuple[Line, Line], context.Pipe())
     process = context.Process(target=_serve, args=(theirs, study), daemon=True)
-    with deaf():
+    with interrupts_blocked():
         process.start()
     theirs.close()
     return ours, _Worker(process)
@@ -127,7 +127,7 @@ def _stop(crew: dict[Line, _Worker]) -> None:
         for worker in crew.values():
             worker.process.kill()
 
-    with before_the_end(kill):
+    with on_forced_exit(kill):
         for line, worker in crew.items():
             line.close()
             worker.process.terminate()

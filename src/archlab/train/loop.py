@@ -18,7 +18,7 @@ from archlab.data.prepare import open_data
 from archlab.data.sampler import batch, held_out_windows
 from archlab.data.shards import TOKENIZER, DataFolder
 from archlab.errors import UserError
-from archlab.interrupt import stoppable
+from archlab.interrupt import stop_on_signal
 from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import load_metrics, load_optimizer, load_weights, newest_checkpoint, save_checkpoint
 from archlab.train.device import Device, choose_device
@@ -72,7 +72,7 @@ def _train(
     mfu_per_speed = training_flops(config.model, seq_len) / device.peak_flops()
     why: str | None = None
 
-    with stoppable() as stop, watch:
+    with stop_on_signal() as stop, watch:
         if not folder.metrics() and math.isfinite((begun := evaluate(forward, held_out, device)).loss):
             folder.log(step=0, tokens=0, bits_per_byte=begun.bits_per_byte, held_out_loss=begun.loss)
         for step in range(first, steps):
@@ -99,7 +99,7 @@ def _train(
                 bits_per_byte = score.bits_per_byte
                 folder.log(step=done, tokens=tokens, bits_per_byte=bits_per_byte, held_out_loss=score.loss)
             watch.beat(Beat(done, steps, result.loss, speed, speed * mfu_per_speed, bits_per_byte))
-            stopping = stop.asked
+            stopping = stop.requested
             if done < steps and (stopping or done % settings.checkpoint_every == 0):
                 save_checkpoint(folder.checkpoints, done, model, optimizer, folder.logged())
                 if stopping:
@@ -108,7 +108,7 @@ def _train(
             save_checkpoint(folder.checkpoints, steps, model, None, folder.logged())
         summary = _summary(why, config, folder, device, mfu_per_speed)
         folder.finish(summary)
-        if stop.asked:
+        if stop.requested:
             raise KeyboardInterrupt
     return summary
 
