@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from archlab.infer.load import from_pretrained
     from archlab.model.decoder import Decoder
     from archlab.study.results import load_study
-    from archlab.train.run import train
+    from archlab.train.loop import train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -47,7 +47,7 @@ _HOME = {
 }
 """Public name -> the module that defines it."""
 
-_CALLED = {"archlab.cost": "archlab.cost.summary", "archlab.train": "archlab.train.run"}
+_FUNCTIONS = {"archlab.cost": "archlab.cost.summary", "archlab.train": "archlab.train.loop"}
 """Package that is also the function of its name -> the module that defines the function."""
 
 
@@ -57,16 +57,16 @@ def _read_hugging_face(folder: Path) -> dict[str, Any]:
     return read_raw_config(folder)
 
 
-class _Called(ModuleType):
+class _CallablePackage(ModuleType):
     """A package that can be called as the function of its name, `archlab.cost(config)`, whichever was imported."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        function = getattr(import_module(_CALLED[self.__name__]), self.__name__.rpartition(".")[2])
+        function = getattr(import_module(_FUNCTIONS[self.__name__]), self.__name__.rpartition(".")[2])
         return function(*args, **kwargs)
 
 
-for _package in _CALLED:
-    import_module(_package).__class__ = _Called
+for _package in _FUNCTIONS:
+    import_module(_package).__class__ = _CallablePackage
 
 
 def _fetch_from_hub(name: str) -> Path | None:

@@ -13,7 +13,7 @@ from archlab.cost.flops import computed_training_flops, training_flops
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.study.design import arms, grid
-from archlab.study.match import in_words, quantity
+from archlab.study.match import describe_equal, quantity
 from archlab.study.said import fields
 from archlab.study.source import load_study
 
@@ -360,9 +360,9 @@ def test_what_no_knob_can_match_is_refused(overrides, equal, message):
 def test_what_is_equal_is_said_in_words():
     for given, said in (("1%", "1%"), ("1.2%", "1.2%"), ("0.05%", "0.05%"), ("10%", "10%")):
         equal = study(arms={"a": {}}, equal={"parameters": given}).equal
-        assert in_words(equal) == f"parameters within {said}, by model.mlp.d_ff"
+        assert describe_equal(equal) == f"parameters within {said}, by model.mlp.d_ff"
     equal = study(arms={"a": {}}, equal={"flops": 0.02, "by": "model.n_layers"}).equal
-    assert in_words(equal) == "training FLOPs per token within 2%, by model.n_layers"
+    assert describe_equal(equal) == "training FLOPs per token within 2%, by model.n_layers"
 
 
 def test_quantities_are_those_of_the_model():

@@ -15,7 +15,7 @@ from archlab.config.io import load_config
 from archlab.errors import UserError
 from archlab.files import TEMPORARY
 from archlab.train.loop import train
-from archlab.train.progress import Watcher
+from archlab.train.progress import Callback
 from archlab.train.run_folder import RunFolder, RunSummary
 
 ENV = {"corpus": "c0ffee", "dtype": "float32", "device": "cpu", "threads": 1}
@@ -268,7 +268,7 @@ def test_only_who_holds_the_folder_writes_its_config(tmp_path, monkeypatch):
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
     folder, text = RunFolder(tmp_path / "run"), write_text(tmp_path)
     with folder.locked(), pytest.raises(UserError, match="another process is training this run"):
-        train(config(data=text), folder.path, Watcher())
+        train(config(data=text), folder.path, Callback())
     assert names(folder) == [".lock"]
 
 

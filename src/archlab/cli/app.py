@@ -10,7 +10,7 @@ import archlab
 from archlab.cli.terminal import console
 from archlab.cli.usage import usage
 from archlab.config.text import visible
-from archlab.errors import in_words
+from archlab.errors import user_message
 from archlab.interrupt import INTERRUPTED, was_interrupted
 
 VERBS = (
@@ -93,7 +93,7 @@ def _prepare_streams() -> None:
 
 def _for_the_user(error: Exception) -> str | None:
     """What to say; None for a bug, whose traceback is wanted."""
-    return usage(error) if isinstance(error, CycloptsError) else in_words(error)
+    return usage(error) if isinstance(error, CycloptsError) else user_message(error)
 
 
 def _complain(message: str, code: int = 2) -> int:

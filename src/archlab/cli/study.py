@@ -31,7 +31,7 @@ def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = 
     workers
         Processes that train side by side. Left out: one per core for small models on a CPU, else one.
     """
-    from archlab.study.progress import Board
+    from archlab.study.progress import StudyProgress
     from archlab.study.runner import Study
     from archlab.study.source import is_study_folder, load_study
 
@@ -40,8 +40,8 @@ def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = 
     comparison = Study(name, config, folder, workers)
     if changed := comparison.changed():
         note(f"{folder}: {listed(changed)} changed; runs that still apply are kept")
-    with Board() as board:
-        summary = comparison.run(board)
+    with StudyProgress() as progress:
+        summary = comparison.run(progress)
     present(summary, folder)
     if summary.failed:
         lines = [f"  {label}: {why}" for label, why in summary.failed.items()]

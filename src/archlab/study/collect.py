@@ -16,7 +16,7 @@ from archlab.cost.memory import kv_cache_bytes
 from archlab.cost.params import parameters
 from archlab.study.answer import answer
 from archlab.study.design import Arm
-from archlab.study.match import in_words
+from archlab.study.match import describe_equal
 from archlab.study.record import ArmSummary, Comparison, Curve, StudySummary
 from archlab.study.runs import Ended, Run
 from archlab.study.source import load_study
@@ -60,7 +60,7 @@ def summarise(
         ],
         failed=dict(failed),
         against=study.against,
-        equal=in_words(study.equal) if study.equal else None,
+        equal=describe_equal(study.equal) if study.equal else None,
         seeds=study.seed_list,
         arms=table,
         kv_context=context,

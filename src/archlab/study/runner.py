@@ -17,7 +17,7 @@ from archlab.errors import UserError
 from archlab.files import TEMPORARY, disk_errors, make_folder, write_atomic
 from archlab.study.collect import summarise
 from archlab.study.design import Arm, arms, grid
-from archlab.study.pool import SIDE_BY_SIDE_BELOW, Progress, run_all
+from archlab.study.pool import SIDE_BY_SIDE_BELOW, RunProgress, run_all
 from archlab.study.record import StudySummary
 from archlab.study.results import has_result, read_result, write_result
 from archlab.study.runs import Ended, Run
@@ -31,8 +31,8 @@ FIRST_TUNING_SEED = 1000
 _BASE = "base.yaml"
 """The base in a study's folder, where it is no preset."""
 
-Watch = Callable[[Sequence[Run]], Callable[[Progress], None]]
-"""Given the runs of a phase, what to call on their progress."""
+StartPhase = Callable[[Sequence[Run]], Callable[[RunProgress], None]]
+"""Called with the runs of a phase; returns what is to be called with their progress."""
 
 
 class Study:
@@ -45,7 +45,7 @@ class Study:
         side_by_side = _small_on_cpu(self.arms)
         self.workers = workers or (cores if side_by_side else 1)
         self.threads = 1 if side_by_side else cores
-        self._damaged: dict[str, Progress] = {}
+        self._damaged: dict[str, RunProgress] = {}
         """Name of a run whose files are damaged -> that it failed, and why."""
 
     @cached_property
@@ -53,16 +53,16 @@ class Study:
         """Arm -> what it reads, as noted when the study ran; where it has not, the text is opened."""
         return noted_texts(self.arms, self.folder) or open_texts(self.arms)
 
-    def run(self, watch: Watch) -> StudySummary:
+    def run(self, start_phase: StartPhase) -> StudySummary:
         """Everything that has not been run yet, then the summary of what there is, which is also written.
 
         A run that fails ends no other; the summary names it. UserError when there is nothing to summarise.
         """
         self.texts = open_texts(self.arms)  # it may have changed since
         self._claim()
-        failed = self._run(self._all_tries(), watch)
+        failed = self._run(self._all_tries(), start_phase)
         tuned, warnings = self._tuned()
-        failed += self._run([self._run_of(arm, seed) for seed in self.config.seed_list for arm in tuned], watch)
+        failed += self._run([self._run_of(arm, seed) for seed in self.config.seed_list for arm in tuned], start_phase)
         return self._summarise(tuned, warnings, failed)
 
     def read(self) -> StudySummary:
@@ -77,7 +77,7 @@ class Study:
         return self._summarise(tuned, warnings, failed=())
 
     def _first_runs(self) -> list[Run]:
-        """Those that tell whether this machine and version has begun: the tuning's, or the comparison's."""
+        """Those that on_progress whether this machine and version has begun: the tuning's, or the comparison's."""
         return self._all_tries() or [self._run_of(arm, seed) for arm in self.arms for seed in self.config.seed_list]
 
     def changed(self) -> list[str]:
@@ -167,7 +167,7 @@ class Study:
         try:
             return run.ended(self.folder)
         except UserError as error:
-            self._damaged[run.name] = Progress(run, 0.0, failed=str(error))
+            self._damaged[run.name] = RunProgress(run, 0.0, failed=str(error))
             return None
 
     def _edges(self, best: Raw) -> list[str]:
@@ -184,7 +184,7 @@ class Study:
         label = f"{arm.label}{values}, seed {seed}"
         return Run(label, arm.seeded(seed), self.texts[arm.name].fingerprint, self.threads)
 
-    def _run(self, runs: Sequence[Run], watch: Watch) -> list[Progress]:
+    def _run(self, runs: Sequence[Run], start_phase: StartPhase) -> list[RunProgress]:
         """Those that have not ended; arms that are the same config share their runs. The ones that failed.
 
         The damaged ones are only told of, and the summary names them.
@@ -195,18 +195,18 @@ class Study:
                 once.setdefault(run.name, run)
         if not once:
             return []
-        tell = watch(list(once.values()))
-        for news in (self._damaged[name] for name in once if name in self._damaged):
-            tell(news)
+        on_progress = start_phase(list(once.values()))
+        for progress in (self._damaged[name] for name in once if name in self._damaged):
+            on_progress(progress)
         todo = [run for name, run in once.items() if name not in self._damaged]
-        return run_all(todo, self.folder, self.workers, tell)
+        return run_all(todo, self.folder, self.workers, on_progress)
 
-    def _summarise(self, tuned: Sequence[Arm], warnings: Sequence[str], failed: Sequence[Progress]) -> StudySummary:
+    def _summarise(self, tuned: Sequence[Arm], warnings: Sequence[str], failed: Sequence[RunProgress]) -> StudySummary:
         runs = {arm.name: {seed: self._run_of(arm, seed) for seed in self.config.seed_list} for arm in tuned}
         compared = {run.name: run for seeds in runs.values() for run in seeds.values()}
         once = compared | {run.name: run for run in self._all_tries()}
         ended = {name: left for name, run in once.items() if (left := self._ended(run))}
-        told = {news.run.label: str(news.failed) for news in (*self._damaged.values(), *failed)}
+        told = {progress.run.label: str(progress.failed) for progress in (*self._damaged.values(), *failed)}
         lines = [f"\n  {label}: failed: {why}" for label, why in told.items()]
         if len(tuned) < len(self.arms):
             raise UserError(f"{self.folder}: tuning is not over; `archlab study run` goes on with it{''.join(lines)}")

@@ -25,17 +25,19 @@ from archlab.train.device import Device, choose_device
 from archlab.train.divergence import NOT_FINITE, ruined
 from archlab.train.evaluate import HeldOut, evaluate
 from archlab.train.optim import make_optimizer
-from archlab.train.progress import Beat, Watcher
+from archlab.train.progress import Callback, StepMetrics, progress_callback
 from archlab.train.run_folder import RunFolder, RunSummary, environment, imported
 from archlab.train.step import update
 
 
-def train(config: Config, out: Path, watch: Watcher, corpus: str | None = None) -> RunSummary:
-    """Train to the end, from the last checkpoint if there is one; a finished run is only read.
+def train(config: Config, out: str | Path, callback: Callback | None = None, corpus: str | None = None) -> RunSummary:
+    """Train in the folder `out`, or go on there from its last checkpoint; a finished run is only read.
 
-    Raises UserError for a folder that holds another run and for text of another fingerprint than `corpus`,
-    KeyboardInterrupt (after a checkpoint) when asked to stop.
+    `callback` is called while the training goes on; without one, its progress is printed to stderr. Returns how the run
+    ended. Raises UserError for a folder that holds another run, and for text of another fingerprint than `corpus`;
+    KeyboardInterrupt, after a checkpoint, when the run is asked to stop.
     """
+    callback = callback or progress_callback()
     device = choose_device(config.train)
     data = open_data(config.data, config.model.vocab_size)
     if corpus not in (None, data.fingerprint):
@@ -47,32 +49,32 @@ def train(config: Config, out: Path, watch: Watcher, corpus: str | None = None) 
         data.manifest.end_of_text if settings.document_mask else None,
     )
     device.check_memory(training_memory(parameters(config.model).total).total)
-    folder = RunFolder(out)
+    folder = RunFolder(Path(out))
     known = data.manifest.vocab_size
     if config.model.vocab_size > known:
         rows = f"rows from {known:,} on are never used"
-        watch.note(f"model.vocab_size {config.model.vocab_size:,}; the data has {known:,} token ids: {rows}")
+        callback.on_note(f"model.vocab_size {config.model.vocab_size:,}; the data has {known:,} token ids: {rows}")
     with folder.locked():
         for note in folder.claim(config, environment(device, data.fingerprint), data.path / TOKENIZER):
-            watch.note(note)
-        return folder.summary() or _train(config, folder, data, held_out, device, watch)
+            callback.on_note(note)
+        return folder.summary() or _train(config, folder, data, held_out, device, callback)
 
 
 def _train(
-    config: Config, folder: RunFolder, data: DataFolder, held_out: HeldOut, device: Device, watch: Watcher
+    config: Config, folder: RunFolder, data: DataFolder, held_out: HeldOut, device: Device, callback: Callback
 ) -> RunSummary:
     settings = resolve_train(config)
     steps, seq_len = settings.steps, settings.seq_len
     model = Decoder(config.model, seed=settings.seed).to(device.kind).train()
     optimizer = make_optimizer(model, settings)
-    first = _resume(folder, model, optimizer, steps, watch)
+    first = _resume(folder, model, optimizer, steps, callback)
     if first:
-        watch.goes_on(first)
+        callback.on_resume(first)
     forward = cast(Decoder, torch.compile(model)) if settings.compile else model
     mfu_per_speed = training_flops(config.model, seq_len) / device.peak_flops()
     why: str | None = None
 
-    with stop_on_signal() as stop, watch:
+    with stop_on_signal() as stop, callback:
         if not folder.metrics() and math.isfinite((begun := evaluate(forward, held_out, device)).loss):
             folder.log(step=0, tokens=0, bits_per_byte=begun.bits_per_byte, held_out_loss=begun.loss)
         for step in range(first, steps):
@@ -98,7 +100,7 @@ def _train(
                     break
                 bits_per_byte = score.bits_per_byte
                 folder.log(step=done, tokens=tokens, bits_per_byte=bits_per_byte, held_out_loss=score.loss)
-            watch.beat(Beat(done, steps, result.loss, speed, speed * mfu_per_speed, bits_per_byte))
+            callback.on_step(StepMetrics(done, steps, result.loss, speed, speed * mfu_per_speed, bits_per_byte))
             stopping = stop.requested
             if done < steps and (stopping or done % settings.checkpoint_every == 0):
                 save_checkpoint(folder.checkpoints, done, model, optimizer, folder.logged())
@@ -113,14 +115,14 @@ def _train(
     return summary
 
 
-def _resume(folder: RunFolder, model: Decoder, optimizer: Optimizer, steps: int, watch: Watcher) -> int:
+def _resume(folder: RunFolder, model: Decoder, optimizer: Optimizer, steps: int, callback: Callback) -> int:
     """Steps already done; model, optimiser and metrics as they were then."""
     newest, damaged = newest_checkpoint(folder.checkpoints)
     if newest is None and imported(folder.path):
         why = "; ".join(damaged) or f"{folder.checkpoints}: no checkpoint"
         raise UserError(f"{why}; without the imported weights the run cannot begin: import the model again")
     for damage in damaged:
-        watch.note(f"{damage}; {'the one before is used' if newest else 'the run begins again'}")
+        callback.on_note(f"{damage}; {'the one before is used' if newest else 'the run begins again'}")
     if newest is None:
         folder.rewind(b"")
         return 0
