@@ -13,8 +13,8 @@ from archlab.cost.flops import computed_training_flops, training_flops
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.study.design import arms, grid
+from archlab.study.field_rules import overridden
 from archlab.study.match import describe_equal, quantity
-from archlab.study.said import fields
 from archlab.study.source import load_study
 
 
@@ -85,7 +85,7 @@ def test_what_follows_from_what_an_arm_says_is_said(in_base, overrides, follows)
     base, other = arms(two(overrides, set=in_base))
     assert (base.follows, other.follows) == ({}, follows)
     assert set(diff(base.config, other.config)) - {"train.eval_every", "train.checkpoint_every"} == {
-        *fields(overrides),
+        *overridden(overrides),
         *follows,
     } - {"train.seq_len"}
 

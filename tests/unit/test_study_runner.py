@@ -159,9 +159,9 @@ def test_what_decides_a_result_runs_anew(lab, change):
 
 def test_arms_of_other_vocabularies_get_tokens_of_their_own(lab):
     study = lab.study(arms={"a": {}, "b": {"model.vocab_size": 280}})
-    assert study.texts["a"].fingerprint != study.texts["b"].fingerprint
+    assert study.corpora["a"].fingerprint != study.corpora["b"].fingerprint
     assert {len(run.corpus) for run in (study._run_of(arm, 0) for arm in study.arms)} == {16}
-    assert study._run_of(study.arms[1], 0).corpus == study.texts["b"].fingerprint
+    assert study._run_of(study.arms[1], 0).corpus == study.corpora["b"].fingerprint
 
 
 # --- tuning ---------------------------------------------------------------------------------------

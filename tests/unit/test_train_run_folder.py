@@ -180,12 +180,12 @@ def test_damage_stays_damage_when_a_kill_leaves_it(tmp_path, monkeypatch):
     """The list comes before the file that is to replace the damaged one."""
     file = tmp_path / "file"
     for content in ("first", "second"):
-        digests.write_listed(tmp_path, {"file": content})
+        digests.write_with_digests(tmp_path, {"file": content})
         digests.verify(file)
     file.write_text("damaged")
     write = digests.write_atomic
     monkeypatch.setattr(digests, "write_atomic", lambda path, content: path == file or write(path, content))
-    digests.write_listed(tmp_path, {"file": "third"})
+    digests.write_with_digests(tmp_path, {"file": "third"})
     assert file.read_text() == "damaged"
     with pytest.raises(UserError, match="file: damaged"):
         digests.verify(file)

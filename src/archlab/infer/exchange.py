@@ -7,7 +7,7 @@ import torch
 from archlab.config.io import build_config
 from archlab.config.yaml_text import to_yaml
 from archlab.data.shards import TOKENIZER
-from archlab.digests import seal
+from archlab.digests import write_digests
 from archlab.errors import UserError
 from archlab.families.load import load_hf, read_raw_config
 from archlab.families.save import save_pretrained
@@ -44,7 +44,7 @@ def import_model(source: str, out: Path) -> str:
             (temporary / name).write_bytes(content)
         (temporary / "checkpoints").mkdir()
         save_checkpoint(temporary / "checkpoints", 0, model.to(torch.float32), optimizer=None)
-        seal(temporary)
+        write_digests(temporary)
     return origin.family
 
 

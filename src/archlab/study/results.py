@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from archlab.digests import verify, write_listed
+from archlab.digests import verify, write_with_digests
 from archlab.errors import UserError
 from archlab.study.record import StudySummary
 
@@ -24,7 +24,7 @@ def has_result(folder: Path) -> bool:
 
 def write_result(folder: Path, summary: StudySummary) -> None:
     """Over an older one, if there is one; a file's name may hold bytes that are no UTF-8, which json can write."""
-    write_listed(folder, {_FILE: json.dumps(summary.model_dump(mode="json"), indent=2)})
+    write_with_digests(folder, {_FILE: json.dumps(summary.model_dump(mode="json"), indent=2)})
 
 
 def read_result(folder: Path) -> StudySummary:

@@ -12,17 +12,17 @@ from archlab.config.merge import Raw
 from archlab.config.study_schema import StudyConfig
 from archlab.config.yaml_text import to_yaml
 from archlab.cost.params import parameters
-from archlab.digests import DIGESTS, write_listed
+from archlab.digests import DIGESTS, write_with_digests
 from archlab.errors import UserError
 from archlab.files import TEMPORARY, disk_errors, make_folder, write_atomic
 from archlab.study.collect import summarise
+from archlab.study.corpora import Corpora, open_corpora, read_corpora, write_corpora
 from archlab.study.design import Arm, arms, grid
 from archlab.study.pool import SIDE_BY_SIDE_BELOW, RunProgress, run_all
 from archlab.study.record import StudySummary
 from archlab.study.results import has_result, read_result, write_result
 from archlab.study.runs import Ended, Run
 from archlab.study.source import is_study_folder, load_study
-from archlab.study.texts import Texts, note_texts, noted_texts, open_texts
 from archlab.train.device import choose_device
 
 FIRST_TUNING_SEED = 1000
@@ -49,16 +49,16 @@ class Study:
         """Name of a run whose files are damaged -> that it failed, and why."""
 
     @cached_property
-    def texts(self) -> Texts:
-        """Arm -> what it reads, as noted when the study ran; where it has not, the text is opened."""
-        return noted_texts(self.arms, self.folder) or open_texts(self.arms)
+    def corpora(self) -> Corpora:
+        """Arm -> what it reads, as recorded when the study ran. Where it has not run, the text is opened."""
+        return read_corpora(self.arms, self.folder) or open_corpora(self.arms)
 
     def run(self, start_phase: StartPhase) -> StudySummary:
         """Everything that has not been run yet, then the summary of what there is, which is also written.
 
         A run that fails ends no other; the summary names it. UserError when there is nothing to summarise.
         """
-        self.texts = open_texts(self.arms)  # it may have changed since
+        self.corpora = open_corpora(self.arms)  # it may have changed since
         self._claim()
         failed = self._run(self._all_tries(), start_phase)
         tuned, warnings = self._tuned()
@@ -116,10 +116,10 @@ class Study:
             )
         values = self.config.model_dump(mode="json", exclude_defaults=True)
         if base is not None:
-            write_listed(self.folder, {_BASE: base})
+            write_with_digests(self.folder, {_BASE: base})
             values["base"] = _BASE
         write_atomic(self.folder / "study.yaml", to_yaml(values))  # not listed, for people may edit it
-        note_texts(self.texts, self.folder)
+        write_corpora(self.corpora, self.folder)
 
     def _tuned(self) -> tuple[list[Arm], list[str]]:
         """The arms whose tuning is over, with their best value, and a warning for each that lies on the grid's edge."""
@@ -182,7 +182,7 @@ class Study:
     def _run_of(self, arm: Arm, seed: int, tried: Raw | None = None) -> Run:
         values = "".join(f", {field}={value}" for field, value in (tried or {}).items())
         label = f"{arm.label}{values}, seed {seed}"
-        return Run(label, arm.seeded(seed), self.texts[arm.name].fingerprint, self.threads)
+        return Run(label, arm.seeded(seed), self.corpora[arm.name].fingerprint, self.threads)
 
     def _run(self, runs: Sequence[Run], start_phase: StartPhase) -> list[RunProgress]:
         """Those that have not ended; arms that are the same config share their runs. The ones that failed.
@@ -216,7 +216,7 @@ class Study:
             raise UserError(
                 f"{self.folder}: no finished run of this machine and version; `archlab study run` makes them"
             )
-        corpus = "; ".join(dict.fromkeys(text.said for text in self.texts.values()))
+        corpus = "; ".join(dict.fromkeys(record.description for record in self.corpora.values()))
         summary = summarise(self.name, self.config, tuned, runs, ended, self.folder, corpus, told, warnings)
         write_result(self.folder, summary)
         return summary

@@ -26,7 +26,7 @@ from archlab.config.io import load_config
 from archlab.config.schema import Config
 from archlab.config.yaml_text import to_yaml
 from archlab.data.tokenizer import own_tokenizer, same_tokenizer
-from archlab.digests import ANEW, DIGESTS, listed, verify, write_listed
+from archlab.digests import DIGESTS, RESTORE_OR_REMAKE, names_with_digest, verify, write_with_digests
 from archlab.errors import UserError
 from archlab.files import TEMPORARY, disk_errors, make_folder, read_bytes, remove_leftovers, write_atomic
 from archlab.train.checkpoint import METRICS
@@ -134,7 +134,7 @@ class RunFolder:
             if IMPORTED not in held:
                 new["tokenizer.json"] = tokenizer.read_bytes()
             new["env.json"] = json.dumps(env, indent=2)
-            write_listed(self.path, new)
+            write_with_digests(self.path, new)
         other = [what for what in _MATTERS if what in before and before[what] != env[what]]
         moved = [f"{what} {before[what]}, now {env[what]}" for what in other]
         return [f"begun with {', '.join(moved)}: not bit for bit the uninterrupted run"] if moved else []
@@ -152,7 +152,7 @@ class RunFolder:
 
     def verify(self) -> None:
         """UserError for damage to what a run is made and read with; how it ended is verified where that is read."""
-        for name in listed(self.path):
+        for name in names_with_digest(self.path):
             if name not in (METRICS, SUMMARY):
                 verify(self.path / name)
 
@@ -233,7 +233,7 @@ class RunFolder:
 
     def finish(self, summary: RunSummary) -> None:
         """Write the summary, once the metrics it was read off are on the disk: the run is over."""
-        write_listed(self.path, {METRICS: self.logged(), SUMMARY: summary.model_dump_json(indent=2)})
+        write_with_digests(self.path, {METRICS: self.logged(), SUMMARY: summary.model_dump_json(indent=2)})
 
     def summary(self) -> RunSummary | None:
         """How the run ended, or None while it has not."""
@@ -309,5 +309,5 @@ def _parsed(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise UserError(f"{path}: damaged; {ANEW}")
+        raise UserError(f"{path}: damaged; {RESTORE_OR_REMAKE}")
     return found
