@@ -15,8 +15,9 @@ from archlab.files import read_bytes, write_atomic
 DIGESTS = "digests.json"
 """File name -> the sha256 that its content may have. A file that is being replaced has two: the old and the new."""
 
-RESTORE_OR_REMAKE = "put it back from a copy, or delete the folder and make it anew"
-"""What an error tells a user to do about a damaged file."""
+REMAKE = "delete the folder and make it anew"
+RESTORE_OR_REMAKE = f"put it back from a copy, or {REMAKE}"
+"""What an error tells a user to do about a folder that cannot be used, and about a damaged file."""
 
 _Digests: TypeAlias = dict[str, list[str]]
 _DIGESTS = TypeAdapter(_Digests)
