@@ -9,7 +9,7 @@ from tiny import config, write_text
 from archlab.data.prepare import prepare
 from archlab.errors import UserError
 from archlab.train import loop
-from archlab.train.divergence import ruined
+from archlab.train.divergence import divergence
 from archlab.train.evaluate import Score
 from archlab.train.loop import train
 from archlab.train.progress import Callback
@@ -121,12 +121,12 @@ UNIFORM = math.log(300)
         (None, 6.5, "it ended worse than a uniform guess (6.50 against 5.70 nats per token)"),
     ],
 )
-def test_what_ends_worse_than_a_guess_or_than_it_began_is_ruined(first, last, why):
-    assert ruined(first, last, 300) == why
+def test_what_ends_worse_than_a_guess_or_than_it_began_has_diverged(first, last, why):
+    assert divergence(first, last, 300) == why
 
 
 @pytest.mark.parametrize("eval_every", [1, 10])
-def test_a_ruined_run_has_diverged_however_often_it_was_evaluated(text, tmp_path, eval_every):
+def test_a_run_that_ends_badly_has_diverged_however_often_it_was_evaluated(text, tmp_path, eval_every):
     summary = train(config("train.lr=50", f"train.eval_every={eval_every}", data=text), tmp_path, Callback())
     evaluations = [line for line in RunFolder(tmp_path).metrics() if "bits_per_byte" in line]
     assert evaluations[0]["held_out_loss"] == pytest.approx(UNIFORM, rel=0.2)

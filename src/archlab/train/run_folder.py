@@ -7,19 +7,14 @@ import fcntl
 import json
 import math
 import os
-import platform
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import numpy as np
-import torch
 from pydantic import Field, model_validator
 
-import archlab
 from archlab.config.base import Base, NonNegative, Positive
 from archlab.config.identity import diff
 from archlab.config.io import load_config
@@ -30,7 +25,6 @@ from archlab.digests import DIGESTS, RESTORE_OR_REMAKE, names_with_digest, verif
 from archlab.errors import UserError
 from archlab.files import TEMPORARY, disk_errors, make_folder, read_bytes, remove_leftovers, write_atomic
 from archlab.train.checkpoint import METRICS
-from archlab.train.device import Device
 
 NO_EFFECT = ("train.eval_every", "train.checkpoint_every")
 """Fields that do not decide how a run ends, so they may change when it goes on."""
@@ -71,7 +65,7 @@ class RunSummary(Base):
     """How a run ended."""
 
     status: Literal["finished", "diverged"]
-    """diverged: a loss or gradient was not finite, or the end is `ruined` (divergence.py)."""
+    """diverged: a loss or gradient was not finite, or the end tells it (divergence.py)."""
     why: str | None = None
     """Why it diverged, in words; null when finished."""
     steps: Natural
@@ -253,32 +247,6 @@ class RunFolder:
             return {}
         verify(path)
         return _parsed(path)
-
-
-def environment(device: Device, corpus: str) -> dict[str, Any]:
-    """What besides the config decides a run's numbers."""
-    return {
-        "archlab": archlab.__version__,
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "system": f"{platform.system()} {platform.machine()}",
-        "processor": device.name,
-        "device": device.kind,
-        "dtype": str(device.dtype).removeprefix("torch."),
-        "threads": torch.get_num_threads(),
-        "corpus": corpus,
-    }
-
-
-def _commit() -> str | None:
-    """Of the checkout that archlab runs from, `-dirty` with changes; None where it is installed."""
-    command = ("git", "-C", str(Path(archlab.__file__).parent), "describe", "--always", "--dirty", "--exclude=*")
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 _TOGETHER = {
