@@ -12,7 +12,6 @@ import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -132,6 +131,8 @@ class DataFolder:
     path: Path
     manifest: Manifest
     tokenizer: Tokenizer
+    token_bytes: np.ndarray
+    """int32 [vocab_size]: bytes of text that each id stands for, 0 for special tokens."""
     train: Tokens
     held_out: Tokens
 
@@ -140,21 +141,15 @@ class DataFolder:
         """Open and check a data folder; a UserError names the file and what is wrong with it."""
         manifest = _read_manifest(path)
         _check(path, manifest)
-        tokenizer = bpe.load(path / TOKENIZER)
-        if (found := bpe.vocab_size(tokenizer)) != manifest.vocab_size:
-            raise UserError(
-                f"{path / MANIFEST}: vocab_size: {manifest.vocab_size}; the tokenizer has {found}; {REMAKE}"
-            )
         train, held_out = (
             Tokens([ShardFile(path / shard.file, shard.tokens, manifest.dtype) for shard in split.shards])
             for split in (manifest.train, manifest.held_out)
         )
-        return cls(path, manifest, tokenizer, train, held_out)
-
-    @cached_property
-    def token_bytes(self) -> np.ndarray:
-        """int32 [vocab_size]: bytes of text that each id stands for, 0 for special tokens."""
-        return bpe.token_bytes(self.tokenizer)
+        tokenizer = bpe.load(path / TOKENIZER)
+        if (found := bpe.vocab_size(tokenizer)) != manifest.vocab_size:
+            expected = manifest.vocab_size
+            raise UserError(f"{path / MANIFEST}: vocab_size: {expected}; the tokenizer has {found}; {REMAKE}")
+        return cls(path, manifest, tokenizer, bpe.token_bytes(tokenizer), train, held_out)
 
     @property
     def fingerprint(self) -> str:

@@ -92,8 +92,8 @@ def _cpu_multiplies_bfloat16() -> bool:
     return any(has and name.endswith("bf16") for name, has in torch.cpu.get_capabilities().items())
 
 
-def environment(device: Device, corpus: str) -> dict[str, Any]:
-    """What besides the config decides a run's numbers."""
+def environment(device: Device) -> dict[str, Any]:
+    """What besides the config and the text decides a run's numbers."""
     return {
         "archlab": archlab.__version__,
         "commit": _commit(),
@@ -105,7 +105,6 @@ def environment(device: Device, corpus: str) -> dict[str, Any]:
         "device": device.kind,
         "dtype": str(device.dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
-        "corpus": corpus,
     }
 
 

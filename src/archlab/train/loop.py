@@ -39,11 +39,11 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
     settings = resolve_train(config)
     device = choose_device(config.train)
     device.check_memory(training_memory(parameters(config.model).total).total)
+    env = environment(device)
     data = open_data(config.data, config.model.vocab_size)
     if corpus not in (None, data.fingerprint):
         raise UserError(f"{config.data.path}: the text has changed since the study began; begin another one")
     held_out = HeldOut.of(data, settings, settings.eval_tokens)
-    env = environment(device, data.fingerprint)
     callback = callback or progress_callback()
     known = data.manifest.vocab_size
     if config.model.vocab_size > known:
@@ -51,7 +51,7 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
         callback.on_note(f"model.vocab_size {config.model.vocab_size:,}; the data has {known:,} token ids: {rows}")
     folder = RunFolder(Path(out))
     with folder.locked():
-        for note in folder.claim(config, env, data.path / TOKENIZER):
+        for note in folder.claim(config, env | {"corpus": data.fingerprint}, data.path / TOKENIZER):
             callback.on_note(note)
         return folder.summary() or _train(config, settings, folder, data, held_out, device, callback)
 
