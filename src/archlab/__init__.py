@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from archlab.infer.generate import Session, generate, left_pad
     from archlab.infer.load import from_pretrained
     from archlab.model.decoder import Decoder
-    from archlab.study.results import load_study
+    from archlab.study.record import load_study
     from archlab.train.loop import train
 
 __version__ = "0.1.0"
@@ -42,7 +42,7 @@ _HOME = {
     "generate": "archlab.infer.generate",
     "left_pad": "archlab.infer.generate",
     "load_config": "archlab.config.io",
-    "load_study": "archlab.study.results",
+    "load_study": "archlab.study.record",
     "save_pretrained": "archlab.families.save",
 }
 """Public name -> the module that defines it."""

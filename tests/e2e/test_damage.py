@@ -14,7 +14,7 @@ from archlab.errors import UserError
 from archlab.infer.load import load_codec, load_model
 from archlab.study import runner
 from archlab.study.runner import Study
-from archlab.study.source import load_study
+from archlab.study.study_file import read_study
 from archlab.train.loop import train
 from archlab.train.progress import Callback
 
@@ -159,7 +159,7 @@ def test_what_a_finished_run_says_is_right_or_named(folder, whole):
 @pytest.fixture(scope="module")
 def study(folder):
     (folder / "study.yaml").write_text(STUDY)
-    Study(*load_study("study.yaml"), folder / "study").run(silent)
+    Study(*read_study("study.yaml"), folder / "study").run(silent)
     return folder / "study"
 
 
@@ -167,7 +167,7 @@ def assert_study_is_right_or_named(study, copy, draw, share, always=()):
     """`study.yaml` is left whole, for people may edit it."""
 
     def read():
-        summary = Study(*load_study(str(copy)), copy).read()
+        summary = Study(*read_study(str(copy)), copy).read()
         if summary.failed:  # runs that are named, and left out
             raise UserError(str(summary.failed))
         return summary

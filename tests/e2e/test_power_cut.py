@@ -12,7 +12,7 @@ from archlab.config.io import load_config
 from archlab.files import folder_atomic
 from archlab.study import runner
 from archlab.study.runner import Study
-from archlab.study.source import load_study
+from archlab.study.study_file import read_study
 from archlab.train.loop import train
 from archlab.train.progress import Callback
 from archlab.train.run_folder import RunFolder
@@ -68,7 +68,7 @@ def test_what_has_ended_stays_ended(folder, monkeypatch):
 
 def test_of_a_study(folder, monkeypatch):
     (folder / "study.yaml").write_text(STUDY)
-    name, config = load_study("study.yaml")
+    name, config = read_study("study.yaml")
 
     def result(out):
         ended = Study(name, config, out).run(silent)

@@ -15,7 +15,7 @@ from archlab.cli import app
 from archlab.data.corpus import Corpus
 from archlab.errors import UserError
 from archlab.interrupt import run_in_thread
-from archlab.study.source import load_study
+from archlab.study.study_file import read_study
 
 
 def run_python(code, **kwargs):
@@ -341,7 +341,7 @@ def test_a_study_is_printed_as_yaml_that_loads_again(capsys, tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(output(capsys, "study", "show", "ladder-rates", "--yaml"))
     assert "extends" not in file.read_text()
-    assert load_study(str(file))[1] == load_study("ladder-rates")[1]
+    assert read_study(str(file))[1] == read_study("ladder-rates")[1]
 
 
 def test_cost(capsys):

@@ -19,7 +19,7 @@ from archlab.study import pool, runner
 from archlab.study.pool import RunProgress
 from archlab.study.progress import StudyProgress
 from archlab.study.runner import Study
-from archlab.study.source import load_study
+from archlab.study.study_file import read_study
 from archlab.train.run_folder import RunFolder, RunSummary
 
 
@@ -380,7 +380,7 @@ def test_a_study_folder_holds_its_base(lab):
     first = lab.run()
     (base,) = lab.folder.glob("*.yaml")
     base.unlink()
-    name, study = load_study(str(lab.folder / "out"))
+    name, study = read_study(str(lab.folder / "out"))
     again = Study(name, study, lab.folder / "out", workers=1).read()
     assert [arm.bits_per_byte for arm in again.arms] == [arm.bits_per_byte for arm in first.arms]
 
@@ -409,7 +409,7 @@ def test_a_damaged_base_is_named_and_another_one_mends_it(lab):
     first, folder = lab.run(), lab.folder / "out"
     whole = (folder / "base.yaml").read_text()
     (folder / "base.yaml").write_text(whole.replace("n_layers: 2", "n_layers: 1"))
-    for begin in (lambda: load_study(str(folder)), lab.run):
+    for begin in (lambda: read_study(str(folder)), lab.run):
         with pytest.raises(UserError, match=r"base.yaml: damaged: .*or name a whole one in .*study.yaml"):
             begin()
     study = folder / "study.yaml"
@@ -500,9 +500,9 @@ def test_a_study_may_lie_where_names_are_no_utf8(lab):
     (folder / "text.txt").write_bytes(lab.text.read_bytes())
     raw = {"question": "Which?", "base": "base.yaml", "set": {"data.path": "text.txt"}, "budget": {"tokens": 640}}
     (folder / "th\udce9.yaml").write_text(to_yaml({**raw, "seeds": 2, "arms": {"a": {}, "b": {"train.lr": 2e-3}}}))
-    name, config = load_study(str(folder / "th\udce9.yaml"))
+    name, config = read_study(str(folder / "th\udce9.yaml"))
     summary = Study(name, config, folder / "out\udce9").run(silent)
     assert summary.name == r"th\udce9"
-    assert Study(*load_study(str(folder / "out\udce9")), folder / "out\udce9").read().arms == summary.arms
+    assert Study(*read_study(str(folder / "out\udce9")), folder / "out\udce9").read().arms == summary.arms
     write_page(summary, folder / "out\udce9")
     assert r"th\udce9" in (folder / "out\udce9" / "report.html").read_text()

@@ -19,10 +19,9 @@ from archlab.study.collect import summarise
 from archlab.study.corpora import Corpora, open_corpora, read_corpora, write_corpora
 from archlab.study.design import Arm, arms, grid
 from archlab.study.pool import SIDE_BY_SIDE_BELOW, RunProgress, run_all
-from archlab.study.record import StudySummary
-from archlab.study.results import has_result, read_result, write_result
+from archlab.study.record import StudySummary, has_summary, read_summary, write_summary
 from archlab.study.runs import Ended, Run
-from archlab.study.source import is_study_folder, load_study
+from archlab.study.study_file import is_study_folder, read_study
 from archlab.train.device import choose_device
 
 FIRST_TUNING_SEED = 1000
@@ -71,7 +70,7 @@ class Study:
         UserError when there is neither, or when tuning is not over.
         """
         begun = any(self._ended(run) for run in self._first_runs()) or self._damaged
-        if has_result(self.folder) and not begun:
+        if has_summary(self.folder) and not begun:
             return _of_elsewhere(self.folder)
         tuned, warnings = self._tuned()
         return self._summarise(tuned, warnings, failed=())
@@ -90,7 +89,7 @@ class Study:
         return [name for name in fields if not (same_base and name == "base")]
 
     def _before(self) -> StudyConfig | None:
-        return load_study(str(self.folder))[1] if is_study_folder(self.folder) else None
+        return read_study(str(self.folder))[1] if is_study_folder(self.folder) else None
 
     def _claim(self) -> None:
         """Make the folder this study's, or check that it is."""
@@ -218,13 +217,13 @@ class Study:
             )
         corpus = "; ".join(dict.fromkeys(record.description for record in self.corpora.values()))
         summary = summarise(self.name, self.config, tuned, runs, ended, self.folder, corpus, told, warnings)
-        write_result(self.folder, summary)
+        write_summary(self.folder, summary)
         return summary
 
 
 def _of_elsewhere(folder: Path) -> StudySummary:
     """A summary whose runs this machine and version would not make again, with a note that says so."""
-    summary = read_result(folder)
+    summary = read_summary(folder)
     note = "the runs were made on another machine, by another version or with another text; this is their old summary"
     return summary.model_copy(update={"warnings": [*summary.warnings, note]})
 
