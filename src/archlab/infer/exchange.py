@@ -1,4 +1,4 @@
-"""Published models to run folders, and run folders to published formats."""
+"""PublishedCodec models to run folders, and run folders to published formats."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from archlab.errors import UserError
 from archlab.families.load import load_hf, read_raw_config
 from archlab.families.save import save_pretrained
 from archlab.files import folder_atomic
-from archlab.infer.load import is_run, load_model, locate
+from archlab.infer.load import find_folder, is_run_folder, load_model
 from archlab.train.checkpoint import save_checkpoint
 from archlab.train.run_folder import IMPORTED, Imported, imported
 
@@ -22,8 +22,8 @@ def import_model(source: str, out: Path) -> str:
 
     Training, evaluation and generation take it like any other; its checkpoint is in float32, as training needs it.
     """
-    folder = locate(source)
-    if is_run(folder):
+    folder = find_folder(source)
+    if is_run_folder(folder):
         raise UserError(f"{folder}: is a run folder already")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: exists; name a new or an empty folder")
@@ -50,7 +50,7 @@ def import_model(source: str, out: Path) -> str:
 
 def export_model(run: Path, out: Path, family: str | None = None) -> str:
     """Write a run's last checkpoint, with its tokenizer, as a Hugging Face folder; returns the family's name."""
-    if not is_run(run):
+    if not is_run_folder(run):
         raise UserError(f"{run}: not a run folder (no config.yaml); `archlab train` makes one")
     model = load_model(run)
     if TOKENIZER not in model.origin.files and not imported(run):

@@ -10,7 +10,7 @@ from archlab.data.shards import TOKENIZER
 from archlab.data.tokenizer import own_tokenizer, same_tokenizer
 from archlab.errors import UserError
 from archlab.families.hf_files import is_hf_folder, own_file
-from archlab.infer.load import is_run, load_model, load_run
+from archlab.infer.load import is_run_folder, load_model, load_run
 from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import has_checkpoint
 from archlab.train.device import choose_device
@@ -48,7 +48,7 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOu
         )
     if not trained:
         steps, model = 0, Decoder(config.model, seed=config.train.seed)
-    elif is_run(folder):
+    elif is_run_folder(folder):
         steps, model = load_run(folder, config.model)
     else:
         steps, model = 0, load_model(folder, config.model)
@@ -68,7 +68,7 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOu
 
 
 def _is_trained(folder: Path) -> bool:
-    if not is_run(folder):
+    if not is_run_folder(folder):
         return is_hf_folder(folder)
     run = RunFolder(folder)
     run.verify()
