@@ -23,7 +23,7 @@ def _multi_head_by_default(value: Any) -> Any:
 Attention = Annotated[
     MultiHead | Latent | NoAttention, Field(discriminator="kind"), BeforeValidator(_multi_head_by_default)
 ]
-ResolvedAttention = Annotated[ResolvedMultiHead | ResolvedLatent | NoAttention, Field(discriminator="kind")]
+ResolvedAttention = ResolvedMultiHead | ResolvedLatent | NoAttention
 
 _C = TypeVar("_C", bound=MultiHead)
 
