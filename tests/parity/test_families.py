@@ -14,6 +14,7 @@ from archlab.exchange.load import load_hf
 from archlab.exchange.save import save_pretrained
 from archlab.families.registry import FAMILIES
 from archlab.hf.family import differing
+from archlab.hf.mixture import is_mixture
 from archlab.hf.weights import placed
 from archlab.infer.generate import generate
 from archlab.model.decoder import Decoder
@@ -63,6 +64,11 @@ def rms(x: Tensor) -> float:
     return x.double().square().mean().sqrt().item()
 
 
+def middle(x_BTV: Tensor) -> float:
+    """The median over tokens of each one's root mean square."""
+    return x_BTV.double().square().mean(-1).sqrt().median().item()
+
+
 @EVERY_CASE
 def test_bfloat16_is_as_near_to_float32_as_the_published_code_and_near_to_that(case: Case, tmp_path: Path) -> None:
     tiny_model(case).bfloat16().save_pretrained(tmp_path)
@@ -85,9 +91,12 @@ def test_bfloat16_is_as_near_to_float32_as_the_published_code_and_near_to_that(c
             assert (again != y).float().mean() < 0.01, name
     # What rounds sums and products is noise: ours is seldom more (at most 1.12 times; a tiny model's is uneven), and
     # the difference of two independent errors of one size is sqrt(2) of it (1.26 times is the most seen).
-    noise = rms(published.logits - wanted)
-    assert rms(found - wanted) <= 1.2 * noise
-    assert rms(found - published.logits) <= 2**0.5 * noise
+    # Where two scores of a router nearly tie, rounding chooses another expert, and that token is another one: with
+    # mixtures the middle of the tokens counts.
+    size = middle if any(map(is_mixture, ours.layer_configs)) else rms
+    noise = size(published.logits - wanted)
+    assert size(found - wanted) <= 1.2 * noise
+    assert size(found - published.logits) <= 2**0.5 * noise
 
 
 def _embedded(ours: Decoder) -> Tensor:
@@ -127,7 +136,7 @@ def test_saving_gives_transformers_the_same_logits_and_the_same_file_again(case:
         assert gap(back(TOKENS).logits, logits) <= 1e-4
     again = load_hf(tmp_path / "ours")
     assert not differing(again.config, ours.config)
-    for (name, a), (_, b) in zip(ours.named_parameters(), again.named_parameters(), strict=True):
+    for (name, a), (_, b) in zip(ours.state_dict().items(), again.state_dict().items(), strict=True):
         assert torch.equal(a, b), name
 
 

@@ -39,4 +39,7 @@ def tiny_model(case: Case) -> nn.Module:
             noise = torch.empty(parameter.shape).normal_(0, 1, generator=generator)
             # Matrices keep activations near 1; vectors (norms, biases) move visibly around where they stand.
             parameter.copy_(noise / parameter.shape[-1] ** 0.5 if parameter.dim() > 1 else parameter + 0.3 * noise)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):  # a router's, which begins at 0
+                buffer.normal_(0, 0.1, generator=generator)
     return model

@@ -3,6 +3,7 @@
 `{i}` stands for the layer's number. Ours are `Decoder` parameter names.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -125,6 +126,12 @@ def placed(rows: Sequence[Row], model: ModelConfig) -> Iterator[Placed]:
                 theirs = row.theirs.replace("{i}", str(i))
                 stack = tuple(theirs.replace("{h}", str(h)) for h in range(row.each(layer))) if row.each else ()
                 yield Placed(theirs, tuple(name.format(i=i) for name in row.names), row.step, layer, stack)
+
+
+def of_further_tokens(name: str, n_layers: int) -> bool:
+    """Whether their tensor belongs to what predicts tokens after the next (DeepSeek-V3's layer 61, say)."""
+    numbered = re.search(r"\blayers\.(\d+)\.", name)
+    return "mtp" in name or (numbered is not None and int(numbered[1]) >= n_layers)
 
 
 @dataclass(frozen=True)
