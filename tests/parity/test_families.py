@@ -91,12 +91,13 @@ def test_bfloat16_is_as_near_to_float32_as_the_published_code_and_near_to_that(c
             assert (again != y).float().mean() < 0.01, name
     # What rounds sums and products is noise: ours is seldom more (at most 1.12 times; a tiny model's is uneven), and
     # the difference of two independent errors of one size is sqrt(2) of it (1.26 times is the most seen).
-    # Where two scores of a router nearly tie, rounding chooses another expert, and that token is another one: with
-    # mixtures the middle of the tokens counts.
-    size = middle if any(map(is_mixture, ours.layer_configs)) else rms
+    # Where two scores of a router nearly tie, rounding chooses another expert, here or there: that moves the token and all
+    # that see it. With mixtures the middle of the tokens counts, which is at most 1.27 times as far off.
+    is_mixed = any(map(is_mixture, ours.layer_configs))
+    size, more, apart = (middle, 1.4, 1.7) if is_mixed else (rms, 1.2, 2**0.5)
     noise = size(published.logits - wanted)
-    assert size(found - wanted) <= 1.2 * noise
-    assert size(found - published.logits) <= 2**0.5 * noise
+    assert size(found - wanted) <= more * noise
+    assert size(found - published.logits) <= apart * noise
 
 
 def _embedded(ours: Decoder) -> Tensor:

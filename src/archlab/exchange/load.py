@@ -92,6 +92,8 @@ def _fill_all(
             continue
         if family.predicts_more and of_further_tokens(name, config.n_layers):
             continue
+        if not tensors[name].read().numel():  # a part that is 0 wide
+            continue
         if name not in copies:
             problems.append(f"{name}  surplus")
         elif embedding in tensors and not tensors[name].equals(tensors[embedding]):

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import torch
 
-from archlab.config.layers import LayerConfig, layer_configs
+from archlab.config.layers import LayerConfig, layer_configs, resolve
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.config.moe import ResolvedMoE
+from archlab.config.moe import MoE, ResolvedMoE
 from archlab.hf.fields import Source
 from archlab.hf.weights import COPY, Row, Step
 
@@ -93,3 +93,58 @@ def crossed(layers: Raw | None, flags: list[bool], change: Raw, name: str = "den
         **{new: {**kinds[kind], **(change if flag else {})} for (kind, flag), new in pairs.items()},
         "pattern": [pairs[pair] for pair in zip(names, flags, strict=True)],
     }
+
+
+@dataclass(frozen=True)
+class GroupKeys:
+    """`n_group` and `topk_group`; where all groups are kept there are none."""
+
+    n: int = 1
+    kept: int = 1
+    by: str = "top2"
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """Null is the default, too."""
+        n, kept = hf.get("n_group", self.n), hf.get("topk_group", self.kept)
+        ours["mlp.router.groups"] = {"n": n, "kept": kept, "by": self.by} if kept < n else None
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """One group of all where there are none."""
+        groups = model.mlp.router.groups if isinstance(model.mlp, MoE) else None
+        hf["n_group"], hf["topk_group"] = (groups.n, groups.kept) if groups else (1, 1)
+
+
+@dataclass(frozen=True)
+class SharedExperts:
+    """A number of shared experts, each as wide as one of the others: one that is as wide as all of them."""
+
+    hf_key: str
+    default: int
+    bias_key: str | None = None
+    """Of their projections, where the others have no biases."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """Stands after the width of an expert."""
+        number = hf.get(self.hf_key, self.default)
+        if number:
+            ours["mlp.shared.d_ff"] = number * ours["mlp.d_ff"]
+            ours["mlp.shared.bias"] = hf.get(self.bias_key, False) if self.bias_key else False
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Reading back shows whether it is a whole number of them."""
+        mlp = resolve(model).mlp
+        if isinstance(mlp, ResolvedMoE):
+            hf[self.hf_key] = mlp.shared.d_ff // mlp.d_ff if mlp.shared else 0
+
+
+def first_dense(default: int) -> DenseLayers:
+    """`first_k_dense_replace` dense layers, then mixtures."""
+
+    def are_dense(hf: Source, n_layers: int) -> list[bool]:
+        first = hf.get("first_k_dense_replace", default)
+        return [i < first for i in range(n_layers)]
+
+    def said(dense: list[bool]) -> Raw:
+        return {"first_k_dense_replace": sum(dense)}
+
+    return DenseLayers(are_dense, said)
