@@ -43,6 +43,9 @@ class AnyAttention(Visibility, _Heads):
     softcap: Positive | None = None
     """Scores s become c tanh(s / c), before the mask (Gemma 2). null: not."""
 
+    rotary_field: ClassVar[str]
+    """The field that says how wide the part of a query is that RoPE may rotate."""
+
     @property
     def query_width(self) -> int:
         """Dimensions of one query and one key."""
@@ -51,7 +54,7 @@ class AnyAttention(Visibility, _Heads):
     @property
     def rotary_width(self) -> int:
         """Those of them that RoPE may rotate."""
-        raise NotImplementedError
+        return getattr(self, self.rotary_field)
 
     def _distances(self, site: Site) -> int:
         """Learned numbers beside the scores, by distance."""
@@ -142,6 +145,7 @@ class MultiHead(AnyAttention, _Shape):
     gate: OutputGate | None = None
     """Factors on what the output projection reads. null: none."""
 
+    rotary_field: ClassVar[str] = "head_dim"
     derived: ClassVar[tuple[str, ...]] = ("n_kv_heads", "head_dim", "v_dim", "scale")
 
     def resolve(self, d_model: int) -> "ResolvedMultiHead":
@@ -167,11 +171,6 @@ class ResolvedMultiHead(AnyResolved, MultiHead):  # pyright: ignore[reportIncomp
     @property
     def query_width(self) -> int:
         """Dimensions of one query and one key."""
-        return self.head_dim
-
-    @property
-    def rotary_width(self) -> int:
-        """All of them."""
         return self.head_dim
 
     @property

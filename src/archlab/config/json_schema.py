@@ -40,8 +40,9 @@ def _required_in(value: Raw, definitions: Raw) -> Raw:
     """What the value of a required field requires: of a tagged union, what each kind does, the first by default."""
     if where := value.get("$ref"):
         return _pop_required(definitions[where.rpartition("/")[2]], definitions)
-    kinds = list(value.get("discriminator", {}).get("mapping", {}).items())
-    variants = [(kind, _pop_required(definitions[where.rpartition("/")[2]], definitions)) for kind, where in kinds]
+    names = [option["$ref"].rpartition("/")[2] for option in value.get("oneOf", [])]
+    kinds = [definitions[name]["properties"]["kind"]["const"] for name in names]
+    variants = [(kind, _pop_required(definitions[name], definitions)) for kind, name in zip(kinds, names, strict=True)]
     if not variants:
         return {}
     # pydantic writes oneOf, but without what they require an empty section fits several.
