@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from archlab.infer.generate import Session, generate, left_pad
     from archlab.infer.load import from_pretrained
     from archlab.model.decoder import Decoder
-    from archlab.study.results import load_study
-    from archlab.train.run import train
+    from archlab.study.record import load_study
+    from archlab.train.loop import train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -39,25 +39,25 @@ _HOME = {
     "generate": "archlab.infer.generate",
     "left_pad": "archlab.infer.generate",
     "load_config": "archlab.exchange.configs",
-    "load_study": "archlab.study.results",
+    "load_study": "archlab.study.record",
     "save_pretrained": "archlab.exchange.save",
 }
 """Public name -> the module that defines it."""
 
-_CALLED = {"archlab.cost": "archlab.cost.summary", "archlab.train": "archlab.train.run"}
+_FUNCTIONS = {"archlab.cost": "archlab.cost.summary", "archlab.train": "archlab.train.loop"}
 """Package that is also the function of its name -> the module that defines the function."""
 
 
-class _Called(ModuleType):
+class _CallablePackage(ModuleType):
     """A package that can be called as the function of its name, `archlab.cost(config)`, whichever was imported."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        function = getattr(import_module(_CALLED[self.__name__]), self.__name__.rpartition(".")[2])
+        function = getattr(import_module(_FUNCTIONS[self.__name__]), self.__name__.rpartition(".")[2])
         return function(*args, **kwargs)
 
 
-for _package in _CALLED:
-    import_module(_package).__class__ = _Called
+for _package in _FUNCTIONS:
+    import_module(_package).__class__ = _CallablePackage
 
 
 def __getattr__(name: str) -> Any:

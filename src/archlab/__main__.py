@@ -1,15 +1,15 @@
-"""`archlab` and `python -m archlab`: the command, with Ctrl-C heard from the first import on."""
+"""`archlab` and `python -m archlab`: the command, with Ctrl-C handled from the first import on."""
 
 import io
 import sys
 from contextlib import suppress
 
-from archlab.interrupt import INTERRUPTED, end_at_once, listen, nothing_left
+from archlab.interrupt import INTERRUPTED, exit_now, exit_on_interrupt, install_handler
 
 
 def main() -> int:
     """Run the command of sys.argv; its exit code."""
-    listen()
+    install_handler()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows ? in its place
@@ -21,10 +21,10 @@ def main() -> int:
         print(INTERRUPTED, file=sys.stderr)
         code = 130
     if code == 130:
-        with suppress(OSError, ValueError, AttributeError):  # full, closed, or not there
+        with suppress(OSError, ValueError, AttributeError):  # stdout is full, closed, or not there
             sys.stdout.flush()
-        end_at_once()
-    nothing_left()
+        exit_now()
+    exit_on_interrupt()
     return code
 
 

@@ -1,11 +1,11 @@
-"""The one error that a user is meant to read, and those of others in words."""
+"""The one error that a user is meant to read, and what a user is told of other errors."""
 
 
 class UserError(Exception):
     """Bad input: the message names the field or file, what was found and what is allowed. Exit code 2."""
 
 
-def in_words(error: BaseException) -> str | None:
+def user_message(error: BaseException) -> str | None:
     """What to tell a user of an error that is no bug: of input, of the system, of memory. None for a bug."""
     match error:
         case UserError():
@@ -13,12 +13,12 @@ def in_words(error: BaseException) -> str | None:
         case OSError():
             return f"{error.filename}: {error.strerror or error}" if error.filename else str(error.strerror or error)
         case MemoryError():
-            return _TOO_LITTLE
-        # torch's own: of a GPU by its class, of a CPU by its words.
+            return _TOO_LITTLE_MEMORY
+        # torch's own error: on a GPU it is known by its class, on a CPU by its text.
         case RuntimeError() if type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error):
-            return _TOO_LITTLE
+            return _TOO_LITTLE_MEMORY
         case _:
             return None
 
 
-_TOO_LITTLE = "too little memory; try a smaller train.micro_batch_tokens, and in a study fewer --workers"
+_TOO_LITTLE_MEMORY = "too little memory; try a smaller train.micro_batch_tokens, and in a study fewer --workers"

@@ -1,4 +1,4 @@
-"""Ctrl-C: heard wherever it comes, and a run ends at the next step, with a checkpoint."""
+"""Ctrl-C, whenever it comes: a training stops after its current step, with a checkpoint."""
 
 import os
 import signal
@@ -13,92 +13,92 @@ T = TypeVar("T")
 
 INTERRUPTED = "interrupted; run the same command again: what is finished is kept"
 
-_heard = False
-_first: list[Callable[[], None]] = []
-"""What a second Ctrl-C does before it ends the process."""
+_interrupted = False
+_exit_hooks: list[Callable[[], None]] = []
+"""What `exit_now` calls before it ends the process."""
 
 
-def listen() -> None:
-    """Remember a Ctrl-C from here on, for the import of a compiled module can swallow its KeyboardInterrupt.
+def install_handler() -> None:
+    """Remember every Ctrl-C from here on, because the import of a compiled module can swallow its KeyboardInterrupt.
 
-    A second one ends the process at once: raised anywhere in what the first one began to put away, it would end in
-    a traceback.
+    A second Ctrl-C ends the process at once. Raised a second time, KeyboardInterrupt would break the clean-up after
+    the first one, and end in a traceback.
     """
-    global _heard
-    _heard = False
+    global _interrupted
+    _interrupted = False
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, _handle)
 
 
 def _handle(_number: int, _frame: FrameType | None) -> None:
-    global _heard
-    if _heard:
-        end_at_once()
-    _heard = True
+    global _interrupted
+    if _interrupted:
+        exit_now()
+    _interrupted = True
     raise KeyboardInterrupt
 
 
 @contextmanager
-def before_the_end(act: Callable[[], None]) -> Iterator[None]:
-    """Within it, a second Ctrl-C acts before the process ends: it stops those that would outlive it."""
-    _first.append(act)
+def on_forced_exit(hook: Callable[[], None]) -> Iterator[None]:
+    """Within it, a second Ctrl-C calls `hook` before the process ends, to stop processes that would outlive it."""
+    _exit_hooks.append(hook)
     try:
         yield
-    except KeyboardInterrupt:  # in a program of somebody else's, which ends in its own way
-        act()
+    except KeyboardInterrupt:  # where another program calls archlab, it decides how it ends
+        hook()
         raise
     finally:
-        _first.remove(act)
+        _exit_hooks.remove(hook)
 
 
-def end_at_once(*_: object) -> None:
-    """Leave with exit code 130; what is half-written has a temporary name, and the next command removes it."""
-    for act in _first:
+def exit_now(*_: object) -> None:
+    """Leave with exit code 130. Half-written files have a temporary name, and the next command removes them."""
+    for hook in _exit_hooks:
         with suppress(Exception):
-            act()
+            hook()
     if sys.stderr is not None and sys.stderr.isatty():
         os.write(sys.stderr.fileno(), b"\033[?25h\n")  # a progress bar hides the cursor
     os._exit(130)
 
 
-def nothing_left() -> None:
-    """The command is over: a Ctrl-C while Python shuts down has nothing to interrupt any more."""
+def exit_on_interrupt() -> None:
+    """The command is over: from here on, while Python shuts down, a Ctrl-C ends the process without a message."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, end_at_once)
+        signal.signal(signal.SIGINT, exit_now)
 
 
-def was_heard() -> bool:
-    """Whether a Ctrl-C came since `listen`."""
-    return _heard
+def was_interrupted() -> bool:
+    """Whether a Ctrl-C came since `install_handler`."""
+    return _interrupted
 
 
-def heed() -> None:
+def raise_if_interrupted() -> None:
     """Raise the KeyboardInterrupt that was swallowed, if one was; called before long work begins."""
-    if _heard:
+    if _interrupted:
         raise KeyboardInterrupt
 
 
-class Stop:
-    """Whether somebody asked the run to end."""
+class StopRequest:
+    """Whether the run was asked to end."""
 
-    asked = False
+    requested = False
 
 
 @contextmanager
-def stoppable() -> Iterator[Stop]:
-    """Turn SIGINT and SIGTERM into `stop.asked`; a second Ctrl-C acts at once."""
-    heed()
-    stop = Stop()
+def stop_on_signal() -> Iterator[StopRequest]:
+    """Turn SIGINT and SIGTERM into `stop.requested`; a second Ctrl-C acts at once."""
+    raise_if_interrupted()
+    stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        global _heard
-        stop.asked = True
+        global _interrupted
+        stop.requested = True
         if number == signal.SIGINT:
-            _heard = before[signal.SIGINT] is _handle
+            _interrupted = before[signal.SIGINT] is _handle
             signal.signal(number, before[signal.SIGINT])
 
     for number in before:
@@ -110,30 +110,31 @@ def stoppable() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def apart(work: Callable[[], T]) -> T:
-    """Do it in a thread, for a Ctrl-C is heard between two lines of Python, and compiled code may be long at work.
+def run_in_thread(work: Callable[[], T]) -> T:
+    """The result of `work`, called in a thread, so that a Ctrl-C is noticed while compiled code runs for long.
 
-    The thread goes on after a Ctrl-C, and ends with the process at the latest.
+    Python notices it only between two lines of Python. The thread goes on after a Ctrl-C, and ends with the process at
+    the latest.
     """
-    from concurrent.futures import Future  # which takes as long to import as all else here
+    from concurrent.futures import Future  # importing it takes as long as importing all else here
 
-    box: Future[T] = Future()
+    future: Future[T] = Future()
 
     def run() -> None:
         try:
-            box.set_result(work())
+            future.set_result(work())
         except BaseException as error:  # whatever it is, it belongs to the caller
-            box.set_exception(error)
+            future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return box.result()
+    return future.result()
 
 
 @contextmanager
-def deaf() -> Iterator[None]:
-    """Started processes do not hear Ctrl-C: a terminal sends it to all, but it is the parent's to handle.
+def interrupts_blocked() -> Iterator[None]:
+    """Processes started within it ignore Ctrl-C: a terminal sends it to all of them, but only the parent handles it.
 
-    A thread's signal mask is inherited; one that comes meanwhile is heard at the end.
+    It works because a signal mask is inherited. A Ctrl-C that comes meanwhile is delivered at the end.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -2,7 +2,7 @@
 
 from archlab.infer.load import load_model
 from archlab.train.loop import train
-from archlab.train.progress import Watcher
+from archlab.train.progress import Callback
 from archlab.train.run_folder import RunFolder
 
 SHORT = ("train.tokens=1280", "train.checkpoint_every=4", "train.eval_every=5")
@@ -31,13 +31,13 @@ def _without_times(values):
     return {key: value for key, value in values.items() if key not in _TIMES}
 
 
-def run_here(runs, study, workers, tell):
+def run_here(runs, study, n_workers, on_progress):
     """As a study's `run_all`, in this process: the runs that failed, which are none."""
     for run in runs:
-        train(run.config, run.folder(study), Watcher(), run.corpus)
+        train(run.config, run.folder(study), Callback(), run.corpus)
     return []
 
 
-def watch(runs):
-    """As a study's board, but silent."""
-    return lambda news: None
+def silent(runs):
+    """As the progress of a study, but silent."""
+    return lambda progress: None

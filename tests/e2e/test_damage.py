@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import torch
-from attack import SHORT, STUDY, outcome, run_here, watch
+from attack import SHORT, STUDY, outcome, run_here, silent
 from lab import wait_until
 
 from archlab.errors import UserError
@@ -14,9 +14,9 @@ from archlab.exchange.configs import load_config
 from archlab.infer.load import load_codec, load_model
 from archlab.study import runner
 from archlab.study.runner import Study
-from archlab.study.source import load_study
+from archlab.study.study_file import read_study
 from archlab.train.loop import train
-from archlab.train.progress import Watcher
+from archlab.train.progress import Callback
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +29,14 @@ def folder(shared_lab):
         yield shared_lab.folder
 
 
-class Stop(Watcher):
+class Stop(Callback):
     """Ends a run without a word at a step."""
 
     def __init__(self, step):
         self._step = step
 
-    def beat(self, beat):
-        if beat.step == self._step:
+    def on_step(self, metrics):
+        if metrics.step == self._step:
             raise KeyboardInterrupt
 
 
@@ -99,7 +99,7 @@ def assert_right_or_named(act, expected, what, place):
 
 @pytest.fixture(scope="module")
 def whole(folder):
-    train(load_config(folder / "tiny.yaml", *SHORT), folder / "whole", Watcher())
+    train(load_config(folder / "tiny.yaml", *SHORT), folder / "whole", Callback())
     return outcome(folder / "whole")
 
 
@@ -117,7 +117,7 @@ def test_a_run_goes_on_to_the_same_end_or_names_it(folder, begun, whole):
     ]  # fmt: skip
 
     def go_on():
-        train(config, folder / "copy", Watcher())
+        train(config, folder / "copy", Callback())
         return outcome(folder / "copy")
 
     cases = damaged(begun, folder / "copy", draw, share=0.15)
@@ -132,10 +132,10 @@ def test_both_checkpoints_damaged_begin_again(folder, begun, whole):
     for checkpoint in shutil.copytree(begun, folder / "both").glob("checkpoints/step-*"):
         (checkpoint / "model.safetensors").write_bytes(b"")
     notes = Stop(0)
-    notes.note = lambda text, said=[]: said.append(text) or setattr(notes, "said", said)
+    notes.on_note = lambda text, printed=[]: printed.append(text) or setattr(notes, "printed", printed)
     train(load_config(folder / "tiny.yaml", *SHORT), folder / "both", notes)
     assert outcome(folder / "both") == whole
-    assert [re.sub(r".*(step-0+\d).*; ", r"\1: ", note) for note in notes.said] == [
+    assert [re.sub(r".*(step-0+\d).*; ", r"\1: ", note) for note in notes.printed] == [
         "step-00000008: the run begins again",
         "step-00000004: the run begins again",
     ]
@@ -146,7 +146,7 @@ def test_what_a_finished_run_says_is_right_or_named(folder, whole):
     text = "the cat sat on a mat"
 
     def read(run):
-        train(config, run, Watcher())
+        train(config, run, Callback())
         ids = load_codec(run).encode(text)
         logits = load_model(run)(torch.tensor([ids])).tolist()
         return outcome(run), logits, load_config(run)
@@ -159,7 +159,7 @@ def test_what_a_finished_run_says_is_right_or_named(folder, whole):
 @pytest.fixture(scope="module")
 def study(folder):
     (folder / "study.yaml").write_text(STUDY)
-    Study(*load_study("study.yaml"), folder / "study").run(watch)
+    Study(*read_study("study.yaml"), folder / "study").run(silent)
     return folder / "study"
 
 
@@ -167,7 +167,7 @@ def assert_study_is_right_or_named(study, copy, draw, share, always=()):
     """`study.yaml` is left whole, for people may edit it."""
 
     def read():
-        summary = Study(*load_study(str(copy)), copy).read()
+        summary = Study(*read_study(str(copy)), copy).read()
         if summary.failed:  # runs that are named, and left out
             raise UserError(str(summary.failed))
         return summary

@@ -5,16 +5,16 @@ import random
 
 import pytest
 import torch
-from attack import SHORT, STUDY, outcome, run_here, watch
+from attack import SHORT, STUDY, outcome, run_here, silent
 from disk import MODES, Disk
 
 from archlab.exchange.configs import load_config
 from archlab.files import folder_atomic
 from archlab.study import runner
 from archlab.study.runner import Study
-from archlab.study.source import load_study
+from archlab.study.study_file import read_study
 from archlab.train.loop import train
-from archlab.train.progress import Watcher
+from archlab.train.progress import Callback
 from archlab.train.run_folder import RunFolder
 
 
@@ -46,32 +46,32 @@ def cuts(root, share, seed, act):
 
 def test_of_a_run(folder):
     config = load_config(folder / "tiny.yaml", *SHORT)
-    left = cuts(folder / "disk", 0.08, 1, lambda: train(config, folder / "disk" / "run", Watcher()))
+    left = cuts(folder / "disk", 0.08, 1, lambda: train(config, folder / "disk" / "run", Callback()))
     whole = outcome(folder / "disk" / "run")
     assert [line["step"] for line in whole[1] if "lr" in line] == list(range(1, 21))
     assert len(left) > 9
     steps = [len(list(image.glob("run/checkpoints/*"))) for image in left]
     assert len(set(steps)) > 1
     for image in left:
-        train(config, image / "run", Watcher())
+        train(config, image / "run", Callback())
         assert outcome(image / "run") == whole, image.name
 
 
 def test_what_has_ended_stays_ended(folder, monkeypatch):
     """What a finished run leaves needs no more steps, whatever was not synced."""
     config = load_config(folder / "tiny.yaml", *SHORT)
-    *_, synced, names, torn = cuts(folder / "done", 0, 2, lambda: train(config, folder / "done" / "run", Watcher()))
+    *_, synced, names, torn = cuts(folder / "done", 0, 2, lambda: train(config, folder / "done" / "run", Callback()))
     monkeypatch.setattr("archlab.train.loop.update", None)
     for image in (synced, names, torn):
-        assert train(config, image / "run", Watcher()) == RunFolder(folder / "done" / "run").summary()
+        assert train(config, image / "run", Callback()) == RunFolder(folder / "done" / "run").summary()
 
 
 def test_of_a_study(folder, monkeypatch):
     (folder / "study.yaml").write_text(STUDY)
-    name, config = load_study("study.yaml")
+    name, config = read_study("study.yaml")
 
     def result(out):
-        ended = Study(name, config, out).run(watch)
+        ended = Study(name, config, out).run(silent)
         assert ended == Study(name, config, out).read()
         return [(arm.name, arm.bits_per_byte, arm.divergences, arm.curves, arm.comparison) for arm in ended.arms]
 

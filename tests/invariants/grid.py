@@ -147,7 +147,18 @@ FACTORS: dict[str, list[Any]] = {
         ("model.attention.qkv_bias=true", "model.attention.out_bias=true"),
     ],
     "sub_norms": [NOTHING, "model.attention.sub_norm=true", "model.mlp.sub_norm=true"],
-    "mlp": ["model.mlp.kind=gated", "model.mlp.kind=plain", "model.mlp={kind: gated, d_ff: 20}"],
+    "mlp": [
+        "model.mlp.kind=gated",
+        "model.mlp.kind=plain",
+        "model.mlp={kind: gated, d_ff: 20}",
+        "model.mlp={kind: gated, clamp: 0.6, up_offset: 1}",
+        "model.mlp={kind: moe, experts: 4, d_ff: 12, balance: {pooled: true}}",
+        "model.mlp={kind: moe, experts: 6, active: 3, router: {score: sigmoid, factor: 1.5, bias: true, "
+        "correction: {rate: 0.1}, groups: {n: 3, kept: 2}}, shared: {}}",
+        "model.mlp={kind: moe, active: 1, d_ff: 8, router: {normalise: false, groups: {n: 4, kept: 2, by: max}}, "
+        "clamp: 0.6, up_offset: 0.5, shared: {d_ff: 20, gate: true, bias: true}}",
+        "model.mlp={kind: moe, experts: 4, d_ff: 8, gated: false, balance: {loss: 0.1, router_z_loss: 0.01}}",
+    ],
     "activation": [f"model.mlp.activation={name}" for name in get_args(Activation)],
     "mlp_bias": [NOTHING, "model.mlp.bias=true"],
     "embedding": [
@@ -273,7 +284,7 @@ def randomised(config: Config, **kwargs: Any) -> Decoder:
     # Where nothing normalises, streams grow and saturate each softmax: then hardly any token is seen.
     size = 0.5 if config.model.norm.kind == "none" else 1.0
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in [*model.named_parameters(), *model.named_buffers()]:
             generator = torch.Generator().manual_seed(sum(map(ord, name)))
             drawn = torch.empty(parameter.shape, dtype=torch.float64).normal_(generator=generator)
             fan_in = parameter.shape[-1] if parameter.ndim > 1 else 1

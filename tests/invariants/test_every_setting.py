@@ -35,7 +35,7 @@ from archlab.train import loop
 from archlab.train.device import Device
 from archlab.train.loss import objective
 from archlab.train.optim import make_optimizer
-from archlab.train.progress import Watcher
+from archlab.train.progress import Callback
 from archlab.train.run_folder import RunFolder
 from archlab.train.step import update
 
@@ -400,7 +400,7 @@ def run(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
         patch.setattr(loop, "save_checkpoint", saved)
         patch.setattr(torch, "compile", traced)
         patch.setattr(Decoder, "forward", forwarded)
-        loop.train(config, folder, Watcher())
+        loop.train(config, folder, Callback())
     return [line["loss"] for line in RunFolder(folder).metrics() if "lr" in line], done
 
 

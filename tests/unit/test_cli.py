@@ -14,8 +14,8 @@ import archlab
 from archlab.cli import app
 from archlab.data.corpus import Corpus
 from archlab.errors import UserError
-from archlab.interrupt import apart
-from archlab.study.source import load_study
+from archlab.interrupt import run_in_thread
+from archlab.study.study_file import read_study
 
 
 def run_python(code, **kwargs):
@@ -188,11 +188,11 @@ def test_a_swallowed_ctrl_c_ends_what_comes_next():
     """As when it arrives while a compiled module is imported."""
     script = (
         "import os, signal, sys\n"
-        "from archlab.interrupt import listen, stoppable\n"
-        "listen()\n"
+        "from archlab.interrupt import install_handler, stop_on_signal\n"
+        "install_handler()\n"
         "try:\n    os.kill(os.getpid(), signal.SIGINT)\n"
         "except KeyboardInterrupt:\n    pass\n"
-        "with stoppable():\n    print('went on')\n"
+        "with stop_on_signal():\n    print('went on')\n"
     )
     done = run_python(script)
     assert (done.stdout, done.returncode) == ("", -signal.SIGINT)
@@ -205,13 +205,16 @@ PRESS += "press = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
 @pytest.mark.parametrize(
     ("script", "code"),
     [
-        ("listen()\ntry:\n    press()\nfinally:\n    press()", 130),
-        ("listen()\nwith stoppable() as stop:\n    press()\n    assert stop.asked\n    press()", 130),
-        ("listen()\nwith stoppable():\n    press()\npress()", 130),
-        ("listen()\natexit.register(press)\nnothing_left()", 130),
-        ("listen()\ntry:\n    press()\nexcept KeyboardInterrupt:\n    atexit.register(press)", 130),
-        ("listen()\nwith stoppable():\n    pass\ntry:\n    press()\nexcept KeyboardInterrupt:\n    pass", 0),
-        ("with stoppable():\n    press()\nlisten()\nheed()", 0),
+        ("install_handler()\ntry:\n    press()\nfinally:\n    press()", 130),
+        ("install_handler()\nwith stop_on_signal() as stop:\n    press()\n    assert stop.requested\n    press()", 130),
+        ("install_handler()\nwith stop_on_signal():\n    press()\npress()", 130),
+        ("install_handler()\natexit.register(press)\nexit_on_interrupt()", 130),
+        ("install_handler()\ntry:\n    press()\nexcept KeyboardInterrupt:\n    atexit.register(press)", 130),
+        (
+            "install_handler()\nwith stop_on_signal():\n    pass\ntry:\n    press()\nexcept KeyboardInterrupt:\n    pass",
+            0,
+        ),
+        ("with stop_on_signal():\n    press()\ninstall_handler()\nraise_if_interrupted()", 0),
     ],
 )
 def test_a_second_ctrl_c_ends_at_once_and_without_a_word(script, code):
@@ -223,19 +226,19 @@ def test_a_second_ctrl_c_ends_at_once_and_without_a_word(script, code):
 def test_a_ctrl_c_is_heard_while_compiled_code_is_at_work():
     script = (
         "import ctypes, threading\n"
-        "listen()\n"
+        "install_handler()\n"
         "threading.Timer(0.1, press).start()\n"
-        "try:\n    apart(lambda: ctypes.CDLL(None).sleep(60))\n"
+        "try:\n    run_in_thread(lambda: ctypes.CDLL(None).sleep(60))\n"
         "except KeyboardInterrupt:\n    print('heard')\n"
     )
     done = run_python(PRESS + script, timeout=30)
     assert (done.stdout, done.stderr, done.returncode) == ("heard\n", "", 0)
 
 
-def test_work_apart_hands_back_its_result_or_its_error():
-    assert apart(lambda: 3) == 3
+def test_work_in_a_thread_hands_back_its_result_or_its_error():
+    assert run_in_thread(lambda: 3) == 3
     with pytest.raises(UserError, match="no such file"):
-        apart(lambda: list(Corpus(["nowhere"])))
+        run_in_thread(lambda: list(Corpus(["nowhere"])))
 
 
 def test_a_bug_is_not_taken_for_a_user_error(monkeypatch):
@@ -338,7 +341,7 @@ def test_a_study_is_printed_as_yaml_that_loads_again(capsys, tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(output(capsys, "study", "show", "ladder-rates", "--yaml"))
     assert "extends" not in file.read_text()
-    assert load_study(str(file))[1] == load_study("ladder-rates")[1]
+    assert read_study(str(file))[1] == read_study("ladder-rates")[1]
 
 
 def test_cost(capsys):

@@ -10,12 +10,12 @@ import pytest
 from pyarrow import parquet
 
 from archlab.data.corpus import Corpus, Document
-from archlab.data.split import divide
+from archlab.data.split import choose_split
 from archlab.errors import UserError
 
 
-def text_of(corpus: Corpus, side: str, held_out: float = 0.2) -> str:
-    return "".join(p.text for p in divide(corpus, held_out).pieces(corpus) if p.side == side)
+def text_of(corpus: Corpus, split: str, held_out: float = 0.2) -> str:
+    return "".join(p.text for p in choose_split(corpus, held_out).pieces(corpus) if p.split == split)
 
 
 @pytest.fixture
@@ -170,16 +170,16 @@ def test_bad_sources(tmp_path: Path):
     with pytest.raises(UserError, match=r"shakespeare\.txt: binary"):
         list(Corpus([str(tmp_path / "shakespeare.txt")]))
     with pytest.raises(UserError, match="no text; 1 binary"):
-        divide(Corpus([str(tmp_path)]), 0.1)
+        choose_split(Corpus([str(tmp_path)]), 0.1)
     with pytest.raises(UserError, match=r"did you mean shakespeare\.txt"):
         list(Corpus([str(tmp_path / "shakespear.txt")]))
     with pytest.raises(UserError, match="no such file"):
         list(Corpus([str(tmp_path / "*.md")]))
     (tmp_path / "empty.txt").write_text("")
     with pytest.raises(UserError, match=r"empty\.txt: no text"):
-        divide(Corpus([str(tmp_path / "empty.txt")]), 0.1)
+        choose_split(Corpus([str(tmp_path / "empty.txt")]), 0.1)
     with pytest.raises(UserError, match="no source"):
-        Corpus([""])
+        list(Corpus([""]))
 
 
 def test_whole_files_are_held_out_by_their_name(folder: Path):
@@ -225,26 +225,26 @@ def test_a_file_longer_than_the_held_out_share_is_trained_on(tmp_path: Path):
     for i in range(50):
         (tmp_path / f"{i}.txt").write_text("short\n" * 10)
     corpus = Corpus([str(tmp_path)])
-    chosen = [p.name for p in divide(corpus, 0.2).pieces(corpus) if p.side == "held_out"]
+    chosen = [p.name for p in choose_split(corpus, 0.2).pieces(corpus) if p.split == "held_out"]
     (tmp_path.parent / chosen[0]).write_text("long\n" * 150)
     assert "long" in text_of(corpus, "train")
-    assert [p.name for p in divide(corpus, 0.2).pieces(corpus) if p.side == "held_out"] == chosen[1:]
+    assert [p.name for p in choose_split(corpus, 0.2).pieces(corpus) if p.split == "held_out"] == chosen[1:]
 
 
 def test_long_documents_are_cut_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("archlab.data.split.PIECE", 10)
     (tmp_path / "one.txt").write_text("a\nbb\nccccccccccccccccccccccc\ndd\n\n\ne" * 5)
     corpus = Corpus([str(tmp_path / "one.txt")])
-    pieces = list(divide(corpus, 0.2).pieces(corpus))
+    pieces = list(choose_split(corpus, 0.2).pieces(corpus))
     assert "".join(p.text for p in pieces) == (tmp_path / "one.txt").read_text()
     assert max(len(p.text) for p in pieces) <= 10
-    assert [p.opens for p in pieces].count(True) == 2
+    assert [p.begins_document for p in pieces].count(True) == 2
 
 
 def test_text_that_changes_while_it_is_read_is_noticed(tmp_path: Path):
     (tmp_path / "one.txt").write_text("before\n" * 9)
     corpus = Corpus([str(tmp_path / "one.txt")])
-    split = divide(corpus, 0.2)
+    split = choose_split(corpus, 0.2)
     (tmp_path / "one.txt").write_text("behind\n" * 9)
     with pytest.raises(UserError, match="changed while"):
         list(split.pieces(corpus))
@@ -253,4 +253,4 @@ def test_text_that_changes_while_it_is_read_is_noticed(tmp_path: Path):
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_a_share_of_nothing_or_everything_is_refused(folder: Path, share: float):
     with pytest.raises(UserError, match=r"data\.held_out"):
-        divide(Corpus([str(folder)]), share)
+        choose_split(Corpus([str(folder)]), share)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from archlab.config.schema import DataConfig
-from archlab.data import corpus, memory, shards, writer
+from archlab.data import corpus, file_cache, shards
+from archlab.data import prepare as making
 from archlab.data.prepare import open_data, prepare
 from archlab.data.shards import DataFolder
 from archlab.errors import UserError
@@ -90,7 +91,7 @@ def test_the_fingerprint_is_of_every_token(tmp_path: Path):
 
 def test_shards_are_one_sequence(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     whole = made(texts, tmp_path / "whole")
-    monkeypatch.setattr(writer, "SHARD_TOKENS", 211)
+    monkeypatch.setattr(making, "SHARD_TOKENS", 211)
     data = made(texts, tmp_path / "cut")
     assert len(data.manifest.train.shards) > 20
     expected = whole.train.read(0, len(whole.train))
@@ -177,7 +178,7 @@ def test_no_data_folder(tmp_path: Path):
 
 @pytest.mark.parametrize("at", [1, 3])
 def test_a_full_disk_leaves_nothing_behind(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int):
-    monkeypatch.setattr(writer, "SHARD_TOKENS", 50)
+    monkeypatch.setattr(making, "SHARD_TOKENS", 50)
     calls, opened = [0], Path.open
 
     def full(self: Path, mode: str = "r", *args, **kwargs):
@@ -199,7 +200,7 @@ def test_an_interrupt_leaves_nothing_behind(texts: Path, tmp_path: Path, monkeyp
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(writer.SideWriter, "finish", interrupt)
+    monkeypatch.setattr(making.ShardWriter, "finish", interrupt)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(KeyboardInterrupt):
         made(texts, tmp_path / "out")
@@ -259,14 +260,14 @@ def test_processes_that_prepare_the_same_text_at_once_agree(texts: Path, cache: 
 
 def test_the_loser_of_a_race_uses_the_winners_folder(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     winner = made(texts, tmp_path / "winner")
-    finish = writer.SideWriter.finish
+    finish = making.ShardWriter.finish
 
-    def late(self: writer.SideWriter):
+    def late(self: making.ShardWriter):
         if winner.path.exists():
             winner.path.rename(tmp_path / "out")
         return finish(self)
 
-    monkeypatch.setattr(writer.SideWriter, "finish", late)
+    monkeypatch.setattr(making.ShardWriter, "finish", late)
     assert made(texts, tmp_path / "out").fingerprint == winner.fingerprint
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "texts"]
 
@@ -287,7 +288,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(shards, "sha256", hashed)
     monkeypatch.setattr(corpus, "_read", as_text)
-    monkeypatch.setattr(memory, "SETTLED", -1)  # else files that a test has just written are not remembered
+    monkeypatch.setattr(file_cache, "SETTLED", -1)  # else files that a test has just written are not cached
     return names
 
 
@@ -367,7 +368,7 @@ def test_where_nothing_can_be_remembered_all_is_read(texts: Path, tmp_path: Path
 
 def test_what_has_just_changed_is_read_again(texts: Path, tmp_path: Path, reads: list[str], monkeypatch):
     """It may change once more within one tick of its clock."""
-    monkeypatch.setattr(memory, "SETTLED", 10**12)
+    monkeypatch.setattr(file_cache, "SETTLED", 10**12)
     folder = made(texts, tmp_path / "out").path
     reads.clear()
     DataFolder.open(folder)
@@ -393,7 +394,7 @@ def test_a_shard_that_is_cut_while_in_use_is_named(texts: Path, tmp_path: Path):
 
 
 def test_names_that_are_no_utf8(texts: Path, tmp_path: Path):
-    """As Latin-1 wrote them; a name is text in the manifest, and which side a file lies on is its own affair."""
+    """As Latin-1 wrote them; a name is text in the manifest, and to which split a file belongs is its own affair."""
     for i in range(20):
         (texts / f"caf\udce9{i}.txt").write_text(f"coffee {i}\n" * 20)
     data = prepare([str(texts), str(texts / "caf\udce90.txt")], tmp_path / "out\udce9", 300, None, 0.2)

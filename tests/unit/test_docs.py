@@ -13,7 +13,7 @@ from archlab.atlas.entries import entries
 from archlab.config.study_schema import StudyConfig
 from archlab.families.registry import FAMILIES
 from archlab.study.design import arms
-from archlab.study.source import load_study
+from archlab.study.study_file import read_study
 
 HOME = Path(archlab.__file__).parent.parent.parent
 STUDIES = (HOME / "docs" / "studies.md").read_text(encoding="utf-8")
@@ -46,7 +46,7 @@ def test_every_study_that_is_shown_can_be_run(example, tmp_path):
         if name := re.match(r"# (\w+\.yaml)\n", named):
             (tmp_path / name[1]).write_text(named)
     (tmp_path / "mine.yaml").write_text(example)
-    _, study = load_study(str(tmp_path / "mine.yaml"))
+    _, study = read_study(str(tmp_path / "mine.yaml"))
     assert len(arms(study)) > 1
 
 

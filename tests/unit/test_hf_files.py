@@ -22,7 +22,7 @@ from archlab.exchange.published import read_model_config
 from archlab.exchange.save import save_pretrained
 from archlab.families.registry import FAMILIES
 from archlab.hf import hub
-from archlab.infer.codec import Published
+from archlab.infer.codec import PublishedCodec
 from archlab.model.decoder import Decoder
 
 torch.set_num_threads(1)
@@ -285,7 +285,12 @@ def test_old_and_foreign_names_of_the_class_pass(hf: Path, architectures: Any) -
 def test_every_reason_in_the_config_is_given_at_once(hf: Path) -> None:
     change(hf, hidden_act="mish", quantization_config={"bits": 4}, new_trick=True, rope_scaling={"rope_type": "odd"})
     said = refusal(hf)
-    for part in ("hidden_act is 'mish'", "quantization_config = {'bits': 4}, new_trick = True", "rope_type is 'odd'"):
+    for part in (
+        "hidden_act is 'mish'",
+        "quantization_config says {'bits': 4}",
+        "new_trick = True",
+        "rope_type is 'odd'",
+    ):
         assert part in said
 
 
@@ -421,9 +426,9 @@ def test_generate_with_any_tokenizer(hf: Path, capsys: pytest.CaptureFixture[str
     with pytest.raises(UserError, match="bits per byte could not be exact"):
         bpe.load(hf / "tokenizer.json")
     change(hf, bos_token_id=1, eos_token_id=2)
-    codec = Published(tokenizer, load_hf(hf).origin)
+    codec = PublishedCodec(tokenizer, load_hf(hf).origin)
     prompt = codec.encode("so é")
-    assert (prompt[0], codec.ends) == (1, (2,))
+    assert (prompt[0], codec.end_tokens) == (1, (2,))
     decode = codec.decoder(prompt)
     new = tokenizer.encode("is ☃ it", add_special_tokens=False).ids
     assert "".join(map(decode, new)) == " is ☃ it"  # the space before a word is kept

@@ -19,7 +19,7 @@ from transformers import (
 
 from archlab.errors import UserError
 from archlab.infer import sampling as steps
-from archlab.infer.sampling import Sampling, choose
+from archlab.infer.sampling import Sampling, sample
 
 RNG = np.random.default_rng(0)
 LOGITS = torch.from_numpy(RNG.normal(size=(6, 40)) * 3)
@@ -89,7 +89,7 @@ def test_repetition_penalty(penalty: float) -> None:
         for token in set(tokens[row].tolist()):
             z = LOGITS[row, token].item()
             expected[row, token] = z / penalty if z > 0 else z * penalty
-    got = steps.penalise(LOGITS, steps.occurring(tokens, NO_PADDING, 40), penalty)
+    got = steps.apply_repetition_penalty(LOGITS, steps.occurring(tokens, NO_PADDING, 40), penalty)
     np.testing.assert_allclose(got, expected, rtol=1e-15)
     assert torch.equal(got, RepetitionPenaltyLogitsProcessor(penalty)(tokens, LOGITS))
 
@@ -112,14 +112,14 @@ def test_the_order_is_that_of_transformers() -> None:
     sampling = Sampling(temperature=1.9, top_k=12, top_p=0.8, min_p=0.2, repetition_penalty=1.7)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(steps, "draw", lambda logits, _: seen.append(logits))
-        choose(LOGITS, sampling, tokens, NO_PADDING, seed=0)
+        sample(LOGITS, sampling, tokens, NO_PADDING, seed=0)
     torch.testing.assert_close(seen[0].softmax(-1), expected.softmax(-1), rtol=1e-12, atol=1e-15)
     assert 1 < kept(seen[0]).sum(-1).max() < 12
 
 
 def drawn(logits: list[float], n: int, seed: int = 0, **settings: Any) -> np.ndarray:
     """How often each token is drawn in n texts that differ in nothing but their place in the batch."""
-    tokens = choose(
+    tokens = sample(
         torch.tensor(logits).expand(n, -1), Sampling(**{"temperature": 1.0} | settings),
         torch.zeros(n, 1, dtype=torch.int64), torch.zeros(n, dtype=torch.int64), seed,
     )  # fmt: skip
@@ -161,7 +161,7 @@ def test_every_token_is_drawn_at_its_share_of_the_line() -> None:
 
 def test_temperature_0_is_greedy_and_a_tiny_one_too() -> None:
     for temperature in (0, 1e-307, 1e-6):
-        got = choose(LOGITS * 1e4, Sampling(temperature), NO_TOKENS, NO_PADDING, 0)
+        got = sample(LOGITS * 1e4, Sampling(temperature), NO_TOKENS, NO_PADDING, 0)
         np.testing.assert_array_equal(got, LOGITS.numpy().argmax(-1))
 
 
@@ -171,11 +171,11 @@ def test_a_rows_draw_does_not_depend_on_the_others() -> None:
     flat = torch.zeros(6, 40)
     for seed in range(50):
         whole, other, alone = (
-            choose(x, sampling, torch.zeros(len(x), 5, dtype=torch.int64), NO_PADDING[: len(x)], seed)
+            sample(x, sampling, torch.zeros(len(x), 5, dtype=torch.int64), NO_PADDING[: len(x)], seed)
             for x in (LOGITS, changed, LOGITS[:1])
         )
         assert whole[0] == other[0] == alone[0]
-    same = choose(flat, Sampling(1.0), torch.zeros(6, 5, dtype=torch.int64), NO_PADDING, 0)
+    same = sample(flat, Sampling(1.0), torch.zeros(6, 5, dtype=torch.int64), NO_PADDING, 0)
     assert len(set(same.tolist())) > 1
 
 

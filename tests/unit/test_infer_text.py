@@ -21,7 +21,7 @@ from archlab.config.io import build_config
 from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
 from archlab.infer import text as text_module
-from archlab.infer.codec import Published
+from archlab.infer.codec import PublishedCodec
 from archlab.infer.generate import Session
 from archlab.infer.sampling import Sampling
 from archlab.infer.text import StopStrings, stream_text
@@ -164,7 +164,7 @@ PUBLISHED = {
 
 
 def streamed(tokenizer: Tokenizer, prompt: list[int], new: list[int]) -> list[str]:
-    return list(map(Published(tokenizer, Origin()).decoder(prompt), new))
+    return list(map(PublishedCodec(tokenizer, Origin()).decoder(prompt), new))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -13,9 +13,9 @@ from archlab.cost.flops import computed_training_flops, training_flops
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.study.design import arms, grid
-from archlab.study.match import in_words, quantity
-from archlab.study.said import fields
-from archlab.study.source import load_study
+from archlab.study.field_rules import overridden
+from archlab.study.match import describe_equal, quantity
+from archlab.study.study_file import read_study
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,7 @@ def test_what_follows_from_what_an_arm_says_is_said(in_base, overrides, follows)
     base, other = arms(two(overrides, set=in_base))
     assert (base.follows, other.follows) == ({}, follows)
     assert set(diff(base.config, other.config)) - {"train.eval_every", "train.checkpoint_every"} == {
-        *fields(overrides),
+        *overridden(overrides),
         *follows,
     } - {"train.seq_len"}
 
@@ -208,7 +208,7 @@ def test_every_problem_of_a_study_is_told_at_once(tmp_path):
     said = {"question": "", "base": "base.yaml", "budget": {"tokens": 640}, "sets": {}, "labels": {"thrd": "x"}}
     wrong = {"arms": {"first": {}, "second": {"model.nrm": 1}, "third": {"model.max_seq_len": 32}}}
     with pytest.raises(UserError, match="5 problems in") as refused:
-        load_study(str(write(tmp_path / "wrong.yaml", **said, **wrong)))
+        read_study(str(write(tmp_path / "wrong.yaml", **said, **wrong)))
     for field in ("question", "sets", "labels.thrd", "arms.second.model.nrm", "arms.third "):
         assert f"\n  {field}" in str(refused.value)
 
@@ -218,7 +218,7 @@ def test_text_that_no_picture_can_hold_is_refused(tmp_path):
     arms = {"first": {}, "b\0": {}, "c\n": {}}
     labels = {"first": "\x1b[31mred", "b\0": "\ud800", "c\n": "x\ty"}
     with pytest.raises(UserError, match="7 problems in") as refused:
-        load_study(str(write(tmp_path / "wrong.yaml", **said, arms=arms, labels=labels)))
+        read_study(str(write(tmp_path / "wrong.yaml", **said, arms=arms, labels=labels)))
     named = re.findall(r"the character (U\+[0-9A-F]{4})", str(refused.value))
     assert named == ["U+000C", "U+202E", "U+0000", "U+000A", "U+001B", "U+0009"]
     assert "allowed: text without half a surrogate pair" in str(refused.value)
@@ -258,7 +258,7 @@ def test_no_wrong_arm_hides_another(also, against):
 def test_wrong_fields_of_the_study_hide_no_arm(tmp_path):
     said = {"question": "Which?", "base": "base.yaml", "budgt": 1, "tune": {"train.lr": []}, "arms": WRONG}
     with pytest.raises(UserError, match="8 problems"):
-        load_study(str(write(tmp_path / "wrong.yaml", **said)))
+        read_study(str(write(tmp_path / "wrong.yaml", **said)))
 
 
 def test_an_arm_cannot_set_what_is_tuned():
@@ -360,9 +360,9 @@ def test_what_no_knob_can_match_is_refused(overrides, equal, message):
 def test_what_is_equal_is_said_in_words():
     for given, said in (("1%", "1%"), ("1.2%", "1.2%"), ("0.05%", "0.05%"), ("10%", "10%")):
         equal = study(arms={"a": {}}, equal={"parameters": given}).equal
-        assert in_words(equal) == f"parameters within {said}, by model.mlp.d_ff"
+        assert describe_equal(equal) == f"parameters within {said}, by model.mlp.d_ff"
     equal = study(arms={"a": {}}, equal={"flops": 0.02, "by": "model.n_layers"}).equal
-    assert in_words(equal) == "training FLOPs per token within 2%, by model.n_layers"
+    assert describe_equal(equal) == "training FLOPs per token within 2%, by model.n_layers"
 
 
 def test_quantities_are_those_of_the_model():
@@ -451,14 +451,14 @@ def test_extends_takes_what_is_not_said_from_another(tmp_path):
     write(tmp_path / "deep" / "short.yaml", seeds=2, **said)
     write(tmp_path / "deep" / "small.yaml", model=MODEL, train=TRAIN)
     long = write(tmp_path / "deep" / "long.yaml", extends="short.yaml", seeds=5)
-    name, found = load_study(str(long))
+    name, found = read_study(str(long))
     assert (name, found.seeds, found.question) == ("long", 5, "Which?")
     assert arms(found)[0].config.model.d_model == 32
 
 
 def test_extending_one_of_ours(tmp_path):
-    _, ours = load_study("ladder")
-    _, found = load_study(str(write(tmp_path / "mine.yaml", extends="ladder", seeds=4)))
+    _, ours = read_study("ladder")
+    _, found = read_study(str(write(tmp_path / "mine.yaml", extends="ladder", seeds=4)))
     assert found == ours.model_copy(update={"seeds": 4})
     assert len(arms(found)) == 7
 
@@ -472,34 +472,34 @@ def test_text_is_looked_for_beside_the_study_and_then_here(tmp_path, said, there
     for folder in there:
         (tmp_path / folder / "text.txt").write_text("words")
     given = said.get("data.path") or said["data"]["path"]
-    (arm,) = arms(load_study(str(file))[1])
+    (arm,) = arms(read_study(str(file))[1])
     assert arm.config.data.path == str(tmp_path / found / given)
     write(tmp_path / "deep" / "mine.yaml", **{**study(arms={"a": {}}).model_dump(exclude_none=True), "set": {}})
     (tmp_path / "deep" / "python-stdlib").mkdir()
-    assert arms(load_study(str(file))[1])[0].config.data.path == "python-stdlib"
+    assert arms(read_study(str(file))[1])[0].config.data.path == "python-stdlib"
 
 
 def test_a_circle_of_extends_is_refused(tmp_path):
     write(tmp_path / "a.yaml", extends="b.yaml")
     write(tmp_path / "b.yaml", extends="a.yaml")
     with pytest.raises(UserError, match="extends itself"):
-        load_study("a.yaml")
+        read_study("a.yaml")
 
 
 @pytest.mark.parametrize("name", ["laddr", "no/such/ladder.yaml"])
 def test_an_unknown_study_is_a_message(name):
     with pytest.raises(UserError, match=f"no study '{name}': not a file, not a study folder, not a study that"):
-        load_study(name)
+        read_study(name)
     with pytest.raises(UserError, match=r"did you mean ladder\?"):
-        load_study("laddr")
+        read_study("laddr")
 
 
 def test_an_unknown_study_to_extend_is_a_message(tmp_path):
     with pytest.raises(UserError, match=r"no study 'laddr'.*did you mean ladder\?"):
-        load_study(str(write(tmp_path / "mine.yaml", extends="laddr")))
+        read_study(str(write(tmp_path / "mine.yaml", extends="laddr")))
 
 
 @pytest.mark.parametrize("name", ["ladder", "ladder-rates"])
 def test_our_own_studies_are_fair(name):
-    _, found = load_study(name)
+    _, found = read_study(name)
     assert len(arms(found)) == 7

@@ -16,10 +16,10 @@ from archlab.config.yaml_text import to_yaml
 from archlab.errors import UserError
 from archlab.report.page import write_page
 from archlab.study import pool, runner
-from archlab.study.pool import Progress
-from archlab.study.progress import Board
+from archlab.study.pool import RunProgress
+from archlab.study.progress import StudyProgress
 from archlab.study.runner import Study
-from archlab.study.source import load_study
+from archlab.study.study_file import read_study
 from archlab.train.run_folder import RunFolder, RunSummary
 
 
@@ -28,9 +28,9 @@ def text(tmp_path_factory):
     return write_text(tmp_path_factory.mktemp("corpus"))
 
 
-def watch(runs):
-    """As the terminal's board, but silent."""
-    return lambda news: None
+def silent(runs):
+    """As the terminal's progress, but silent."""
+    return lambda progress: None
 
 
 class Laboratory:
@@ -55,10 +55,10 @@ class Laboratory:
 
     def run(self, **values):
         self.ran = []
-        return self.study(**values).run(watch)
+        return self.study(**values).run(silent)
 
-    def run_all(self, runs, folder, workers, tell):
-        failed = [Progress(run, 0.0, failed=why) for run in runs if (why := self.fails(run.config))]
+    def run_all(self, runs, folder, n_workers, on_progress):
+        failed = [RunProgress(run, 0.0, failed=why) for run in runs if (why := self.fails(run.config))]
         for run in (run for run in runs if not self.fails(run.config)):
             self.ran.append((run.config.model.norm.kind, run.config.train.seed, run.config.train.lr))
             run.folder(folder).mkdir(parents=True)
@@ -135,7 +135,7 @@ def test_what_does_not_decide_a_result_repeats_no_run(lab):
     """Fewer workers, as after running out of memory; or other checkpoints."""
     lab.run()
     before = {path.name for path in (lab.folder / "out" / "runs").iterdir()}
-    lab.study(workers=1).run(watch)
+    lab.study(workers=1).run(silent)
     lab.run(set={"data.path": str(lab.text), "train.checkpoint_every": 3, "train.eval_every": 5})
     assert lab.ran == []
     assert {path.name for path in (lab.folder / "out" / "runs").iterdir()} == before
@@ -159,9 +159,9 @@ def test_what_decides_a_result_runs_anew(lab, change):
 
 def test_arms_of_other_vocabularies_get_tokens_of_their_own(lab):
     study = lab.study(arms={"a": {}, "b": {"model.vocab_size": 280}})
-    assert study.texts["a"].fingerprint != study.texts["b"].fingerprint
+    assert study.corpora["a"].fingerprint != study.corpora["b"].fingerprint
     assert {len(run.corpus) for run in (study._run_of(arm, 0) for arm in study.arms)} == {16}
-    assert study._run_of(study.arms[1], 0).corpus == study.texts["b"].fingerprint
+    assert study._run_of(study.arms[1], 0).corpus == study.corpora["b"].fingerprint
 
 
 # --- tuning ---------------------------------------------------------------------------------------
@@ -265,33 +265,33 @@ def test_a_study_of_which_no_run_finished_has_no_summary(lab):
         (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero"),
     ],
 )
-def test_whatever_happens_in_a_worker_is_told_of_its_run(lab, monkeypatch, error, why):
+def test_whatever_happens_in_a_worker_is_reported_of_its_run(lab, monkeypatch, error, why):
     def failing(*_):
         raise error
 
     monkeypatch.setattr(pool, "train", failing)
     study = lab.study()
-    news = pool._outcome(study._run_of(study.arms[0], 0), None, lab.folder)
-    assert (news.summary, news.run.label) == (None, "a, seed 0")
-    assert news.failed.startswith(why)
+    progress = pool._train(study._run_of(study.arms[0], 0), None, lab.folder)
+    assert (progress.summary, progress.run.label) == (None, "a, seed 0")
+    assert progress.failed.startswith(why)
 
 
-def test_what_runs_note_is_said_once(lab, monkeypatch, capsys):
+def test_what_many_runs_note_is_printed_once(lab, monkeypatch, capsys):
     """But not that they go on, which most do that were stopped."""
 
-    def noting(config, folder, watch, corpus):
-        watch.note("rows from 256 on are never used")
-        watch.note(f"checkpoint of seed {config.train.seed}: damaged")
-        watch.goes_on(3)
+    def noting(config, folder, callback, corpus):
+        callback.on_note("rows from 256 on are never used")
+        callback.on_note(f"checkpoint of seed {config.train.seed}: damaged")
+        callback.on_resume(3)
         raise UserError("out of patience")
 
     monkeypatch.setattr(pool, "train", noting)
     study, sent = lab.study(), SimpleNamespace()
-    with Board() as board:
+    with StudyProgress() as progress:
         for seed in (0, 1):
             run = study._run_of(study.arms[0], seed)
-            sent.send = board([run])
-            sent.send(pool._outcome(run, sent, lab.folder))
+            sent.send = progress([run])
+            sent.send(pool._train(run, sent, lab.folder))
     assert capsys.readouterr().err.splitlines() == [
         "note: a, seed 0: rows from 256 on are never used",
         "note: a, seed 0: checkpoint of seed 0: damaged",
@@ -380,7 +380,7 @@ def test_a_study_folder_holds_its_base(lab):
     first = lab.run()
     (base,) = lab.folder.glob("*.yaml")
     base.unlink()
-    name, study = load_study(str(lab.folder / "out"))
+    name, study = read_study(str(lab.folder / "out"))
     again = Study(name, study, lab.folder / "out", workers=1).read()
     assert [arm.bits_per_byte for arm in again.arms] == [arm.bits_per_byte for arm in first.arms]
 
@@ -409,7 +409,7 @@ def test_a_damaged_base_is_named_and_another_one_mends_it(lab):
     first, folder = lab.run(), lab.folder / "out"
     whole = (folder / "base.yaml").read_text()
     (folder / "base.yaml").write_text(whole.replace("n_layers: 2", "n_layers: 1"))
-    for begin in (lambda: load_study(str(folder)), lab.run):
+    for begin in (lambda: read_study(str(folder)), lab.run):
         with pytest.raises(UserError, match=r"base.yaml: damaged: .*or name a whole one in .*study.yaml"):
             begin()
     study = folder / "study.yaml"
@@ -500,9 +500,9 @@ def test_a_study_may_lie_where_names_are_no_utf8(lab):
     (folder / "text.txt").write_bytes(lab.text.read_bytes())
     raw = {"question": "Which?", "base": "base.yaml", "set": {"data.path": "text.txt"}, "budget": {"tokens": 640}}
     (folder / "th\udce9.yaml").write_text(to_yaml({**raw, "seeds": 2, "arms": {"a": {}, "b": {"train.lr": 2e-3}}}))
-    name, config = load_study(str(folder / "th\udce9.yaml"))
-    summary = Study(name, config, folder / "out\udce9").run(watch)
+    name, config = read_study(str(folder / "th\udce9.yaml"))
+    summary = Study(name, config, folder / "out\udce9").run(silent)
     assert summary.name == r"th\udce9"
-    assert Study(*load_study(str(folder / "out\udce9")), folder / "out\udce9").read().arms == summary.arms
+    assert Study(*read_study(str(folder / "out\udce9")), folder / "out\udce9").read().arms == summary.arms
     write_page(summary, folder / "out\udce9")
     assert r"th\udce9" in (folder / "out\udce9" / "report.html").read_text()

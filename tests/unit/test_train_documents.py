@@ -14,11 +14,11 @@ from archlab.config.training import resolve_train
 from archlab.infer.score import score
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
-from archlab.train.documents import document_ids
 from archlab.train.evaluate import HeldOut, evaluate
 from archlab.train.loop import train
+from archlab.train.loss import document_ids
 from archlab.train.optim import make_optimizer
-from archlab.train.progress import watcher
+from archlab.train.progress import progress_callback
 from archlab.train.run_folder import RunFolder
 from archlab.train.step import update
 
@@ -73,7 +73,7 @@ def test_evaluation_is_that_of_each_document_alone() -> None:
     nats, n_bytes = alone(model)[is_text].sum(), bytes_[WINDOW[0, 1:]].sum()
     assert found.bits_per_byte == pytest.approx(nats / math.log(2) / n_bytes, rel=1e-6)
     assert found.loss == pytest.approx(nats / is_text.sum(), rel=1e-6)
-    assert abs(evaluate(model, replace(held_out, begins=None), DEVICE).loss - found.loss) > 1e-4
+    assert abs(evaluate(model, replace(held_out, separator=None), DEVICE).loss - found.loss) > 1e-4
 
 
 def test_a_run_trains_and_scores_with_the_mask_of_its_config(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_run_trains_and_scores_with_the_mask_of_its_config(tmp_path: Path) -> 
             "train.eval_every=4", "train.device=cpu", "train.dtype=float32",
         )  # fmt: skip
         run = tmp_path / masked
-        summary = train(config, run, watcher())
+        summary = train(config, run, progress_callback())
         losses[masked] = [line["loss"] for line in RunFolder(run).metrics() if "lr" in line]
         assert score(str(run), (), 65536).bits_per_byte == pytest.approx(summary.bits_per_byte, rel=1e-6)
         other = score(str(run), (f"train.document_mask={'false' if masked == 'true' else 'true'}",), 65536)

@@ -9,10 +9,10 @@ from tiny import config, write_text
 from archlab.data.prepare import prepare
 from archlab.errors import UserError
 from archlab.train import loop
-from archlab.train.divergence import ruined
+from archlab.train.divergence import divergence
 from archlab.train.evaluate import Score
 from archlab.train.loop import train
-from archlab.train.progress import Watcher
+from archlab.train.progress import Callback
 from archlab.train.run_folder import RunFolder
 
 
@@ -26,21 +26,21 @@ def text(tmp_path_factory):
     return write_text(tmp_path_factory.mktemp("corpus"))
 
 
-class Recorder(Watcher):
+class Recorder(Callback):
     """Keeps what it was told, and may raise when told of a step."""
 
     def __init__(self, stop_at=None):
-        self.beats, self.notes, self._stop_at = [], [], stop_at
+        self.steps, self.notes, self._stop_at = [], [], stop_at
 
-    def note(self, text):
+    def on_note(self, text):
         self.notes.append(text)
 
-    def goes_on(self, step):
-        self.gone_on = step
+    def on_resume(self, step):
+        self.resumed_after = step
 
-    def beat(self, beat):
-        self.beats.append(beat)
-        if beat.step == self._stop_at:
+    def on_step(self, metrics):
+        self.steps.append(metrics)
+        if metrics.step == self._stop_at:
             raise KeyboardInterrupt
 
 
@@ -49,14 +49,14 @@ def test_a_finished_run_leaves_what_it_says(text, tmp_path):
     summary = train(config(data=text), tmp_path / "run", recorder)
     folder = RunFolder(tmp_path / "run")
     assert (summary.status, summary.steps, summary.tokens) == ("finished", 10, 640)
-    assert [beat.step for beat in recorder.beats] == list(range(1, 11))
+    assert [metrics.step for metrics in recorder.steps] == list(range(1, 11))
     metrics = folder.metrics()
     updates = [line for line in metrics if "lr" in line]
     evaluations = [line for line in metrics if "bits_per_byte" in line]
     assert [line["tokens"] for line in updates] == list(range(64, 641, 64))
     assert [line["step"] for line in evaluations] == list(range(11))
     assert (evaluations[0]["tokens"], metrics[0]) == (0, evaluations[0])
-    assert summary.bits_per_byte == evaluations[-1]["bits_per_byte"] == recorder.beats[-1].bits_per_byte
+    assert summary.bits_per_byte == evaluations[-1]["bits_per_byte"] == recorder.steps[-1].bits_per_byte
     assert summary.train_loss == updates[-1]["loss"]
     assert folder.summary() == summary
     assert [path.name for path in folder.checkpoints.iterdir()] == ["step-00000010"]
@@ -74,31 +74,31 @@ def test_rows_of_the_vocabulary_that_the_data_lack_are_noted(text, tmp_path):
 
 
 def test_a_finished_run_is_only_read(text, tmp_path):
-    summary = train(config(data=text), tmp_path / "run", Watcher())
+    summary = train(config(data=text), tmp_path / "run", Callback())
     recorder = Recorder()
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.name != ".lock"}
     assert train(config(data=text), tmp_path / "run", recorder) == summary
-    assert recorder.beats == []
+    assert recorder.steps == []
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def test_a_loss_that_is_no_number_ends_the_run_as_diverged(text, tmp_path):
     """At this rate the first update already throws the weights out of the range of float32."""
     run = config("train.lr=1e38", "train.warmup=0", "train.eval_every=10", data=text)
-    summary = train(run, tmp_path, Watcher())
+    summary = train(run, tmp_path, Callback())
     assert summary.status == "diverged"
     assert summary.bits_per_byte is None
     assert (summary.steps < 10, summary.why) == (True, "a loss or gradient is NaN or infinite")
     last = RunFolder(tmp_path).metrics()[-1]
     assert last["diverged"] is True
     assert last["step"] == summary.steps + 1
-    assert train(run, tmp_path, Watcher()) == summary
+    assert train(run, tmp_path, Callback()) == summary
 
 
 def test_an_evaluation_that_is_no_number_is_a_divergence_too(text, tmp_path, monkeypatch):
     """The last update may ruin a model whose last training loss was fine."""
     monkeypatch.setattr(loop, "evaluate", lambda *_: Score(math.nan, math.nan))
-    summary = train(config("train.eval_every=10", data=text), tmp_path, Watcher())
+    summary = train(config("train.eval_every=10", data=text), tmp_path, Callback())
     assert (summary.status, summary.steps, summary.bits_per_byte) == ("diverged", 10, None)
     assert RunFolder(tmp_path).metrics()[-1] == {"step": 10, "diverged": True, "held_out_loss": "nan"}
 
@@ -121,13 +121,13 @@ UNIFORM = math.log(300)
         (None, 6.5, "it ended worse than a uniform guess (6.50 against 5.70 nats per token)"),
     ],
 )
-def test_what_ends_worse_than_a_guess_or_than_it_began_is_ruined(first, last, why):
-    assert ruined(first, last, 300) == why
+def test_what_ends_worse_than_a_guess_or_than_it_began_has_diverged(first, last, why):
+    assert divergence(first, last, 300) == why
 
 
 @pytest.mark.parametrize("eval_every", [1, 10])
-def test_a_ruined_run_has_diverged_however_often_it_was_evaluated(text, tmp_path, eval_every):
-    summary = train(config("train.lr=50", f"train.eval_every={eval_every}", data=text), tmp_path, Watcher())
+def test_a_run_that_ends_badly_has_diverged_however_often_it_was_evaluated(text, tmp_path, eval_every):
+    summary = train(config("train.lr=50", f"train.eval_every={eval_every}", data=text), tmp_path, Callback())
     evaluations = [line for line in RunFolder(tmp_path).metrics() if "bits_per_byte" in line]
     assert evaluations[0]["held_out_loss"] == pytest.approx(UNIFORM, rel=0.2)
     assert evaluations[-1]["held_out_loss"] > 1.1 * UNIFORM
@@ -143,24 +143,24 @@ def deterministic(folder):
 @pytest.mark.parametrize("stop_at", [1, 4, 9])
 def test_an_interrupted_run_goes_on_as_if_nothing_had_been(text, tmp_path, stop_at):
     run = config("model.dropout=0.1", "train.checkpoint_every=3", data=text)
-    whole = train(run, tmp_path / "whole", Watcher())
+    whole = train(run, tmp_path / "whole", Callback())
     with pytest.raises(KeyboardInterrupt):
         train(run, tmp_path / "parts", Recorder(stop_at))
     rest = Recorder()
     summary = train(run, tmp_path / "parts", rest)
-    assert rest.beats[0].step == (stop_at - 1) // 3 * 3 + 1
+    assert rest.steps[0].step == (stop_at - 1) // 3 * 3 + 1
     assert summary.bits_per_byte == whole.bits_per_byte
     assert deterministic(tmp_path / "parts") == deterministic(tmp_path / "whole")
 
 
-class Signals(Watcher):
+class Signals(Callback):
     """Sends this process a signal at a step."""
 
     def __init__(self, step, number=signal.SIGINT):
         self._step, self._number = step, number
 
-    def beat(self, beat):
-        if beat.step == self._step:
+    def on_step(self, metrics):
+        if metrics.step == self._step:
             signal.raise_signal(self._number)
 
 
@@ -183,22 +183,22 @@ def test_a_signal_at_the_last_step_loses_neither_the_run_nor_the_signal(text, tm
 
 def test_a_kill_between_the_last_checkpoint_and_the_summary(text, tmp_path, monkeypatch):
     run = config(data=text)
-    whole = train(run, tmp_path / "whole", Watcher())
+    whole = train(run, tmp_path / "whole", Callback())
 
     def killed(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(RunFolder, "finish", killed)
     with pytest.raises(KeyboardInterrupt):
-        train(run, tmp_path / "parts", Watcher())
+        train(run, tmp_path / "parts", Callback())
     monkeypatch.undo()
-    assert train(run, tmp_path / "parts", Watcher()).bits_per_byte == whole.bits_per_byte
+    assert train(run, tmp_path / "parts", Callback()).bits_per_byte == whole.bits_per_byte
     assert [path.name for path in (tmp_path / "parts" / "checkpoints").iterdir()] == ["step-00000010"]
 
 
 def test_a_config_that_the_text_cannot_serve_leaves_nothing_behind(text, tmp_path):
     with pytest.raises(UserError, match="vocab_size: 100"):
-        train(config("model.vocab_size=100", data=text), tmp_path / "run", Watcher())
+        train(config("model.vocab_size=100", data=text), tmp_path / "run", Callback())
     assert not (tmp_path / "run").exists()
 
 
@@ -209,11 +209,11 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(text, tmp_path
     (tmp_path / "checkpoints" / "step-00000006" / "optimizer.safetensors").write_bytes(b"\0")
     recorder = Recorder()
     train(run, tmp_path, recorder)
-    assert recorder.beats[0].step == 4
+    assert recorder.steps[0].step == 4
     (damage,) = recorder.notes
     assert "step-00000006/optimizer.safetensors: damaged" in damage
     assert damage.endswith("; the one before is used")
-    assert recorder.gone_on == 3
+    assert recorder.resumed_after == 3
 
 
 def test_imported_weights_that_are_damaged_are_not_replaced_by_random_ones(text, tmp_path):
@@ -223,17 +223,17 @@ def test_imported_weights_that_are_damaged_are_not_replaced_by_random_ones(text,
     (tmp_path / "imported.json").write_text('{"family": "llama", "special_ids": {}, "dtype": null}')
     (tmp_path / "checkpoints" / "step-00000003" / "model.safetensors").unlink()
     with pytest.raises(UserError, match=r"step-00000003/model.safetensors: missing; .*import the model again"):
-        train(run, tmp_path, Watcher())
+        train(run, tmp_path, Callback())
 
 
 def test_what_a_finished_run_says_can_be_read_off_its_last_checkpoint_again(text, tmp_path, monkeypatch):
-    whole = train(config(data=text), tmp_path, Watcher())
+    whole = train(config(data=text), tmp_path, Callback())
     lines = RunFolder(tmp_path).metrics()
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(UserError, match=r"metrics.jsonl: damaged"):
         RunFolder(tmp_path).metrics()
     (tmp_path / "summary.json").unlink()
     monkeypatch.setattr(loop, "update", None)  # without another step
-    again = train(config(data=text), tmp_path, Watcher())
+    again = train(config(data=text), tmp_path, Callback())
     assert again.model_dump(exclude={"mfu"}) == whole.model_dump(exclude={"mfu"})
     assert RunFolder(tmp_path).metrics() == lines

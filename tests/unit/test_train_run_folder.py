@@ -15,7 +15,7 @@ from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.files import TEMPORARY
 from archlab.train.loop import train
-from archlab.train.progress import Watcher
+from archlab.train.progress import Callback
 from archlab.train.run_folder import RunFolder, RunSummary
 
 ENV = {"corpus": "c0ffee", "dtype": "float32", "device": "cpu", "threads": 1}
@@ -180,12 +180,12 @@ def test_damage_stays_damage_when_a_kill_leaves_it(tmp_path, monkeypatch):
     """The list comes before the file that is to replace the damaged one."""
     file = tmp_path / "file"
     for content in ("first", "second"):
-        digests.write_listed(tmp_path, {"file": content})
+        digests.write_with_digests(tmp_path, {"file": content})
         digests.verify(file)
     file.write_text("damaged")
     write = digests.write_atomic
     monkeypatch.setattr(digests, "write_atomic", lambda path, content: path == file or write(path, content))
-    digests.write_listed(tmp_path, {"file": "third"})
+    digests.write_with_digests(tmp_path, {"file": "third"})
     assert file.read_text() == "damaged"
     with pytest.raises(UserError, match="file: damaged"):
         digests.verify(file)
@@ -268,7 +268,7 @@ def test_only_who_holds_the_folder_writes_its_config(tmp_path, monkeypatch):
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
     folder, text = RunFolder(tmp_path / "run"), write_text(tmp_path)
     with folder.locked(), pytest.raises(UserError, match="another process is training this run"):
-        train(config(data=text), folder.path, Watcher())
+        train(config(data=text), folder.path, Callback())
     assert names(folder) == [".lock"]
 
 

@@ -10,8 +10,8 @@ import archlab
 from archlab.cli.terminal import console
 from archlab.cli.usage import usage
 from archlab.config.text import visible
-from archlab.errors import in_words
-from archlab.interrupt import INTERRUPTED, was_heard
+from archlab.errors import user_message
+from archlab.interrupt import INTERRUPTED, was_interrupted
 
 VERBS = (
     ("demo", "demo:run", "Train the ladder from 2017's block to today's on this machine, and compare its steps."),
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _complain(INTERRUPTED, 130)
     except Exception as error:
-        if was_heard():  # an import that a Ctrl-C broke off fails in its own way
+        if was_interrupted():  # an import that a Ctrl-C broke off fails in its own way
             return _complain(INTERRUPTED, 130)
         if message := _for_the_user(error):
             return _complain(message)
@@ -93,7 +93,7 @@ def _prepare_streams() -> None:
 
 def _for_the_user(error: Exception) -> str | None:
     """What to say; None for a bug, whose traceback is wanted."""
-    return usage(error) if isinstance(error, CycloptsError) else in_words(error)
+    return usage(error) if isinstance(error, CycloptsError) else user_message(error)
 
 
 def _complain(message: str, code: int = 2) -> int:

@@ -52,14 +52,14 @@ def run(
     """
     import torch
 
-    from archlab.infer.load import from_pretrained, load_codec, locate
+    from archlab.infer.load import find_folder, from_pretrained, load_codec
     from archlab.infer.sampling import Sampling
     from archlab.infer.text import stream_text
     from archlab.train.device import device_kind
 
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
     kind = device_kind(device, "--device")
-    home = locate(folder)
+    home = find_folder(folder)
     codec, wanted = load_codec(home), getattr(torch, dtype) if dtype else None
     pieces = stream_text(from_pretrained(home, wanted, kind), codec, prompt, max_new_tokens, sampling, stop)
     print(prompt, end="", flush=True)

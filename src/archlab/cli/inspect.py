@@ -16,10 +16,10 @@ def run(folder: str, /, *, json: Flag = False) -> int:
         JSON instead.
     """
     from archlab.infer.inspect import inspect_run
-    from archlab.infer.load import is_run, locate
+    from archlab.infer.load import find_folder, is_run_folder
 
-    home = locate(folder)
-    found = inspect_run(home) if is_run(home) else inspect(home)
+    home = find_folder(folder)
+    found = inspect_run(home) if is_run_folder(home) else inspect(home)
     if json:
         print_json(found.model_dump(mode="json") | {"loads": found.loads})
     else:

@@ -11,8 +11,8 @@ from archlab.cli.terminal import console, print_json, print_table, show_table
 from archlab.config.text import visible
 from archlab.config.yaml_text import to_yaml, to_yaml_line
 from archlab.errors import UserError
+from archlab.study.formatting import listed, plural
 from archlab.study.record import StudySummary
-from archlab.study.wording import listed, plural
 from archlab.train.progress import note
 
 app = App(name="study", help="Run a comparison, or read one.")
@@ -31,17 +31,17 @@ def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = 
     workers
         Processes that train side by side. Left out: one per core for small models on a CPU, else one.
     """
-    from archlab.study.progress import Board
+    from archlab.study.progress import StudyProgress
     from archlab.study.runner import Study
-    from archlab.study.source import is_study_folder, load_study
+    from archlab.study.study_file import is_study_folder, read_study
 
-    name, config = load_study(study)
+    name, config = read_study(study)
     folder = out or (Path(study) if is_study_folder(Path(study)) else Path("studies") / name)
     comparison = Study(name, config, folder, workers)
     if changed := comparison.changed():
         note(f"{folder}: {listed(changed)} changed; runs that still apply are kept")
-    with Board() as board:
-        summary = comparison.run(board)
+    with StudyProgress() as progress:
+        summary = comparison.run(progress)
     present(summary, folder)
     if summary.failed:
         lines = [f"  {label}: {why}" for label, why in summary.failed.items()]
@@ -60,11 +60,11 @@ def report(folder: Path, /, *, json: Flag = False) -> None:
         Print the summary as JSON instead of the table.
     """
     from archlab.study.runner import Study
-    from archlab.study.source import is_study_folder, load_study
+    from archlab.study.study_file import is_study_folder, read_study
 
     if not is_study_folder(folder):
         raise UserError(f"{folder}: no study folder (no study.yaml); `archlab study run` makes one")
-    name, config = load_study(str(folder))
+    name, config = read_study(str(folder))
     summary = Study(name, config, folder).read()
     if json:
         print_json(summary.model_dump(mode="json"))
@@ -92,9 +92,9 @@ def show(study: str, /, *, yaml: Flag = False) -> None:
     from archlab.config.training import resolve_train
     from archlab.cost.params import parameters
     from archlab.study.design import arms, grid
-    from archlab.study.source import load_study
+    from archlab.study.study_file import read_study
 
-    _, config = load_study(study)
+    _, config = read_study(study)
     if yaml:
         print(to_yaml(config.model_dump(mode="json", exclude_unset=True)), end="")
         return

@@ -22,15 +22,15 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
         The run's folder: config, metrics, checkpoints, summary. One made by `archlab import` begins with its weights.
     """
     from archlab.train.loop import train
-    from archlab.train.progress import watcher
+    from archlab.train.progress import note
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("torchrun: archlab does not train on several processes yet; run it once, without torchrun")
     loaded = load_with_notes(config, overrides)
-    plan, watch = resolve_train(loaded), watcher()
+    plan = resolve_train(loaded)
     if plan.trained < plan.tokens:
-        watch.note(f"{plan.tokens:,} tokens are {plan.trained:,} in whole batches of {plan.batch_tokens:,}")
-    summary = train(loaded, out, watch)
+        note(f"{plan.tokens:,} tokens are {plan.trained:,} in whole batches of {plan.batch_tokens:,}")
+    summary = train(loaded, out)
     if summary.status == "diverged":
         print(f"diverged after {summary.steps} steps: {summary.why}; see {out}")
         return 1

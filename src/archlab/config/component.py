@@ -35,7 +35,7 @@ class StateTensor(NamedTuple):
     per_token: bool = False
     """Whether it has a row per token that may still be seen, so that it grows with the text, as keys and values do."""
     float32: bool = False
-    """Held in float32, whatever the format of the other tensors."""
+    """Held in float32 at least, whatever the format of the other tensors."""
 
 
 class Component(Base):

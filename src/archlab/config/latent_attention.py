@@ -3,7 +3,7 @@
 import math
 from typing import ClassVar, Literal
 
-from archlab.config.attention import AnyAttention, AnyResolved
+from archlab.config.any_attention import AnyAttention, AnyResolved
 from archlab.config.base import Positive, Width
 from archlab.config.component import Counting, Site, StateTensor, filled_in
 from archlab.config.visibility import keys_kept

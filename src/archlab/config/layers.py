@@ -4,14 +4,15 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from archlab.config.attention import NoAttention, ResolvedMultiHead, as_multi_head
+from archlab.config.attention import ResolvedAttention, as_multi_head
 from archlab.config.base import Base, Overrides
 from archlab.config.component import Absent, Component, Site
-from archlab.config.latent_attention import ResolvedLatent
+from archlab.config.dense import ResolvedDense, as_dense
 from archlab.config.merge import expand, merge
-from archlab.config.mixer import Mixer
-from archlab.config.mlp import ResolvedDense, ResolvedMLP, as_dense
+from archlab.config.mixer import ResolvedMixer
+from archlab.config.mlp import ResolvedMLP
 from archlab.config.model_schema import Block, Dropout, Layers, ModelConfig
+from archlab.config.multi_head import ResolvedMultiHead
 from archlab.config.norm import NoNorm, Norm, Placement
 from archlab.config.position import Position
 
@@ -55,8 +56,8 @@ class LayerConfig(Base):
     d_model: int
     norm: Norm
     block: Block
-    attention: ResolvedMultiHead | ResolvedLatent | NoAttention
-    mixer: Mixer
+    attention: ResolvedAttention
+    mixer: ResolvedMixer
     position: Position
     mlp: ResolvedMLP
     dropout: Dropout

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from archlab.config.attention import MultiHead, NoAttention, as_multi_head
+from archlab.config.attention import Attention, as_multi_head
 from archlab.config.base import (
     MOST_KINDS,
     MOST_LAYERS,
@@ -19,20 +19,12 @@ from archlab.config.base import (
     Probability,
     Width,
 )
-from archlab.config.latent_attention import Latent
+from archlab.config.dense import Dense, GatedMLP, as_dense
 from archlab.config.mixer import Mixer, NoMixer
-from archlab.config.mlp import MLP, Dense, GatedMLP, as_dense
+from archlab.config.mlp import MLP
+from archlab.config.multi_head import MultiHead
 from archlab.config.norm import Norm, RMSNorm
 from archlab.config.position import Position, Rope
-
-
-def _multi_head_by_default(value: Any) -> Any:
-    return {"kind": "multihead", **value} if isinstance(value, dict) else value
-
-
-Attention = Annotated[
-    MultiHead | Latent | NoAttention, Field(discriminator="kind"), BeforeValidator(_multi_head_by_default)
-]
 
 
 class Block(Base):

@@ -8,6 +8,7 @@ import re
 import sysconfig
 import tokenize
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,21 +29,21 @@ _WILDCARD = re.compile(r"[*?\[]")
 
 
 class Document(NamedTuple):
-    """One text, and the name that decides on which side of the split it lies."""
+    """One text, and the name that decides to which split it belongs."""
 
     name: str
     text: str
 
 
 class File(NamedTuple):
-    """Where a text or several of them are."""
+    """A file that holds one text or several."""
 
     path: Path
     name: str
-    asked_for: bool
-    """Named by the user, not found in a folder: then being binary is an error."""
-    declared: bool = False
-    """Its encoding may be that of a Python file's coding line."""
+    named_by_user: bool
+    """Not found in a folder. Then it is an error if the file is binary."""
+    is_python: bool = False
+    """Then a coding line may name its encoding."""
 
     @property
     def holds_records(self) -> bool:
@@ -54,19 +55,20 @@ class NotTextError(Exception):
     """The file holds no UTF-8 text."""
 
 
+@dataclass
 class Corpus:
     """The documents of some sources, in a fixed order. Every iteration reads them from disk again."""
 
-    def __init__(self, sources: Sequence[str], field: str = FIELD):
-        if not all(sources) or not sources:
-            raise UserError(f"no source; give {STDLIB}, or files, folders or globs of text, JSONL or Parquet")
-        self.sources = list(sources)
-        self.field = field
-        self.skipped = 0
-        """Binary files left out by the latest iteration."""
+    sources: Sequence[str]
+    field: str = FIELD
+    """Where records of JSONL or Parquet have their text."""
+    skipped: int = 0
+    """Binary files left out by the latest iteration."""
 
     def files(self) -> Iterator[File]:
-        """Those that an iteration reads, each once: under two names it could lie on both sides of the split."""
+        """The files that an iteration reads, each once: under two names, a file could belong to both splits."""
+        if not all(self.sources) or not self.sources:
+            raise UserError(f"no source; give {STDLIB}, or files, folders or globs of text, JSONL or Parquet")
         seen: set[str] = set()
         for source in self.sources:
             for file in _stdlib_files() if source == STDLIB else _files(source):
@@ -80,7 +82,7 @@ class Corpus:
             try:
                 yield from (d for d in _read(file, self.field) if d.text)
             except NotTextError:
-                if file.asked_for:
+                if file.named_by_user:
                     raise UserError(f"{file.path}: binary; expected UTF-8 text, .jsonl or .parquet") from None
                 self.skipped += 1
             except MemoryError:
@@ -102,7 +104,7 @@ def _stdlib_files() -> Iterator[File]:
     root = Path(sysconfig.get_path("stdlib"))
     for file in _walk(root, root, _NOT_STDLIB):
         if file.path.suffix == ".py" and not file.name.startswith(_MACHINE_MADE):
-            yield file._replace(declared=True)
+            yield file._replace(is_python=True)
 
 
 def _files(source: str) -> Iterator[File]:
@@ -110,7 +112,7 @@ def _files(source: str) -> Iterator[File]:
     if path.is_dir():
         yield from _walk(path, path.absolute().parent, set())
     elif path.is_file():
-        yield File(path, path.name, asked_for=True)
+        yield File(path, path.name, named_by_user=True)
     elif _WILDCARD.search(source) and (found := _glob(path)):
         yield from found
     elif path.exists():
@@ -135,7 +137,7 @@ def _glob(path: Path) -> list[File]:
         raise UserError(f"{path}: {error}") from None
     named = [(file, file.relative_to(fixed)) for file in dict.fromkeys(found)]
     visible = [(file, name) for file, name in named if hidden or not any(p.startswith(".") for p in name.parts)]
-    return [File(file, name.as_posix(), asked_for=False) for file, name in visible if file.is_file()]
+    return [File(file, name.as_posix(), named_by_user=False) for file, name in visible if file.is_file()]
 
 
 def _walk(folder: Path, named_from: Path, excluded: set[str]) -> Iterator[File]:
@@ -146,7 +148,7 @@ def _walk(folder: Path, named_from: Path, excluded: set[str]) -> Iterator[File]:
         paths += [p for f in files if not f.startswith(".") and (p := Path(at, f)).is_file()]
     named = [(p.absolute().relative_to(named_from).as_posix(), p) for p in paths]
     for name, path in sorted(named):
-        yield File(path, name, asked_for=False)
+        yield File(path, name, named_by_user=False)
 
 
 # --- what is in them --------------------------------------------------------------------------------------
@@ -157,17 +159,17 @@ def _read(file: File, field: str) -> Iterator[Document]:
         return _read_jsonl(file, field)
     if file.path.suffix == ".parquet":
         return _read_parquet(file, field)
-    return iter([Document(file.name, _decode(file.path.read_bytes(), file.declared))])
+    return iter([Document(file.name, _decode(file.path.read_bytes(), file.is_python))])
 
 
-def _decode(data: bytes, declared: bool) -> str:
-    """UTF-8, or (`declared`) what a Python file's coding line says."""
+def _decode(data: bytes, is_python: bool) -> str:
+    """As UTF-8, or as the coding line of a Python file says."""
     if b"\0" in data:
         raise NotTextError
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        if not declared:
+        if not is_python:
             raise NotTextError from None
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)

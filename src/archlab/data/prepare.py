@@ -13,21 +13,23 @@ from tokenizers import Tokenizer
 from archlab.config.schema import DataConfig
 from archlab.data import tokenizer as bpe
 from archlab.data.corpus import FIELD, STDLIB, Corpus
-from archlab.data.memory import cache_folder, forget, remembered
-from archlab.data.shards import FORMAT, MANIFEST, TOKENIZER, DataFolder, Manifest
-from archlab.data.split import Piece, Split, chance, divide
-from archlab.data.writer import SideWriter
+from archlab.data.file_cache import cache_folder, cached, clear_cache
+from archlab.data.shards import FORMAT, LITTLE_ENDIAN, MANIFEST, TOKENIZER, DataFolder, Manifest, Shard, SplitInfo
+from archlab.data.split import Piece, SplitRule, choose_split, hash_share
 from archlab.digests import sha256
 from archlab.errors import UserError
 from archlab.files import expand_user, folder_atomic
-from archlab.interrupt import heed
+from archlab.interrupt import raise_if_interrupted
 
 DEFAULT_VOCAB_SIZE = 2048
 TOKENIZER_CHARACTERS = 16_000_000
 """About the most training text a tokenizer is learned from; python-stdlib has less, so all of it is used."""
 
+SHARD_TOKENS = 100_000_000
+"""Tokens after which the next shard begins."""
+
 _BATCH_CHARACTERS = 1_000_000
-"""Text that is encoded at once, in a second at most; a Ctrl-C is heard after it."""
+"""Text that is encoded at once, in a second at most; a Ctrl-C is noticed after it."""
 
 
 def prepare(
@@ -48,7 +50,7 @@ def prepare(
     corpus = Corpus(source, field)
     if field != FIELD and not any(file.holds_records for file in corpus.files()):
         raise UserError(f"--field {field}: there is neither JSONL nor Parquet in {corpus}; leave it out")
-    forget()
+    clear_cache()
     return _build(_Recipe(corpus, held_out, vocab_size or DEFAULT_VOCAB_SIZE, tokenizer), out)
 
 
@@ -70,41 +72,39 @@ def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
 
 
 class _Recipe:
-    """All that decides a data folder's content; the corpus is read for its key, once until one of its files changes."""
+    """All that decides a data folder's content. Its key needs the text, which is read again when a file has changed."""
 
     def __init__(self, corpus: Corpus, held_out: float, vocab_size: int, tokenizer: Path | None):
-        self.given = bpe.load(tokenizer) if tokenizer else None
+        self.given_tokenizer = bpe.load(tokenizer) if tokenizer else None
         self.vocab_size = vocab_size
         self.corpus = corpus
-        self.split = _split(corpus, held_out)
+        sources = [source if source == STDLIB else str(Path(source).absolute()) for source in corpus.sources]
+        split = cached(
+            ["split", FORMAT, sources, corpus.field, held_out],
+            [file.path for file in corpus.files()],
+            lambda: asdict(choose_split(corpus, held_out)),
+        )
+        self.split = SplitRule(**split)
         settings = {
             "format": FORMAT,
             "text": self.split.digest,
             "held_out": held_out,
-            "tokenizer": self.given.to_str() if self.given else [vocab_size, bpe.LONGEST_WORD],
+            "tokenizer": self.given_tokenizer.to_str() if self.given_tokenizer else [vocab_size, bpe.LONGEST_WORD],
         }
         self.key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
-    def pieces(self) -> Iterator[Piece]:
-        return self.split.pieces(self.corpus)
-
     def tokenizer(self) -> Tokenizer:
-        """The given tokenizer, or one learned from (a sample, chosen by hash, of) the training text."""
+        """The given tokenizer, or one learned from the training text (of much text, a sample chosen by hash)."""
+        if self.given_tokenizer:
+            return self.given_tokenizer
         share = TOKENIZER_CHARACTERS / self.split.characters
-        training = (p for p in self.pieces() if p.side == "train")
-        sample = (p.text for i, p in enumerate(training) if chance(f"{p.name} {i}") < share)
-        return self.given or bpe.train(sample, self.vocab_size)
-
-
-def _split(corpus: Corpus, held_out: float) -> Split:
-    places = [source if source == STDLIB else str(Path(source).absolute()) for source in corpus.sources]
-    subject = ["split", FORMAT, places, corpus.field, held_out]
-    files = [file.path for file in corpus.files()]
-    return Split(**remembered(subject, files, lambda: asdict(divide(corpus, held_out))))
+        training = (p for p in self.split.pieces(self.corpus) if p.split == "train")
+        sample = (p.text for i, p in enumerate(training) if hash_share(f"{p.name} {i}") < share)
+        return bpe.train(sample, self.vocab_size)
 
 
 def _build(recipe: _Recipe, out: Path) -> DataFolder:
-    heed()
+    raise_if_interrupted()
     out = expand_user(out).absolute()
     if out.is_file() or (out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).is_file()):
         raise UserError(f"{out}: exists and is no data folder; give a new or an empty folder")
@@ -126,9 +126,9 @@ def _write(recipe: _Recipe, folder: Path) -> None:
     tokenizer = recipe.tokenizer()
     vocab_size, end = bpe.vocab_size(tokenizer), bpe.end_of_text(tokenizer)
     dtype = "uint16" if vocab_size <= 1 << 16 else "uint32"
-    sides = {"train": SideWriter(folder, "train", dtype), "held_out": SideWriter(folder, "held_out", dtype)}
+    writers = {split: ShardWriter(folder, split, dtype) for split in ("train", "held_out")}
     n_bytes = bpe.token_bytes(tokenizer)
-    for pieces in _batches(recipe.pieces()):
+    for pieces in _batches(recipe.split.pieces(recipe.corpus)):
         for piece, ids in zip(pieces, bpe.encode(tokenizer, [p.text for p in pieces]), strict=True):
             text_bytes = len(piece.text.encode())
             if (found := n_bytes[ids].sum()) != text_bytes:
@@ -136,8 +136,8 @@ def _write(recipe: _Recipe, folder: Path) -> None:
                     f"{piece.name}: the tokenizer changes its text ({text_bytes} bytes became {found}), "
                     "so bits per byte could not be exact; use one without a normalizer or added prefix"
                 )
-            tokens = np.concatenate([[end], ids]) if piece.opens else ids
-            sides[piece.side].append(tokens, text_bytes, documents=int(piece.opens))
+            tokens = np.concatenate([[end], ids]) if piece.begins_document else ids
+            writers[piece.split].append(tokens, text_bytes, documents=int(piece.begins_document))
     (folder / TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
     manifest = Manifest(
         format=FORMAT,
@@ -148,21 +148,51 @@ def _write(recipe: _Recipe, folder: Path) -> None:
         dtype=dtype,
         end_of_text=end,
         tokenizer_sha256=sha256(folder / TOKENIZER),
-        train=sides["train"].finish(),
-        held_out=sides["held_out"].finish(),
+        train=writers["train"].finish(),
+        held_out=writers["held_out"].finish(),
     )
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
 
 
 def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Lists of pieces, each with about as much text as is worth encoding at once."""
-    held: list[Piece] = []
+    """Lists of pieces; each list has about as much text as is worth encoding at once."""
+    batch: list[Piece] = []
     size = 0
     for piece in pieces:
-        held.append(piece)
+        batch.append(piece)
         size += len(piece.text)
         if size >= _BATCH_CHARACTERS:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class ShardWriter:
+    """Appends pieces of documents to the shards of one split; a new shard begins whenever one is full."""
+
+    def __init__(self, folder: Path, split: str, dtype: str):
+        self._folder, self._split, self._dtype = folder, split, LITTLE_ENDIAN[dtype]
+        self._paths: list[Path] = []
+        self._room = 0
+        self._bytes = self._documents = 0
+
+    def append(self, tokens: np.ndarray, text_bytes: int, documents: int) -> None:
+        """Write tokens that stand for so many bytes of text and begin so many documents."""
+        self._bytes += text_bytes
+        self._documents += documents
+        while len(tokens):
+            if self._room == 0:
+                self._paths.append(self._folder / f"{self._split}-{len(self._paths):05d}.bin")
+                self._room = SHARD_TOKENS
+            part, tokens = tokens[: self._room], tokens[self._room :]
+            with self._paths[-1].open("ab") as file:
+                file.write(part.astype(self._dtype).tobytes())
+            self._room -= len(part)
+
+    def finish(self) -> SplitInfo:
+        """What was written."""
+        size = self._dtype.itemsize
+        shards = tuple(Shard(file=p.name, tokens=p.stat().st_size // size, sha256=sha256(p)) for p in self._paths)
+        tokens = sum(shard.tokens for shard in shards)
+        return SplitInfo(tokens=tokens, bytes=self._bytes, documents=self._documents, shards=shards)

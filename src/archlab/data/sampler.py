@@ -60,7 +60,7 @@ def held_out_windows(data: DataFolder, seq_len: int, n_tokens: int) -> np.ndarra
     return data.held_out.windows(np.arange(count) * available // count * seq_len, seq_len + 1)
 
 
-def _check_length(data: DataFolder, tokens: Tokens, side: str, seq_len: int) -> None:
+def _check_length(data: DataFolder, tokens: Tokens, split: str, seq_len: int) -> None:
     if len(tokens) <= seq_len:
-        found = f"the {side} text of {data.manifest.source} has {len(tokens)} tokens"
+        found = f"the {split} text of {data.manifest.source} has {len(tokens)} tokens"
         raise UserError(f"train.seq_len: {seq_len}; {found}; allowed: up to {len(tokens) - 1}, or more text")

@@ -12,7 +12,6 @@ import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,9 +21,9 @@ from tokenizers import Tokenizer
 
 from archlab.config.base import Base, Count
 from archlab.data import tokenizer as bpe
-from archlab.data.memory import remembered
+from archlab.data.file_cache import cached
 from archlab.data.tokenizer import TOKENIZER
-from archlab.digests import sha256
+from archlab.digests import REMAKE, sha256
 from archlab.errors import UserError
 from archlab.files import read_object
 
@@ -32,6 +31,9 @@ FORMAT = 1
 """Raised whenever an older folder must not be read as a new one."""
 
 MANIFEST = "manifest.json"
+
+LITTLE_ENDIAN = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+"""The number formats of shards, as they are on disk whatever the machine."""
 
 
 class Shard(Base):
@@ -42,8 +44,8 @@ class Shard(Base):
     sha256: str
 
 
-class SideInfo(Base):
-    """What one side of the split holds."""
+class SplitInfo(Base):
+    """What one split holds."""
 
     tokens: Count
     """With the end-of-text tokens."""
@@ -67,8 +69,8 @@ class Manifest(Base):
     dtype: Literal["uint16", "uint32"]
     end_of_text: int
     tokenizer_sha256: str
-    train: SideInfo
-    held_out: SideInfo
+    train: SplitInfo
+    held_out: SplitInfo
 
 
 class ShardFile:
@@ -78,7 +80,7 @@ class ShardFile:
     """
 
     def __init__(self, file: Path, n_tokens: int, dtype: str):
-        self._file, self._length, self._dtype = file, n_tokens, little_endian(dtype)
+        self._file, self._length, self._dtype = file, n_tokens, LITTLE_ENDIAN[dtype]
         self._descriptor = os.open(file, os.O_RDONLY)
         weakref.finalize(self, os.close, self._descriptor)
 
@@ -96,12 +98,12 @@ class ShardFile:
         except OSError as error:
             raise UserError(f"{self._file}: {error.strerror}") from None
         if at < end:
-            raise UserError(f"{self._file}: was cut while it was in use; {_ANEW}")
+            raise UserError(f"{self._file}: was cut while it was in use; {REMAKE}")
         return np.frombuffer(b"".join(parts), self._dtype)
 
 
 class Tokens:
-    """The tokens of one side as one sequence, however many shards hold them."""
+    """The tokens of one split as one sequence, however many shards hold them."""
 
     def __init__(self, shards: Sequence[ShardFile | np.ndarray]):
         self._shards = shards
@@ -129,6 +131,8 @@ class DataFolder:
     path: Path
     manifest: Manifest
     tokenizer: Tokenizer
+    token_bytes: np.ndarray
+    """int32 [vocab_size]: bytes of text that each id stands for, 0 for special tokens."""
     train: Tokens
     held_out: Tokens
 
@@ -137,26 +141,22 @@ class DataFolder:
         """Open and check a data folder; a UserError names the file and what is wrong with it."""
         manifest = _read_manifest(path)
         _check(path, manifest)
+        train, held_out = (
+            Tokens([ShardFile(path / shard.file, shard.tokens, manifest.dtype) for shard in split.shards])
+            for split in (manifest.train, manifest.held_out)
+        )
         tokenizer = bpe.load(path / TOKENIZER)
         if (found := bpe.vocab_size(tokenizer)) != manifest.vocab_size:
-            raise UserError(f"{path / MANIFEST}: vocab_size: {manifest.vocab_size}; the tokenizer has {found}; {_ANEW}")
-        train, held_out = (
-            Tokens([ShardFile(path / shard.file, shard.tokens, manifest.dtype) for shard in side.shards])
-            for side in (manifest.train, manifest.held_out)
-        )
-        return cls(path, manifest, tokenizer, train, held_out)
-
-    @cached_property
-    def token_bytes(self) -> np.ndarray:
-        """int32 [vocab_size]: bytes of text that each id stands for, 0 for special tokens."""
-        return bpe.token_bytes(self.tokenizer)
+            expected = manifest.vocab_size
+            raise UserError(f"{path / MANIFEST}: vocab_size: {expected}; the tokenizer has {found}; {REMAKE}")
+        return cls(path, manifest, tokenizer, bpe.token_bytes(tokenizer), train, held_out)
 
     @property
     def fingerprint(self) -> str:
         """16 hex digits that change when the tokens, their split or their meaning change, and only then."""
         content = self.manifest.model_dump(include={"vocab_size", "end_of_text", "tokenizer_sha256"})
-        for name, side in (("train", self.manifest.train), ("held_out", self.manifest.held_out)):
-            content[name] = [side.bytes, side.documents, *((s.tokens, s.sha256) for s in side.shards)]
+        for name, split in (("train", self.manifest.train), ("held_out", self.manifest.held_out)):
+            content[name] = [split.bytes, split.documents, *((s.tokens, s.sha256) for s in split.shards)]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
@@ -168,21 +168,18 @@ class DataFolder:
         )
 
 
-_ANEW = "delete the folder and make it anew"
-
-
 def _read_manifest(path: Path) -> Manifest:
     file = path / MANIFEST
     if not file.exists():
         raise UserError(f"{file}: No such file; a data folder is what `archlab data` makes")
     raw = read_object(file)
     if (found := raw.get("format")) != FORMAT:
-        raise UserError(f"{file}: format version {found}; allowed: {FORMAT}; {_ANEW}")
+        raise UserError(f"{file}: format version {found}; allowed: {FORMAT}; {REMAKE}")
     try:
         return Manifest.model_validate_json(json.dumps(raw))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise UserError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {_ANEW}") from None
+        raise UserError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {REMAKE}") from None
 
 
 def _check(folder: Path, manifest: Manifest) -> None:
@@ -190,25 +187,20 @@ def _check(folder: Path, manifest: Manifest) -> None:
     expected = {folder / TOKENIZER: manifest.tokenizer_sha256}
     for shard in (*manifest.train.shards, *manifest.held_out.shards):
         expected[folder / shard.file] = shard.sha256
-        _check_size(folder / shard.file, shard.tokens * np.dtype(manifest.dtype).itemsize)
+        _check_size(folder / shard.file, shard.tokens * LITTLE_ENDIAN[manifest.dtype].itemsize)
     files = list(expected)
     if not (folder / TOKENIZER).is_file():
-        raise UserError(f"{folder / TOKENIZER}: missing; {_ANEW}")
-    found = remembered(["sha256", str(folder.absolute())], files, lambda: [sha256(file) for file in files])
+        raise UserError(f"{folder / TOKENIZER}: missing; {REMAKE}")
+    found = cached(["sha256", str(folder.absolute())], files, lambda: [sha256(file) for file in files])
     for file, digest in zip(files, found, strict=True):
         if digest != expected[file]:
-            raise UserError(f"{file}: altered (its sha256 is not the manifest's); {_ANEW}")
+            raise UserError(f"{file}: altered (its sha256 is not the manifest's); {REMAKE}")
 
 
 def _check_size(file: Path, expected: int) -> None:
     if not file.is_file():
-        raise UserError(f"{file}: missing; {_ANEW}")
+        raise UserError(f"{file}: missing; {REMAKE}")
     found = file.stat().st_size
     if found != expected:
         state = "truncated" if found < expected else "too long"
-        raise UserError(f"{file}: {state}: expected {expected} bytes, found {found}; {_ANEW}")
-
-
-def little_endian(dtype: str) -> np.dtype:
-    """The dtype on disk, whatever the machine."""
-    return np.dtype(dtype).newbyteorder("<")
+        raise UserError(f"{file}: {state}: expected {expected} bytes, found {found}; {REMAKE}")

@@ -9,7 +9,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 from archlab.errors import UserError
 from archlab.files import LARGE_TEXT_LIMIT, read_text
-from archlab.interrupt import apart
+from archlab.interrupt import run_in_thread
 
 TOKENIZER = "tokenizer.json"
 """Its name in every folder."""
@@ -61,7 +61,7 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    apart(lambda: tokenizer.train_from_iterator(texts, trainer))
+    run_in_thread(lambda: tokenizer.train_from_iterator(texts, trainer))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
     return _plain(tokenizer)
 

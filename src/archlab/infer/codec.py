@@ -1,4 +1,4 @@
-"""Between text and tokens, for generation: how a text begins, how it ends, and what each new token adds."""
+"""Text to tokens and tokens to text, for generation: how a text begins and ends, and what each new token adds."""
 
 import codecs
 import json
@@ -16,20 +16,20 @@ from archlab.model.origin import Origin
 class Codec(Protocol):
     """What `stream_text` needs of a tokenizer."""
 
-    ends: tuple[int, ...]
+    end_tokens: tuple[int, ...]
     """Tokens at which a text is over."""
 
     def encode(self, prompt: str) -> list[int]:
-        """The tokens of a prompt, with what stands before a text."""
+        """The tokens of a prompt, with the tokens that stand before every text."""
         ...
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
-        """A function to be called with each new token: the text that is certain with it, perhaps none yet."""
+        """A function to be called with each new token; it returns the text that is complete now, perhaps none yet."""
         ...
 
 
-class _Characters:
-    """Bytes to characters as they become certain; what can be none is U+FFFD."""
+class _Utf8Decoder:
+    """Bytes to characters, each as soon as it is complete; bytes that can be no character become U+FFFD."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -42,54 +42,55 @@ class _Characters:
         return text + self.end() if held[:1] == b"\xed" and held[1:] >= b"\xa0" else text
 
     def end(self) -> str:
-        """What was held back, now that something else follows."""
+        """The bytes that still waited for more, now that something else follows."""
         return self._decoder.decode(b"", final=True)
 
 
-class ByteLevel:
-    """Ours: an end-of-text token stands before every text, and each token for a known number of bytes."""
+class ByteLevelCodec:
+    """For our own tokenizers: an end-of-text token stands before every text; each token has a known number of bytes."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer, self.ends = tokenizer, (bpe.end_of_text(tokenizer),)
+        self.tokenizer, self.end_tokens = tokenizer, (bpe.end_of_text(tokenizer),)
 
     def encode(self, prompt: str) -> list[int]:
         """The end-of-text token, then the text."""
-        return [*self.ends, *bpe.encode(self.tokenizer, [prompt])[0].tolist()]
+        return [*self.end_tokens, *bpe.encode(self.tokenizer, [prompt])[0].tolist()]
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
         """Bytes that can be no character become U+FFFD; special tokens stand for no bytes."""
-        characters = _Characters()
+        characters = _Utf8Decoder()
         return lambda token: characters.add(bpe.bytes_of(self.tokenizer, token))
 
 
-class Published:
-    """Any tokenizer.json, used as it says itself: with what it puts before a text, special tokens by their names."""
+class PublishedCodec:
+    """For any tokenizer.json: it decides what stands before a text, and reads special tokens by their names."""
 
     def __init__(self, tokenizer: Tokenizer, origin: Origin) -> None:
-        self.tokenizer, self.origin, self.ends = tokenizer, origin, origin.ends()
+        self.tokenizer, self.origin, self.end_tokens = tokenizer, origin, origin.ends()
 
     def encode(self, prompt: str) -> list[int]:
-        """As the tokenizer does it; of an empty text, the token that begins or else the one that ends a text."""
+        """As the tokenizer does it. An empty text is the token that begins a text, or else the one that ends it."""
         begin = self.origin.special_ids.get("bos_token_id")
         if ids := self.tokenizer.encode(prompt).ids:
             return ids
-        if first := [i for i in (begin, *self.ends) if isinstance(i, int)]:
+        if first := [i for i in (begin, *self.end_tokens) if isinstance(i, int)]:
             return first[:1]
         raise UserError("prompt: empty, and config.json has neither bos_token_id nor eos_token_id to begin with")
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
         """Bytes that can be no character become U+FFFD; special tokens are left out."""
-        stream = _Stream(self.tokenizer)
+        stream = _StreamDecoder(self.tokenizer)
         for token in prompt:
             stream.add(token)
         return stream.add
 
 
-class _Stream:
-    """Text token by token, whatever the tokenizer's decoder: what one token adds never changes what is there.
+class _StreamDecoder:
+    """Text token by token, whatever the tokenizer's decoder is; a new token never changes the text before it.
 
-    Tokens that stand for bytes (all of a byte-level tokenizer's, the `<0x..>` of others) wait until their bytes are
-    characters. Any other is decoded behind the one before it, for a space before a word counts only there.
+    Tokens that stand for bytes (all tokens of a byte-level tokenizer, `<0x..>` of others) wait until their bytes are
+    whole characters. Any other token is decoded together with the one before it, because some decoders drop the space
+    in front of the first word.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -98,17 +99,17 @@ class _Stream:
         how = json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder else {}
         steps = {part.get("type") for part in (how, *how.get("decoders", ()))}
         self.is_byte_level, self.has_byte_tokens = "ByteLevel" in steps, "ByteFallback" in steps
-        self.characters = _Characters()
+        self.characters = _Utf8Decoder()
         self.before: list[int] = []
 
     def add(self, token: int) -> str:
-        """What is certain with this token, perhaps nothing yet."""
+        """The text that is complete with this token, perhaps none yet."""
         name = self.tokenizer.id_to_token(token)
         if name is None or (token in self.added and self.added[token].special):
             return ""
         raw = self._bytes(name)
         if raw is None:
-            text = self.characters.end() + self._behind(token)
+            text = self.characters.end() + self._decode_after(token)
             self.before = [token]
             return text
         a_letter = self.tokenizer.token_to_id("<0x61>")
@@ -121,7 +122,7 @@ class _Stream:
         is_byte = self.has_byte_tokens and _BYTE_TOKEN.fullmatch(name)
         return bytes.fromhex(is_byte[1]) if is_byte else None
 
-    def _behind(self, token: int) -> str:
+    def _decode_after(self, token: int) -> str:
         context, both = (self.tokenizer.decode(ids) for ids in (self.before, [*self.before, token]))
         return both[len(context) :]
 

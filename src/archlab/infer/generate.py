@@ -17,7 +17,7 @@ from torch import Tensor
 
 from archlab.config.position import DynamicNTK, Learned, Longrope, Rope
 from archlab.errors import UserError
-from archlab.infer.sampling import Sampling, choose
+from archlab.infer.sampling import Sampling, sample
 from archlab.model.arithmetic import WHOLE
 from archlab.model.decoder import Decoder
 from archlab.model.state import Cache
@@ -199,7 +199,7 @@ class Session:
             logits_BV = self.logits()
             if not logits_BV.isfinite().all():
                 raise UserError("the model's output is NaN or infinite: its training diverged")
-            next_B = choose(logits_BV, sampling, self.tokens_BT, self.padding_B, seed)
+            next_B = sample(logits_BV, sampling, self.tokens_BT, self.padding_B, seed)
             if ends:
                 next_B = next_B.masked_fill(is_over_B, ends[0])
                 is_over_B |= torch.isin(next_B, torch.tensor(ends, device=next_B.device))

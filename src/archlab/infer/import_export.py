@@ -1,4 +1,4 @@
-"""Published models to run folders, and run folders to published formats."""
+"""PublishedCodec models to run folders, and run folders to published formats."""
 
 from pathlib import Path
 
@@ -7,13 +7,13 @@ import torch
 from archlab.config.io import build_config
 from archlab.config.yaml_text import to_yaml
 from archlab.data.shards import TOKENIZER
-from archlab.digests import seal
+from archlab.digests import write_digests
 from archlab.errors import UserError
 from archlab.exchange.load import load_hf
 from archlab.exchange.published import read_raw_config
 from archlab.exchange.save import save_pretrained
 from archlab.files import folder_atomic
-from archlab.infer.load import is_run, load_model, locate
+from archlab.infer.load import find_folder, is_run_folder, load_model
 from archlab.train.checkpoint import save_checkpoint
 from archlab.train.run_folder import IMPORTED, Imported, imported
 
@@ -23,8 +23,8 @@ def import_model(source: str, out: Path) -> str:
 
     Training, evaluation and generation take it like any other; its checkpoint is in float32, as training needs it.
     """
-    folder = locate(source)
-    if is_run(folder):
+    folder = find_folder(source)
+    if is_run_folder(folder):
         raise UserError(f"{folder}: is a run folder already")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: exists; name a new or an empty folder")
@@ -45,13 +45,13 @@ def import_model(source: str, out: Path) -> str:
             (temporary / name).write_bytes(content)
         (temporary / "checkpoints").mkdir()
         save_checkpoint(temporary / "checkpoints", 0, model.to(torch.float32), optimizer=None)
-        seal(temporary)
+        write_digests(temporary)
     return origin.family
 
 
 def export_model(run: Path, out: Path, family: str | None = None) -> str:
     """Write a run's last checkpoint, with its tokenizer, as a Hugging Face folder; returns the family's name."""
-    if not is_run(run):
+    if not is_run_folder(run):
         raise UserError(f"{run}: not a run folder (no config.yaml); `archlab train` makes one")
     model = load_model(run)
     if TOKENIZER not in model.origin.files and not imported(run):

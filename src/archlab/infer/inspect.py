@@ -1,4 +1,4 @@
-"""What a run folder holds, how far it is, and whether it would load."""
+"""What a run folder holds, how far its training is, and whether it would load."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +13,7 @@ from archlab.train.run_folder import RunFolder, imported
 
 
 def inspect_run(folder: Path) -> Inspection:
-    """Read it as generating would, weights and all."""
+    """Read all that generating text would read, weights included."""
     found = Inspection(model_type=None, architecture=None, choices={}, unusual=[], problems=[])
     try:
         config = load_config(folder)

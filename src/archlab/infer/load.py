@@ -1,4 +1,4 @@
-"""Trained models, ours or published, from their folders."""
+"""Trained models from their folders: run folders and Hugging Face folders."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from archlab.exchange.load import load_hf
 from archlab.exchange.published import read_origin
 from archlab.hf.folder import companions, is_hf_folder, own_file
 from archlab.hf.hub import download, is_hub_id
-from archlab.infer.codec import ByteLevel, Codec, Published
+from archlab.infer.codec import ByteLevelCodec, Codec, PublishedCodec
 from archlab.model.decoder import Decoder
 from archlab.model.origin import Origin
 from archlab.train.checkpoint import WEIGHTS, load_weights, newest_checkpoint
@@ -27,25 +27,25 @@ from archlab.train.run_folder import Imported, RunFolder, imported
 def from_pretrained(
     folder_or_hub_id: str | Path, dtype: torch.dtype | str | None = None, device: torch.device | str | None = None
 ) -> Decoder:
-    """A trained model, ready for inference: of a run folder at its last checkpoint, of a Hugging Face folder, or of a
-    hub id (`organisation/name`; needs network and the extra `hub`).
+    """A trained model, ready for inference: from a run folder (its last checkpoint), a Hugging Face folder, or a hub id
+    (`organisation/name`; needs network and the extra `hub`).
 
-    Its number format is the stored one unless `dtype` is given (`torch.bfloat16` or its name), and it is on the CPU
-    unless `device` is (`cuda:1`).
+    It has the number format in which it is stored, unless `dtype` is given (`torch.bfloat16` or its name). It is on the
+    CPU, unless `device` is given (`cuda:1`).
     """
     wanted = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if dtype is not None and not (isinstance(wanted, torch.dtype) and wanted.is_floating_point):
         raise UserError(f"dtype: {dtype!r}; allowed: float32, bfloat16, float16, float64")
     place = torch_device(device or "cpu")
-    folder = locate(folder_or_hub_id)
-    model = load_model(folder) if is_run(folder) else load_hf(folder, wanted)
+    folder = find_folder(folder_or_hub_id)
+    model = load_model(folder) if is_run_folder(folder) else load_hf(folder, wanted)
     return model.to(device=place, dtype=wanted)
 
 
-def locate(folder_or_hub_id: str | Path) -> Path:
+def find_folder(folder_or_hub_id: str | Path) -> Path:
     """The run folder or Hugging Face folder, downloaded if it is a hub id; UserError when it is neither."""
     folder = Path(folder_or_hub_id)
-    if is_run(folder) or is_hf_folder(folder):
+    if is_run_folder(folder) or is_hf_folder(folder):
         return folder
     if not folder.exists() and is_hub_id(str(folder_or_hub_id)):
         return download(str(folder_or_hub_id))
@@ -55,14 +55,14 @@ def locate(folder_or_hub_id: str | Path) -> Path:
     )
 
 
-def is_run(folder: Path) -> bool:
+def is_run_folder(folder: Path) -> bool:
     """Whether it is a run folder."""
     return (folder / "config.yaml").is_file()
 
 
 def load_model(folder: Path, config: ModelConfig | None = None) -> Decoder:
-    """The model of a folder; `config`: another architecture that takes the same weights."""
-    if not is_run(folder):
+    """The model of a folder. `config` is another architecture that takes the same weights."""
+    if not is_run_folder(folder):
         return load_hf(folder, config=config)
     return load_run(folder, config)[1]
 
@@ -124,8 +124,8 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 def load_codec(folder: Path) -> Codec:
     """How a folder's model reads and writes text."""
     RunFolder(folder).verify()
-    if is_run(folder) and not imported(folder):
-        return ByteLevel(load_tokenizer(folder))
+    if is_run_folder(folder) and not imported(folder):
+        return ByteLevelCodec(load_tokenizer(folder))
     tokenizer = bpe.read(own_file(folder, bpe.own_tokenizer(folder).name))
     begun = imported(folder)
-    return Published(tokenizer, Origin(None, begun.special_ids) if begun else read_origin(folder))
+    return PublishedCodec(tokenizer, Origin(None, begun.special_ids) if begun else read_origin(folder))

@@ -1,7 +1,8 @@
 """Choosing the next token from logits, [B, V] for B texts and a vocabulary of V.
 
-The order: repetition penalty, temperature, top-k, top-p, min-p, each on what the last one left; then a draw.
-`-inf` is a token that cannot be drawn. Every text draws from a stream of its own: none influences another.
+The order: repetition penalty, temperature, top-k, top-p, min-p, each applied to what the one before left; then a draw.
+A logit of `-inf` marks a token that cannot be drawn. Every text has random numbers of its own, so none influences
+another.
 """
 
 import math
@@ -50,18 +51,18 @@ _ALLOWED: dict[str, tuple[type, Callable[[Any], bool], str]] = {
     "repetition_penalty": (Real, lambda r: 0 < r < math.inf, "above 0; 1 is no penalty"),
     "seed": (Integral, lambda s: s >= 0, "a whole number from 0, or none"),
 }
-"""Field -> its type, whether a number of that type is in range, and the range in words."""
+"""Field -> its type, whether a number of that type is in range, and how the range is written in a message."""
 
 
-def choose(logits_BV: Tensor, sampling: Sampling, tokens_BT: Tensor, padding_B: Tensor, seed: int) -> Tensor:
-    """The token that goes on each text, [B]; `tokens_BT` are the texts so far, padded on the left."""
+def sample(logits_BV: Tensor, sampling: Sampling, tokens_BT: Tensor, padding_B: Tensor, seed: int) -> Tensor:
+    """The next token of each text, [B]; `tokens_BT` are the texts so far, padded on the left."""
     wide_BV = logits_BV.double()
     if sampling.repetition_penalty != 1:
         occurring_BV = occurring(tokens_BT, padding_B, wide_BV.shape[1])
-        wide_BV = penalise(wide_BV, occurring_BV, sampling.repetition_penalty)
+        wide_BV = apply_repetition_penalty(wide_BV, occurring_BV, sampling.repetition_penalty)
     if sampling.temperature == 0:
         return wide_BV.argmax(-1)
-    wide_BV = cool(wide_BV, sampling.temperature)
+    wide_BV = apply_temperature(wide_BV, sampling.temperature)
     if sampling.top_k is not None:
         wide_BV = keep_top_k(wide_BV, sampling.top_k)
     if sampling.top_p is not None:
@@ -73,21 +74,21 @@ def choose(logits_BV: Tensor, sampling: Sampling, tokens_BT: Tensor, padding_B: 
 
 
 def occurring(tokens_BT: Tensor, padding_B: Tensor, vocab_size: int) -> Tensor:
-    """Boolean [B, V]: which tokens each text holds, its padding left out."""
+    """Boolean [B, V]: which tokens occur in each text; its padding does not count."""
     index_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
     is_text_BT = index_T >= padding_B[:, None]
     counts_BV = torch.zeros(len(tokens_BT), vocab_size, dtype=torch.int64, device=tokens_BT.device)
     return counts_BV.scatter_add(1, tokens_BT, is_text_BT.long()) > 0
 
 
-def penalise(logits_BV: Tensor, occurring_BV: Tensor, penalty: float) -> Tensor:
+def apply_repetition_penalty(logits_BV: Tensor, occurring_BV: Tensor, penalty: float) -> Tensor:
     """Where a token occurs, its logit divided by the penalty if positive, multiplied if negative."""
     penalised_BV = torch.where(logits_BV > 0, logits_BV / penalty, logits_BV * penalty)
     return torch.where(occurring_BV, penalised_BV, logits_BV)
 
 
-def cool(logits_BV: Tensor, temperature: float) -> Tensor:
-    """Logits over the temperature, the largest at 0 so that nothing overflows."""
+def apply_temperature(logits_BV: Tensor, temperature: float) -> Tensor:
+    """Logits divided by the temperature, shifted so that the largest is 0 and nothing overflows."""
     return (logits_BV - logits_BV.amax(-1, keepdim=True)) / temperature
 
 
@@ -120,9 +121,9 @@ def draw(logits_BV: Tensor, uniform_B: Tensor) -> Tensor:
 
 
 def uniform(seed: int, lengths: Sequence[int]) -> Tensor:
-    """A number of [0, 1) per text, float64 [B]: a pure function of seed, place in the batch and length.
+    """A number of [0, 1) per text, float64 [B]: a pure function of seed, row in the batch and length.
 
-    So a text written in two goes is the one written in one, on any device, whatever else is in the batch.
+    So a text is the same whether it is written in one call or in two, on any device, whatever else is in the batch.
     """
     drawn = [np.random.default_rng([seed, row, length]).random() for row, length in enumerate(lengths)]
     return torch.tensor(drawn, dtype=torch.float64)

@@ -1,18 +1,16 @@
 """How well a model predicts held-out text."""
 
-import math
 from pathlib import Path
 
 from archlab.config.base import Base
 from archlab.config.training import resolve_train
 from archlab.data.prepare import open_data
-from archlab.data.sampler import held_out_windows
 from archlab.data.shards import TOKENIZER
 from archlab.data.tokenizer import own_tokenizer, same_tokenizer
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.hf.folder import is_hf_folder, own_file
-from archlab.infer.load import is_run, load_model, load_run
+from archlab.infer.load import is_run_folder, load_model, load_run
 from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import has_checkpoint
 from archlab.train.device import choose_device
@@ -50,21 +48,19 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOu
         )
     if not trained:
         steps, model = 0, Decoder(config.model, seed=config.train.seed)
-    elif is_run(folder):
+    elif is_run_folder(folder):
         steps, model = load_run(folder, config.model)
     else:
         steps, model = 0, load_model(folder, config.model)
-    context = resolve_train(config).seq_len
-    windows = held_out_windows(data, context, tokens or len(data.held_out))
-    begins = data.manifest.end_of_text if config.train.document_mask else None
-    found = evaluate(model.to(device.kind), HeldOut(windows, data.token_bytes, begins), device)
-    if not math.isfinite(found.loss):
+    held_out = HeldOut.of(data, resolve_train(config), tokens or len(data.held_out))
+    found = evaluate(model.to(device.kind), held_out, device)
+    if not found.is_finite:
         raise UserError(f"{source}: the model's output is NaN or infinite: its training diverged")
     return HeldOutScore(
         bits_per_byte=found.bits_per_byte,
         loss=found.loss,
-        tokens=windows.shape[0] * (windows.shape[1] - 1),
-        context=context,
+        tokens=len(held_out.windows) * held_out.seq_len,
+        context=held_out.seq_len,
         trained_steps=steps,
         trained=trained,
         corpus=str(data),
@@ -72,7 +68,7 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOu
 
 
 def _is_trained(folder: Path) -> bool:
-    if not is_run(folder):
+    if not is_run_folder(folder):
         return is_hf_folder(folder)
     run = RunFolder(folder)
     run.verify()

@@ -1,4 +1,4 @@
-"""Text in, text out, as it comes: never part of a character, never part of a stop string."""
+"""Text in, text out, piece by piece: never part of a character, never part of a stop string."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -7,7 +7,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from archlab.errors import UserError
-from archlab.infer.codec import ByteLevel, Codec
+from archlab.infer.codec import ByteLevelCodec, Codec
 from archlab.infer.generate import Session
 from archlab.infer.sampling import Sampling
 from archlab.model.decoder import Decoder
@@ -23,17 +23,17 @@ def stream_text(
 ) -> Iterator[str]:
     """The continuation of a prompt in pieces, each as soon as it is certain; greedy where `sampling` is None.
 
-    Our own tokenizers put an end-of-text token before the text, so the prompt may be empty; a `Codec` says itself what
-    stands there. The text ends after max_new_tokens, at the next end-of-text token, where learned positions end, or
-    before the first stop string in the new text.
-    A last character whose bytes did not all come is dropped; bytes that can be no character become U+FFFD.
-    UserError before anything is read or written.
+    With our own tokenizers an end-of-text token stands before the text, so the prompt may be empty; a `Codec` decides
+    itself what stands there. The text ends after max_new_tokens, at the next end-of-text token, where learned positions
+    end, or before the first stop string in the new text.
+    A last character is dropped if its bytes are not complete; bytes that can be no character become U+FFFD.
+    A UserError comes before anything is computed.
     """
     try:
         prompt.encode()
     except UnicodeEncodeError:
         raise UserError("prompt: not valid UTF-8") from None
-    codec = ByteLevel(tokenizer) if isinstance(tokenizer, Tokenizer) else tokenizer
+    codec = ByteLevelCodec(tokenizer) if isinstance(tokenizer, Tokenizer) else tokenizer
     ids = codec.encode(prompt)
     if max(ids) >= model.config.vocab_size:
         raise UserError(f"prompt: has token {max(ids)}; the model's vocabulary ends at {model.config.vocab_size - 1}")
@@ -47,7 +47,7 @@ def stream_text(
             f"before them and learned positions end at max_seq_len = {allowed + 1}"
         )
     room = max_new_tokens if session.room is None else min(max_new_tokens, session.room)
-    return filter(None, _pieces(session.write(room, sampling, codec.ends), codec.decoder(ids), until))
+    return filter(None, _pieces(session.write(room, sampling, codec.end_tokens), codec.decoder(ids), until))
 
 
 def _pieces(tokens: Iterator[Tensor], decode: Callable[[int], str], until: "StopStrings") -> Iterator[str]:
@@ -60,10 +60,10 @@ def _pieces(tokens: Iterator[Tensor], decode: Callable[[int], str], until: "Stop
 
 
 class StopStrings:
-    """Lets text through up to the first stop string, and holds back what may yet become one.
+    """Passes text on up to the first stop string, and holds back what may still become one.
 
-    The first is the one complete first; of several complete at the same character, the longest. How the text
-    was cut into pieces does not matter.
+    The first stop string is the one that is complete first; of several that are complete at the same character, it is
+    the longest. How the text was cut into pieces does not matter.
     """
 
     def __init__(self, stop: str | Sequence[str]) -> None:
@@ -74,7 +74,7 @@ class StopStrings:
         self._held = ""
 
     def certain(self, piece: str) -> str:
-        """Of the text so far, what is certain now and was not before. Sets `found` at a stop string."""
+        """The text that is certain with this piece and was not before. Sets `found` at a stop string."""
         certain = ""
         for character in piece:
             self._held += character

@@ -4,8 +4,9 @@ C head_dim, V v_dim."""
 import torch
 from torch import Tensor, nn
 
-from archlab.config.attention import AnyResolved, ResolvedMultiHead, Temperature
+from archlab.config.any_attention import AnyResolved
 from archlab.config.layers import LayerConfig
+from archlab.config.multi_head import ResolvedMultiHead, Temperature
 from archlab.config.norm import NoNorm
 from archlab.config.position import BIASED, Rope
 from archlab.model.activations import make_activation

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from archlab.config import position as schema
-from archlab.config.attention import AnyAttention, AnyResolved
+from archlab.config.any_attention import AnyAttention, AnyResolved
 from archlab.config.model_schema import ModelConfig
 from archlab.model.arithmetic import at_least_float32, wide, without_autocast
 from archlab.model.roles import RoleName

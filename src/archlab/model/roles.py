@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from archlab.config.model_schema import ModelConfig
 
-RoleName = Literal["embedding", "input", "narrow", "output", "head", "constant"]
+RoleName = Literal["embedding", "input", "narrow", "output", "head", "taps", "constant"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,10 @@ def _head(model: ModelConfig, _fan_in: int) -> float:
     return model.init.head or 1 / math.sqrt(model.d_model)
 
 
+def _taps(_model: ModelConfig, fan_in: int) -> float:
+    return 1 / math.sqrt(3 * fan_in)  # of torch's uniform default, which published code keeps
+
+
 def _constant(_model: ModelConfig, _fan_in: int) -> float:
     return 0.0
 
@@ -59,10 +63,12 @@ ROLES: dict[RoleName, Role] = {
     "narrow": Role(_input, decays="always", group="matrix", shard_axis=None),  # a norm reads all of what comes out
     "output": Role(_output, decays="always", group="matrix", shard_axis=1),  # of what goes in
     "head": Role(_head, decays="if_asked", group="table", shard_axis=0),
+    "taps": Role(_taps, decays="always", group="vector", shard_axis=0),
     "constant": Role(_constant, decays="never", group="vector", shard_axis=None),
 }
 """`input` reads the stream (q, k, v, up, gate) or a narrow vector that `narrow` has made of it, `output` writes to it
-(attention out, MLP down), `constant` starts at a given value (norms, biases)."""
+(attention out, MLP down), `taps` are of a convolution over tokens, `constant` starts at a given value (norms,
+biases)."""
 
 
 class RoleOf(NamedTuple):

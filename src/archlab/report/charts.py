@@ -15,10 +15,10 @@ from archlab.report.rows import (
     Row,
     curve_rows,
     difference_rows,
+    diverged_rows,
     ends,
     labels,
     level_rows,
-    lost_rows,
     pin,
     seed_rows,
 )
@@ -105,7 +105,7 @@ def curves(summary: StudySummary, width: _Width = "container", legend: bool = Fa
     shown = curve_range(summary)
     if shown is None:
         return None
-    means, gone = curve_rows(summary), lost_rows(summary, shown[1])
+    means, gone = curve_rows(summary), diverged_rows(summary, shown[1])
     visible = [row["tokens"] for row in means if row["mean"] <= shown[1]] or [row["tokens"] for row in gone]
     first, last = min(visible), max(visible)
     means, gone = ([row for row in rows if row["tokens"] >= first] for rows in (means, gone))

@@ -8,8 +8,8 @@ from archlab.cost.units import binary, count
 from archlab.files import write_atomic
 from archlab.report import charts, html, palette
 from archlab.report.picture import picture
-from archlab.report.rows import labels, lost
-from archlab.study import wording
+from archlab.report.rows import labels
+from archlab.study.formatting import bits, diverged, duration, interval, p_value, span, verdict
 from archlab.study.record import StudySummary
 
 
@@ -28,9 +28,8 @@ def write_picture(summary: StudySummary, folder: Path) -> None:
 def render(summary: StudySummary) -> str:
     """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
     template = html.template("report.html.jinja")
-    words = {"bits": wording.bits, "interval": wording.interval, "p_value": wording.p_value, "span": wording.span}
-    units = {"binary": binary, "count": count, "duration": _duration}
-    template.globals.update(**words, **units, to_yaml=to_yaml, value=to_yaml_line, lost=lost)
+    functions = (bits, interval, p_value, span, duration, verdict, diverged, binary, count, to_yaml)
+    template.globals.update({function.__name__: function for function in functions}, value=to_yaml_line)
     return template.render(
         s=summary,
         labels=labels(summary),
@@ -51,9 +50,3 @@ def _specs(summary: StudySummary) -> dict[str, dict[str, Any]]:
         "curves": charts.curves(summary),
     }
     return {name: html.fitted(chart) for name, chart in drawn.items() if chart is not None}
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

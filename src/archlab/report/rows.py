@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from archlab.cost.units import count
+from archlab.study.formatting import bits, diverged, interval, span, verdict
 from archlab.study.record import ArmSummary, Comparison, StudySummary
 from archlab.study.stats import estimate
-from archlab.study.wording import bits, interval, span
 
 Row = dict[str, Any]
 
@@ -34,7 +34,7 @@ def _level(arm: ArmSummary, label: str, origin: float | None) -> Row:
         "origin": origin,
         "low": found.low if found else None,
         "high": found.high if found else None,
-        "text": lost(arm) if arm.mean is None else bits(arm.mean) + (f" · {lost(arm)}" if arm.divergences else ""),
+        "text": diverged(arm) if arm.mean is None else " · ".join(filter(None, [bits(arm.mean), diverged(arm)])),
     }
 
 
@@ -63,28 +63,23 @@ def difference_rows(summary: StudySummary) -> list[Row]:
 def _difference(arm: ArmSummary, label: str) -> Row:
     c = arm.comparison
     if c is None:
-        return {"arm": label, "value": None, "low": None, "high": None, "verdict": None, "text": "reference"}
+        return {"arm": label, "value": None, "low": None, "high": None, "verdict": None, "text": verdict(arm)}
     return {
         "arm": label,
         "value": c.difference,
         "low": c.low,
         "high": c.high,
         "verdict": c.verdict,
-        "text": _said(arm, c),
+        "text": _difference_text(arm, c),
     }
 
 
-def _said(arm: ArmSummary, comparison: Comparison) -> str:
+def _difference_text(arm: ArmSummary, comparison: Comparison) -> str:
     if comparison.verdict == "diverged":
-        return lost(arm)
+        return diverged(arm)
     if comparison.difference is None:
         return comparison.verdict
     return f"{bits(comparison.difference)} {interval(comparison.low, comparison.high)}".strip()
-
-
-def lost(arm: ArmSummary) -> str:
-    """`diverged on 1 of 3 seeds`; empty where nothing did."""
-    return f"diverged on {arm.divergences} of {len(arm.bits_per_byte)} seeds" if arm.divergences else ""
 
 
 def curve_rows(summary: StudySummary) -> list[Row]:
@@ -115,7 +110,7 @@ def _curve(arm: ArmSummary, label: str) -> Iterator[Row]:
         }
 
 
-def lost_rows(summary: StudySummary, top: float) -> list[Row]:
+def diverged_rows(summary: StudySummary, top: float) -> list[Row]:
     """The curves of the runs that diverged; the last point is marked, and held below the picture's `top`."""
     named = labels(summary)
     return [

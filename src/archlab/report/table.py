@@ -6,8 +6,8 @@ from rich.text import Text
 from archlab.cost.units import count
 from archlab.report.columns import FIXED, fitted
 from archlab.report.rows import labels
+from archlab.study.formatting import bits, diverged_seeds, interval, p_value, verdict
 from archlab.study.record import ArmSummary, StudySummary, Verdict
-from archlab.study.wording import bits, interval, p_value, plural
 
 _STYLES: dict[Verdict, str] = {"better": "bold blue", "worse": "bold yellow", "diverged": "bold red"}
 _HEADINGS = ("arm", "params", "bits/byte ± sd", "difference [95%]", "p Holm", "verdict", "tok/s")
@@ -21,9 +21,9 @@ def terminal_table(summary: StudySummary, width: int) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
     for title in heading:
         table.add_column(title, justify="left" if title in ("arm", "verdict") else "right", no_wrap=True)
-    for arm, (*before, verdict, speed) in zip(summary.arms, cells, strict=True):
+    for arm, (*before, result, speed) in zip(summary.arms, cells, strict=True):
         style = "dim" if arm.comparison is None else _STYLES.get(arm.comparison.verdict, "")
-        table.add_row(*map(Text, before), Text(verdict, style=style), Text(speed))
+        table.add_row(*map(Text, before), Text(result, style=style), Text(speed))
     return table
 
 
@@ -33,20 +33,19 @@ def _cells(arm: ArmSummary) -> list[str]:
     level = "-" if arm.mean is None else bits(arm.mean)
     spread = "" if arm.deviation is None else f"±{bits(arm.deviation)}"
     difference = "" if c is None or c.difference is None else f"{bits(c.difference)} {_whole(interval(c.low, c.high))}"
-    verdict = "reference" if c is None else c.verdict
+    result = verdict(arm)
     if arm.divergences:
-        lost = _whole(f"{arm.divergences} of {plural(len(arm.bits_per_byte), 'seed')}")
-        verdict = f"{verdict if c else 'diverged'} {lost}"
+        result = f"{result if c else 'diverged'} {_whole(diverged_seeds(arm))}"
     return [
         count(arm.parameters),
         f"{level} {spread}".strip(),
         difference.strip(),
         "" if c is None or c.p_holm is None else _whole(p_value(c.p_holm)),
-        verdict,
+        result,
         "-" if arm.tokens_per_second is None else count(arm.tokens_per_second),
     ]
 
 
 def _whole(text: str) -> str:
-    """The text, never broken."""
+    """The text with spaces at which no line is broken."""
     return text.replace(" ", FIXED)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from archlab.cost.units import count
+from archlab.study.formatting import bits, diverged, interval, listed, p_equals, plural, span
 from archlab.study.record import ArmSummary, Comparison, Verdict
-from archlab.study.wording import bits, interval, listed, p_equals, plural, span
 
 Against = Literal["base", "previous"]
 """As in the study's config: every arm against the first, or each against the one above it."""
@@ -33,9 +33,9 @@ def answer(arms: Sequence[ArmSummary], against: Against) -> str:
         _not_distinguishable(pairs, against),
         "; ".join(filter(None, [_diverged(arms), _reference_diverged(pairs), _too_few(pairs)])),
     ]
-    said = [sentence for sentence in sentences if sentence]
-    said[0] = f"At {_conditions(arms)}, {said[0]}"
-    return " ".join(f"{sentence}." for sentence in said)  # a label that begins one stays as it was written
+    sentences = [sentence for sentence in sentences if sentence]
+    sentences[0] = f"At {_conditions(arms)}, {sentences[0]}"
+    return " ".join(f"{sentence}." for sentence in sentences)  # a label that begins one stays as it was written
 
 
 def _with(pairs: Sequence[_Pair], verdict: Verdict) -> list[_Pair]:
@@ -61,8 +61,8 @@ def _found(pairs: Sequence[_Pair], verdict: Literal["better", "worse"], against:
     if not found:
         return ""
     p = max(pair.comparison.p_holm or 0 for pair in found)
-    p_said = f"Holm {p_equals(p)}" if len(found) == 1 else f"each Holm {p_equals(p, '≤')}"
-    proof = f"({_seeds(found)}, {p_said})"
+    p_text = f"Holm {p_equals(p)}" if len(found) == 1 else f"each Holm {p_equals(p, '≤')}"
+    proof = f"({_seeds(found)}, {p_text})"
     if len(found) <= _NAMED[against]:
         does = _does(verdict, against, found[0].reference, one=True)
         return f"{_amounts(found, sign, f' {does} ', against)} {proof}"
@@ -83,7 +83,7 @@ def _does(verdict: Literal["better", "worse"], against: Against, reference: str,
 
 
 def _amounts(pairs: Sequence[_Pair], sign: int, joint: str, against: Against) -> str:
-    """The arms with what each is worth; the unit is said once, and `joint` stands after the first arm."""
+    """The arms with what each is worth; the unit is written once, and `joint` stands after the first arm."""
     then = " by " if against == "base" else " "
     first = _amount(pairs[0].comparison, sign).replace(" ", " bits per byte ", 1)
     others = [f"{pair.arm.label}{then}{_amount(pair.comparison, sign)}" for pair in pairs[1:]]
@@ -114,11 +114,11 @@ def _not_distinguishable(pairs: Sequence[_Pair], against: Against) -> str:
 
 def _detectable(named: Sequence[_Pair], further: Sequence[_Pair]) -> str:
     """`smallest detectable difference …: 0.030 for RMSNorm and 0.045 for GQA`; the further arms in a range."""
-    said = []
+    parts = []
     for name, group in [*((pair.arm.label, [pair]) for pair in named), ("the others", further)]:
         if effects := [e for pair in group if (e := pair.comparison.smallest_effect) is not None]:
-            said.append(f"{span(bits(min(effects)), bits(max(effects)))} for {name}")
-    return f"smallest detectable difference in bits per byte: {listed(said)}" if said else "identical results"
+            parts.append(f"{span(bits(min(effects)), bits(max(effects)))} for {name}")
+    return f"smallest detectable difference in bits per byte: {listed(parts)}" if parts else "identical results"
 
 
 def _detail(comparison: Comparison) -> str:
@@ -132,17 +132,13 @@ def _detail(comparison: Comparison) -> str:
 
 def _diverged(arms: Sequence[ArmSummary]) -> str:
     """Every arm that did, whatever its verdict, the reference too."""
-    said = [
-        f"{arm.label} diverged on {arm.divergences} of {plural(len(arm.bits_per_byte), 'seed')}"
-        for arm in arms
-        if arm.divergences
-    ]
-    return listed(said) if said else ""
+    parts = [f"{arm.label} {diverged(arm)}" for arm in arms if arm.divergences]
+    return listed(parts) if parts else ""
 
 
 def _reference_diverged(pairs: Sequence[_Pair]) -> str:
-    said = [f"{p.arm.label} finished where {p.reference} diverged" for p in _with(pairs, "reference diverged")]
-    return listed(said) if said else ""
+    parts = [f"{p.arm.label} finished where {p.reference} diverged" for p in _with(pairs, "reference diverged")]
+    return listed(parts) if parts else ""
 
 
 def _too_few(pairs: Sequence[_Pair]) -> str:

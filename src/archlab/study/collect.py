@@ -16,12 +16,12 @@ from archlab.cost.memory import kv_cache_bytes
 from archlab.cost.params import parameters
 from archlab.study.answer import answer
 from archlab.study.design import Arm
-from archlab.study.match import in_words
+from archlab.study.formatting import plural
+from archlab.study.match import describe_equal
 from archlab.study.record import ArmSummary, Comparison, Curve, StudySummary
 from archlab.study.runs import Ended, Run
-from archlab.study.source import load_study
 from archlab.study.stats import compare
-from archlab.study.wording import plural
+from archlab.study.study_file import read_study
 
 
 def summarise(
@@ -60,7 +60,7 @@ def summarise(
         ],
         failed=dict(failed),
         against=study.against,
-        equal=in_words(study.equal) if study.equal else None,
+        equal=describe_equal(study.equal) if study.equal else None,
         seeds=study.seed_list,
         arms=table,
         kv_context=context,
@@ -74,7 +74,7 @@ def summarise(
 
 def _is_ours(name: str, study: StudyConfig) -> bool:
     """Whether it is the study that comes with archlab, not only called like it."""
-    return name in studies() and load_study(name)[1] == study
+    return name in studies() and read_study(name)[1] == study
 
 
 def _arm(

@@ -18,8 +18,8 @@ from archlab.config.training import resolve_train
 from archlab.cost.flops import computed_training_flops
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
+from archlab.study.field_rules import DECIDED_BY, SAME_FOR_ALL, misplaced_fields, overridden
 from archlab.study.match import matched, quantity
-from archlab.study.said import DECIDED, FOR_ALL, fields, misplaced
 
 _NEVER_FOLLOWS = ("train.seq_len",)
 """Derived too, but from the model, and it decides how an arm is judged: an arm that changes it has to say so."""
@@ -37,14 +37,14 @@ class Arm:
     adjusted: Raw
     """What was turned to hold the study's quantity equal."""
     follows: Raw
-    """Derived fields that these changes moved: the width of a head, where their number was changed."""
+    """Derived overridden that these changes moved: the width of a head, where their number was changed."""
     tuned: Raw
-    """Values of `train` fields that tuning found, here or earlier."""
+    """Values of `train` overridden that tuning found, here or earlier."""
     reference: str | None
     """The arm it is compared with; None for the first."""
 
     def with_values(self, values: Raw) -> "Arm":
-        """The same arm with some `train` fields set, as found by tuning."""
+        """The same arm with some `train` overridden set, as found by tuning."""
         raw = overlay(self.config.model_dump(), values, Config)
         return replace(self, config=build_config(raw, source=f"arm {self.name}"), tuned={**self.tuned, **values})
 
@@ -65,10 +65,10 @@ class _Draft:
 def arms(study: StudyConfig) -> list[Arm]:
     """Every arm, matched.
 
-    UserError with every problem at once: fields that are wrong, an arm that cannot be matched, one that differs
+    UserError with every problem at once: overridden that are wrong, an arm that cannot be matched, one that differs
     from its reference in more than it says.
     """
-    problems = list(misplaced(study))
+    problems = list(misplaced_fields(study))
     try:
         base = overlay(read_config(study.base), study.set, Config)
     except UserError as error:
@@ -82,7 +82,7 @@ def arms(study: StudyConfig) -> list[Arm]:
             drafts.append(_draft(study, name, base, drafts))
         except UserError as error:
             wrong[name] = error
-            if not drafts:  # nothing to be matched with, but the others' fields can be judged
+            if not drafts:  # nothing to be matched with, but the others' overridden can be judged
                 study = study.model_copy(update={"equal": None})
     for draft, point in product(drafts, grid(study)):
         try:
@@ -153,13 +153,13 @@ def _problems_of_arms(wrong: Mapping[str, UserError], study: StudyConfig) -> Ite
             continue
         places = {f"arms.{name}": study.arms[name], f"tuned.{name}": study.tuned.get(name, {}), "tune": study.tune}
         for problem in error.problems:
-            said = [place for place, values in {**places, "set": study.set}.items() if _says(values, problem)]
+            said = [place for place, values in {**places, "set": study.set}.items() if _sets(values, problem)]
             place = (*said, "base" if problem in shared else f"arms.{name}")[0]
-            yield Problem(DECIDED.get(problem.path) or f"{place}.{problem.path}", problem.message)
+            yield Problem(DECIDED_BY.get(problem.path) or f"{place}.{problem.path}", problem.message)
 
 
-def _says(values: Raw, problem: Problem) -> bool:
-    return is_under([problem.path], fields(values))
+def _sets(values: Raw, problem: Problem) -> bool:
+    return is_under([problem.path], overridden(values))
 
 
 def _within_budget(config: Config, study: StudyConfig) -> Config:
@@ -175,24 +175,24 @@ def _within_budget(config: Config, study: StudyConfig) -> Config:
 
 
 def _follows(arm: Arm, reference: Arm, study: StudyConfig) -> Raw:
-    """The derived fields that move with what the arm says; UserError when it differs in anything else."""
-    said = {*fields(arm.overrides), *arm.adjusted, *reference.adjusted, *arm.tuned, *reference.tuned, *study.tune}
+    """The derived overridden that move with what the arm says; UserError when it differs in anything else."""
+    said = {*overridden(arm.overrides), *arm.adjusted, *reference.adjusted, *arm.tuned, *reference.tuned, *study.tune}
     if study.against == "base":  # what only the reference changes is said there
-        said |= {*fields(reference.overrides)}
+        said |= {*overridden(reference.overrides)}
     if study.budget.flops is not None:
         said |= {"train.tokens"}
     changed = diff(reference.config, arm.config)
-    moved = {field: values for field, values in changed.items() if not _is_said(field, values, said)}
+    moved = {field: values for field, values in changed.items() if not _is_declared(field, values, said)}
     ours, theirs = (flatten(c.model_dump(mode="json")) for c in (arm.config, reference.config))
     silent = {f: v for f, v in moved.items() if ours.get(f) != theirs.get(f) or f in _NEVER_FOLLOWS}
     if silent:
         lines = [f"    {field}: {old} in {reference.name}, {new} here" for field, (old, new) in silent.items()]
         hint = "say so in the arm, or set it in the base for all"
         raise UserError("\n".join([f"differs from {reference.name} in more than it says; {hint}", *lines]))
-    return {field: new for field, (_, new) in moved.items() if not is_under([field], FOR_ALL)}
+    return {field: new for field, (_, new) in moved.items() if not is_under([field], SAME_FOR_ALL)}
 
 
-def _is_said(field: str, values: tuple[Any, Any], said: Iterable[str]) -> bool:
+def _is_declared(field: str, values: tuple[Any, Any], said: Iterable[str]) -> bool:
     """Named itself or by a section around it, or a key that only one kind has, the kind being named."""
     for name in said:
         if field == name or field.startswith(name + "."):

@@ -27,7 +27,7 @@ def tolerance(equal: Equal) -> float:
     return equal.parameters if equal.parameters is not None else equal.flops or 0.0
 
 
-def in_words(equal: Equal) -> str:
+def describe_equal(equal: Equal) -> str:
     """`parameters within 1%, by model.mlp.d_ff`."""
     return f"{_what(equal)} within {100 * tolerance(equal):.3g}%, by {equal.by}"
 

@@ -15,169 +15,175 @@ from typing import Any, TypeAlias, cast
 
 import torch
 
-from archlab.errors import in_words
-from archlab.interrupt import before_the_end, deaf, heed
+from archlab.errors import user_message
+from archlab.interrupt import interrupts_blocked, on_forced_exit, raise_if_interrupted
 from archlab.study.runs import Run
 from archlab.train.loop import train
-from archlab.train.progress import Beat, Watcher
+from archlab.train.progress import Callback, StepMetrics
 from archlab.train.run_folder import BusyError, RunSummary
 
 SIDE_BY_SIDE_BELOW = 20_000_000
 """Parameters up to which several one-thread processes train more tokens per second than one process with
 all threads (measured at 1.3M: benchmarks/side_by_side.py)."""
 
-Line: TypeAlias = Any
-"""One end of a pipe between the study and a worker; its class is another on every system."""
+Connection: TypeAlias = Any
+"""One end of a pipe between the study and a worker; its class differs from system to system."""
 
-
-_PAUSE = 1.0
+_RETRY_AFTER = 1.0
 """Seconds before a run that another process trains is tried again."""
 
 
 @dataclass(frozen=True)
-class Progress:
-    """What happened to a run: it went on, has something to note, ended, failed, or is another process's."""
+class RunProgress:
+    """What happened to a run: it made a step, has a note, ended, failed, or is trained by another process."""
 
     run: Run
-    done: float
-    """Share of its steps."""
+    share_done: float
+    """Share of its steps that are done."""
     summary: RunSummary | None = None
     """Set when it has ended."""
     failed: str | None = None
     """Why it ended without a summary."""
-    elsewhere: bool = False
+    busy: bool = False
     """Another process trains it, so it is tried again later."""
     note: str | None = None
-    """Something to know about it."""
+    """Something that the user should know about it."""
 
 
 @dataclass
 class _Worker:
     process: BaseProcess
     run: Run | None = None
-    """What it was given and has not brought to an end; None when it has nothing to do."""
+    """The run it was given and has not ended; None when it has nothing to do."""
 
 
-def run_all(runs: Sequence[Run], study: Path, workers: int, tell: Callable[[Progress], None]) -> list[Progress]:
-    """Train every run in its folder below `study`; finished ones are only read. The runs that failed.
+def run_all(
+    runs: Sequence[Run], study: Path, n_workers: int, on_progress: Callable[[RunProgress], None]
+) -> list[RunProgress]:
+    """Train every run in its folder below `study`; finished ones are only read. Returns the runs that failed.
 
-    A run that fails, or whose worker dies, ends no other; one that another process trains is waited for.
-    KeyboardInterrupt is raised here once all have stopped, each with a checkpoint.
+    A run that fails, or whose worker dies, ends no other run. A run that another process trains is waited for.
+    KeyboardInterrupt is raised here once all workers have stopped, each with a checkpoint.
     """
-    heed()
-    waiting, failed = deque(runs), list[Progress]()
-    crew: dict[Line, _Worker] = {}
+    raise_if_interrupted()
+    waiting, failed = deque(runs), list[RunProgress]()
+    workers: dict[Connection, _Worker] = {}
     try:
-        while waiting or any(worker.run for worker in crew.values()):
-            while waiting and len(crew) < workers:
-                line, worker = _hire(study)
-                crew[line] = worker
-                _give(line, worker, waiting)
-            for line in wait(list(crew)):
-                news = _hear(line, crew)
-                if news is None:
+        while waiting or any(worker.run for worker in workers.values()):
+            while waiting and len(workers) < n_workers:
+                connection, worker = _start_worker(study)
+                workers[connection] = worker
+                _assign_next(connection, worker, waiting)
+            for connection in wait(list(workers)):
+                progress = _receive(connection, workers)
+                if progress is None:
                     continue
-                tell(news)
-                if news.failed:
-                    failed.append(news)
-                if news.elsewhere:
-                    waiting.append(news.run)
-                if line in crew and (news.failed or news.elsewhere or news.summary):
-                    _give(line, crew[line], waiting)
+                on_progress(progress)
+                if progress.failed:
+                    failed.append(progress)
+                if progress.busy:
+                    waiting.append(progress.run)
+                if connection in workers and (progress.failed or progress.busy or progress.summary):
+                    _assign_next(connection, workers[connection], waiting)
         return failed
     finally:
-        _stop(crew)
+        _stop_all(workers)
 
 
-def _hire(study: Path) -> tuple[Line, _Worker]:
-    """A worker and the line to it; each has its own, so that one that is killed harms no other."""
+def _start_worker(study: Path) -> tuple[Connection, _Worker]:
+    """A worker and the connection to it. Each has a pipe of its own, so that killing one harms no other."""
     context = mp.get_context("spawn")
-    ours, theirs = cast(tuple[Line, Line], context.Pipe())
-    process = context.Process(target=_serve, args=(theirs, study), daemon=True)
-    with deaf():
+    ours, theirs = cast(tuple[Connection, Connection], context.Pipe())
+    process = context.Process(target=_worker_main, args=(theirs, study), daemon=True)
+    with interrupts_blocked():
         process.start()
     theirs.close()
     return ours, _Worker(process)
 
 
-def _give(line: Line, worker: _Worker, waiting: deque[Run]) -> None:
-    """The next run, if there is one. A worker that is dead cannot take it, which `_hear` finds out."""
+def _assign_next(connection: Connection, worker: _Worker, waiting: deque[Run]) -> None:
+    """Send the next run, if there is one. That a worker is dead and cannot take it is found by `_receive`."""
     worker.run = waiting.popleft() if waiting else None
     if worker.run:
         with suppress(OSError):
-            line.send(worker.run)
+            connection.send(worker.run)
 
 
-def _hear(line: Line, crew: dict[Line, _Worker]) -> Progress | None:
-    """The next message of a worker. One that died leaves the crew; then that its run failed, or None if it had none."""
+def _receive(connection: Connection, workers: dict[Connection, _Worker]) -> RunProgress | None:
+    """The next message of a worker.
+
+    A worker that died is removed; then the message says that its run failed, or is None if it had no run.
+    """
     try:
-        return line.recv()
+        return connection.recv()
     except (EOFError, OSError):
-        worker = crew.pop(line)
+        worker = workers.pop(connection)
         worker.process.join()
         code = worker.process.exitcode
         hint = "; often that is too little memory: try fewer --workers" if code == -signal.SIGKILL else ""
-        return worker.run and Progress(worker.run, 0.0, failed=f"its worker process died (exit code {code}{hint})")
+        why = f"its worker process died (exit code {code}{hint})"
+        return worker.run and RunProgress(worker.run, 0.0, failed=why)
 
 
-def _stop(crew: dict[Line, _Worker]) -> None:
+def _stop_all(workers: dict[Connection, _Worker]) -> None:
     """Ask those still at work to end (they write a checkpoint), and wait; a second Ctrl-C ends them at once."""
 
     def kill() -> None:
-        for worker in crew.values():
+        for worker in workers.values():
             worker.process.kill()
 
-    with before_the_end(kill):
-        for line, worker in crew.items():
-            line.close()
+    with on_forced_exit(kill):
+        for connection, worker in workers.items():
+            connection.close()
             worker.process.terminate()
-        for worker in crew.values():
+        for worker in workers.values():
             worker.process.join()
 
 
-class _Teller(Watcher):
-    """Sends a run's progress to the parent, and ends the run when there is nobody to hear it."""
+class _SendProgress(Callback):
+    """Sends a run's progress to the parent process, and ends the run when the parent is gone."""
 
-    def __init__(self, run: Run, line: Line) -> None:
-        self._run, self._line = run, line
+    def __init__(self, run: Run, connection: Connection) -> None:
+        self._run, self._connection = run, connection
 
-    def note(self, text: str) -> None:
-        """Tell it; a run notes only before its first step."""
-        self._send(Progress(self._run, 0.0, note=text))
+    def on_note(self, text: str) -> None:
+        """Send it; notes come only before the first step."""
+        self._send(RunProgress(self._run, 0.0, note=text))
 
-    def beat(self, beat: Beat) -> None:
-        """Tell how far the run is."""
-        self._send(Progress(self._run, beat.step / beat.steps))
+    def on_step(self, metrics: StepMetrics) -> None:
+        """Send how far the run is."""
+        self._send(RunProgress(self._run, metrics.step / metrics.steps))
 
-    def _send(self, news: Progress) -> None:
+    def _send(self, progress: RunProgress) -> None:
         try:
-            self._line.send(news)
+            self._connection.send(progress)
         except OSError:
             signal.raise_signal(signal.SIGTERM)
 
 
-def _serve(line: Line, study: Path) -> None:
-    """A worker's life: one run after the other, until the line is closed."""
+def _worker_main(connection: Connection, study: Path) -> None:
+    """What a worker process does: one run after the other, until the connection is closed."""
     with suppress(KeyboardInterrupt, EOFError, ConnectionError):
         while True:
-            line.send(_outcome(line.recv(), line, study))
+            connection.send(_train(connection.recv(), connection, study))
 
 
-def _outcome(run: Run, line: Line, study: Path) -> Progress:
-    """How a run ended, whatever happened to it."""
+def _train(run: Run, connection: Connection, study: Path) -> RunProgress:
+    """Train a run; how it ended, whatever happened to it."""
     torch.set_num_threads(run.threads)
     try:
-        return Progress(run, 1.0, train(run.config, run.folder(study), _Teller(run, line), run.corpus))
+        summary = train(run.config, run.folder(study), _SendProgress(run, connection), run.corpus)
+        return RunProgress(run, 1.0, summary)
     except BusyError:
-        time.sleep(_PAUSE)
-        return Progress(run, 0.0, elsewhere=True)
+        time.sleep(_RETRY_AFTER)
+        return RunProgress(run, 0.0, busy=True)
     except Exception as error:
-        return Progress(run, 0.0, failed=_why(error))
+        return RunProgress(run, 0.0, failed=_why(error))
 
 
 def _why(error: Exception) -> str:
-    """In words; of a bug, whose traceback is wanted too, its name."""
-    if words := in_words(error):
-        return words
+    """What the user is told; for a bug its name, and its traceback is printed too."""
+    if message := user_message(error):
+        return message
     traceback.print_exception(error)
     return f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: one bar for all its runs, and a line for each that ends."""
+"""What a person sees while a study runs: one bar for all its runs, and a line for each run that ends."""
 
 import sys
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from archlab.config.text import visible
-from archlab.study import pool
+from archlab.study.pool import RunProgress
 from archlab.study.runs import Run
 
 
-class Board:
-    """Follows one phase of a study after another."""
+class StudyProgress:
+    """Shows the progress of a study, phase by phase: tuning, then the comparison."""
 
     def __init__(self) -> None:
         columns = (
@@ -24,11 +24,11 @@ class Board:
         self._progress = Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True)
         self._noted: set[str] = set()
 
-    def __call__(self, runs: Sequence[Run]) -> "Phase":
-        """Begin to follow these runs."""
-        return Phase(self._progress, runs, self._noted)
+    def __call__(self, runs: Sequence[Run]) -> "PhaseProgress":
+        """Begin the phase of these runs."""
+        return PhaseProgress(self._progress, runs, self._noted)
 
-    def __enter__(self) -> "Board":
+    def __enter__(self) -> "StudyProgress":
         self._progress.start()
         return self
 
@@ -36,39 +36,39 @@ class Board:
         self._progress.stop()
 
 
-class Phase:
-    """The runs of one phase; what many of them note is said of the first only."""
+class PhaseProgress:
+    """Shows the runs of one phase. A note that many of them have is printed for the first one only."""
 
-    def __init__(self, progress: Progress, runs: Sequence[Run], noted: set[str]) -> None:
-        self._progress, self._noted = progress, noted
-        self._done = dict.fromkeys((run.name for run in runs), 0.0)
+    def __init__(self, bar: Progress, runs: Sequence[Run], noted: set[str]) -> None:
+        self._bar, self._noted = bar, noted
+        self._share_done = dict.fromkeys((run.name for run in runs), 0.0)
         self._ended = 0
-        self._elsewhere: set[str] = set()
-        self._task = progress.add_task("", total=len(runs))
+        self._busy: set[str] = set()
+        self._task = bar.add_task("", total=len(runs))
 
-    def __call__(self, news: pool.Progress) -> None:
-        """Move the bar; say how a run ended."""
-        name, label = news.run.name, news.run.label
-        self._done[name] = news.done
-        if news.note and news.note not in self._noted:
-            self._noted.add(news.note)
-            self._say(f"note: {label}: {news.note}")
-        if news.elsewhere and name not in self._elsewhere:
-            self._elsewhere.add(name)
-            self._say(f"note: {label}: another process trains it; it is waited for")
-        if news.failed:
-            self._say(f"note: {label}: failed: {news.failed}")
-        if news.summary is not None:
+    def __call__(self, progress: RunProgress) -> None:
+        """Move the bar; print how a run ended."""
+        name, label = progress.run.name, progress.run.label
+        self._share_done[name] = progress.share_done
+        if progress.note and progress.note not in self._noted:
+            self._noted.add(progress.note)
+            self._print(f"note: {label}: {progress.note}")
+        if progress.busy and name not in self._busy:
+            self._busy.add(name)
+            self._print(f"note: {label}: another process trains it; it is waited for")
+        if progress.failed:
+            self._print(f"note: {label}: failed: {progress.failed}")
+        if progress.summary is not None:
             self._ended += 1
-            score = news.summary.bits_per_byte
-            result = f"diverged: {news.summary.why}" if score is None else f"{score:.4f} bits/byte"
-            self._say(f"{self._ended:3}/{len(self._done)}  {label}: {result}")
-        description = f"{self._ended} of {len(self._done)} runs"
-        self._progress.update(self._task, completed=sum(self._done.values()), description=description)
+            score = progress.summary.bits_per_byte
+            result = f"diverged: {progress.summary.why}" if score is None else f"{score:.4f} bits/byte"
+            self._print(f"{self._ended:3}/{len(self._share_done)}  {label}: {result}")
+        description = f"{self._ended} of {len(self._share_done)} runs"
+        self._bar.update(self._task, completed=sum(self._share_done.values()), description=description)
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         line = visible(line)
-        if self._progress.disable:
+        if self._bar.disable:
             print(line, file=sys.stderr, flush=True)
         else:
-            self._progress.console.print(line)
+            self._bar.console.print(line)

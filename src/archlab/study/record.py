@@ -1,11 +1,17 @@
-"""What a study leaves behind: `summary.json`, the one thing the report reads."""
+"""What a study leaves behind: `summary.json`, the only file that the report reads."""
 
+import json
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
 from archlab.config.base import Base
 from archlab.config.text import Shown
+from archlab.digests import verify, write_with_digests
+from archlab.errors import UserError
+
+_FILE = "summary.json"
 
 Verdict = Literal["better", "worse", "not distinguishable", "diverged", "reference diverged", "too few runs"]
 """What stats.py's `_verdict` can say; the last two where nothing could be tested."""
@@ -119,3 +125,32 @@ class StudySummary(Base):
             for arm in self.arms
             for seed, score in arm.bits_per_byte.items()
         ]
+
+
+def load_study(folder: str | Path) -> StudySummary:
+    """What `archlab study run` found and wrote into its folder; UserError where it is missing or damaged."""
+    if not has_summary(Path(folder)):
+        raise UserError(f"{Path(folder) / _FILE}: missing; `archlab study run` writes it when all runs have ended")
+    return read_summary(Path(folder))
+
+
+def has_summary(folder: Path) -> bool:
+    """Whether a study's folder has one."""
+    return (folder / _FILE).is_file()
+
+
+def write_summary(folder: Path, summary: StudySummary) -> None:
+    """Write it into a study's folder, over an older one if there is one."""
+    # json can write the name of a file that is no UTF-8; pydantic cannot.
+    write_with_digests(folder, {_FILE: json.dumps(summary.model_dump(mode="json"), indent=2)})
+
+
+def read_summary(folder: Path) -> StudySummary:
+    """As it was written; UserError for damage."""
+    file = folder / _FILE
+    remedy = "remove it, and `archlab study report` writes it again from the runs"
+    verify(file, remedy)
+    try:
+        return StudySummary.model_validate_json(file.read_bytes())
+    except ValueError:
+        raise UserError(f"{file}: damaged, or written by another version of archlab; {remedy}") from None

@@ -11,18 +11,17 @@ from archlab.config.merge import Raw
 from archlab.config.study_schema import StudyConfig
 from archlab.config.yaml_text import to_yaml
 from archlab.cost.params import parameters
-from archlab.digests import DIGESTS, write_listed
+from archlab.digests import DIGESTS, write_with_digests
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
 from archlab.files import TEMPORARY, disk_errors, make_folder, write_atomic
 from archlab.study.collect import summarise
+from archlab.study.corpora import Corpora, open_corpora, read_corpora, write_corpora
 from archlab.study.design import Arm, arms, grid
-from archlab.study.pool import SIDE_BY_SIDE_BELOW, Progress, run_all
-from archlab.study.record import StudySummary
-from archlab.study.results import has_result, read_result, write_result
+from archlab.study.pool import SIDE_BY_SIDE_BELOW, RunProgress, run_all
+from archlab.study.record import StudySummary, has_summary, read_summary, write_summary
 from archlab.study.runs import Ended, Run
-from archlab.study.source import is_study_folder, load_study
-from archlab.study.texts import Texts, note_texts, noted_texts, open_texts
+from archlab.study.study_file import is_study_folder, read_study
 from archlab.train.device import choose_device
 
 FIRST_TUNING_SEED = 1000
@@ -31,8 +30,8 @@ FIRST_TUNING_SEED = 1000
 _BASE = "base.yaml"
 """The base in a study's folder, where it is no preset."""
 
-Watch = Callable[[Sequence[Run]], Callable[[Progress], None]]
-"""Given the runs of a phase, what to call on their progress."""
+StartPhase = Callable[[Sequence[Run]], Callable[[RunProgress], None]]
+"""Called with the runs of a phase; returns what is to be called with their progress."""
 
 
 class Study:
@@ -45,24 +44,24 @@ class Study:
         side_by_side = _small_on_cpu(self.arms)
         self.workers = workers or (cores if side_by_side else 1)
         self.threads = 1 if side_by_side else cores
-        self._damaged: dict[str, Progress] = {}
+        self._damaged: dict[str, RunProgress] = {}
         """Name of a run whose files are damaged -> that it failed, and why."""
 
     @cached_property
-    def texts(self) -> Texts:
-        """Arm -> what it reads, as noted when the study ran; where it has not, the text is opened."""
-        return noted_texts(self.arms, self.folder) or open_texts(self.arms)
+    def corpora(self) -> Corpora:
+        """Arm -> what it reads, as recorded when the study ran. Where it has not run, the text is opened."""
+        return read_corpora(self.arms, self.folder) or open_corpora(self.arms)
 
-    def run(self, watch: Watch) -> StudySummary:
+    def run(self, start_phase: StartPhase) -> StudySummary:
         """Everything that has not been run yet, then the summary of what there is, which is also written.
 
         A run that fails ends no other; the summary names it. UserError when there is nothing to summarise.
         """
-        self.texts = open_texts(self.arms)  # it may have changed since
+        self.corpora = open_corpora(self.arms)  # it may have changed since
         self._claim()
-        failed = self._run(self._all_tries(), watch)
+        failed = self._run(self._all_tries(), start_phase)
         tuned, warnings = self._tuned()
-        failed += self._run([self._run_of(arm, seed) for seed in self.config.seed_list for arm in tuned], watch)
+        failed += self._run([self._run_of(arm, seed) for seed in self.config.seed_list for arm in tuned], start_phase)
         return self._summarise(tuned, warnings, failed)
 
     def read(self) -> StudySummary:
@@ -71,13 +70,13 @@ class Study:
         UserError when there is neither, or when tuning is not over.
         """
         begun = any(self._ended(run) for run in self._first_runs()) or self._damaged
-        if has_result(self.folder) and not begun:
+        if has_summary(self.folder) and not begun:
             return _of_elsewhere(self.folder)
         tuned, warnings = self._tuned()
         return self._summarise(tuned, warnings, failed=())
 
     def _first_runs(self) -> list[Run]:
-        """Those that tell whether this machine and version has begun: the tuning's, or the comparison's."""
+        """Those that on_progress whether this machine and version has begun: the tuning's, or the comparison's."""
         return self._all_tries() or [self._run_of(arm, seed) for arm in self.arms for seed in self.config.seed_list]
 
     def changed(self) -> list[str]:
@@ -90,7 +89,7 @@ class Study:
         return [name for name in fields if not (same_base and name == "base")]
 
     def _before(self) -> StudyConfig | None:
-        return load_study(str(self.folder))[1] if is_study_folder(self.folder) else None
+        return read_study(str(self.folder))[1] if is_study_folder(self.folder) else None
 
     def _claim(self) -> None:
         """Make the folder this study's, or check that it is."""
@@ -116,10 +115,10 @@ class Study:
             )
         values = self.config.model_dump(mode="json", exclude_defaults=True)
         if base is not None:
-            write_listed(self.folder, {_BASE: base})
+            write_with_digests(self.folder, {_BASE: base})
             values["base"] = _BASE
         write_atomic(self.folder / "study.yaml", to_yaml(values))  # not listed, for people may edit it
-        note_texts(self.texts, self.folder)
+        write_corpora(self.corpora, self.folder)
 
     def _tuned(self) -> tuple[list[Arm], list[str]]:
         """The arms whose tuning is over, with their best value, and a warning for each that lies on the grid's edge."""
@@ -167,7 +166,7 @@ class Study:
         try:
             return run.ended(self.folder)
         except UserError as error:
-            self._damaged[run.name] = Progress(run, 0.0, failed=str(error))
+            self._damaged[run.name] = RunProgress(run, 0.0, failed=str(error))
             return None
 
     def _edges(self, best: Raw) -> list[str]:
@@ -182,9 +181,9 @@ class Study:
     def _run_of(self, arm: Arm, seed: int, tried: Raw | None = None) -> Run:
         values = "".join(f", {field}={value}" for field, value in (tried or {}).items())
         label = f"{arm.label}{values}, seed {seed}"
-        return Run(label, arm.seeded(seed), self.texts[arm.name].fingerprint, self.threads)
+        return Run(label, arm.seeded(seed), self.corpora[arm.name].fingerprint, self.threads)
 
-    def _run(self, runs: Sequence[Run], watch: Watch) -> list[Progress]:
+    def _run(self, runs: Sequence[Run], start_phase: StartPhase) -> list[RunProgress]:
         """Those that have not ended; arms that are the same config share their runs. The ones that failed.
 
         The damaged ones are only told of, and the summary names them.
@@ -195,18 +194,18 @@ class Study:
                 once.setdefault(run.name, run)
         if not once:
             return []
-        tell = watch(list(once.values()))
-        for news in (self._damaged[name] for name in once if name in self._damaged):
-            tell(news)
+        on_progress = start_phase(list(once.values()))
+        for progress in (self._damaged[name] for name in once if name in self._damaged):
+            on_progress(progress)
         todo = [run for name, run in once.items() if name not in self._damaged]
-        return run_all(todo, self.folder, self.workers, tell)
+        return run_all(todo, self.folder, self.workers, on_progress)
 
-    def _summarise(self, tuned: Sequence[Arm], warnings: Sequence[str], failed: Sequence[Progress]) -> StudySummary:
+    def _summarise(self, tuned: Sequence[Arm], warnings: Sequence[str], failed: Sequence[RunProgress]) -> StudySummary:
         runs = {arm.name: {seed: self._run_of(arm, seed) for seed in self.config.seed_list} for arm in tuned}
         compared = {run.name: run for seeds in runs.values() for run in seeds.values()}
         once = compared | {run.name: run for run in self._all_tries()}
         ended = {name: left for name, run in once.items() if (left := self._ended(run))}
-        told = {news.run.label: str(news.failed) for news in (*self._damaged.values(), *failed)}
+        told = {progress.run.label: str(progress.failed) for progress in (*self._damaged.values(), *failed)}
         lines = [f"\n  {label}: failed: {why}" for label, why in told.items()]
         if len(tuned) < len(self.arms):
             raise UserError(f"{self.folder}: tuning is not over; `archlab study run` goes on with it{''.join(lines)}")
@@ -216,15 +215,15 @@ class Study:
             raise UserError(
                 f"{self.folder}: no finished run of this machine and version; `archlab study run` makes them"
             )
-        corpus = "; ".join(dict.fromkeys(text.said for text in self.texts.values()))
+        corpus = "; ".join(dict.fromkeys(record.description for record in self.corpora.values()))
         summary = summarise(self.name, self.config, tuned, runs, ended, self.folder, corpus, told, warnings)
-        write_result(self.folder, summary)
+        write_summary(self.folder, summary)
         return summary
 
 
 def _of_elsewhere(folder: Path) -> StudySummary:
     """A summary whose runs this machine and version would not make again, with a note that says so."""
-    summary = read_result(folder)
+    summary = read_summary(folder)
     note = "the runs were made on another machine, by another version or with another text; this is their old summary"
     return summary.model_copy(update={"warnings": [*summary.warnings, note]})
 

@@ -10,7 +10,7 @@ from safetensors.torch import load, load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from archlab.digests import DIGESTS, listed, seal, verify
+from archlab.digests import DIGESTS, names_with_digest, verify, write_digests
 from archlab.errors import UserError
 from archlab.files import folder_atomic, remove_folder
 
@@ -36,7 +36,7 @@ def save_checkpoint(
             if optimizer is not None:
                 save_file(_state(model, optimizer), temporary / OPTIMIZER)
             (temporary / METRICS).write_bytes(metrics)
-            seal(temporary)
+            write_digests(temporary)
     except SafetensorError as error:  # how it reports a full disk
         raise UserError(f"{folder}: cannot write the checkpoint of step {step}: {error}") from None
     others = sorted((n, other) for n, other in _steps(folder).items() if n != step)
@@ -69,7 +69,7 @@ def newest_checkpoint(folder: Path, only: Collection[str] = ()) -> tuple[tuple[i
 
 
 def _verify(path: Path, only: Collection[str]) -> None:
-    names = listed(path)
+    names = names_with_digest(path)
     if not names:
         raise UserError(f"{path / DIGESTS}: missing, so that damage could not be told")
     for name in only or names:

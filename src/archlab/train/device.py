@@ -1,12 +1,17 @@
-"""Which processor, which number format, and how fast it could be."""
+"""Where a run computes: the processor, its number format and its speed, and the versions of the software."""
 
 import os
 import platform
+import subprocess
 import time
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
+import archlab
 from archlab.config.schema import TrainConfig
 from archlab.cost.units import binary
 from archlab.errors import UserError
@@ -14,18 +19,16 @@ from archlab.errors import UserError
 
 @dataclass(frozen=True)
 class Device:
-    """Where a run computes and in which format its matrix products are."""
+    """Where a run computes, and in which number format."""
 
     kind: str
+    """cpu or cuda."""
     dtype: torch.dtype
-
-    def autocast(self) -> torch.autocast:
-        """Matrix products in `dtype`; weights and sums stay float32."""
-        return torch.autocast(self.kind, torch.bfloat16, enabled=self.dtype is torch.bfloat16)
+    """Of matrix products (autocast); weights and sums stay float32."""
 
     @property
     def name(self) -> str:
-        """The processor, in words."""
+        """What the processor is called."""
         if self.kind == "cuda":
             return torch.cuda.get_device_name()
         return str(torch.cpu.get_capabilities().get("cpu_name") or platform.machine())
@@ -87,3 +90,28 @@ def torch_device(device: torch.device | str) -> torch.device:
 def _cpu_multiplies_bfloat16() -> bool:
     """By instruction: avx512_bf16 or amx_bf16 on x86, bf16 on Arm."""
     return any(has and name.endswith("bf16") for name, has in torch.cpu.get_capabilities().items())
+
+
+def environment(device: Device) -> dict[str, Any]:
+    """What besides the config and the text decides a run's numbers."""
+    return {
+        "archlab": archlab.__version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": device.name,
+        "device": device.kind,
+        "dtype": str(device.dtype).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _commit() -> str | None:
+    """Of the checkout that archlab runs from, `-dirty` with changes; None where it is installed."""
+    command = ("git", "-C", str(Path(archlab.__file__).parent), "describe", "--always", "--dirty", "--exclude=*")
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -7,9 +7,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from archlab.config.training import ResolvedTrain
+from archlab.data.sampler import held_out_windows
+from archlab.data.shards import DataFolder
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
-from archlab.train.documents import document_ids
+from archlab.train.loss import logits_and_targets
 
 
 @dataclass(frozen=True)
@@ -20,8 +23,19 @@ class HeldOut:
     """int64 [windows, seq_len + 1]; the first token of each is only context."""
     token_bytes: np.ndarray
     """int [vocab], 0 for special tokens, which do not count."""
-    begins: int | None = None
-    """The token that begins a document which sees no other, as in training; None: they see each other."""
+    separator: int | None = None
+    """The token that begins a document, where documents do not see each other; None where they do."""
+
+    @classmethod
+    def of(cls, data: DataFolder, train: ResolvedTrain, n_tokens: int) -> "HeldOut":
+        """About `n_tokens` of the data's held-out text, in windows and documents as in training."""
+        separator = data.manifest.end_of_text if train.document_mask else None
+        return cls(held_out_windows(data, train.seq_len, n_tokens), data.token_bytes, separator)
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens per window that are predicted."""
+        return self.windows.shape[1] - 1
 
 
 @dataclass(frozen=True)
@@ -32,6 +46,11 @@ class Score:
     loss: float
     """Cross-entropy in nats per token, over the tokens that stand for text."""
 
+    @property
+    def is_finite(self) -> bool:
+        """False where the model's output is NaN or infinite."""
+        return math.isfinite(self.loss)
+
 
 @torch.no_grad()
 def evaluate(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: int = 8192) -> Score:
@@ -41,10 +60,8 @@ def evaluate(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: in
     nats, n_tokens, n_bytes = 0.0, 0, 0
     rows = max(1, batch_tokens // held_out.windows.shape[1])
     for start in range(0, len(held_out.windows), rows):
-        window_BT = torch.from_numpy(held_out.windows[start : start + rows]).to(device.kind)
-        targets_BT = window_BT[:, 1:]
-        with device.autocast():
-            logits_BTV = model(window_BT[:, :-1], documents=document_ids(window_BT[:, :-1], held_out.begins))
+        windows_BT = torch.from_numpy(held_out.windows[start : start + rows]).to(device.kind)
+        logits_BTV, targets_BT = logits_and_targets(model, windows_BT, device, held_out.separator)
         losses_N = F.cross_entropy(logits_BTV.flatten(0, 1).float(), targets_BT.flatten(), reduction="none")
         bytes_N = torch.from_numpy(held_out.token_bytes).to(device.kind)[targets_BT.flatten()]
         is_text_N = bytes_N > 0

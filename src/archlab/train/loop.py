@@ -1,6 +1,5 @@
 """The training loop: from a config and a folder to a finished run."""
 
-import math
 import statistics
 import time
 from pathlib import Path
@@ -10,117 +9,121 @@ import torch
 from torch.optim import Optimizer
 
 from archlab.config.schema import Config
-from archlab.config.training import resolve_train
+from archlab.config.training import ResolvedTrain, resolve_train
 from archlab.cost.flops import training_flops
 from archlab.cost.memory import training_memory
 from archlab.cost.params import parameters
 from archlab.data.prepare import open_data
-from archlab.data.sampler import batch, held_out_windows
+from archlab.data.sampler import batch
 from archlab.data.shards import TOKENIZER, DataFolder
 from archlab.errors import UserError
-from archlab.interrupt import stoppable
+from archlab.interrupt import stop_on_signal
 from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import load_metrics, load_optimizer, load_weights, newest_checkpoint, save_checkpoint
-from archlab.train.device import Device, choose_device
-from archlab.train.divergence import NOT_FINITE, ruined
+from archlab.train.device import Device, choose_device, environment
+from archlab.train.divergence import NOT_FINITE, divergence
 from archlab.train.evaluate import HeldOut, evaluate
 from archlab.train.optim import make_optimizer
-from archlab.train.progress import Beat, Watcher
-from archlab.train.run_folder import RunFolder, RunSummary, environment, imported
+from archlab.train.progress import Callback, StepMetrics, progress_callback
+from archlab.train.run_folder import RunFolder, RunSummary, imported
 from archlab.train.step import update
 
 
-def train(config: Config, out: Path, watch: Watcher, corpus: str | None = None) -> RunSummary:
-    """Train to the end, from the last checkpoint if there is one; a finished run is only read.
+def train(config: Config, out: str | Path, callback: Callback | None = None, corpus: str | None = None) -> RunSummary:
+    """Train in the folder `out`, or go on there from its last checkpoint; a finished run is only read.
 
-    Raises UserError for a folder that holds another run and for text of another fingerprint than `corpus`,
-    KeyboardInterrupt (after a checkpoint) when asked to stop.
+    `callback` is called while the training goes on; without one, its progress is printed to stderr. Returns how the run
+    ended. Raises UserError for a folder that holds another run, and for text of another fingerprint than `corpus`;
+    KeyboardInterrupt, after a checkpoint, when the run is asked to stop.
     """
+    settings = resolve_train(config)
     device = choose_device(config.train)
+    device.check_memory(training_memory(parameters(config.model).total).total)
+    env = environment(device)
     data = open_data(config.data, config.model.vocab_size)
     if corpus not in (None, data.fingerprint):
         raise UserError(f"{config.data.path}: the text has changed since the study began; begin another one")
-    settings = resolve_train(config)
-    held_out = HeldOut(
-        held_out_windows(data, settings.seq_len, settings.eval_tokens),
-        data.token_bytes,
-        data.manifest.end_of_text if settings.document_mask else None,
-    )
-    device.check_memory(training_memory(parameters(config.model).total).total)
-    folder = RunFolder(out)
+    held_out = HeldOut.of(data, settings, settings.eval_tokens)
+    callback = callback or progress_callback()
     known = data.manifest.vocab_size
     if config.model.vocab_size > known:
         rows = f"rows from {known:,} on are never used"
-        watch.note(f"model.vocab_size {config.model.vocab_size:,}; the data has {known:,} token ids: {rows}")
+        callback.on_note(f"model.vocab_size {config.model.vocab_size:,}; the data has {known:,} token ids: {rows}")
+    folder = RunFolder(Path(out))
     with folder.locked():
-        for note in folder.claim(config, environment(device, data.fingerprint), data.path / TOKENIZER):
-            watch.note(note)
-        return folder.summary() or _train(config, folder, data, held_out, device, watch)
+        for note in folder.claim(config, env | {"corpus": data.fingerprint}, data.path / TOKENIZER):
+            callback.on_note(note)
+        return folder.summary() or _train(config, settings, folder, data, held_out, device, callback)
 
 
 def _train(
-    config: Config, folder: RunFolder, data: DataFolder, held_out: HeldOut, device: Device, watch: Watcher
+    config: Config,
+    settings: ResolvedTrain,
+    folder: RunFolder,
+    data: DataFolder,
+    held_out: HeldOut,
+    device: Device,
+    callback: Callback,
 ) -> RunSummary:
-    settings = resolve_train(config)
     steps, seq_len = settings.steps, settings.seq_len
     model = Decoder(config.model, seed=settings.seed).to(device.kind).train()
     optimizer = make_optimizer(model, settings)
-    first = _resume(folder, model, optimizer, steps, watch)
+    first = _resume(folder, model, optimizer, steps, callback)
     if first:
-        watch.goes_on(first)
+        callback.on_resume(first)
     forward = cast(Decoder, torch.compile(model)) if settings.compile else model
     mfu_per_speed = training_flops(config.model, seq_len) / device.peak_flops()
     why: str | None = None
 
-    with stoppable() as stop, watch:
-        if not folder.metrics() and math.isfinite((begun := evaluate(forward, held_out, device)).loss):
-            folder.log(step=0, tokens=0, bits_per_byte=begun.bits_per_byte, held_out_loss=begun.loss)
+    with stop_on_signal() as stop, callback:
+        if first == 0 and (score := evaluate(forward, held_out, device)).is_finite:
+            folder.log(step=0, tokens=0, bits_per_byte=score.bits_per_byte, held_out_loss=score.loss)
         for step in range(first, steps):
             start = time.perf_counter()
             windows = batch(data, settings.seed, step, settings.rows, seq_len)
-            result = update(forward, optimizer, windows, settings, step, device, held_out.begins)
+            result = update(forward, optimizer, windows, settings, step, device, held_out.separator)
             speed = settings.batch_tokens / (time.perf_counter() - start)
-            if result.diverged:
+            if not result.is_finite:
                 why = NOT_FINITE
                 folder.log(step=step + 1, diverged=True, loss=str(result.loss), grad_norm=str(result.grad_norm))
                 break
             done, tokens = step + 1, (step + 1) * settings.batch_tokens
             folder.log(
                 step=done, tokens=tokens, loss=result.loss, lr=result.lr, grad_norm=result.grad_norm,
-                tokens_per_second=speed,
+                tokens_per_second=speed, **result.routers,
             )  # fmt: skip
             bits_per_byte = None
             if done % settings.eval_every == 0 or done == steps:
                 score = evaluate(forward, held_out, device)
-                if not math.isfinite(score.loss):
+                if not score.is_finite:
                     why = NOT_FINITE
                     folder.log(step=done, diverged=True, held_out_loss=str(score.loss))
                     break
                 bits_per_byte = score.bits_per_byte
                 folder.log(step=done, tokens=tokens, bits_per_byte=bits_per_byte, held_out_loss=score.loss)
-            watch.beat(Beat(done, steps, result.loss, speed, speed * mfu_per_speed, bits_per_byte))
-            stopping = stop.asked
+            callback.on_step(StepMetrics(done, steps, result.loss, speed, speed * mfu_per_speed, bits_per_byte))
+            stopping = stop.requested
             if done < steps and (stopping or done % settings.checkpoint_every == 0):
                 save_checkpoint(folder.checkpoints, done, model, optimizer, folder.logged())
                 if stopping:
                     raise KeyboardInterrupt
         if why is None and first < steps:
             save_checkpoint(folder.checkpoints, steps, model, None, folder.logged())
-        summary = _summary(why, config, folder, device, mfu_per_speed)
+        summary = _summary(why, config, settings, folder, device, mfu_per_speed)
         folder.finish(summary)
-        if stop.asked:
+        if stop.requested:
             raise KeyboardInterrupt
     return summary
 
 
-def _resume(folder: RunFolder, model: Decoder, optimizer: Optimizer, steps: int, watch: Watcher) -> int:
-    """Steps already done; model, optimiser and metrics as they were then."""
+def _resume(folder: RunFolder, model: Decoder, optimizer: Optimizer, steps: int, callback: Callback) -> int:
+    """Steps already done; model, optimiser and metrics are made what they were after them."""
     newest, damaged = newest_checkpoint(folder.checkpoints)
     if newest is None and imported(folder.path):
         why = "; ".join(damaged) or f"{folder.checkpoints}: no checkpoint"
         raise UserError(f"{why}; without the imported weights the run cannot begin: import the model again")
     for damage in damaged:
-        watch.note(f"{damage}; {'the one before is used' if newest else 'the run begins again'}")
+        callback.on_note(f"{damage}; {'the one before is used' if newest else 'the run begins again'}")
     if newest is None:
         folder.rewind(b"")
         return 0
@@ -132,24 +135,26 @@ def _resume(folder: RunFolder, model: Decoder, optimizer: Optimizer, steps: int,
     return done
 
 
-def _summary(why: str | None, config: Config, folder: RunFolder, device: Device, mfu_per_speed: float) -> RunSummary:
-    """Read off the metrics, so that it does not matter how often the run was interrupted."""
+def _summary(
+    why: str | None, config: Config, settings: ResolvedTrain, folder: RunFolder, device: Device, mfu_per_speed: float
+) -> RunSummary:
+    """Computed from the metrics, so that it does not matter how often the run was interrupted."""
     metrics = folder.metrics()
     updates, evaluations = ([m for m in metrics if key in m] for key in ("lr", "bits_per_byte"))
     if why is None and evaluations:
         first, last = (evaluations[at]["held_out_loss"] for at in (0, -1))
-        why = ruined(None if imported(folder.path) else first, last, config.model.vocab_size)
+        why = divergence(None if imported(folder.path) else first, last, config.model.vocab_size)
     end = evaluations[-1] if why is None and evaluations else {}
     speed = statistics.median(m["tokens_per_second"] for m in updates) if updates else None
-    ending = updates[-max(1, len(updates) // 10) :]
+    last_tenth = updates[-max(1, len(updates) // 10) :]
     return RunSummary(
         status="diverged" if why else "finished",
         why=why,
         steps=len(updates),
-        tokens=len(updates) * resolve_train(config).batch_tokens,
+        tokens=len(updates) * settings.batch_tokens,
         bits_per_byte=end.get("bits_per_byte"),
         loss=end.get("held_out_loss"),
-        train_loss=statistics.fmean(m["loss"] for m in ending) if ending else None,
+        train_loss=statistics.fmean(m["loss"] for m in last_tenth) if last_tenth else None,
         tokens_per_second=speed,
         mfu=speed * mfu_per_speed if speed else None,
         parameters=parameters(config.model).total,

@@ -12,13 +12,13 @@ from archlab.config.text import visible
 
 
 def note(text: str) -> None:
-    """Something to know, on a line of its own."""
+    """Print something that the user should know, on a line of its own on stderr."""
     print(f"note: {visible(text)}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
-class Beat:
-    """The state after one step."""
+class StepMetrics:
+    """The state of a run after one step."""
 
     step: int
     steps: int
@@ -34,35 +34,35 @@ class Beat:
         return f"loss {self.loss:.3f}{held_out}  {speed}"
 
 
-class Watcher:
-    """Told after every step; a context that lasts as long as the run. This one says nothing."""
+class Callback:
+    """What a training calls while it goes on; a context that lasts as long as its steps. This one does nothing."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None: ...
 
-    def note(self, text: str) -> None:
-        """Something to know about the run."""
+    def on_note(self, text: str) -> None:
+        """There is something that the user should know."""
 
-    def goes_on(self, step: int) -> None:
-        """The run was begun before, and goes on after this step."""
+    def on_resume(self, step: int) -> None:
+        """The run was begun before; it goes on after this step."""
 
-    def beat(self, beat: Beat) -> None:
+    def on_step(self, metrics: StepMetrics) -> None:
         """One step is done."""
 
 
-class _Terminal(Watcher):
-    def note(self, text: str) -> None:
-        """On a line of its own."""
+class _Printing(Callback):
+    def on_note(self, text: str) -> None:
+        """Print it."""
         note(text)
 
-    def goes_on(self, step: int) -> None:
-        """A note."""
+    def on_resume(self, step: int) -> None:
+        """Print a note."""
         note(f"going on after step {step}")
 
 
-class Bar(_Terminal):
+class ProgressBar(_Printing):
     """One line that stays in place."""
 
     def __init__(self) -> None:
@@ -78,27 +78,27 @@ class Bar(_Terminal):
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def beat(self, beat: Beat) -> None:
-        """Move the bar, keeping the last evaluation in view."""
-        self._held_out = beat.bits_per_byte or self._held_out
-        line = str(replace(beat, bits_per_byte=self._held_out))
-        self._progress.update(self._task, total=beat.steps, completed=beat.step, description=line)
+    def on_step(self, metrics: StepMetrics) -> None:
+        """Move the bar; the last evaluation stays in view."""
+        self._held_out = metrics.bits_per_byte or self._held_out
+        line = str(replace(metrics, bits_per_byte=self._held_out))
+        self._progress.update(self._task, total=metrics.steps, completed=metrics.step, description=line)
 
 
-class Lines(_Terminal):
-    """A line every few seconds, and for every evaluation."""
+class ProgressLines(_Printing):
+    """A line every few seconds, and one for every evaluation."""
 
     def __init__(self, every_seconds: float = 10.0) -> None:
         self._every, self._last = every_seconds, float("-inf")
 
-    def beat(self, beat: Beat) -> None:
-        """Print when it is time."""
+    def on_step(self, metrics: StepMetrics) -> None:
+        """Print a line when it is time."""
         now = time.monotonic()
-        if now - self._last >= self._every or beat.bits_per_byte is not None:
+        if now - self._last >= self._every or metrics.bits_per_byte is not None:
             self._last = now
-            print(f"step {beat.step}/{beat.steps}  {beat}", file=sys.stderr, flush=True)
+            print(f"step {metrics.step}/{metrics.steps}  {metrics}", file=sys.stderr, flush=True)
 
 
-def watcher() -> Watcher:
+def progress_callback() -> Callback:
     """A bar in a terminal, lines elsewhere."""
-    return Bar() if sys.stderr.isatty() else Lines()
+    return ProgressBar() if sys.stderr.isatty() else ProgressLines()

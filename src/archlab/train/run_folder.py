@@ -7,30 +7,24 @@ import fcntl
 import json
 import math
 import os
-import platform
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import numpy as np
-import torch
 from pydantic import Field, model_validator
 
-import archlab
 from archlab.config.base import Base, NonNegative, Positive
 from archlab.config.identity import diff
 from archlab.config.schema import Config
 from archlab.config.yaml_text import to_yaml
 from archlab.data.tokenizer import own_tokenizer, same_tokenizer
-from archlab.digests import ANEW, DIGESTS, listed, verify, write_listed
+from archlab.digests import DIGESTS, RESTORE_OR_REMAKE, names_with_digest, verify, write_with_digests
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.files import TEMPORARY, disk_errors, make_folder, read_bytes, remove_leftovers, write_atomic
 from archlab.train.checkpoint import METRICS
-from archlab.train.device import Device
 
 NO_EFFECT = ("train.eval_every", "train.checkpoint_every")
 """Fields that do not decide how a run ends, so they may change when it goes on."""
@@ -71,7 +65,7 @@ class RunSummary(Base):
     """How a run ended."""
 
     status: Literal["finished", "diverged"]
-    """diverged: a loss or gradient was not finite, or the end is `ruined` (divergence.py)."""
+    """diverged: a loss or gradient was not finite, or the end tells it (divergence.py)."""
     why: str | None = None
     """Why it diverged, in words; null when finished."""
     steps: Natural
@@ -134,7 +128,7 @@ class RunFolder:
             if IMPORTED not in held:
                 new["tokenizer.json"] = tokenizer.read_bytes()
             new["env.json"] = json.dumps(env, indent=2)
-            write_listed(self.path, new)
+            write_with_digests(self.path, new)
         other = [what for what in _MATTERS if what in before and before[what] != env[what]]
         moved = [f"{what} {before[what]}, now {env[what]}" for what in other]
         return [f"begun with {', '.join(moved)}: not bit for bit the uninterrupted run"] if moved else []
@@ -152,7 +146,7 @@ class RunFolder:
 
     def verify(self) -> None:
         """UserError for damage to what a run is made and read with; how it ended is verified where that is read."""
-        for name in listed(self.path):
+        for name in names_with_digest(self.path):
             if name not in (METRICS, SUMMARY):
                 verify(self.path / name)
 
@@ -233,7 +227,7 @@ class RunFolder:
 
     def finish(self, summary: RunSummary) -> None:
         """Write the summary, once the metrics it was read off are on the disk: the run is over."""
-        write_listed(self.path, {METRICS: self.logged(), SUMMARY: summary.model_dump_json(indent=2)})
+        write_with_digests(self.path, {METRICS: self.logged(), SUMMARY: summary.model_dump_json(indent=2)})
 
     def summary(self) -> RunSummary | None:
         """How the run ended, or None while it has not."""
@@ -253,32 +247,6 @@ class RunFolder:
             return {}
         verify(path)
         return _parsed(path)
-
-
-def environment(device: Device, corpus: str) -> dict[str, Any]:
-    """What besides the config decides a run's numbers."""
-    return {
-        "archlab": archlab.__version__,
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "system": f"{platform.system()} {platform.machine()}",
-        "processor": device.name,
-        "device": device.kind,
-        "dtype": str(device.dtype).removeprefix("torch."),
-        "threads": torch.get_num_threads(),
-        "corpus": corpus,
-    }
-
-
-def _commit() -> str | None:
-    """Of the checkout that archlab runs from, `-dirty` with changes; None where it is installed."""
-    command = ("git", "-C", str(Path(archlab.__file__).parent), "describe", "--always", "--dirty", "--exclude=*")
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 _TOGETHER = {
@@ -309,5 +277,5 @@ def _parsed(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise UserError(f"{path}: damaged; {ANEW}")
+        raise UserError(f"{path}: damaged; {RESTORE_OR_REMAKE}")
     return found

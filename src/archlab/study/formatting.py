@@ -1,7 +1,9 @@
-"""How numbers and lists are said, in a study's answer, its table and its pictures."""
+"""How a study's results are written: the same in its answer, its tables and its charts."""
 
 from collections.abc import Sequence
 from math import ceil
+
+from archlab.study.record import ArmSummary
 
 
 def bits(value: float) -> str:
@@ -41,3 +43,25 @@ def listed(items: Sequence[str]) -> str:
 def plural(number: int, noun: str) -> str:
     """`1 seed`, `3 seeds`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    """`90 s`, `4 min`, `2.5 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def verdict(arm: ArmSummary) -> str:
+    """`better`, `not distinguishable`, …; `reference` for the arm that is compared with none."""
+    return arm.comparison.verdict if arm.comparison else "reference"
+
+
+def diverged_seeds(arm: ArmSummary) -> str:
+    """`1 of 3 seeds`; empty where no run of the arm diverged."""
+    return f"{arm.divergences} of {plural(len(arm.bits_per_byte), 'seed')}" if arm.divergences else ""
+
+
+def diverged(arm: ArmSummary) -> str:
+    """`diverged on 1 of 3 seeds`; empty where no run of the arm diverged."""
+    return f"diverged on {diverged_seeds(arm)}" if arm.divergences else ""

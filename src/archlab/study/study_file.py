@@ -21,7 +21,7 @@ _STAND_IN: Raw = {"question": "?", "budget": {"tokens": "1G"}}
 """Put in place of missing or wrong required fields, so that the arms can still be judged."""
 
 
-def load_study(source: str) -> tuple[str, StudyConfig]:
+def read_study(source: str) -> tuple[str, StudyConfig]:
     """(name, study) of a YAML file, a study folder, or a study that comes with archlab.
 
     UserError with every problem at once, those of the arms included.

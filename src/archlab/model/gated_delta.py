@@ -1,0 +1,124 @@
+"""The gated delta rule: a memory from keys to values that corrects what it holds (Yang 2024).
+
+Shapes: B batch, T tokens, D d_model, K key_dim, V value_dim, X key heads, H value heads. Letters of the axes as in
+scan.py, and g key head, r value head of it, k of key_dim, v of value_dim.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from archlab.config.mixer import GatedRMSNorm, ResolvedGatedDelta
+from archlab.model.activations import make_activation
+from archlab.model.arithmetic import at_least_float32, without_autocast
+from archlab.model.causal_conv import CausalConv
+from archlab.model.context import Context
+from archlab.model.gated_norm import GatedNorm
+from archlab.model.init import Projection
+from archlab.model.scan import chunked, decays, initial_decay, joined
+from archlab.model.state import State, is_step
+
+
+class GatedDelta(nn.Module):
+    """S <- a S; S <- S + k (beta (v - S^T k))^T; o = S^T q. Queries, keys and values come from a convolution."""
+
+    def __init__(self, config: ResolvedGatedDelta, d_model: int) -> None:
+        super().__init__()
+        self.config = config
+        self.q = Projection(d_model, config.key_width, bias=False, role="input")
+        self.k = Projection(d_model, config.key_width, bias=False, role="input")
+        self.v = Projection(d_model, config.value_width, bias=False, role="input")
+        self.gate = Projection(d_model, config.value_width, bias=False, role="input")
+        self.beta = Projection(d_model, config.n_value_heads, bias=False, role="input")
+        self.decay = Projection(d_model, config.n_value_heads, bias=False, role="input")
+        self.conv = CausalConv(config.conv_width, config.taps, bias=False, activation=make_activation("silu"))
+        self.A_log, self.dt_bias = (nn.Parameter(torch.empty(config.n_value_heads)) for _ in range(2))
+        self.constants = initial_decay(config.n_value_heads, 0, 16)
+        self.norm = GatedNorm(GatedRMSNorm(eps=config.norm_eps, gate="after"), config.value_dim)
+        self.out = Projection(config.value_width, d_model, bias=False, role="output")
+
+    def forward(self, u_BTD: Tensor, context: Context, state: State | None) -> Tensor:
+        """[B, T, D] -> [B, T, D]."""
+        config = self.config
+        qkv = self.conv(torch.cat((self.q(u_BTD), self.k(u_BTD), self.v(u_BTD)), -1), context, state)
+        q, k, v = at_least_float32(qkv).split((config.key_width, config.key_width, config.value_width), -1)
+        q_BTXK, k_BTXK = (_unit(y.unflatten(-1, (-1, config.key_dim))) for y in (q, k))
+        q_BTXK = q_BTXK / math.sqrt(config.key_dim)
+        v_BTHV = v.unflatten(-1, (-1, config.value_dim))
+        beta_BTH = torch.sigmoid(at_least_float32(self.beta(u_BTD))) * (2 if config.negative_eigenvalues else 1)
+        dt_BTH = F.softplus(at_least_float32(self.decay(u_BTD)) + self.dt_bias, threshold=40)
+        log_decay_BTH = -dt_BTH * at_least_float32(self.A_log).exp()
+        with without_autocast(u_BTD):
+            if state is not None and is_step(u_BTD.shape[1]):
+                o_BTHV, S_BHKV = step(q_BTXK, k_BTXK, v_BTHV, beta_BTH, log_decay_BTH, state["scan"])
+            else:
+                held = None if state is None else state["scan"].clone()  # written below, after autograd kept it
+                o_BTHV, S_BHKV = scan(q_BTXK, k_BTXK, v_BTHV, beta_BTH, log_decay_BTH, held, context.starts_BT)
+        if state is not None:
+            state["scan"].copy_(S_BHKV.detach())
+        return self.out(self.norm(o_BTHV.flatten(-2), self.gate(u_BTD)).to(u_BTD.dtype))
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Over its length; what is 0 stays 0."""
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
+
+
+def step(
+    q_BTXK: Tensor, k_BTXK: Tensor, v_BTHV: Tensor, beta_BTH: Tensor, log_decay_BTH: Tensor, S_BHKV: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One token, T = 1: what it reads, and the state after it."""
+    groups = (q_BTXK.shape[2], -1)
+    q_bg1k1, k_bg1k1 = q_BTXK[:, 0, :, None, :, None], k_BTXK[:, 0, :, None, :, None]
+    v_bgrv, beta_bgr = v_BTHV[:, 0].unflatten(1, groups), beta_BTH[:, 0].unflatten(1, groups)
+    S_bgrkv = (log_decay_BTH[:, 0].exp()[..., None, None] * S_BHKV).unflatten(1, groups)
+    change_bgrv = beta_bgr[..., None] * (v_bgrv - (S_bgrkv * k_bg1k1).sum(-2))
+    S_bgrkv = S_bgrkv + k_bg1k1 * change_bgrv[..., None, :]
+    o_bgrv = (S_bgrkv * q_bg1k1).sum(-2)
+    return o_bgrv.flatten(1, 2)[:, None], S_bgrkv.flatten(1, 2)
+
+
+def scan(
+    q_BTXK: Tensor,
+    k_BTXK: Tensor,
+    v_BTHV: Tensor,
+    beta_BTH: Tensor,
+    log_decay_BTH: Tensor,
+    S_BHKV: Tensor | None = None,
+    starts_BT: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """All tokens, chunk by chunk, from a state (None: nothing): what they read, and the state after them.
+
+    A token's change of the state hangs on the changes before it in its chunk, c = beta (v - a S^T k - sum of those as k
+    finds them): a triangular system, the same for all columns. With its inverse, c = values - keys S for any state S
+    before the chunk.
+    """
+    T, groups = q_BTXK.shape[1], (q_BTXK.shape[2], -1)
+    q_bcgqk, k_bcgqk = (chunked(y).movedim(2, 3) for y in (q_BTXK, k_BTXK))
+    v_bcgrqv = chunked(v_BTHV).unflatten(3, groups).movedim(2, 4)
+    beta_bcgrq1 = chunked(beta_BTH).unflatten(3, groups).movedim(2, 4)[..., None]
+    between_bcgrqs, since_bcgrq = (y.unflatten(2, groups) for y in decays(chunked(log_decay_BTH), starts_BT))
+
+    met_bcgqs = k_bcgqk @ k_bcgqk.mT
+    system_bcgrqs = beta_bcgrq1 * met_bcgqs[:, :, :, None] * between_bcgrqs  # its diagonal counts as 1
+    one_qs = torch.eye(system_bcgrqs.shape[-1], dtype=q_BTXK.dtype, device=q_BTXK.device)
+    inverse_bcgrqs = torch.linalg.solve_triangular(system_bcgrqs, one_qs, upper=False, unitriangular=True)
+    values_bcgrqv = inverse_bcgrqs @ (beta_bcgrq1 * v_bcgrqv)
+    k_bcgrqk, q_bcgrqk = k_bcgqk[:, :, :, None], q_bcgqk[:, :, :, None]
+    keys_bcgrqk = inverse_bcgrqs @ (beta_bcgrq1 * since_bcgrq[..., None] * k_bcgrqk)
+
+    weights_bcgrqs = (q_bcgqk @ k_bcgqk.mT)[:, :, :, None] * between_bcgrqs
+    reading_bcgrqk = since_bcgrq[..., None] * q_bcgrqk
+    writing_bcgrks = (between_bcgrqs[..., -1, :, None] * k_bcgrqk).mT
+    kept_bcgr11 = since_bcgrq[..., -1, None, None]
+    shape = (*kept_bcgr11.shape[:1], *kept_bcgr11.shape[2:4], *writing_bcgrks.shape[-2:-1], v_BTHV.shape[-1])
+    S_bgrkv = v_BTHV.new_zeros(shape) if S_BHKV is None else S_BHKV.unflatten(1, groups)
+    read: list[Tensor] = []
+    for c in range(values_bcgrqv.shape[1]):
+        change_bgrqv = values_bcgrqv[:, c] - keys_bcgrqk[:, c] @ S_bgrkv
+        read.append(reading_bcgrqk[:, c] @ S_bgrkv + weights_bcgrqs[:, c] @ change_bgrqv)
+        S_bgrkv = kept_bcgr11[:, c] * S_bgrkv + writing_bcgrks[:, c] @ change_bgrqv
+    o_bcqhv = torch.stack(read, 1).flatten(2, 3).movedim(3, 2)
+    return joined(o_bcqhv, T), S_bgrkv.flatten(1, 2)

@@ -1,0 +1,27 @@
+"""The gated short convolution of LFM2. Shapes: B batch, T tokens, D d_model."""
+
+from torch import Tensor, nn
+
+from archlab.config.mixer import ShortConv as Config
+from archlab.model.activations import make_activation
+from archlab.model.causal_conv import CausalConv
+from archlab.model.context import Context
+from archlab.model.init import Projection
+from archlab.model.state import State
+
+
+class ShortConv(nn.Module):
+    """out(output_gate * conv(input_gate * x)), both gates without an activation."""
+
+    def __init__(self, config: Config, d_model: int) -> None:
+        super().__init__()
+        self.x = Projection(d_model, d_model, bias=config.bias, role="input")
+        self.input_gate = Projection(d_model, d_model, bias=config.bias, role="input")
+        self.output_gate = Projection(d_model, d_model, bias=config.bias, role="input")
+        self.conv = CausalConv(d_model, config.taps, bias=config.bias, activation=make_activation("identity"))
+        self.out = Projection(d_model, d_model, bias=config.bias, role="output")
+
+    def forward(self, u_BTD: Tensor, context: Context, state: State | None) -> Tensor:
+        """[B, T, D] -> [B, T, D]."""
+        mixed_BTD = self.conv(self.input_gate(u_BTD) * self.x(u_BTD), context, state)
+        return self.out(self.output_gate(u_BTD) * mixed_BTD)

@@ -1,0 +1,245 @@
+"""Recurrent mixers against their formulas, token by token in float64 NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from archlab.config import mixer as config
+from archlab.config.component import Site
+from archlab.config.norm import NoNorm, RMSNorm
+from archlab.config.position import NoPosition
+from archlab.model.context import Context
+from archlab.model.gated_delta import GatedDelta
+from archlab.model.mamba2 import Mamba2
+from archlab.model.short_conv import ShortConv
+from archlab.model.state import Length, State
+from tests.reference.gated_delta import gated_delta as gated_delta_reference
+from tests.reference.mamba2 import mamba2 as mamba2_reference
+from tests.reference.short_conv import short_conv as short_conv_reference
+
+D = 12
+SITE = Site(D, RMSNorm(), NoPosition())
+CONFIGS = {
+    "mamba2": config.Mamba2(
+        n_heads=9, head_dim=4, d_state=5, n_groups=3, in_bias=True, out_bias=True, norm=config.GatedRMSNorm(eps=0.01)
+    ),
+    "mamba2 after": config.Mamba2(
+        n_heads=2, head_dim=3, d_state=2, taps=2, conv_bias=False, norm=config.GatedRMSNorm(gate="after")
+    ),
+    "mamba2 bare": config.Mamba2(n_heads=2, head_dim=3, d_state=2, dt_min=0.5, dt_max=0.9, norm=NoNorm()),
+    "gated_delta": config.GatedDelta(n_key_heads=2, n_value_heads=6, key_dim=4, value_dim=3, norm_eps=0.01),
+    "gated_delta negative": config.GatedDelta(n_key_heads=3, key_dim=2, taps=3, negative_eigenvalues=True),
+    "short_conv": config.ShortConv(taps=3, bias=True),
+    "short_conv bare": config.ShortConv(taps=5),
+}
+T = 29
+"""Tokens; with chunks of 5 to 8 the last one is not full."""
+
+
+@pytest.fixture(autouse=True)
+def short_chunks(monkeypatch):
+    monkeypatch.setattr(config, "CHUNK", 8)
+
+
+def made(name, dtype=torch.float64):
+    """The mixer with parameters that leave no part without effect, and states that last."""
+    resolved = CONFIGS[name].resolve(D)
+    kinds = {"mamba2": Mamba2, "gated_delta": GatedDelta, "short_conv": ShortConv}
+    mixer = kinds[resolved.kind](resolved, D)
+    generator = torch.Generator().manual_seed(len(name))
+    for parameter in mixer.parameters():
+        parameter.data = 0.5 * torch.randn(parameter.shape, generator=generator)
+    return mixer.to(dtype)
+
+
+def state_of(name, batch=1, dtype=torch.float64):
+    """An empty state of the shapes that the config says."""
+    device = torch.device("cpu")
+    return State(CONFIGS[name].resolve(D).state(SITE, T), batch, dtype, device, Length(device))
+
+
+def context(is_real=None, starts=None):
+    """Of a pass with padding, or with packed documents; a mixer asks for nothing else."""
+    return Context(torch.empty(0), is_real, starts, None, None, None, None, None)
+
+
+PLAIN = context()
+
+
+def inputs(batch=1, tokens=T):
+    return torch.randn(batch, tokens, D, dtype=torch.float64, generator=torch.Generator().manual_seed(tokens))
+
+
+def reference(name, mixer, x_TD):
+    """The formula's result for one text."""
+    resolved = CONFIGS[name].resolve(D)
+    fields = dict(resolved)
+    params = {k: v.double().numpy() for k, v in mixer.state_dict().items()}
+    if resolved.kind == "short_conv":
+        return short_conv_reference(params, x_TD.numpy())
+    for unused in ("kind", "taps", "conv_bias", "in_bias", "out_bias"):
+        fields.pop(unused, None)
+    if resolved.kind == "gated_delta":
+        return gated_delta_reference(params, x_TD.numpy(), **fields)
+    norm = fields.pop("norm")
+    how = {"gate": "alone", "norm_eps": 0} if norm.kind == "none" else {"gate": norm.gate, "norm_eps": norm.eps}
+    return mamba2_reference(params, x_TD.numpy(), **{**fields, **how, "dt_max": resolved.dt_max or np.inf})
+
+
+def close(found, wanted, tolerance=1e-10):
+    found = found.detach().numpy()
+    assert found.shape == wanted.shape
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("chunk", [1, 5, 8, 64])
+def test_chunks_give_what_the_formula_says(name, chunk, monkeypatch):
+    monkeypatch.setattr(config, "CHUNK", chunk)
+    mixer, x = made(name), inputs(batch=2)
+    found = mixer(x, PLAIN, None)
+    for row in range(2):
+        close(found[row], reference(name, mixer, x[row]))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("pieces", [[1] * T, [13, 16], [9, 1, 1, 3, 14, 1]], ids=["tokens", "halves", "uneven"])
+@pytest.mark.parametrize("carries_gradients", [False, True])
+def test_a_text_in_pieces_is_the_text(name, pieces, carries_gradients):
+    """By recurrent steps, and where these would carry a gradient by chunks of one token."""
+    mixer, x, state = made(name), inputs(batch=2), state_of(name, batch=2)
+    before = {key: tensor.data_ptr() for key, tensor in state.tensors.items()}
+    with torch.set_grad_enabled(carries_gradients):
+        found = torch.cat([mixer(piece, PLAIN, state) for piece in x.split(pieces, 1)], 1)
+    for row in range(2):
+        close(found[row], reference(name, mixer, x[row]))
+    if carries_gradients:
+        found.sum().backward()
+    assert {key: tensor.data_ptr() for key, tensor in state.tensors.items()} == before
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_padding_on_the_left_is_not_there(name):
+    """Also where projections have biases, which would reach a text from its padding through the convolution."""
+    mixer, x, lengths = made(name), inputs(batch=3), [T, T - 1, 7]
+    is_real = torch.arange(T) >= T - torch.tensor(lengths)[:, None]
+    whole = mixer(x, context(is_real), None)
+    state = state_of(name, batch=3)
+    pieces = zip(x.split([25, 1, 3], 1), is_real.split([25, 1, 3], 1), strict=True)
+    with torch.no_grad():
+        in_pieces = torch.cat([mixer(piece, context(real), state) for piece, real in pieces], 1)
+    for row, length in enumerate(lengths):
+        wanted = reference(name, mixer, x[row, T - length :])
+        close(whole[row, T - length :], wanted)
+        close(in_pieces[row, T - length :], wanted)
+
+
+DOCUMENTS = ([29], [1, 28], [7, 2, 1, 11, 8], [8, 8, 13], [28, 1], [3, 10, 16])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_documents_in_one_window_do_not_see_each_other(name):
+    mixer, x = made(name), inputs(batch=len(DOCUMENTS))
+    starts = np.stack([np.repeat(np.cumsum([0, *lengths[:-1]]), lengths) for lengths in DOCUMENTS])
+    found = mixer(x, context(starts=torch.from_numpy(starts)), None)
+    for row, lengths in enumerate(DOCUMENTS):
+        wanted = [reference(name, mixer, document) for document in x[row].split(lengths)]
+        close(found[row], np.concatenate(wanted))
+
+
+@pytest.mark.parametrize("name", [n for n in CONFIGS if not n.startswith("short")])
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_states_that_forget_at_once_or_never_give_finite_gradients(name, is_packed):
+    mixer, x = made(name, torch.float32), inputs().float().requires_grad_()
+    n_heads = len(mixer.A_log)
+    mixer.A_log.data = torch.linspace(-30, 9, n_heads)
+    starts = torch.tensor([[0] * 11 + [11] * 18]) if is_packed else None
+    y = mixer(10 * x, context(starts=starts), None)
+    y.square().sum().backward()
+    assert y.isfinite().all()
+    for gradient in [x.grad, *(parameter.grad for parameter in mixer.parameters())]:
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_gradients_are_those_of_differences(name):
+    mixer = made(name)
+    x = inputs(tokens=11).requires_grad_()
+    starts = torch.tensor([[0, 0, 0, 3, 3, 3, 3, 3, 3, 3, 10]])
+    names, values = zip(*mixer.named_parameters(), strict=True)
+
+    def with_parameters(x, *given):
+        return torch.func.functional_call(
+            mixer, dict(zip(names, given, strict=True)), (x, context(starts=starts), None)
+        )
+
+    assert torch.autograd.gradcheck(with_parameters, (x, *values), fast_mode=True)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_bfloat16_keeps_its_states_in_float32(name):
+    mixer, x = made(name), inputs()
+    wanted = reference(name, mixer, x[0])
+    with torch.no_grad():
+        low = mixer.to(torch.bfloat16)(x.bfloat16(), PLAIN, None)
+        state = state_of(name, dtype=torch.bfloat16)
+        steps = torch.cat([mixer(token, PLAIN, state) for token in x.bfloat16().split(1, 1)], 1)
+    assert low.dtype == torch.bfloat16
+    spread = np.std(wanted)
+    assert np.abs(low[0].double().numpy() - wanted).max() < 0.15 * spread
+    assert (low - steps).abs().max() < 0.1 * spread
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("tokens", [2, 7, T])
+def test_flops_are_those_that_torch_counts(name, tokens):
+    mixer, x = made(name), inputs(batch=3, tokens=tokens)
+    with FlopCounterMode(display=False) as counter:
+        mixer(x, PLAIN, None)
+    priced = CONFIGS[name].resolve(D).flops(SITE, tokens, "computed")
+    assert counter.get_total_flops() == 3 * sum(priced.values())
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_parameters_are_those_that_are_built(name):
+    built = sum(p.numel() for p in made(name).parameters())
+    assert sum(CONFIGS[name].resolve(D).parameters(SITE).values()) == built
+
+
+@pytest.mark.parametrize("kind", ["mamba2", "gated_delta"])
+def test_decays_begin_as_published(kind):
+    """A from 1 to 16 (0 to 16 for the delta rule), dt from 0.001 to 0.1, neither in the other's order."""
+    heads = 200
+    chosen = config.Mamba2(n_heads=heads) if kind == "mamba2" else config.GatedDelta(n_key_heads=heads, key_dim=2)
+    mixer = (Mamba2 if kind == "mamba2" else GatedDelta)(chosen.resolve(D), D)
+    A, dt = mixer.constants["A_log"].exp(), nn.functional.softplus(mixer.constants["dt_bias"])
+    least = 1 if kind == "mamba2" else 0
+    assert least < A.min() < A.max() < 16
+    assert abs(A.mean() - (least + 16) / 2) < 0.01
+    assert 0.001 <= dt.min() < 0.0011
+    assert 0.09 < dt.max() <= 0.1
+    assert abs(dt.log().mean() - math.log(0.01)) < 0.05
+    assert abs(torch.corrcoef(torch.stack((A, dt.log())))[0, 1]) < 0.1
+
+
+@pytest.mark.parametrize("name", ["mamba2", "gated_delta", "short_conv"])
+def test_one_graph_holds_a_pass_and_one_holds_a_step(name):
+    mixer, x = made(name), inputs()
+    whole = torch.compile(mixer, fullgraph=True, backend="aot_eager")
+    close(whole(x, PLAIN, None)[0], reference(name, mixer, x[0]))
+    torch._dynamo.reset()
+    state, graphs = state_of(name), []
+
+    def count(graph, _):
+        graphs.append(graph)
+        return graph
+
+    step = torch.compile(lambda x: mixer(x, PLAIN, state), fullgraph=True, backend=count)
+    with torch.no_grad():
+        found = torch.cat([step(token) for token in x.split(1, 1)], 1)
+    close(found[0], reference(name, mixer, x[0]))
+    assert len(graphs) == 1
