@@ -99,7 +99,7 @@ CPU: dict[str, Any] = {"on_cuda": False}
 @pytest.mark.parametrize(
     ("needs", "able"),
     [
-        ({"bias": True, "cached": True, "width": 576, "sinks": True}, ["sdpa", "flex", "reference"]),
+        ({"bias": True, "is_cached": True, "width": 576, "sinks": True}, ["sdpa", "flex", "reference"]),
         ({"softcap": True}, ["flex", "reference"]),
         ({"dropout": True}, ["sdpa", "reference"]),
         ({"float64": True}, ["sdpa", "reference"]),
@@ -123,11 +123,11 @@ def test_a_kernel_does_it_or_is_refused(needs: dict[str, Any], able: list[str]) 
     ("needs", "chosen"),
     [
         ({}, sdpa),
-        ({"bias": True, "on_cuda": False, "cached": True, "dropout": True, "sinks": True}, sdpa),
+        ({"bias": True, "on_cuda": False, "is_cached": True, "dropout": True, "sinks": True}, sdpa),
         ({"softcap": True}, flex),  # training on a GPU
         ({"softcap": True, "sinks": True, "gradients": True}, flex),
         ({"softcap": True, "on_cuda": False}, reference),
-        ({"softcap": True, "cached": True}, reference),
+        ({"softcap": True, "is_cached": True}, reference),
         ({"softcap": True, "width": 8}, reference),
         ({"softcap": True, "width": 16}, flex),
         ({"softcap": True, "width": 128}, flex),
@@ -142,11 +142,12 @@ def test_auto_takes_the_best_kernel_that_serves(needs: dict[str, Any], chosen: K
 
 
 def test_a_call_asks_by_its_tensors() -> None:
-    layer, exact = Needs(softcap=True, width=8), torch.zeros(1, dtype=torch.float64, requires_grad=True)
-    asked = layer.in_call(exact, None, cached=False)
+    layer, exact = Needs(softcap=True), torch.zeros(1, 8, dtype=torch.float64, requires_grad=True)
+    asked = layer.in_call(exact, exact, exact, None, None, is_cached=False)
     assert asked == Needs(softcap=True, width=8, on_cuda=False, float64=True, gradients=True)
     with torch.no_grad():
-        assert layer.in_call(exact.float(), cached=True) == Needs(softcap=True, width=8, on_cuda=False, cached=True)
+        asked = layer.in_call(*[exact.float()] * 3, None, None, is_cached=True)
+    assert asked == Needs(softcap=True, width=8, on_cuda=False, is_cached=True)
 
 
 def test_a_kernel_that_is_none() -> None:

@@ -1,5 +1,7 @@
 """JSON schemas of the files a person writes, for editors: `# yaml-language-server: $schema=FILE`."""
 
+from typing import Any
+
 from pydantic import BaseModel
 
 from archlab.config.about import About
@@ -24,9 +26,18 @@ SCHEMAS: dict[str, type[BaseModel]] = {"config": ConfigFile, "study": StudyConfi
 def json_schema(kind: str = "config") -> Raw:
     """JSON schema (2020-12) of one kind of file, with every field's description."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **SCHEMAS[kind].model_json_schema()}
+    _any_of(schema)
     if kind == "config":
         schema["anyOf"] = [{"required": ["base"]}, _pop_required(schema, schema["$defs"])]
     return schema
+
+
+def _any_of(schema: Any) -> None:
+    """Where pydantic writes oneOf: a section that leaves its kind out may fit several kinds."""
+    if isinstance(schema, dict) and "oneOf" in schema:
+        schema["anyOf"] = schema.pop("oneOf")
+    for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        _any_of(value)
 
 
 def _pop_required(section: Raw, definitions: Raw) -> Raw:
@@ -40,13 +51,10 @@ def _required_in(value: Raw, definitions: Raw) -> Raw:
     """What the value of a required field requires: of a tagged union, what each kind does, the first by default."""
     if where := value.get("$ref"):
         return _pop_required(definitions[where.rpartition("/")[2]], definitions)
-    names = [option["$ref"].rpartition("/")[2] for option in value.get("oneOf", [])]
-    kinds = [definitions[name]["properties"]["kind"]["const"] for name in names]
-    variants = [(kind, _pop_required(definitions[name], definitions)) for kind, name in zip(kinds, names, strict=True)]
-    if not variants:
+    kinds = [definitions[kind["$ref"].rpartition("/")[2]] for kind in value.get("anyOf", ()) if "$ref" in kind]
+    if not kinds:
         return {}
-    # pydantic writes oneOf, but without what they require an empty section fits several.
-    value["anyOf"] = value.pop("oneOf")
+    variants = [(kind["properties"]["kind"]["const"], _pop_required(kind, definitions)) for kind in kinds]
     return {
         "anyOf": [
             {"properties": {"kind": {"const": kind}, **required["properties"]}}
