@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 import torch
+from pydantic import ValidationError
 
 from archlab.config.activation import Activation
-from archlab.config.io import build_config
+from archlab.config.check import broken_rules
+from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.layers import layer_configs
+from archlab.config.merge import Raw
 from archlab.config.position import DynamicNTK, Longrope
 from archlab.config.schema import Config
 from archlab.errors import UserError
@@ -43,6 +46,9 @@ FACTORS: dict[str, list[Any]] = {
         "model.attention={n_heads: 4, head_dim: 8, n_kv_heads: 1}",
         "model.attention={n_heads: 3}",
         "model.attention={n_heads: 6, head_dim: 8, n_kv_heads: 3}",
+        "model.attention={n_heads: 4, head_dim: 8, n_kv_heads: 2, v_dim: 5}",
+        "model.attention={kind: latent, n_heads: 3, q_rank: 10, kv_rank: 9, nope_dim: 5, rope_dim: 8, v_dim: 7}",
+        "model.attention={kind: latent, n_heads: 4, kv_rank: 6, nope_dim: 4, rope_dim: 8, norm_eps: 0.1}",
     ],
     "norm": [
         f"model.norm={{{kind}, eps: 0.01}}"
@@ -107,6 +113,7 @@ FACTORS: dict[str, list[Any]] = {
         ("model.attention.window=3", "model.attention.stride=5", "model.attention.global_tokens=1"),
         "model.attention.blocks={size: 4, summary: 1}",
         "model.attention.blocks={size: 5, summary: 3}",
+        "model.attention.blocks={size: 5, summary: 0}",
     ],
     "qk_norm": [
         NOTHING,
@@ -123,6 +130,13 @@ FACTORS: dict[str, list[Any]] = {
             )
         ),
     ],
+    "sinks": [NOTHING, "model.attention.sinks=true"],
+    "gate": [
+        NOTHING,
+        "model.attention.gate={per: element}",
+        "model.attention.gate={per: head, activation: softplus, bias: true}",
+    ],
+    "temperature": [NOTHING, "model.attention.temperature={beta: 0.7, length: 6, offset: 1}"],
     "clip": [NOTHING, "model.attention.clip_qkv=0.9"],
     "softcap": [NOTHING, "model.attention.softcap=1.5"],
     "scale": [NOTHING, "model.attention.scale=0.6"],
@@ -179,12 +193,18 @@ def _overrides(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 @functools.cache
+def _parsed(override: str) -> Raw:
+    return parse_overrides([override])[0]
+
+
+@functools.cache
 def _is_valid(overrides: tuple[str, ...]) -> bool:
+    """As `build_config` has it, without words for what is wrong: thousands of rows are tried."""
+    change = dict(itertools.chain.from_iterable(_parsed(override).items() for override in overrides))
     try:
-        build_config(BASE, overrides)
-    except UserError:
+        return not broken_rules(Config.model_validate(overlay(BASE, change, Config)))
+    except (UserError, ValidationError):
         return False
-    return True
 
 
 def _pairs(row: dict[str, Any]) -> set[tuple[str, Any, str, Any]]:

@@ -219,7 +219,12 @@ BROKEN_RULES = [
         "model.attention.blocks",
         "sparse blocks take the place of a window",
     ),
-    (["model.attention.blocks={size: 4, summary: 4}"], "model.attention.blocks.summary", "allowed: 1 to size - 1"),
+    (["model.attention.blocks={size: 4, summary: 4}"], "model.attention.blocks.summary", "allowed: 0 to size - 1"),
+    (
+        ["model.attention={kind: latent, kv_rank: 8, nope_dim: 4, rope_dim: 5}"],
+        "model.position.fraction",
+        "1.0 of rope_dim = 5 is 5 dimensions; RoPE turns pairs",
+    ),
     (
         ["model.attention.sub_norm=true", "model.norm=none"],
         "model.attention.sub_norm",

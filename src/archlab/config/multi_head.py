@@ -82,6 +82,7 @@ class MultiHead(AnyAttention, _Shape):
     gate: OutputGate | None = None
     """Factors on what the output projection reads. null: none."""
 
+    rotary_field: ClassVar[str] = "head_dim"
     derived: ClassVar[tuple[str, ...]] = ("n_kv_heads", "head_dim", "v_dim", "scale")
 
     def resolve(self, d_model: int) -> "ResolvedMultiHead":
@@ -107,11 +108,6 @@ class ResolvedMultiHead(MultiHead, AnyResolved):  # pyright: ignore[reportIncomp
     @property
     def query_width(self) -> int:
         """Dimensions of one query and one key."""
-        return self.head_dim
-
-    @property
-    def rotary_width(self) -> int:
-        """All of them."""
         return self.head_dim
 
     @property
