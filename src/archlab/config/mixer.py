@@ -44,7 +44,7 @@ class Mamba2(Component):
 
     kind: Literal["mamba2"] = "mamba2"  # pyright: ignore[reportIncompatibleVariableOverride]
     n_heads: Heads | None = None
-    """Heads, each with a state of its own. null: as many as make n_heads * head_dim twice d_model."""
+    """Heads, each with a state of its own. null: 2 d_model / head_dim, rounded down, but one at least."""
     head_dim: Width = 64
     """Width of one head's input and output: rows of its state."""
     d_state: Width = 128
@@ -122,7 +122,7 @@ class GatedDelta(Component):
 
     kind: Literal["gated_delta"] = "gated_delta"  # pyright: ignore[reportIncompatibleVariableOverride]
     n_key_heads: Heads | None = None
-    """Heads of queries and keys. null: as many as make n_key_heads * key_dim d_model."""
+    """Heads of queries and keys. null: d_model / key_dim, rounded down, but one at least."""
     n_value_heads: Heads | None = None
     """Heads of values, each with a state of its own; a key head serves several neighbours. null: n_key_heads."""
     key_dim: Width = 128

@@ -30,6 +30,10 @@ WRITE = {
     "qknorm useqknorm qklayernorm": "model.attention.qk_norm.kind=rmsnorm",
     "attentionbias qkvbias addbiaslinear": "model.attention.qkv_bias=true model.attention.out_bias=true",
     "attnlogitsoftcapping logitsoftcap": "model.attention.softcap=50",
+    # recurrent mixers
+    "mamba2 ssm ssd statespace": "model.mixer.kind=mamba2",
+    "gateddeltanet deltanet gdn deltarule linearattention": "model.mixer.kind=gated_delta",
+    "shortconvolution conv lfm liv": "model.mixer.kind=short_conv",
     # positions
     "nope noposition nopositions nopos nopositionalencoding": "model.position.kind=none",
     "rope rotary rotaryembedding roformer": "model.position.kind=rope",
@@ -102,7 +106,9 @@ LACKING = {
     "mup mutransfer maximalupdate": "no muP (widths do not change learning rates; `archlab study` tunes one per arm)",
     "moe mixtureofexperts experts numexperts numlocalexperts nexperts": "no mixture of experts",
     "mla multiheadlatent multiheadlatentattention kvlorarank": "no latent attention (MLA)",
-    "mamba mamba2 ssm rwkv linearattention deltanet gateddeltanet retnet hyena": "no layers without attention",
+    "mamba mamba1 selectivescan rwkv retnet hyena rglru": (
+        "no such recurrent mixer; those it has: model.mixer.kind=mamba2, gated_delta or short_conv"
+    ),
     "batchnorm groupnorm instancenorm": "no norm over other texts or tokens",
     "deepnorm": "no DeepNorm",
     "xpos fire kerple cope": "no such positions",

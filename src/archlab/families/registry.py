@@ -25,7 +25,9 @@ from archlab.families import (
     gptj,
     granite,
     hunyuan_v1_dense,
+    lfm2,
     llama,
+    mamba2,
     ministral,
     mistral,
     mpt,
@@ -50,7 +52,7 @@ from archlab.hf.family import Family
 
 _MODULES = (
     apertus, arcee, biogpt, bloom, codegen, cohere, cohere2, exaone4, falcon, gemma, gemma2, gemma3_text, glm, glm4,
-    gpt2, gpt_neo, gpt_neox, gptj, granite, hunyuan_v1_dense, llama, ministral, mistral, mpt, nemotron, olmo, olmo2,
+    gpt2, gpt_neo, gpt_neox, gptj, granite, hunyuan_v1_dense, lfm2, llama, mamba2, ministral, mistral, mpt, nemotron, olmo, olmo2,
     olmo3, openai_gpt, opt, persimmon, phi, phi3, qwen2, qwen3, seed_oss, smollm3, stablelm, starcoder2, xglm,
 )  # fmt: skip
 
