@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import torch
 
-from archlab.config import mixer
+from archlab.config import recurrent
 from archlab.config.activation import Activation
 from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
@@ -35,7 +35,7 @@ def _layers(text: str) -> str:
     return f"model.layers={{{text}}}"
 
 
-mixer.CHUNK = 8  # so that a text of the grid is several chunks, the last of them not full
+recurrent.CHUNK = 8  # so that a text of the grid is several chunks, the last of them not full
 
 NOTHING = ()
 FACTORS: dict[str, list[Any]] = {
@@ -158,7 +158,18 @@ FACTORS: dict[str, list[Any]] = {
         ("model.attention.qkv_bias=true", "model.attention.out_bias=true"),
     ],
     "sub_norms": [NOTHING, "model.attention.sub_norm=true", "model.mlp.sub_norm=true"],
-    "mlp": ["model.mlp.kind=gated", "model.mlp.kind=plain", "model.mlp={kind: gated, d_ff: 20}"],
+    "mlp": [
+        "model.mlp.kind=gated",
+        "model.mlp.kind=plain",
+        "model.mlp={kind: gated, d_ff: 20}",
+        "model.mlp={kind: gated, clamp: 0.6, up_offset: 1}",
+        "model.mlp={kind: moe, experts: 4, d_ff: 12, balance: {pooled: true}}",
+        "model.mlp={kind: moe, experts: 6, active: 3, router: {score: sigmoid, factor: 1.5, bias: true, "
+        "correction: {rate: 0.1}, groups: {n: 3, kept: 2}}, shared: {}}",
+        "model.mlp={kind: moe, active: 1, d_ff: 8, router: {normalise: false, groups: {n: 4, kept: 2, by: max}}, "
+        "clamp: 0.6, up_offset: 0.5, shared: {d_ff: 20, gate: true, bias: true}}",
+        "model.mlp={kind: moe, experts: 4, d_ff: 8, gated: false, balance: {loss: 0.1, router_z_loss: 0.01}}",
+    ],
     "activation": [f"model.mlp.activation={name}" for name in get_args(Activation)],
     "mlp_bias": [NOTHING, "model.mlp.bias=true"],
     "embedding": [
@@ -178,7 +189,9 @@ FACTORS: dict[str, list[Any]] = {
         _layers(
             "a: {attention.n_heads: 2, attention.n_kv_heads: 1, attention.head_dim: 8, mlp.d_ff: 12}, b: {}, pattern: [b, a]"
         ),
-        _layers("a: {attention: none, mixer: {kind: mamba2, n_heads: 3, head_dim: 8, d_state: 4}}, b: {}, pattern: [a, b]"),
+        _layers(
+            "a: {attention: none, mixer: {kind: mamba2, n_heads: 3, head_dim: 8, d_state: 4}}, b: {}, pattern: [a, b]"
+        ),
         _layers("a: {attention: none, mixer: {kind: gated_delta, key_dim: 8}, mlp: none}, b: {}, pattern: [b, a]"),
         _layers("a: {attention: none, mixer: short_conv}, b: {mlp: none}, pattern: [a, b]"),
         _layers("a: {norm: {kind: rmsnorm}, block.parallel: none, mlp.kind: plain}, b: {}, pattern: [a, b]"),
@@ -281,7 +294,7 @@ def randomised(config: Config, **kwargs: Any) -> Decoder:
     # Where nothing normalises, streams grow and saturate each softmax: then hardly any token is seen.
     size = 0.5 if config.model.norm.kind == "none" else 1.0
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in [*model.named_parameters(), *model.named_buffers()]:
             generator = torch.Generator().manual_seed(sum(map(ord, name)))
             drawn = torch.empty(parameter.shape, dtype=torch.float64).normal_(generator=generator)
             fan_in = parameter.shape[-1] if parameter.ndim > 1 else 1

@@ -4,12 +4,14 @@ import copy
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.exchange.configs import load_config
 from archlab.model.context import start_pass
 from archlab.model.decoder import Decoder
+from archlab.model.state import Cache
 
 TOKENS = torch.randint(0, 17, (2, 12), generator=torch.Generator().manual_seed(0))
 
@@ -43,13 +45,44 @@ def test_a_forward_pass_is_one_graph(override: str) -> None:
     assert copy.deepcopy(model).to("meta")(TOKENS.to("meta")).shape == (*TOKENS.shape, model.config.vocab_size)
 
 
+def addresses(cache: Cache) -> list[int]:
+    return [t.data_ptr() for layer in cache.layers for state in layer.values() for t in state.tensors.values()]
+
+
+STEPS = (
+    "model.attention={n_heads: 4, window: 6}",
+    "model.position={kind: alibi}",
+    "model.position={kind: learned}",
+)
+
+
+@pytest.mark.parametrize("override", STEPS)
+def test_a_decoding_step_compiles_once_whatever_the_length(override: str) -> None:
+    """And gives what the full pass gives: the state is of fixed shape, written in place, its length a tensor."""
+    torch.compiler.reset()
+    model, tokens = Decoder(tiny(override)).double().eval(), TOKENS.repeat(1, 2)
+    counter = CompileCounter()
+    step = torch.compile(model.through_layers, backend=counter, fullgraph=True)
+    cache = Cache(model.config, len(tokens), tokens.shape[1], dtype=torch.float64)
+    storage = addresses(cache)
+    with torch.no_grad():
+        hidden = [model.hidden(tokens[:, :8], cache=cache)]
+        for token_B1 in tokens[:, 8:].split(1, 1):
+            cache.begin(1)
+            hidden.append(step(token_B1, None, cache, None))
+            cache.end(1)
+        torch.testing.assert_close(torch.cat(hidden, 1), model.hidden(tokens), rtol=1e-10, atol=1e-10)
+    assert counter.frame_count == 1
+    assert storage == addresses(cache)
+
+
 @pytest.mark.parametrize("position", ["rope", "alibi"])
 def test_plain_causal_attention_makes_no_square_of_positions(position: str) -> None:
     """[T, T] would be 1.25 GB of int64 for each kind of layer."""
     (layer, *_) = layer_configs(tiny(f"model.position.kind={position}"))
     tokens = torch.zeros(1, 12_500, dtype=torch.int64)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        view = start_pass(tokens, None, None, torch.float32).context(layer, {})
+        view = start_pass(tokens, None, None, torch.float32).context(layer)
     most = max(event.self_cpu_memory_usage for event in profile.key_averages())
     assert view.mask_BTS is None
     assert (most > 1e9) == (position == "alibi")  # which reads it

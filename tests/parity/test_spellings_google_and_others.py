@@ -15,7 +15,7 @@ from tests.parity.tiny import Case
 
 FAMILIES = (
     "gemma", "gemma2", "gemma3_text", "cohere", "cohere2", "stablelm", "phi", "glm", "glm4", "nemotron", "starcoder2",
-    "persimmon", "xglm", "biogpt",
+    "persimmon", "xglm", "biogpt", "helium",
 )  # fmt: skip
 MINE = [
     case for case in CASES
@@ -66,6 +66,8 @@ def test_what_a_file_leaves_out_is_what_transformers_takes(model_type: str) -> N
     }  # fmt: skip
     if model_type == "xglm":
         sparse["ffn_dim"] = sparse.pop("intermediate_size")
+    if model_type == "helium":  # of 20 heads of 128, which must fill the width
+        sparse |= {"hidden_size": 2560, "num_attention_heads": 20}
     given = {key: value for key, value in sparse.items() if key != "model_type"}
     assert not differing(read(model_type, sparse), read(model_type, written_by_transformers(model_type, given)))
 
@@ -89,6 +91,7 @@ def test_what_a_file_leaves_out_is_what_transformers_takes(model_type: str) -> N
         ("cohere2", "use_qk_norm", True),
         ("cohere", "hidden_act", "no_such_activation"),
         ("stablelm", "head_dim", 20),
+        ("helium", "head_dim", 16),
         ("persimmon", "num_key_value_heads", 2),
         ("phi", "n_experts", 8),
         ("xglm", "pad_token_id", 5),

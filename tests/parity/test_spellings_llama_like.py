@@ -20,7 +20,7 @@ from tests.parity.tiny import SMALL, Case
 
 FAMILIES = (
     "mistral", "ministral", "qwen2", "qwen3", "phi3", "olmo2", "olmo3", "granite", "smollm3", "olmo", "exaone4",
-    "seed_oss", "arcee", "apertus", "hunyuan_v1_dense",
+    "seed_oss", "arcee", "apertus", "hunyuan_v1_dense", "nanochat", "cwm", "ernie4_5",
 )  # fmt: skip
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 PLAIN = {"rope_type": "default", "rope_theta": 5e5}
@@ -134,6 +134,7 @@ SLIDES = ["sliding_attention"] * 3
         ("qwen2", {"use_sliding_window": False, "layer_types": SLIDES}, "use_sliding_window"),
         ("ministral", {"sliding_window": None, "layer_types": SLIDES}, "sliding_window"),
         ("mistral", {"layer_types": SLIDES[:2]}, "layer_types"),
+        ("cwm", {"rope_theta": 100.0}, "rope_theta"),
         ("mistral", {"attention_sinks": 4}, "attention_sinks"),
         ("phi3", {"lm_head_bias": True}, "lm_head_bias"),
         ("olmo3", {"rope_theta": 1e4}, "rope_theta"),

@@ -26,6 +26,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "falcon": {"apply_residual_connection_post_layernorm": False, "ff_factor": 4, "auto_map": {}},
     "bloom": {"masked_softmax_fusion": True, "offset_alibi": 100, "skip_bias_add": True, "n_inner": None},
     "mpt": {"init_config": {"name": "kaiming_normal_"}, "verbose": 0, "tokenizer_name": "EleutherAI/gpt-neox-20b"},
+    "gpt_bigcode": {"inference_runner": 0, "pad_key_length": True, "max_batch_size": None, "summary_type": "cls_index"},
     "gpt_neo": {"attention_dropout": 0, "resid_dropout": 0, "summary_use_proj": True},
     "openai-gpt": {"n_ctx": 64, "n_special": 0, "predict_special_tokens": True},
     "codegen": {"scale_attn_weights": True, "tokenizer_class": "GPT2Tokenizer"},
@@ -90,6 +91,7 @@ def test_what_a_file_leaves_out_is_what_transformers_takes(model_type: str) -> N
     [
         ("gpt2", "transformer.", ("h.0.attn.bias", "h.0.attn.masked_bias")),
         ("openai-gpt", "transformer.", ("h.0.attn.bias",)),
+        ("gpt_bigcode", "transformer.", ()),
         ("gptj", "transformer.", ("h.0.attn.bias", "h.0.attn.masked_bias")),
         ("gpt_neo", "transformer.", ("h.0.attn.attention.bias", "h.0.attn.attention.masked_bias")),
         ("codegen", "transformer.", ("h.0.attn.causal_mask",)),
@@ -136,6 +138,7 @@ def test_bloom_leaves_out_biases_where_both_keys_ask_for_slices() -> None:
     ("model_type", "key", "value"),
     [
         ("gpt2", "add_cross_attention", True),
+        ("gpt_bigcode", "add_cross_attention", True),
         ("gpt2", "hidden_size", 48),
         ("opt", "_remove_final_layer_norm", True),
         ("opt", "scale_embeddings", True),

@@ -152,7 +152,7 @@ def test_one_mistake_is_one_line(override, path, message):
         ("model.bias=true", "model.bias", "unknown; write model.norm.bias or model.mixer.bias or model.mlp.bias or model.head.bias"),
         ("train.max_steps=9", "train.max_steps", "unknown; write train.tokens (steps times train.batch_tokens)"),
         ("model.mup=true", "model.mup", "unknown; archlab has no muP"),
-        ("model.mlp.kind=moe", "model.mlp.kind", "'moe'; archlab has no mixture of experts; allowed: plain, gated, none"),
+        ("model.mlp.num_experts=8", "model.mlp.num_experts", "unknown; write model.mlp.kind=moe model.mlp.experts=8"),
         ("model.layers={a: {d_ff: 8}, pattern: [a]}", "model.layers.a.d_ff", "unknown; write mlp.d_ff"),
     ],
 )  # fmt: skip

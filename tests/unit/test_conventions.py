@@ -25,7 +25,7 @@ from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.cost.params import parameters
 from archlab.model.decoder import Decoder
-from archlab.model.kernels import KERNELS, Scores
+from archlab.model.kernels import KERNELS, Needs, Scores
 from archlab.model.norms import make_norm
 from archlab.model.rotary import rotation
 from archlab.model.state import Cache
@@ -132,7 +132,7 @@ def test_scales_and_multipliers() -> None:
         block.mlp_norms.before.register_forward_pre_hook(lambda _, x, kept=kept: kept.append(x[0]))
         logits = model(TOKENS)
         found[name] = [kept[0] - model.embedding(TOKENS), logits, model.hidden(TOKENS)]
-        assert block.attention.scale == (0.125 if "attention.scale" in name else 0.5)
+        assert block.attention.attend.scale == (0.125 if "attention.scale" in name else 0.5)
     branch, logits, hidden = found[""]
     torch.testing.assert_close(found["model.block.attention_multiplier=0.25"][0], 0.25 * branch)
     torch.testing.assert_close(found["model.head.scale=0.25"][1], 0.25 * logits)
@@ -152,7 +152,9 @@ def test_depth_scaled() -> None:
             torch.testing.assert_close(scaled[name], value / 4 if is_output else value)
 
 
-@pytest.mark.parametrize("kernel", [name for name, able in KERNELS.items() if {"softcap", "float64"} <= able.can])
+@pytest.mark.parametrize(
+    "kernel", [name for name, limits in KERNELS.items() if not limits.lacks(Needs(softcap=True, float64=True))]
+)
 def test_soft_cap(kernel: str) -> None:
     q, k, v = (random(1, 2, 5, 4) for _ in range(3))
     bias, mask = random(1, 2, 5, 5), torch.ones(5, 5, dtype=torch.bool).tril(0)[None]
@@ -171,7 +173,7 @@ def test_head_dim() -> None:
     assert attention.q.weight.shape == (4 * 6, 16)
     assert attention.k.weight.shape == attention.v.weight.shape == (2 * 6, 16)
     assert attention.out.weight.shape == (16, 4 * 6)
-    assert attention.scale == pytest.approx(1 / math.sqrt(6))
+    assert attention.attend.scale == pytest.approx(1 / math.sqrt(6))
 
 
 def test_qk_norm_scope() -> None:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from archlab.config.activation import Activation
 from archlab.config.io import build_config
-from archlab.config.layers import layer_configs
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import ConfigError
@@ -19,16 +18,6 @@ from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.model.context import Context
 from archlab.model.decoder import Decoder
-from archlab.model.kernels import (
-    KERNELS,
-    Kernel,
-    choose_kernel,
-    flex,
-    needs_of_call,
-    needs_of_layer,
-    reference,
-    sdpa,
-)
 from archlab.model.layer import BranchNorms
 from archlab.model.state import Cache
 
@@ -371,60 +360,6 @@ def test_a_model_without_memory_says_its_shapes(position: str) -> None:
 def test_tokens_of_another_format_are_refused(dtype: torch.dtype) -> None:
     with pytest.raises(UserError, match=r"tokens: \[2, 12\] of torch.\w+; allowed: \[batch, seq\] of int64 or int32"):
         Decoder(tiny().model)(TOKENS.to(dtype))
-
-
-CAN: dict[str, list[str]] = {
-    "sdpa": ["model.position.kind=alibi", "model.dropout.attention=0.1"],
-    "flex": ["model.position.kind=alibi", "model.attention.softcap=2.0"],
-    "reference": ["model.position.kind=alibi", "model.attention.softcap=2.0", "model.dropout.attention=0.1"],
-}
-
-
-@pytest.mark.parametrize("override", sorted({o for can in CAN.values() for o in can}))
-def test_the_table_of_kernels_is_kept(override: str) -> None:
-    (layer, *_) = layer_configs(tiny(override).model)
-    wanted = needs_of_layer(layer.multi_head, layer)
-    able = [name for name, can in CAN.items() if override in can]
-    assert set(CAN) == set(KERNELS)
-    for name, ability in KERNELS.items():
-        if name in able:
-            assert choose_kernel(name, wanted) is ability.kernel
-        else:
-            with pytest.raises(UserError, match=rf"kernel {name} cannot do \w+; allowed: auto, {', '.join(able)}"):
-                choose_kernel(name, wanted)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "chosen"),
-    [
-        ("", sdpa),
-        ("bias, other devices than cuda, cache, dropout", sdpa),
-        ("softcap", flex),  # training on a GPU
-        ("softcap, other devices than cuda", reference),
-        ("softcap, cache", reference),
-        ("softcap, unusual heads", reference),
-        ("softcap, bias", reference),
-        ("softcap, dropout", reference),
-        ("softcap, float64", reference),
-        ("softcap, gradients on cpu", reference),
-    ],
-)
-def test_auto_takes_the_best_kernel_that_serves(wanted: str, chosen: Kernel) -> None:
-    assert choose_kernel("auto", frozenset(wanted.split(", ")) - {""}) is chosen
-
-
-@pytest.mark.parametrize(("head_dim", "is_unusual"), [(8, True), (16, False), (128, False), (256, True)])
-def test_a_layer_asks_by_its_heads(head_dim: int, is_unusual: bool) -> None:
-    (layer, *_) = layer_configs(tiny(f"model.attention.head_dim={head_dim}").model)
-    assert needs_of_layer(layer.multi_head, layer) == ({"unusual heads"} if is_unusual else set())
-
-
-def test_a_call_asks_by_its_tensors() -> None:
-    off_cuda, exact = {"other devices than cuda"}, torch.zeros(1, dtype=torch.float64, requires_grad=True)
-    assert needs_of_call(False, exact) == off_cuda | {"float64", "gradients on cpu"}
-    assert needs_of_call(False, torch.zeros(1, device="meta", requires_grad=True), None) == off_cuda
-    with torch.no_grad():
-        assert needs_of_call(True, exact.detach().float()) == off_cuda | {"cache"}
 
 
 def test_a_kernel_that_is_none() -> None:

@@ -22,7 +22,6 @@ from archlab.config.visibility import visible, visible_pairs
 from archlab.model.activations import make_activation
 from archlab.model.attention import Attention, HeadNorm
 from archlab.model.context import start_pass
-from archlab.model.kernels import KERNELS, Scores
 from archlab.model.mlp import MLP
 from archlab.model.norms import make_norm
 
@@ -265,47 +264,10 @@ def attention_by_hand(
     return out
 
 
-EXACT = [name for name, ability in KERNELS.items() if "float64" in ability.can]
-
-
-@pytest.mark.parametrize("kernel", EXACT)
-@pytest.mark.parametrize("kv_heads", [4, 2, 1])
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("cap", [None, 0.8])
-def test_kernels(kernel: str, kv_heads: int, masked: bool, biased: bool, cap: float | None) -> None:
-    if cap is not None and "softcap" not in KERNELS[kernel].can:
-        return
-    q, k, v = (RNG.normal(size=(2, heads, 7, 4)) for heads in (4, kv_heads, kv_heads))
-    seen = np.broadcast_to(np.tril(np.ones((7, 7), dtype=bool)), (2, 7, 7)).copy()
-    if masked:
-        seen &= (RNG.random(seen.shape) < 0.6) | np.eye(7, dtype=bool)
-    bias = RNG.normal(size=(2, 4, 7, 7)) * biased
-    got = KERNELS[kernel].kernel(
-        *map(torch.from_numpy, (q, k, v)),
-        torch.from_numpy(seen) if masked else None,
-        torch.from_numpy(bias) if biased else None,
-        Scores(0.7, cap, 0.0),
-    )
-    close(got, attention_by_hand(q, k, v, seen, bias, 0.7, cap))
-
-
-@pytest.mark.parametrize("kernel", EXACT)
-def test_dropout_drops_weights_and_scales_up_the_rest(kernel: str) -> None:
-    """With the identity as values the output is the weights themselves."""
-    q, k = torch.zeros(1, 1, 200, 4), torch.zeros(1, 1, 200, 4)
-    seen = torch.ones(1, 200, 200, dtype=torch.bool)
-    torch.manual_seed(0)
-    weights = KERNELS[kernel].kernel(q, k, torch.eye(200)[None, None], seen, None, Scores(1.0, None, 0.25))
-    assert torch.allclose(weights, torch.where(weights > 0, 1 / 200 / 0.75, 0.0))
-    # 40,000 draws: the share's standard deviation is 0.002.
-    assert (weights == 0).double().mean().item() == pytest.approx(0.25, abs=0.01)
-
-
 def attended(config: LayerConfig, x: np.ndarray, kernel: str = "reference") -> tuple[Tensor, Attention]:
     attention = drawn(Attention(config.multi_head, config, kernel))
     tokens = torch.zeros(x.shape[:2], dtype=torch.int64)
-    view = start_pass(tokens, None, None, torch.float64).context(config, {})
+    view = start_pass(tokens, None, None, torch.float64).context(config)
     return attention(torch.from_numpy(x), view), attention
 
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from archlab.config.attention import AnyAttention
+from archlab.config.any_attention import AnyAttention
 from archlab.config.layers import COMPONENTS, PER_LAYER, final_norm, layer_configs, with_overrides
 from archlab.config.merge import Raw, expand, merge, section_classes
 from archlab.config.model_schema import ModelConfig

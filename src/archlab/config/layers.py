@@ -4,13 +4,15 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from archlab.config.attention import ResolvedAttention, ResolvedMultiHead, as_multi_head
+from archlab.config.attention import ResolvedAttention, as_multi_head
 from archlab.config.base import Base, Overrides
 from archlab.config.component import Absent, Component, Site
+from archlab.config.dense import ResolvedDense, as_dense
 from archlab.config.merge import expand, merge
 from archlab.config.mixer import ResolvedMixer
-from archlab.config.mlp import ResolvedDense, ResolvedMLP, as_dense
+from archlab.config.mlp import ResolvedMLP
 from archlab.config.model_schema import Block, Dropout, Layers, ModelConfig
+from archlab.config.multi_head import ResolvedMultiHead
 from archlab.config.norm import NoNorm, Norm, Placement
 from archlab.config.position import Position
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from archlab.config.attention import Attention, MultiHead, as_multi_head
+from archlab.config.attention import Attention, as_multi_head
 from archlab.config.base import (
     MOST_KINDS,
     MOST_LAYERS,
@@ -19,8 +19,10 @@ from archlab.config.base import (
     Probability,
     Width,
 )
+from archlab.config.dense import Dense, GatedMLP, as_dense
 from archlab.config.mixer import Mixer, NoMixer
-from archlab.config.mlp import MLP, Dense, GatedMLP, as_dense
+from archlab.config.mlp import MLP
+from archlab.config.multi_head import MultiHead
 from archlab.config.norm import Norm, RMSNorm
 from archlab.config.position import Position, Rope
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from archlab.config.dense import GatedMLP
 from archlab.config.io import overlay, parse_overrides
 from archlab.config.merge import Raw, merge
-from archlab.config.mlp import GatedMLP
 from archlab.config.schema import Config
 
 

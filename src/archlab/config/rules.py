@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import Any, Generic, TypeVar
 
-from archlab.config.attention import AnyAttention, MultiHead, QKNorm
+from archlab.config.any_attention import AnyAttention
 from archlab.config.component import Absent, Component
+from archlab.config.gated_delta import GatedDelta
 from archlab.config.layers import COMPONENTS, resolve
-from archlab.config.mixer import GatedDelta, Mamba2
+from archlab.config.mamba2 import Mamba2
 from archlab.config.model_schema import ModelConfig
+from archlab.config.moe import MoE
+from archlab.config.multi_head import MultiHead, QKNorm
 from archlab.config.norm import RMSNormScaling, Scaling
 from archlab.config.position import DynamicNTK, Llama3Scaling, Longrope, Proportional, Rope, Yarn
 from archlab.config.problems import choose
@@ -128,7 +131,7 @@ def _summary_fits_block(a: AnyAttention, _m: ModelConfig) -> str | None:
     blocks = a.blocks
     if blocks is None or blocks.summary < blocks.size:
         return None
-    return f"{blocks.summary} of {blocks.size} tokens is all of a block; allowed: 1 to size - 1"
+    return f"{blocks.summary} of {blocks.size} tokens is all of a block; allowed: 0 to size - 1"
 
 
 def _needs_a_norm(field: str) -> Callable[[ModelConfig], str | None]:
@@ -259,6 +262,50 @@ def _key_heads_divide_value_heads(x: GatedDelta, m: ModelConfig) -> str | None:
     return f"{heads.n_value_heads} value heads cannot share {heads.n_key_heads} key heads evenly; allowed: {allowed}"
 
 
+def _enough_experts(x: MoE, _m: ModelConfig) -> str | None:
+    return None if x.active <= x.experts else f"{x.active} of {x.experts} experts; allowed: up to {x.experts}"
+
+
+def _groups_are_equal(x: MoE, _m: ModelConfig) -> str | None:
+    groups = x.router.groups
+    if groups is None or x.experts % groups.n == 0:
+        return None
+    return f"{groups.n} does not divide {x.experts} experts; allowed: {_divisors(x.experts)}"
+
+
+def _groups_are_left_out(x: MoE, _m: ModelConfig) -> str | None:
+    groups = x.router.groups
+    if groups is None or groups.kept < groups.n:
+        return None
+    return f"{groups.kept} of {groups.n} groups leaves none out; allowed: 1 to n - 1, or no groups"
+
+
+def _groups_have_two(x: MoE, _m: ModelConfig) -> str | None:
+    groups = x.router.groups
+    if groups is None or groups.by == "max" or x.experts // groups.n >= 2:
+        return None
+    return f"top2 adds a group's two best experts, but a group has {x.experts // groups.n}; allowed: max"
+
+
+def _groups_hold_the_active(x: MoE, _m: ModelConfig) -> str | None:
+    groups = x.router.groups
+    if groups is None or x.active <= (most := groups.kept * (x.experts // groups.n)):
+        return None
+    return f"{groups.kept} of {groups.n} groups hold {most} experts, but active is {x.active}; keep more groups"
+
+
+def _only_gated(field: str) -> Callable[[MoE, ModelConfig], str | None]:
+    def broken(x: MoE, _m: ModelConfig) -> str | None:
+        asked = getattr(x, field) and not x.gated
+        return f"{getattr(x, field)} is for gated experts, and gated is false; leave it out" if asked else None
+
+    return broken
+
+
+def _pooled_has_a_loss(x: MoE, _m: ModelConfig) -> str | None:
+    return "concerns balance.loss, but that is 0; leave it out" if x.balance.pooled and not x.balance.loss else None
+
+
 _HEAD_WIDTH = ("attention.n_heads", "attention.head_dim", "d_model")
 
 
@@ -300,6 +347,14 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("mixer.dt_min", ("mixer",), _of("mixer", Mamba2, _steps_have_room)),
     Rule("mixer.n_value_heads", ("mixer", "d_model"), _of("mixer", GatedDelta, _key_heads_divide_value_heads)),
     Rule("mlp.sub_norm", ("mlp.sub_norm", "norm"), _needs_a_norm("mlp.sub_norm")),
+    Rule("mlp.active", ("mlp.active", "mlp.experts"), _of("mlp", MoE, _enough_experts)),
+    Rule("mlp.router.groups.n", ("mlp.experts", "mlp.router"), _of("mlp", MoE, _groups_are_equal)),
+    Rule("mlp.router.groups.kept", ("mlp.router",), _of("mlp", MoE, _groups_are_left_out)),
+    Rule("mlp.router.groups.by", ("mlp.experts", "mlp.router"), _of("mlp", MoE, _groups_have_two)),
+    Rule("mlp.router.groups", ("mlp.experts", "mlp.active", "mlp.router"), _of("mlp", MoE, _groups_hold_the_active)),
+    Rule("mlp.clamp", ("mlp.clamp", "mlp.gated"), _of("mlp", MoE, _only_gated("clamp"))),
+    Rule("mlp.up_offset", ("mlp.up_offset", "mlp.gated"), _of("mlp", MoE, _only_gated("up_offset"))),
+    Rule("mlp.balance.pooled", ("mlp.balance",), _of("mlp", MoE, _pooled_has_a_loss)),
     Rule("norm.unit_offset", ("norm",), _offset_has_a_weight(_norm)),
     Rule("norm.cast", ("norm",), _cast_has_a_weight(_norm)),
     Rule("position.fraction", ("position", *_HEAD_WIDTH), _rope_turns_pairs),

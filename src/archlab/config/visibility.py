@@ -23,8 +23,8 @@ class BlockSparse(Base):
 
     size: Length
     """Tokens per block."""
-    summary: Length
-    """Last keys of an earlier block that later queries see."""
+    summary: Index
+    """Last keys of an earlier block that later queries see; 0: none, so that blocks are chunks (Llama 4)."""
 
 
 class Visibility(Component):
@@ -65,7 +65,10 @@ def is_plain_causal(rule: Visibility, seq_len: int) -> bool:
 
 
 def keys_kept(rule: Visibility, context: int) -> int:
-    """Keys that a cache must hold to go on after `context` tokens: the window where nothing beyond it is ever seen."""
+    """Keys that a cache must hold to go on after `context` tokens: the window, or the block, where nothing beyond it is
+    ever seen."""
+    if rule.blocks is not None and not rule.blocks.summary:
+        return min(context, rule.blocks.size)
     bounded = rule.window is not None and rule.stride is None and not rule.global_tokens
     return min(context, rule.window) if bounded and rule.window else context
 

@@ -21,6 +21,23 @@ WRITE = {
     "gated": "model.mlp.kind=gated",
     "squaredrelu relusquare": "model.mlp.activation=relu_squared",
     "gelupytorchtanh gelufast newgelu": "model.mlp.activation=gelu_tanh",
+    # mixtures of experts
+    "moe mixtureofexperts mixture": "model.mlp.kind=moe model.mlp.experts=8 model.mlp.active=2",
+    "experts numexperts numlocalexperts nexperts": "model.mlp.kind=moe model.mlp.experts=8",
+    "nroutedexperts moenumexperts": "model.mlp.kind=moe model.mlp.experts=8",
+    "topk numexpertspertok numexpertspertoken expertspertoken moek moetopk": "model.mlp.kind=moe model.mlp.active=2",
+    "moeintermediatesize expertdim expertwidth": "model.mlp.d_ff (of one expert)",
+    "sharedexpert nsharedexperts numsharedexperts sharedexperts sharedexpertintermediatesize": (
+        "model.mlp.shared.d_ff=1024 (the width of all shared experts together)"
+    ),
+    "normtopkprob moerenormalize": "model.mlp.router.normalise",
+    "routedscalingfactor": "model.mlp.router.factor",
+    "scoringfunc scoringfunction gating": "model.mlp.router.score=sigmoid",
+    "ngroup topkgroup expertgroups": "model.mlp.router.groups={n: 8, kept: 4}",
+    "escorecorrectionbias auxlossfree lossfree": "model.mlp.router.correction={}",
+    "auxloss routerauxloss routerauxlosscoef loadbalancing balanceloss": "model.mlp.balance.loss",
+    "routerzloss routerzlosscoef": "model.mlp.balance.router_z_loss",
+    "swiglulimit": "model.mlp.clamp=7 model.mlp.up_offset=1",
     # attention
     "mha multihead": "model.attention.n_kv_heads=null (as many as n_heads)",
     "gqa groupedquery groupedqueryattention": "model.attention.n_kv_heads=2 (or another number that divides n_heads)",
@@ -104,7 +121,6 @@ WRITE = {
 
 LACKING = {
     "mup mutransfer maximalupdate": "no muP (widths do not change learning rates; `archlab study` tunes one per arm)",
-    "moe mixtureofexperts experts numexperts numlocalexperts nexperts": "no mixture of experts",
     "mla multiheadlatent multiheadlatentattention kvlorarank": "no latent attention (MLA)",
     "mamba mamba1 selectivescan rwkv retnet hyena rglru": (
         "no such recurrent mixer; those it has: model.mixer.kind=mamba2, gated_delta or short_conv"

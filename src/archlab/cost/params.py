@@ -4,7 +4,7 @@ from collections import Counter
 
 from pydantic import computed_field
 
-from archlab.config.attention import AnyAttention
+from archlab.config.any_attention import AnyAttention
 from archlab.config.base import Base
 from archlab.config.layers import LayerConfig, final_norm, layer_configs
 from archlab.config.model_schema import ModelConfig

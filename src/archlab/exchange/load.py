@@ -11,7 +11,8 @@ from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.exchange.published import read_model_config, read_origin
 from archlab.hf.family import Family
-from archlab.hf.folder import CONFIG
+from archlab.hf.folder import CONFIG, read_json
+from archlab.hf.quantized import Dequantised, method
 from archlab.hf.tensors import FORMATS, Tensors
 from archlab.hf.weights import Placed, fixed, placed
 from archlab.model.decoder import Decoder
@@ -66,7 +67,7 @@ def _fill_all(
 ) -> list[str]:
     """Give the model its weights; what does not fit is returned in words."""
     config = model.config
-    tensors = _named_as_table(family, Tensors(folder, shapes_only=only_look))
+    tensors = _named_as_table(family, _stored(folder, dtype, only_look))
     wanted = dict(model.named_parameters())
     problems: list[str] = []
     used: set[str] = set()
@@ -92,7 +93,14 @@ def _fill_all(
     return problems
 
 
-def _named_as_table(family: Family, tensors: Tensors) -> "dict[str, _Lazy]":
+def _stored(folder: Path, dtype: torch.dtype | None, only_look: bool) -> Tensors | Dequantised:
+    """The folder's tensors; those in few bits are bfloat16, as they were before, unless `dtype` is given."""
+    how = method(read_json(folder / CONFIG).get("quantization_config"), str(folder / CONFIG))
+    stored = Tensors(folder, shapes_only=only_look)
+    return Dequantised(stored, how, dtype or torch.bfloat16) if how else stored
+
+
+def _named_as_table(family: Family, tensors: Tensors | Dequantised) -> "dict[str, _Lazy]":
     """Old files lack the prefix that the class adds to all names but the head's."""
     known = {row.theirs for row in family.weights}
     bare = family.prefix and not any(name.startswith(family.prefix) for name in tensors)
@@ -104,7 +112,7 @@ def _named_as_table(family: Family, tensors: Tensors) -> "dict[str, _Lazy]":
 
 
 class _Lazy:
-    def __init__(self, tensors: Tensors, name: str) -> None:
+    def __init__(self, tensors: Tensors | Dequantised, name: str) -> None:
         self._tensors, self._name = tensors, name
 
     def read(self) -> Tensor:

@@ -1,33 +1,19 @@
 """Apertus. (transformers: ApertusForCausalLM)"""
 
 from archlab.config.layers import LayerConfig
-from archlab.config.merge import Raw
 from archlab.families.llama import AROUND, ATTENTION, MLP, SIZES, rms_norm
 from archlab.families.olmo import BIASES
 from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
 from archlab.hf.family import Family
-from archlab.hf.fields import ActivationKey, Always, Key, Only, Source
-from archlab.hf.rope import RopeKeys, position
+from archlab.hf.fields import ActivationKey, Always, Key, Only
+from archlab.hf.rope import ScaledRopeKeys
 from archlab.hf.weights import Constant, Row, linear
 
-THETA = 1.2e7
-DEFAULT = {
+UNSAID = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }  # fmt: skip
-
-
-class Llama3Rope(RopeKeys):
-    """RoPE scaled as in Llama 3.1 even where the file says nothing."""
-
-    def read(self, hf: Source, ours: Raw) -> None:
-        """A theta alone is not read by the published code."""
-        if hf.get("rope_parameters") or hf.get("rope_scaling"):
-            super().read(hf, ours)
-            return
-        if hf.get("rope_theta", THETA) != THETA:
-            raise hf.refuse("rope_theta", hf.get("rope_theta"), f"{THETA}, or rope_scaling beside it")
-        ours["position"] = position(hf, THETA, 1.0, self.pairing, DEFAULT, None)
+"""The scaling of Llama 3.1."""
 
 
 def _has_xielu(layer: LayerConfig) -> bool:
@@ -43,7 +29,7 @@ FAMILY = Family(
         *qk_rms_norm(1e-5),
         Always("mlp.kind", "plain"),
         ActivationKey("hidden_act", "xielu"),
-        Llama3Rope(theta=THETA),
+        ScaledRopeKeys(theta=1.2e7, unsaid=UNSAID),
         Only("mlp_bias", False, written=False),
         Only("post_norm", False, written=False),
         Only("qk_norm", True, written=False),

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from archlab.config.layers import LayerConfig
+from archlab.config.mamba2 import Mamba2, ResolvedMamba2
 from archlab.config.merge import Raw
-from archlab.config.mixer import Mamba2, ResolvedMamba2
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Field, Key, Only, Source

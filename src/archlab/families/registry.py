@@ -12,6 +12,8 @@ from archlab.families import (
     codegen,
     cohere,
     cohere2,
+    cwm,
+    ernie4_5,
     exaone4,
     falcon,
     gemma,
@@ -20,10 +22,12 @@ from archlab.families import (
     glm,
     glm4,
     gpt2,
+    gpt_bigcode,
     gpt_neo,
     gpt_neox,
     gptj,
     granite,
+    helium,
     hunyuan_v1_dense,
     lfm2,
     llama,
@@ -31,6 +35,7 @@ from archlab.families import (
     ministral,
     mistral,
     mpt,
+    nanochat,
     nemotron,
     olmo,
     olmo2,
@@ -51,9 +56,10 @@ from archlab.families import (
 from archlab.hf.family import Family
 
 _MODULES = (
-    apertus, arcee, biogpt, bloom, codegen, cohere, cohere2, exaone4, falcon, gemma, gemma2, gemma3_text, glm, glm4,
-    gpt2, gpt_neo, gpt_neox, gptj, granite, hunyuan_v1_dense, lfm2, llama, mamba2, ministral, mistral, mpt, nemotron, olmo, olmo2,
-    olmo3, openai_gpt, opt, persimmon, phi, phi3, qwen2, qwen3, seed_oss, smollm3, stablelm, starcoder2, xglm,
+    apertus, arcee, biogpt, bloom, codegen, cohere, cohere2, cwm, ernie4_5, exaone4, falcon, gemma, gemma2,
+    gemma3_text, glm, glm4, gpt2, gpt_bigcode, gpt_neo, gpt_neox, gptj, granite, helium, hunyuan_v1_dense, lfm2,
+    llama, mamba2, ministral, mistral, mpt, nanochat, nemotron, olmo, olmo2, olmo3, openai_gpt, opt, persimmon, phi,
+    phi3, qwen2, qwen3, seed_oss, smollm3, stablelm, starcoder2, xglm,
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}

@@ -17,6 +17,7 @@ from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.hf.fields import Field, Key, Only, Source
+from archlab.hf.quantized import Quantization
 from archlab.hf.weights import Constant, Row
 
 NO_EFFECT = {
@@ -58,7 +59,7 @@ class Family:
     def model_config(self, values: Mapping[str, Any], where: str) -> ModelConfig:
         """Our config of theirs; UserError for a key that archlab does not understand or cannot express."""
         hf, ours = Source(_canonical(values, self.aliases, where), where), dict[str, Any]()
-        parts = (Only("is_encoder_decoder", False, written=False), *self.fields)
+        parts = (Only("is_encoder_decoder", False, written=False), Quantization(), *self.fields)
         refused = [problem for part in parts if (problem := _refusal(part, hf, ours))]
         unknown = {k: v for k, v in hf.unread().items() if k not in NO_EFFECT | self.no_effect and v is not None}
         if unknown:

@@ -1,4 +1,4 @@
-"""Which layers slide, which see everything and which have a recurrent mixer: `layer_types`, or the older keys that imply
+"""Which layers slide, which see everything, which have a recurrent mixer: `layer_types`, or older keys that imply
 it."""
 
 from collections.abc import Callable, Mapping, Sequence

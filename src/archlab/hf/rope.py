@@ -55,6 +55,23 @@ class RopeKeys:
                 hf["original_max_position_embeddings"] = model.position.scaling.original_max_seq_len
 
 
+@dataclass(frozen=True)
+class ScaledRopeKeys(RopeKeys):
+    """RoPE that is scaled even where the file says nothing."""
+
+    unsaid: Mapping[str, Any] = field(default_factory=dict)
+    """The scaling then."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """A theta alone is not read by the published code."""
+        if hf.get("rope_parameters") or hf.get("rope_scaling"):
+            super().read(hf, ours)
+            return
+        if hf.get(self.theta_key, self.theta) != self.theta:
+            raise hf.refuse(self.theta_key, hf.get(self.theta_key), f"{self.theta}, or rope_scaling beside it")
+        ours[self.field] = position(hf, self.theta, 1.0, self.pairing, self.unsaid, None)
+
+
 def position(
     hf: Source, theta: float, fraction: float, pairing: str, scaling: Mapping[str, Any], longest: int | None
 ) -> Raw:

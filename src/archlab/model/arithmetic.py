@@ -26,6 +26,14 @@ def without_autocast(like: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(device, enabled=False) if is_autocast_available(device) else nullcontext()
 
 
+def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """In the format of autocast where it is on, as torch's own products do by themselves; else as they are."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    return tuple(x.to(torch.get_autocast_dtype(device)) for x in tensors)
+
+
 def scaled(x: Tensor, factor: float) -> Tensor:
     """factor * x; by 1, nothing is copied."""
     return x if factor == 1 else x * factor

@@ -1,15 +1,19 @@
 """Multi-head attention, MHA to MQA. Shapes: B batch, T tokens, S keys, D d_model, H query heads, K key/value heads,
-C head_dim."""
+C head_dim, V v_dim."""
 
+import torch
 from torch import Tensor, nn
 
-from archlab.config.attention import ResolvedMultiHead
+from archlab.config.any_attention import AnyResolved
 from archlab.config.layers import LayerConfig
+from archlab.config.multi_head import ResolvedMultiHead, Temperature
 from archlab.config.norm import NoNorm
-from archlab.config.position import Rope
+from archlab.config.position import BIASED, Rope
+from archlab.model.activations import make_activation
+from archlab.model.arithmetic import wide
 from archlab.model.context import Context
 from archlab.model.init import Projection
-from archlab.model.kernels import Scores, choose_kernel, needs_of_call, needs_of_layer
+from archlab.model.kernels import Needs, Scores, choose_kernel
 from archlab.model.norms import make_norm
 from archlab.model.position_bias import make_position_bias
 from archlab.model.state import State
@@ -20,47 +24,101 @@ class Attention(nn.Module):
 
     def __init__(self, config: ResolvedMultiHead, layer: LayerConfig, kernel: str) -> None:
         super().__init__()
-        D = layer.d_model
-        width, kv_width = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
-        self.head_dim, self.clip = config.head_dim, config.clip_qkv
-        self.scale, self.softcap, self.dropout = config.scale, config.softcap, layer.dropout.attention
-        self.q = Projection(D, width, bias=config.qkv_bias, role="input")
-        self.k = Projection(D, kv_width, bias=config.qkv_bias, role="input")
-        self.v = Projection(D, kv_width, bias=config.qkv_bias, role="input")
-        self.q_norm = HeadNorm(config, config.n_heads)
-        self.k_norm = HeadNorm(config, config.n_kv_heads)
+        D, H, K = layer.d_model, config.n_heads, config.n_kv_heads
+        self.config = config
+        self.q = Projection(D, H * config.head_dim, bias=config.qkv_bias, role="input")
+        self.k = Projection(D, K * config.head_dim, bias=config.qkv_bias, role="input")
+        self.v = Projection(D, K * config.v_dim, bias=config.qkv_bias, role="input")
+        self.q_norm = HeadNorm(config, H)
+        self.k_norm = HeadNorm(config, K)
         self.norm_first = not (isinstance(layer.position, Rope) and layer.position.order == "before_qk_norm")
         self.position_bias = make_position_bias(layer.position, config)
-        self.kernel, self.needs = kernel, needs_of_layer(config, layer)
-        choose_kernel(kernel, self.needs)  # refuses at once what it can
-        self.sub_norm = make_norm(layer.norm if config.sub_norm else NoNorm(), width)
-        self.out = Projection(width, D, bias=config.out_bias, role="output")
+        self.attend = Attend(config, layer, kernel)
+        self.sinks = nn.Parameter(torch.empty(H)) if config.sinks else None
+        self.constants = {"sinks": 0.0}
+        self.sub_norm = make_norm(layer.norm if config.sub_norm else NoNorm(), config.out_width)
+        self.gate = Projection(D, config.gate_width, bias=config.gate.bias, role="input") if config.gate else None
+        self.gate_activation = make_activation(config.gate.activation if config.gate else "identity")
+        self.out = Projection(config.out_width, D, bias=config.out_bias, role="output")
 
     def forward(self, x_BTD: Tensor, context: Context, state: State | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D]; the new keys and values are added to the state."""
-        q_BHTC, k_BKTC, v_BKTC = (self._split(project(x_BTD)) for project in (self.q, self.k, self.v))
-        q_BHTC = self._normed_and_rotated(q_BHTC, self.q_norm, context)
-        k_BKTC = self._normed_and_rotated(k_BKTC, self.k_norm, context)
-        k_BKSC, v_BKSC = state.extend(k=k_BKTC, v=v_BKTC) if state else (k_BKTC, v_BKTC)
+        q_BHTC = self._normed_and_rotated(self._split(self.q(x_BTD), self.config.head_dim), self.q_norm, context)
+        k_BKTC = self._normed_and_rotated(self._split(self.k(x_BTD), self.config.head_dim), self.k_norm, context)
+        v_BKTV = self._split(self.v(x_BTD), self.config.v_dim)
+        if self.config.temperature is not None:
+            q_BHTC = _warmed(q_BHTC, self.config.temperature, context.positions_BT)
+        k_BKSC, v_BKSV = state.extend(k=k_BKTC, v=v_BKTV) if state else (k_BKTC, v_BKTV)
         bias_BHTS = (
             context.bias_BHTS if self.position_bias is None else self.position_bias(context.distance_BTS, q_BHTC)
         )
-        scoring = Scores(self.scale, self.softcap, self.dropout if self.training else 0.0)
-        needs = self.needs | needs_of_call(state is not None, q_BHTC, k_BKSC, v_BKSC, bias_BHTS)
-        kernel = choose_kernel(self.kernel, needs)
-        mixed_BHTC = kernel(q_BHTC, k_BKSC, v_BKSC, context.mask_BTS, bias_BHTS, scoring)
-        return self.out(self.sub_norm(mixed_BHTC.transpose(1, 2).flatten(-2)))
+        mixed_BHTV = self.attend(
+            q_BHTC,
+            k_BKSC,
+            v_BKSV,
+            context.mask_BTS,
+            bias_BHTS,
+            sinks_H=self.sinks,
+            training=self.training,
+            is_cached=state is not None,
+        )
+        mixed_BTE = self.sub_norm(mixed_BHTV.transpose(1, 2).flatten(-2))
+        return self.out(self._gated(mixed_BTE, x_BTD))
 
-    def _split(self, x: Tensor) -> Tensor:
-        """[B, T, heads * C] -> [B, heads, T, C], clipped."""
-        x = x if self.clip is None else x.clamp(-self.clip, self.clip)
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+    def _split(self, x: Tensor, width: int) -> Tensor:
+        """[B, T, heads * width] -> [B, heads, T, width], clipped."""
+        clip = self.config.clip_qkv
+        x = x if clip is None else x.clamp(-clip, clip)
+        return x.unflatten(-1, (-1, width)).transpose(1, 2)
+
+    def _gated(self, mixed_BTE: Tensor, x_BTD: Tensor) -> Tensor:
+        """[B, T, H * V] times what the gate makes of the layer's input, per element or per head."""
+        if self.gate is None:
+            return mixed_BTE
+        gate_BTHG = self.gate_activation(self.gate(x_BTD)).unflatten(-1, (self.config.n_heads, -1))
+        return (mixed_BTE.unflatten(-1, (self.config.n_heads, -1)) * gate_BTHG).flatten(-2)
 
     def _normed_and_rotated(self, x: Tensor, norm: "HeadNorm", context: Context) -> Tensor:
         """In the config's order."""
         x = norm(x) if self.norm_first else x
         x = context.rotation.rotate(x) if context.rotation else x
         return x if self.norm_first else norm(x)
+
+
+def _warmed(q_BHTC: Tensor, temperature: Temperature, positions_BT: Tensor) -> Tensor:
+    """Queries times 1 + beta ln(1 + floor((position + offset) / length)), in at least float32; padding as it is."""
+    steps_BT = (positions_BT + temperature.offset).clamp(min=0) // temperature.length
+    factor_BT = 1 + temperature.beta * steps_BT.to(wide(q_BHTC.dtype)).log1p()
+    return (q_BHTC * factor_BT[:, None, :, None]).to(q_BHTC.dtype)
+
+
+class Attend:
+    """softmax(scale q k^T + bias) v as a layer's config asks for it, by the kernel of that name."""
+
+    def __init__(self, config: AnyResolved, layer: LayerConfig, kernel: str) -> None:
+        self.scale, self.softcap, self.dropout = config.scale, config.softcap, layer.dropout.attention
+        self.kernel = kernel
+        self.needs = Needs(
+            softcap=config.softcap is not None, dropout=layer.dropout.attention > 0, bias=layer.position.kind in BIASED
+        )
+        choose_kernel(kernel, self.needs)  # refuses at once what it can
+
+    def __call__(
+        self,
+        q_BHTC: Tensor,
+        k_BKSC: Tensor,
+        v_BKSV: Tensor,
+        mask_BTS: Tensor | None,
+        bias_BHTS: Tensor | None,
+        *,
+        sinks_H: Tensor | None = None,
+        training: bool,
+        is_cached: bool,
+    ) -> Tensor:
+        """-> [B, H, T, V]."""
+        needs = self.needs.in_call(q_BHTC, k_BKSC, v_BKSV, bias_BHTS, sinks_H, is_cached=is_cached)
+        scores = Scores(self.scale, self.softcap, self.dropout if training else 0.0, sinks_H)
+        return choose_kernel(self.kernel, needs)(q_BHTC, k_BKSC, v_BKSV, mask_BTS, bias_BHTS, scores)
 
 
 class HeadNorm(nn.Module):

@@ -1,18 +1,18 @@
 """What one forward pass knows beside the stream: where tokens stand, and what follows for masks, rotations, biases."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from archlab.config.attention import AnyAttention
+from archlab.config.any_attention import AnyAttention
 from archlab.config.layers import LayerConfig
 from archlab.config.position import BIASED, T5, Alibi, Position, Rope
 from archlab.config.visibility import is_plain_causal, visible
 from archlab.model.rotary import Rotation, rotation
-from archlab.model.state import Cache, State
+from archlab.model.state import NO_STATES, Cache, State
 
 Collected = defaultdict[str, list[Tensor]]
 """What components hand out beside the stream, by name, a tensor per layer: losses on the way, loads of experts."""
@@ -63,14 +63,14 @@ class Pass:
         collected: Collected | None,
     ) -> list[Context]:
         """Every layer's; `kinds` are the indices of the first layers of the same config, which share it."""
-        states = self.cache.layers if self.cache else [dict[str, State]()] * len(layers)
+        states = self.cache.layers if self.cache else [NO_STATES] * len(layers)
         of_kind = {kind: self.context(layers[kind], states[kind], shared_bias, collected) for kind in set(kinds)}
         return [of_kind[kind] for kind in kinds]
 
     def context(
         self,
         layer: LayerConfig,
-        states: dict[str, State],
+        states: Mapping[str, State] = NO_STATES,
         shared_bias: nn.Module | None = None,
         collected: Collected | None = None,
     ) -> Context:

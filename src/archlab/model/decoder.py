@@ -15,13 +15,13 @@ from archlab.errors import UserError
 from archlab.model.arithmetic import WHOLE, scaled
 from archlab.model.context import Collected, start_pass
 from archlab.model.init import Projection, initialise
-from archlab.model.layer import NO_STATES, Layer
+from archlab.model.layer import Layer
 from archlab.model.norms import make_norm
 from archlab.model.origin import Origin
 from archlab.model.position_bias import T5Bias
 from archlab.model.position_embed import make_positions
 from archlab.model.roles import RoleName
-from archlab.model.state import Cache
+from archlab.model.state import NO_STATES, Cache
 
 
 class TokenEmbedding(nn.Module):

@@ -10,10 +10,7 @@ from archlab.model.arithmetic import scaled
 from archlab.model.components import make_component
 from archlab.model.context import Context
 from archlab.model.norms import make_norm
-from archlab.model.state import State
-
-NO_STATES: Mapping[str, State] = {}
-"""Of a layer without a cache."""
+from archlab.model.state import NO_STATES, State
 
 
 class BranchNorms(nn.Module):

@@ -2,8 +2,8 @@
 
 from torch import Tensor, nn
 
+from archlab.config.dense import ResolvedDense, ResolvedGatedMLP
 from archlab.config.layers import LayerConfig
-from archlab.config.mlp import ResolvedDense
 from archlab.config.norm import NoNorm
 from archlab.model.activations import make_activation
 from archlab.model.context import Context
@@ -13,14 +13,16 @@ from archlab.model.state import State
 
 
 class MLP(nn.Module):
-    """plain: down(act(up x)). gated: down(act(gate x) * up x) (Shazeer 2020)."""
+    """plain: down(act(up x)). gated: down(act(gate x) * (up x + offset)) (Shazeer 2020), products clamped first."""
 
     def __init__(self, config: ResolvedDense, layer: LayerConfig) -> None:
         super().__init__()
-        self.activation = make_activation(config.activation)
+        self.config, self.activation = config, make_activation(config.activation)
         self.up = Projection(layer.d_model, config.d_ff, bias=config.bias, role="input")
         self.gate = (
-            Projection(layer.d_model, config.d_ff, bias=config.bias, role="input") if config.kind == "gated" else None
+            Projection(layer.d_model, config.d_ff, bias=config.bias, role="input")
+            if isinstance(config, ResolvedGatedMLP)
+            else None
         )
         self.sub_norm = make_norm(layer.norm if config.sub_norm else NoNorm(), config.d_ff)
         self.down = Projection(config.d_ff, layer.d_model, bias=config.bias, role="output")
@@ -28,5 +30,14 @@ class MLP(nn.Module):
     def forward(self, x_BTD: Tensor, context: Context | None = None, state: State | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
         up_BTF = self.up(x_BTD)
-        inner_BTF = self.activation(up_BTF) if self.gate is None else self.activation(self.gate(x_BTD)) * up_BTF
-        return self.down(self.sub_norm(inner_BTF))
+        gate_BTF = None if self.gate is None else self.gate(x_BTD)
+        return self.down(self.sub_norm(inner(self.config, self.activation, gate_BTF, up_BTF)))
+
+
+def inner(config: ResolvedDense, activation: nn.Module, gate: Tensor | None, up: Tensor) -> Tensor:
+    """What the down projection reads, of the products with the gate's matrix (None: plain) and with the other."""
+    if gate is None or not isinstance(config, ResolvedGatedMLP):
+        return activation(up)
+    if config.clamp is not None:
+        gate, up = gate.clamp(max=config.clamp), up.clamp(-config.clamp, config.clamp)
+    return activation(gate) * (up + config.up_offset if config.up_offset else up)

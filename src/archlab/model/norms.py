@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archlab.config import norm as schema
-from archlab.config.attention import QKNorm
+from archlab.config.multi_head import QKNorm
 from archlab.model.arithmetic import at_least_float32
 
 Shape = tuple[int, ...]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from archlab.config import position as schema
-from archlab.config.attention import ResolvedMultiHead
+from archlab.config.any_attention import AnyResolved
 from archlab.model.arithmetic import at_least_float32, wide, without_autocast
 from archlab.model.roles import RoleName
 
@@ -18,7 +18,7 @@ from archlab.model.roles import RoleName
 class AlibiBias(nn.Module):
     """-slope(head) * distance (Press 2021); Falcon's form of it is given minus the key positions for distances."""
 
-    def __init__(self, config: schema.Alibi, heads: ResolvedMultiHead) -> None:
+    def __init__(self, config: schema.Alibi, heads: AnyResolved) -> None:
         super().__init__()
         self.form, self.scale = config.form, heads.scale
         self.slopes = slopes(heads.n_heads, config.max_bias)
@@ -70,9 +70,9 @@ class ShawBias(nn.Module):
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
 
-    def __init__(self, max_distance: int, head_dim: int, scale: float) -> None:
+    def __init__(self, max_distance: int, width: int, scale: float) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(max_distance + 1, head_dim))
+        self.weight = nn.Parameter(torch.empty(max_distance + 1, width))
         self.scale = scale
 
     def forward(self, distance_BQS: Tensor, q_BHQC: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class ShawBias(nn.Module):
         return per_distance_BHQN.gather(-1, index_BHQS)
 
 
-def make_position_bias(position: schema.Position, heads: ResolvedMultiHead) -> nn.Module | None:
+def make_position_bias(position: schema.Position, heads: AnyResolved) -> nn.Module | None:
     """The layer's own module that biases its scores; None where it has none, or shares the model's."""
     match position:
         case schema.Alibi() as config:
@@ -91,6 +91,6 @@ def make_position_bias(position: schema.Position, heads: ResolvedMultiHead) -> n
         case schema.T5(shared=False) as config:
             return T5Bias(config, heads.n_heads)
         case schema.Shaw(max_distance=max_distance):
-            return ShawBias(max_distance, heads.head_dim, heads.scale)
+            return ShawBias(max_distance, heads.query_width, heads.scale)
         case _:
             return None

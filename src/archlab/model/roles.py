@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from archlab.config.model_schema import ModelConfig
 
-RoleName = Literal["embedding", "input", "output", "head", "taps", "constant"]
+RoleName = Literal["embedding", "input", "narrow", "output", "head", "taps", "constant"]
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,15 @@ def _constant(_model: ModelConfig, _fan_in: int) -> float:
 ROLES: dict[RoleName, Role] = {
     "embedding": Role(_embedding, decays="if_asked", group="table", shard_axis=0),
     "input": Role(_input, decays="always", group="matrix", shard_axis=0),  # of what comes out, heads say
+    "narrow": Role(_input, decays="always", group="matrix", shard_axis=None),  # a norm reads all of what comes out
     "output": Role(_output, decays="always", group="matrix", shard_axis=1),  # of what goes in
     "head": Role(_head, decays="if_asked", group="table", shard_axis=0),
     "taps": Role(_taps, decays="always", group="vector", shard_axis=0),
     "constant": Role(_constant, decays="never", group="vector", shard_axis=None),
 }
-"""`input` reads the stream (q, k, v, up, gate), `output` writes to it (attention out, MLP down), `taps` are of a
-convolution over tokens, `constant` starts at a given value (norms, biases)."""
+"""`input` reads the stream (q, k, v, up, gate) or a narrow vector that `narrow` has made of it, `output` writes to it
+(attention out, MLP down), `taps` are of a convolution over tokens, `constant` starts at a given value (norms,
+biases)."""
 
 
 class RoleOf(NamedTuple):

@@ -28,9 +28,10 @@ class Rotation:
         return torch.cat((joined.to(x.dtype), rest), dim=-1) if rest.shape[-1] else joined.to(x.dtype)
 
 
-def rotation(config: Rope, head_dim: int, positions_BT: Tensor, lengths_BT: Tensor, dtype: torch.dtype) -> Rotation:
-    """The rotation at positions of texts of those lengths; angles in float32, or `dtype` if wider."""
-    rotating = int(head_dim * config.fraction)
+def rotation(config: Rope, width: int, positions_BT: Tensor, lengths_BT: Tensor, dtype: torch.dtype) -> Rotation:
+    """The rotation of vectors of that width at positions of texts of those lengths; angles in float32, or `dtype` if
+    wider."""
+    rotating = int(width * config.fraction)
     pairs = torch.arange(rotating // 2, device=positions_BT.device, dtype=wide(dtype))
     per_token, amplitude = frequencies(config, rotating, lengths_BT[..., None], pairs)
     angles = (positions_BT[..., None].to(wide(dtype)) * per_token)[:, None]

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from archlab.config.mixer import chunking
+from archlab.config.recurrent import chunking
 
 
 def chunked(x_bt: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ config says. Tokens are counted by index, padding included; token i of a sequenc
 i - p.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -82,6 +82,10 @@ class State:
         return torch.cat((held, length + torch.arange(n_new, device=length.device)))
 
 
+NO_STATES: Mapping[str, State] = {}
+"""Of a layer without a cache."""
+
+
 class Cache:
     """All layers' states for a batch of sequences of at most `capacity` tokens."""
 
@@ -98,7 +102,7 @@ class Cache:
         if capacity < 1:
             raise UserError(f"capacity: {capacity}; allowed: 1 token or more")
         self._length = Length(torch.device(device))
-        self.layers: list[dict[str, State]] = [
+        self.layers: list[Mapping[str, State]] = [
             {
                 branch.name: State(tensors, batch, dtype, torch.device(device), self._length)
                 for branch in layer.branches

@@ -87,7 +87,7 @@ def _train(
             done, tokens = step + 1, (step + 1) * settings.batch_tokens
             folder.log(
                 step=done, tokens=tokens, loss=result.loss, lr=result.lr, grad_norm=result.grad_norm,
-                tokens_per_second=speed,
+                tokens_per_second=speed, **result.routers,
             )  # fmt: skip
             bits_per_byte = None
             if done % settings.eval_every == 0 or done == steps:

@@ -2,7 +2,8 @@
 
 import hashlib
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from archlab.model.decoder import Decoder
 from archlab.train.device import Device
 from archlab.train.documents import document_ids
 from archlab.train.loss import objective
+from archlab.train.routers import Routers
 from archlab.train.schedule import learning_rate
 
 
@@ -26,6 +28,8 @@ class StepResult:
     grad_norm: float
     """Global norm before clipping."""
     lr: float
+    routers: Mapping[str, float] = field(default_factory=dict)
+    """Losses and loads of mixtures of experts, by name; empty without one."""
 
     @property
     def diverged(self) -> bool:
@@ -52,19 +56,22 @@ def update(
     windows_BT = torch.from_numpy(batch).to(device.kind)
     rows = train.micro_batch_tokens // (windows_BT.shape[1] - 1)
     pieces = windows_BT.split(rows)
-    loss = torch.zeros((), device=device.kind)
+    loss, routers = torch.zeros((), device=device.kind), Routers(model)
     for piece_BT in pieces:
+        collected = routers.collector()
         with device.autocast():
-            logits_BTV = model(piece_BT[:, :-1], documents=document_ids(piece_BT[:, :-1], begins))
+            documents = document_ids(piece_BT[:, :-1], begins)
+            logits_BTV = model(piece_BT[:, :-1], documents=documents, collected=collected)
         minimised, cross_entropy = objective(logits_BTV, piece_BT[:, 1:], train.z_loss)
-        (minimised / len(pieces)).backward()
+        ((minimised + routers.minimised(collected)) / len(pieces)).backward()
         loss += cross_entropy.detach() / len(pieces)
     grad_norm = clip_grad_norm_(model.parameters(), train.grad_clip or math.inf)
-    result = StepResult(loss.item(), grad_norm.item(), learning_rate(train, step))
+    result = StepResult(loss.item(), grad_norm.item(), learning_rate(train, step), routers.metrics())
     if not result.diverged:
         for group in optimizer.param_groups:
             group["lr"] = result.lr
         optimizer.step()
+        routers.correct()
     optimizer.zero_grad()
     return result
 

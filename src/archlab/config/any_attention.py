@@ -1,0 +1,67 @@
+"""What every kind of attention has: query heads, which keys they see, how scores become weights, what pairs cost."""
+
+from archlab.config.base import Heads, Positive
+from archlab.config.component import Component, Counting, Site
+from archlab.config.position import BIASED, T5, Shaw
+from archlab.config.visibility import Visibility, is_plain_causal, visible_pairs
+
+
+class QueryHeads(Component):
+    """A number of query heads."""
+
+    n_heads: Heads
+    """Query heads."""
+
+
+class AnyAttention(Visibility, QueryHeads):
+    """What every kind of attention has: query heads, a rule which keys they see, and how a score becomes a weight."""
+
+    scale: Positive | None = None
+    """Factor on q.k. null: 1 / sqrt(width of a query)."""
+    softcap: Positive | None = None
+    """Scores s become c tanh(s / c), before the mask (Gemma 2). null: not."""
+
+    @property
+    def query_width(self) -> int:
+        """Dimensions of one query and one key."""
+        raise NotImplementedError
+
+    @property
+    def rotary_width(self) -> int:
+        """Those of them that RoPE may rotate."""
+        raise NotImplementedError
+
+    def _distances(self, site: Site) -> int:
+        """Learned numbers beside the scores, by distance."""
+        match site.position:
+            case T5(shared=False, buckets=buckets):
+                return buckets * self.n_heads
+            case Shaw(max_distance=max_distance):
+                return (max_distance + 1) * self.query_width
+            case _:
+                return 0
+
+    def _scores(self, value_width: int, site: Site, seq_len: int, counting: Counting) -> float:
+        """FLOPs: one product with the key and one with the value (with Shaw's vectors one more) per pair and head."""
+        key_products = 2 if isinstance(site.position, Shaw) else 1
+        per_pair = 2 * self.n_heads * (key_products * self.query_width + value_width)
+        return per_pair * self._pairs(site, seq_len, counting)
+
+    def _pairs(self, site: Site, seq_len: int, counting: Counting) -> int:
+        """Pairs of a query and a key.
+
+        The fused kernel skips what a plain causal mask hides (but for the edges of its tiles). A window, a bias, a soft
+        cap or dropout on the weights takes another path, which multiplies every query with every key. (On a GPU the
+        flex kernel skips hidden tiles under a soft cap, too. That is not counted, so that a budget does not depend on
+        the machine.) Packed documents have another mask in every window.
+        """
+        masked = not is_plain_causal(self, seq_len) or self.softcap is not None
+        biased = site.position.kind in BIASED
+        is_square = counting == "packed" or (counting == "computed" and (masked or biased or site.attention_dropout))
+        return seq_len**2 if is_square else visible_pairs(self, seq_len)
+
+
+class AnyResolved(AnyAttention):
+    """What every kind of attention has once derived values are filled in."""
+
+    scale: float  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]

@@ -1,0 +1,100 @@
+"""A dense MLP: plain or gated, which activation, how wide."""
+
+import math
+from typing import ClassVar, Literal, TypeVar
+
+from archlab.config.activation import ACTIVATION_PARAMETERS, Activation
+from archlab.config.base import Positive, Width
+from archlab.config.component import Component, Counting, Site, filled_in
+from archlab.errors import UserError
+
+
+class Dense(Component):
+    """What plain and gated MLPs have in common."""
+
+    activation: Activation = "silu"
+    """gated: silu is SwiGLU, gelu GEGLU, relu ReGLU, sigmoid GLU, identity bilinear."""
+    d_ff: Width | None = None
+    """Width of one matrix. null: 4 d_model plain, 8/3 d_model gated, rounded up to a multiple of 8."""
+    bias: bool = False
+    """Biases on every projection of the MLP."""
+    sub_norm: bool = False
+    """One more norm, of the block's kind, before the down projection (BitNet)."""
+
+    derived: ClassVar[tuple[str, ...]] = ("d_ff",)
+    matrices: ClassVar[int]
+    """Of d_model x d_ff numbers each."""
+    default_width: ClassVar[float]
+    """Width of one matrix where the config does not say, as a multiple of d_model."""
+
+    def _width(self, d_model: int) -> int:
+        return self.d_ff or 8 * math.ceil(math.ceil(self.default_width * d_model) / 8)
+
+
+class PlainMLP(Dense):
+    """W2 act(W1 x)."""
+
+    kind: Literal["plain"] = "plain"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    matrices: ClassVar[int] = 2
+    default_width: ClassVar[float] = 4
+
+    def resolve(self, d_model: int) -> "ResolvedPlainMLP":
+        """With the width written out."""
+        return filled_in(ResolvedPlainMLP, self, d_ff=self._width(d_model))
+
+
+class GatedMLP(Dense):
+    """W2 (act(W1 x) * V x) (Shazeer 2020)."""
+
+    kind: Literal["gated"] = "gated"  # pyright: ignore[reportIncompatibleVariableOverride]
+    clamp: Positive | None = None
+    """W1 x is held to at most this, V x to between minus this and this (gpt-oss: 7). null: not."""
+    up_offset: float = 0.0
+    """Added to V x, after the clamp (gpt-oss: 1)."""
+
+    matrices: ClassVar[int] = 3
+    default_width: ClassVar[float] = 8 / 3
+
+    def resolve(self, d_model: int) -> "ResolvedGatedMLP":
+        """With the width written out."""
+        return filled_in(ResolvedGatedMLP, self, d_ff=self._width(d_model))
+
+
+class ResolvedDense(Dense):
+    """A plain or gated MLP with its width filled in."""
+
+    d_ff: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+
+    def describe(self) -> dict[str, str]:
+        """Kind, activation and width."""
+        return {"mlp": f"{self.kind} {self.activation} {self.d_ff}"}
+
+    def parameters(self, site: Site) -> dict[str, int]:
+        """Matrices, biases, what the activation learns, and the norm before the last matrix."""
+        d, inputs = site.d_model, self.matrices - 1
+        own = ACTIVATION_PARAMETERS.get(self.activation, 0)
+        projections = inputs * self.d_ff * (d + self.bias) + (self.d_ff + self.bias) * d
+        return {"mlp": projections + own, "norms": self.sub_norm * site.norm.n_parameters(self.d_ff)}
+
+    def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
+        """A product with each matrix."""
+        return {"mlp": 2 * self.matrices * site.d_model * self.d_ff * seq_len}
+
+
+class ResolvedPlainMLP(PlainMLP, ResolvedDense):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """A plain MLP with its width filled in."""
+
+
+class ResolvedGatedMLP(GatedMLP, ResolvedDense):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """A gated MLP with its width filled in."""
+
+
+_C = TypeVar("_C", bound=Dense)
+
+
+def as_dense(config: Component, where: str, schema: type[_C] = Dense) -> _C:
+    """The config as what it is, for code that knows no other kind; UserError where it is another."""
+    if isinstance(config, schema):
+        return config
+    raise UserError(f"model.mlp.kind: {config.kind} in {where}; allowed here: plain, gated")

@@ -1,0 +1,173 @@
+"""A mixture of experts: of many MLPs each token passes through a few, chosen by a router (Shazeer 2017)."""
+
+import math
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from archlab.config.activation import ACTIVATION_PARAMETERS, Activation
+from archlab.config.base import Base, NonNegative, Positive, Width
+from archlab.config.component import Component, Counting, Site, filled_in
+from archlab.config.dense import GatedMLP, PlainMLP, ResolvedDense, ResolvedGatedMLP, ResolvedPlainMLP
+
+Experts = Annotated[int, Field(ge=1, le=100_000)]
+"""Published models have up to 2,048 in a layer."""
+
+
+class Groups(Base):
+    """Only experts of the best groups may be chosen (DeepSeek-V2), so that a token visits few devices."""
+
+    n: Experts
+    """Groups, of equally many neighbouring experts."""
+    kept: Experts
+    """Groups whose experts may be chosen."""
+    by: Literal["max", "top2"] = "top2"
+    """A group's score: its best expert's (DeepSeek-V2), or the sum of its two best (DeepSeek-V3)."""
+
+
+class Correction(Base):
+    """A number per expert, added to its score when experts are chosen, not when they are weighed; it balances the loads
+    without a loss (Wang 2024, DeepSeek-V3)."""
+
+    rate: NonNegative = 1e-3
+    """After each update it grows by this for experts with less than the mean load, and falls for those with more."""
+
+
+class Router(Base):
+    """Which experts a token passes through, and with what weights: logits z = W x, in float32."""
+
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    """softmax: over all experts (Shazeer 2017); sigmoid: of each by itself (DeepSeek-V3)."""
+    bias: bool = False
+    """A learned bias on the logits (gpt-oss)."""
+    normalise: bool = True
+    """Divide the weights of the chosen by their sum (Mixtral); false: they are the scores (OLMoE)."""
+    factor: Positive = 1.0
+    """On all weights, after that (DeepSeek-V3: 2.5)."""
+    correction: Correction | None = None
+    """Balance without a loss. null: none."""
+    groups: Groups | None = None
+    """Limit the choice to groups of experts. null: not."""
+
+
+class Shared(Base):
+    """An expert that all tokens pass through, beside those chosen (DeepSeekMoE, Dai 2024)."""
+
+    d_ff: Width | None = None
+    """Width of one matrix. null: that of one expert. Several shared experts are one, as wide as all of them."""
+    gate: bool = False
+    """Multiply what it gives by sigmoid(w . x), a number per token (Qwen2-MoE)."""
+    bias: bool = False
+    """Biases on its projections (ERNIE 4.5)."""
+
+
+class Balance(Base):
+    """Losses of the routers. They are minimised with the cross-entropy and logged, not part of the reported loss."""
+
+    loss: NonNegative = 0.01
+    """Times E * sum over experts of f_e P_e: f_e is how many times expert e is chosen per token, P_e its mean score,
+    the scores of one token summing to 1 (Fedus 2021). The sum is `active` where all loads are equal."""
+    pooled: bool = False
+    """false: f and P are of the tokens of one layer, and the loss is the mean over layers; true: of those of
+    all layers together (as transformers has it), which lets each layer prefer some experts."""
+    router_z_loss: NonNegative = 0.0
+    """Times the mean of log^2 Z, Z the softmax denominator of the router's logits (Zoph 2022: 1e-3)."""
+
+
+class MoE(Component):
+    """sum over the chosen experts e of weight_e * MLP_e(x), and a shared expert's MLP(x) if there is one."""
+
+    kind: Literal["moe"] = "moe"  # pyright: ignore[reportIncompatibleVariableOverride]
+    experts: Experts = 8
+    """MLPs that are chosen from."""
+    active: Experts = 2
+    """Experts that each token passes through; no token is dropped, however many choose the same."""
+    d_ff: Width | None = None
+    """Width of one matrix of one expert. null: so that the active ones together are as wide as a dense MLP is by
+    default, and cost as many FLOPs."""
+    gated: bool = True
+    """Each expert is a gated MLP, W2 (act(W1 x) * V x); false: a plain one, W2 act(W1 x)."""
+    activation: Activation = "silu"
+    """Of the experts, the shared one too; learned numbers of an activation are one set for all routed experts."""
+    bias: bool = False
+    """Biases on every projection of the experts (gpt-oss)."""
+    clamp: Positive | None = None
+    """Gated: as mlp.clamp of a gated MLP. null: not."""
+    up_offset: float = 0.0
+    """Gated: as mlp.up_offset of a gated MLP."""
+    router: Router = Router()
+    """Scores, choice and weights."""
+    shared: Shared | None = None
+    """An expert for all tokens. null: none."""
+    balance: Balance = Balance()
+    """What training minimises beside, so that no expert is left out."""
+
+    derived: ClassVar[tuple[str, ...]] = ("d_ff", "shared")
+
+    def resolve(self, d_model: int) -> "ResolvedMoE":
+        """With widths written out."""
+        dense = GatedMLP() if self.gated else PlainMLP()
+        d_ff = self.d_ff or 8 * math.ceil(dense.resolve(d_model).d_ff / self.active / 8)
+        given = self.shared
+        shared = given and ResolvedShared(d_ff=given.d_ff or d_ff, gate=given.gate, bias=given.bias)
+        return filled_in(ResolvedMoE, self, d_ff=d_ff, shared=shared)
+
+
+class ResolvedShared(Shared):
+    """A shared expert with its width filled in."""
+
+    d_ff: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+
+
+class ResolvedMoE(MoE):
+    """A mixture with all widths filled in; it says what it costs."""
+
+    d_ff: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+    shared: ResolvedShared | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @property
+    def expert_mlp(self) -> ResolvedDense:
+        """One expert, as the MLP that it is."""
+        return self._mlp(self.d_ff, self.bias)
+
+    @property
+    def shared_mlp(self) -> ResolvedDense | None:
+        """The shared expert, as the MLP that it is."""
+        return self.shared and self._mlp(self.shared.d_ff, self.shared.bias)
+
+    def _mlp(self, d_ff: int, bias: bool) -> ResolvedDense:
+        if not self.gated:
+            return filled_in(ResolvedPlainMLP, PlainMLP(activation=self.activation, bias=bias), d_ff=d_ff)
+        gated = GatedMLP(activation=self.activation, bias=bias, clamp=self.clamp, up_offset=self.up_offset)
+        return filled_in(ResolvedGatedMLP, gated, d_ff=d_ff)
+
+    def describe(self) -> dict[str, str]:
+        """How many experts, of which MLP, and the shared one's width."""
+        shared = f" + shared {self.shared.d_ff}" if self.shared else ""
+        return {"mlp": f"moe {self.active} of {self.experts} {self.expert_mlp.describe()['mlp']}{shared}"}
+
+    def parameters(self, site: Site) -> dict[str, int]:
+        """The router, every expert, the shared one and its gate."""
+        return {"mlp": self._learned(site, self.experts)}
+
+    def active_parameters(self, site: Site) -> int:
+        """The router, and as many experts as a token passes through."""
+        return self._learned(site, self.active)
+
+    def _learned(self, site: Site, experts: int) -> int:
+        router = self.experts * (site.d_model + self.router.bias)
+        own = ACTIVATION_PARAMETERS.get(self.activation, 0)
+        routed = experts * (self.expert_mlp.parameters(site)["mlp"] - own) + own
+        shared = self.shared_mlp
+        beside = 0 if shared is None else shared.parameters(site)["mlp"]
+        gate = site.d_model if self.shared and self.shared.gate else 0
+        return router + routed + beside + gate
+
+    def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
+        """Per token: the router, `active` experts, the shared one and its gate."""
+        gate = 1 if self.shared and self.shared.gate else 0
+        router = 2 * site.d_model * (self.experts + gate) * seq_len
+        routed = self.active * self.expert_mlp.flops(site, seq_len, counting)["mlp"]
+        shared = self.shared_mlp
+        beside = 0 if shared is None else shared.flops(site, seq_len, counting)["mlp"]
+        return {"mlp": router + routed + beside}

@@ -1,0 +1,166 @@
+"""Multi-head attention: how many heads, how wide, what happens to queries, keys and what is mixed."""
+
+import math
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from archlab.config.any_attention import AnyAttention, AnyResolved, QueryHeads
+from archlab.config.base import Base, Heads, Index, Length, Positive, Width
+from archlab.config.component import Counting, Site, StateTensor, filled_in
+from archlab.config.norm import LayerNormScaling, NoNorm, RMSNormScaling
+from archlab.config.visibility import keys_kept
+
+
+class _Scoped(Base):
+    scope: Literal["head", "each_head", "width"] = "head"
+    """head: over each head, one weight [head_dim] for all (Qwen 3); each_head: with weights of its own
+    [heads, head_dim] (Command R+); width: over all heads at once, before the split (OLMo 2)."""
+
+
+class QKLayerNorm(_Scoped, LayerNormScaling):
+    """Layer norm of queries and keys."""
+
+
+class QKRMSNorm(_Scoped, RMSNormScaling):
+    """RMS norm of queries and keys."""
+
+
+QKNorm = Annotated[QKLayerNorm | QKRMSNorm | NoNorm, Field(discriminator="kind")]
+
+
+class OutputGate(Base):
+    """Factors on what attention gives, before the output projection, made from what it reads (Qwen3-Next, Trinity)."""
+
+    per: Literal["element", "head"] = "element"
+    """A factor for every element, or one for every head."""
+    activation: Literal["sigmoid", "softplus"] = "sigmoid"
+    """Of the projection that makes the factors."""
+    bias: bool = False
+    """A bias on that projection."""
+
+
+class Temperature(Base):
+    """Queries grow with their position: by 1 + beta ln(1 + floor((position + offset) / length)) (Llama 4)."""
+
+    beta: Positive
+    """How fast."""
+    length: Length
+    """Tokens after each of which the factor changes."""
+    offset: Index = 0
+    """Added to positions, which count from 0 (Llama 4: 1)."""
+
+
+class _Shape(QueryHeads):
+    n_kv_heads: Heads | None = None
+    """Key/value heads: n_heads MHA, 1 MQA (Shazeer 2019), between GQA (Ainslie 2023). null: n_heads."""
+    head_dim: Width | None = None
+    """Width of one query and key; n_heads * head_dim need not be d_model. null: d_model / n_heads."""
+    v_dim: Width | None = None
+    """Width of one value. null: head_dim."""
+
+
+class MultiHead(AnyAttention, _Shape):
+    """Multi-head attention, MHA to MQA."""
+
+    kind: Literal["multihead"] = "multihead"  # pyright: ignore[reportIncompatibleVariableOverride]
+    qkv_bias: bool = False
+    """Biases on the query, key and value projections."""
+    out_bias: bool = False
+    """Bias on the output projection."""
+    qk_norm: QKNorm = NoNorm()
+    """Norm of queries and keys before their product (Henry 2020)."""
+    clip_qkv: Positive | None = None
+    """Queries, keys and values are clamped to [-c, c] right after their projection (OLMo, MPT). null: not."""
+    temperature: Temperature | None = None
+    """Queries, normalised and rotated, grow with their position. null: not."""
+    sinks: bool = False
+    """A learned score per head takes part in the softmax and has no value, so that the weights need not sum to 1
+    (gpt-oss)."""
+    sub_norm: bool = False
+    """One more norm, of the block's kind, before the output projection (BitNet)."""
+    gate: OutputGate | None = None
+    """Factors on what the output projection reads. null: none."""
+
+    derived: ClassVar[tuple[str, ...]] = ("n_kv_heads", "head_dim", "v_dim", "scale")
+
+    def resolve(self, d_model: int) -> "ResolvedMultiHead":
+        """With the heads' number and widths, and the scale, written out."""
+        head_dim = self.head_dim or d_model // self.n_heads
+        return filled_in(
+            ResolvedMultiHead,
+            self,
+            n_kv_heads=self.n_kv_heads or self.n_heads,
+            head_dim=head_dim,
+            v_dim=self.v_dim or head_dim,
+            scale=self.scale or 1 / math.sqrt(max(head_dim, 1)),
+        )
+
+
+class ResolvedMultiHead(AnyResolved, MultiHead):  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Multi-head attention with every derived value filled in."""
+
+    kind: Literal["multihead"] = "multihead"  # pyright: ignore[reportIncompatibleVariableOverride]
+    n_kv_heads: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+    head_dim: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+    v_dim: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+
+    @property
+    def query_width(self) -> int:
+        """Dimensions of one query and one key."""
+        return self.head_dim
+
+    @property
+    def rotary_width(self) -> int:
+        """All of them."""
+        return self.head_dim
+
+    @property
+    def out_width(self) -> int:
+        """What the output projection reads: the values of all heads."""
+        return self.n_heads * self.v_dim
+
+    @property
+    def gate_width(self) -> int:
+        """Factors per token that the output gate makes."""
+        if self.gate is None:
+            return 0
+        return self.n_heads if self.gate.per == "head" else self.out_width
+
+    @property
+    def qkv_width(self) -> int:
+        """Queries, keys and values of one token."""
+        return (self.n_heads + self.n_kv_heads) * self.head_dim + self.n_kv_heads * self.v_dim
+
+    def describe(self) -> dict[str, str]:
+        """Heads and window."""
+        window = "-" if self.window is None else str(self.window)
+        width = f"{self.head_dim}" if self.v_dim == self.head_dim else f"{self.head_dim}:{self.v_dim}"
+        return {"q/kv/dim": f"{self.n_heads}/{self.n_kv_heads}/{width}", "window": window}
+
+    def parameters(self, site: Site) -> dict[str, int]:
+        """Projections and sinks, norms of queries, keys and what is mixed, a table of distances beside the scores."""
+        d, sinks = site.d_model, self.n_heads * self.sinks
+        projections = self.qkv_width * (d + self.qkv_bias) + (self.out_width + self.out_bias) * d
+        gate = self.gate_width * (d + (self.gate is not None and self.gate.bias))
+        norms = self._qk_norms() + self.sub_norm * site.norm.n_parameters(self.out_width)
+        return {"attention": projections + gate + sinks, "norms": norms, "positions": self._distances(site)}
+
+    def _qk_norms(self) -> int:
+        norm = self.qk_norm
+        if isinstance(norm, NoNorm) or norm.scope == "head":
+            return 2 * norm.n_parameters(self.head_dim)
+        return sum(norm.n_parameters(n * self.head_dim) for n in (self.n_heads, self.n_kv_heads))
+
+    def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
+        """Projections of every token, and the scores."""
+        projections = 2 * site.d_model * (self.qkv_width + self.out_width + self.gate_width)
+        return {"projections": projections * seq_len, "scores": self._scores(self.v_dim, site, seq_len, counting)}
+
+    def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
+        """Keys and values of the tokens that may still be seen."""
+        slots = keys_kept(self, capacity)
+        return tuple(
+            StateTensor(name, (self.n_kv_heads, slots, width), per_token=True)
+            for name, width in (("k", self.head_dim), ("v", self.v_dim))
+        )

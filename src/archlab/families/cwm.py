@@ -1,0 +1,34 @@
+"""Code World Model. (transformers: CwmForCausalLM)"""
+
+from archlab.families.apertus import UNSAID
+from archlab.families.llama import GATED, SIZES, WEIGHTS, rms_norm
+from archlab.hf.family import Family
+from archlab.hf.fields import Key, Source
+from archlab.hf.layer_types import FULL, SLIDING, LayerTypes
+from archlab.hf.rope import ScaledRopeKeys
+
+
+def first_of_four(_hf: Source, n_layers: int) -> list[str]:
+    """The first layer of every four is full."""
+    return [SLIDING if i % 4 else FULL for i in range(n_layers)]
+
+
+FAMILY = Family(
+    model_type="cwm",
+    architecture="CwmForCausalLM",
+    fields=[
+        *SIZES,
+        Key("num_key_value_heads", "attention.n_kv_heads", 8),
+        Key("head_dim", "attention.head_dim", 128),
+        *rms_norm(1e-5),
+        *GATED,
+        ScaledRopeKeys(theta=1e6, unsaid={**UNSAID, "factor": 16.0}),
+        LayerTypes(first_of_four, window=8192, unused=8192),
+        Key("mlp_bias", "mlp.bias", False),
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=WEIGHTS,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    no_effect=frozenset({"attention_bias"}),
+)

@@ -1,0 +1,60 @@
+"""StarCoder and SantaCoder. (transformers: GPTBigCodeForCausalLM)"""
+
+import math
+
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.families.gpt2 import ALIASES, BIASES, LAYER, LAYER_NORM, PRE_NORMS, SIZES, PlainMLP
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Key, Only, Source
+from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
+
+
+class Heads:
+    """One key/value head or as many as query heads; scores divided by sqrt(head_dim) or not."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """Both are true where the file does not say."""
+        heads = ours["attention.n_heads"]
+        ours["attention.n_kv_heads"] = 1 if hf.get("multi_query", True) else heads
+        ours["attention.scale"] = 1 / math.sqrt(ours["d_model"] / heads) if hf.get("scale_attn_weights", True) else 1.0
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Reading them back shows whether they say it all."""
+        hf |= {"multi_query": model.multi_head.n_kv_heads == 1, "scale_attn_weights": model.multi_head.scale != 1.0}
+
+
+FAMILY = Family(
+    model_type="gpt_bigcode",
+    architecture="GPTBigCodeForCausalLM",
+    fields=[
+        *SIZES,
+        Heads(),
+        PlainMLP("n_inner"),
+        ActivationKey("activation_function", "gelu_pytorch_tanh"),
+        *LAYER_NORM,
+        Always("position.kind", "learned"),
+        *BIASES,
+        Key("tie_word_embeddings", "head.tied", True),
+        Only("add_cross_attention", False),
+    ],
+    weights=[
+        Row("transformer.wte.weight", "embedding.weight"),
+        Row("transformer.wpe.weight", "positions.weight"),
+        # With one key/value head these are all query rows, then the key's, then the value's.
+        *linear(f"{LAYER}.attn.c_attn", QKV, QKV_PER_HEAD),
+        *linear(f"{LAYER}.attn.c_proj", "layers.{i}.attention.out"),
+        *linear(f"{LAYER}.mlp.c_fc", "layers.{i}.mlp.up"),
+        *linear(f"{LAYER}.mlp.c_proj", "layers.{i}.mlp.down"),
+        *PRE_NORMS,
+        Row("lm_head.weight", "head.weight"),
+    ],
+    prefix="transformer.",
+    no_effect=frozenset({
+        # The scores are always in float32 here.
+        "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "num_key_value_heads",
+        "inference_runner", "max_batch_size", "max_sequence_length", "pad_key_length", "pre_allocate_kv_cache",
+        "validate_runner_input", "n_ctx",
+    }),
+    aliases=ALIASES,
+)  # fmt: skip

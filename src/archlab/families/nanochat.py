@@ -1,0 +1,78 @@
+"""nanochat. (transformers: NanoChatForCausalLM)"""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from archlab.config.layers import LayerConfig
+from archlab.config.merge import Raw
+from archlab.families.llama import AROUND, SIZES
+from archlab.families.olmo import BIASES
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Field, Key, Source
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import Step, linear
+
+
+class RopeBeforeNorm(RopeKeys):
+    """Queries and keys are rotated before their norm, which has no weight: only a factor on cos and sin shows it."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """The order, where it means something."""
+        super().read(hf, ours)
+        if ours["position"]["scaling"]["kind"] in ("yarn", "longrope"):
+            ours["position"]["order"] = "before_qk_norm"
+
+
+def bare_rms_norm(field: str) -> tuple[Field, ...]:
+    """A norm without weight, with the epsilon that all norms of the model have."""
+    return (
+        Always(f"{field}.kind", "rmsnorm"),
+        Always(f"{field}.weight", False),
+        Key("rms_norm_eps", f"{field}.eps", 1e-6),
+    )
+
+
+def _swapped(rows: Tensor, layer: LayerConfig | None) -> Tensor:
+    """The two halves of each head's rows exchanged: its code rotates by the negative angle, which is the same then."""
+    assert layer is not None
+    return rows.unflatten(0, (-1, 2, layer.multi_head.head_dim // 2)).flip(1).flatten(0, 2)
+
+
+def _split(theirs: Tensor, layer: LayerConfig | None) -> Sequence[Tensor]:
+    return [_swapped(theirs, layer)]
+
+
+def _join(ours: Sequence[Tensor], layer: LayerConfig | None) -> Tensor:
+    return _swapped(ours[0], layer)
+
+
+SWAPPED_HALVES = Step(_split, _join)
+
+FAMILY = Family(
+    model_type="nanochat",
+    architecture="NanoChatForCausalLM",
+    fields=[
+        *SIZES,
+        *bare_rms_norm("norm"),
+        *bare_rms_norm("attention.qk_norm"),
+        Always("embedding.norm", True),
+        Always("mlp.kind", "plain"),
+        ActivationKey("hidden_act", "relu2"),
+        RopeBeforeNorm(),
+        *BIASES,
+        Key("final_logit_softcapping", "head.softcap", 15.0, nullable=True),
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=[
+        *linear("model.layers.{i}.self_attn.q_proj", "layers.{i}.attention.q", SWAPPED_HALVES),
+        *linear("model.layers.{i}.self_attn.k_proj", "layers.{i}.attention.k", SWAPPED_HALVES),
+        *linear("model.layers.{i}.self_attn.v_proj", "layers.{i}.attention.v"),
+        *linear("model.layers.{i}.self_attn.o_proj", "layers.{i}.attention.out"),
+        *linear("model.layers.{i}.mlp.fc1", "layers.{i}.mlp.up"),
+        *linear("model.layers.{i}.mlp.fc2", "layers.{i}.mlp.down"),
+        *AROUND,
+    ],
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+)

@@ -1,0 +1,93 @@
+"""Matrix products in groups: each run of rows with a matrix of its own.
+
+`torch.nn.functional.grouped_mm` does this for bfloat16 rows of whole 16 bytes; it refuses float64 and odd widths, and
+cannot be compiled in float32. So the product is an operator of our own, which takes torch's where it can and loops over
+the groups where it cannot. To a compiler it is one opaque node (the sizes of the groups depend on the data, and would
+break the graph), to FlopCounterMode a product of known size.
+
+Shapes: N rows in order of their groups, E groups, D features in, O features out. `ends_E` (int32): where groups end.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+
+@torch.library.custom_op("archlab::grouped_linear", mutates_args=())
+def grouped_linear(x_ND: Tensor, weight_EOD: Tensor, ends_E: Tensor) -> Tensor:
+    """[N, D] -> [N, O]: every row with its group's matrix, transposed as in F.linear."""
+    if _fits_kernel(x_ND, weight_EOD):
+        return F.grouped_mm(x_ND, weight_EOD.mT, offs=ends_E)
+    y_NO = x_ND.new_empty(len(x_ND), weight_EOD.shape[1])
+    for e, rows in _groups(ends_E):
+        torch.mm(x_ND[rows], weight_EOD[e].T, out=y_NO[rows])
+    return y_NO
+
+
+@torch.library.custom_op("archlab::grouped_outer", mutates_args=())
+def grouped_outer(y_NO: Tensor, x_ND: Tensor, ends_E: Tensor) -> Tensor:
+    """[N, O] and [N, D] -> [E, O, D]: the sum of the outer products of each group's rows; the weight's gradient."""
+    if _fits_kernel(y_NO, x_ND):
+        return F.grouped_mm(y_NO.T, x_ND, offs=ends_E)
+    weight_EOD = x_ND.new_zeros(len(ends_E), y_NO.shape[1], x_ND.shape[1])
+    for e, rows in _groups(ends_E):
+        torch.mm(y_NO[rows].T, x_ND[rows], out=weight_EOD[e])
+    return weight_EOD
+
+
+def _groups(ends_E: Tensor) -> Iterator[tuple[int, slice]]:
+    """The groups that have rows."""
+    start = 0
+    for e, end in enumerate(ends_E.tolist()):
+        if end > start:
+            yield e, slice(start, end)
+        start = end
+
+
+def _fits_kernel(*matrices: Tensor) -> bool:
+    """Whether torch's grouped product takes them: bfloat16, and rows (or columns) of whole 16 bytes side by side."""
+    is_whole = all(size % 8 == 0 for m in matrices for size in m.shape[-1:] + m.shape[1:-1])
+    in_order = all(m.is_contiguous() or m.mT.is_contiguous() for m in matrices)
+    return is_whole and in_order and all(m.dtype == torch.bfloat16 for m in matrices)
+
+
+@grouped_linear.register_fake
+def _(x_ND: Tensor, weight_EOD: Tensor, ends_E: Tensor) -> Tensor:
+    return x_ND.new_empty(len(x_ND), weight_EOD.shape[1])
+
+
+@grouped_outer.register_fake
+def _(y_NO: Tensor, x_ND: Tensor, ends_E: Tensor) -> Tensor:
+    return x_ND.new_empty(len(ends_E), y_NO.shape[1], x_ND.shape[1])
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx: Any, grad_NO: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    x_ND, weight_EOD, ends_E = ctx.saved_tensors
+    wants_x, wants_weight, _ = ctx.needs_input_grad
+    grad_NO = grad_NO.contiguous()
+    return (
+        grouped_linear(grad_NO, weight_EOD.mT, ends_E) if wants_x else None,
+        grouped_outer(grad_NO, x_ND, ends_E) if wants_weight else None,
+        None,
+    )
+
+
+grouped_linear.register_autograd(_backward, setup_context=_keep)
+
+
+@register_flop_formula(torch.ops.archlab.grouped_linear)
+def _(x_ND: torch.Size, weight_EOD: torch.Size, ends_E: torch.Size, **_: Any) -> int:
+    return 2 * x_ND[0] * weight_EOD[1] * weight_EOD[2]
+
+
+@register_flop_formula(torch.ops.archlab.grouped_outer)
+def _(y_NO: torch.Size, x_ND: torch.Size, ends_E: torch.Size, **_: Any) -> int:
+    return 2 * x_ND[0] * x_ND[1] * y_NO[1]

@@ -1,0 +1,93 @@
+"""Multi-head latent attention (DeepSeek-V2). Shapes: B batch, T tokens, S keys, D d_model, H heads, N and P the parts
+of a query and key that positions do not and do rotate, C = N + P, V a value, R the narrow vector, E = R + P."""
+
+import torch
+from torch import Tensor, nn
+
+from archlab.config.latent_attention import ResolvedLatent
+from archlab.config.layers import LayerConfig
+from archlab.config.norm import RMSNorm
+from archlab.model.attention import Attend
+from archlab.model.context import Context
+from archlab.model.init import Projection
+from archlab.model.norms import make_norm
+from archlab.model.position_bias import make_position_bias
+from archlab.model.state import State
+
+
+class LatentAttention(nn.Module):
+    """Keys and values of all heads are made by `kv_up` from what `kv_down` gives, one narrow vector per token.
+
+    Expanded, keys and values are made for every head and every token that is seen: so in training, and for many queries
+    at once. Absorbed, they are not made at all: q . (W c) = (W^T q) . c, and sum(p W c) = W sum(p c), so that what is
+    made from a key and its value goes to the query and to what is mixed. Equal but for rounding.
+    """
+
+    def __init__(self, config: ResolvedLatent, layer: LayerConfig, kernel: str) -> None:
+        super().__init__()
+        self.config, D, H = config, layer.d_model, config.n_heads
+        narrow = RMSNorm(eps=config.norm_eps, cast="before_weight")
+        rank = config.q_rank
+        self.q_down = Projection(D, rank, bias=config.qkv_bias, role="narrow") if rank else nn.Identity()
+        self.q_norm = make_norm(narrow, rank) if rank else nn.Identity()
+        self.q_up = Projection(rank or D, H * config.query_width, bias=False, role="input")
+        self.kv_down = Projection(D, config.kept_width, bias=config.qkv_bias, role="narrow")
+        self.kv_norm = make_norm(narrow, config.kv_rank)
+        self.kv_up = Projection(config.kv_rank, H * (config.nope_dim + config.v_dim), bias=False, role="input")
+        self.position_bias = make_position_bias(layer.position, config)
+        self.attend = Attend(config, layer, kernel)
+        self.out = Projection(H * config.v_dim, D, bias=config.out_bias, role="output")
+
+    def forward(self, x_BTD: Tensor, context: Context, state: State | None = None) -> Tensor:
+        """[B, T, D] -> [B, T, D]; the new tokens' narrow vectors are added to the state."""
+        q_BHTC = self.q_up(self.q_norm(self.q_down(x_BTD))).unflatten(-1, (self.config.n_heads, -1)).transpose(1, 2)
+        q_BHTC = self._rotated(q_BHTC, self.config.nope_dim, context)
+        latent_B1TR, rope_B1TP = self.kv_down(x_BTD)[:, None].split((self.config.kv_rank, self.config.rope_dim), -1)
+        kept_B1TE = torch.cat((self.kv_norm(latent_B1TR), rope_B1TP), -1)
+        kept_B1SE = self._rotated(kept_B1TE, self.config.kv_rank, context)
+        if state is not None:
+            (kept_B1SE,) = state.extend(latent=kept_B1SE)
+        bias_BHTS = (
+            context.bias_BHTS if self.position_bias is None else self.position_bias(context.distance_BTS, q_BHTC)
+        )
+        is_absorbed = state is not None and self.absorbing_is_less(x_BTD.shape[1])
+        mixed = self.absorbed if is_absorbed else self.expanded
+        mixed_BHTV = mixed(q_BHTC, kept_B1SE, context.mask_BTS, bias_BHTS, is_cached=state is not None)
+        return self.out(mixed_BHTV.transpose(1, 2).flatten(-2))
+
+    def expanded(
+        self, q_BHTC: Tensor, kept_B1SE: Tensor, mask_BTS: Tensor | None, bias_BHTS: Tensor | None, *, is_cached: bool
+    ) -> Tensor:
+        """-> [B, H, T, V], with keys and values made."""
+        config = self.config
+        latent_B1SR, rope_B1SP = kept_B1SE.split((config.kv_rank, config.rope_dim), -1)
+        kv_BHSX = self.kv_up(latent_B1SR[:, 0]).unflatten(-1, (config.n_heads, -1)).transpose(1, 2)
+        k_BHSN, v_BHSV = kv_BHSX.split((config.nope_dim, config.v_dim), -1)
+        k_BHSC = torch.cat((k_BHSN, rope_B1SP.expand(-1, config.n_heads, -1, -1)), -1)
+        return self.attend(q_BHTC, k_BHSC, v_BHSV, mask_BTS, bias_BHTS, training=self.training, is_cached=is_cached)
+
+    def absorbed(
+        self, q_BHTC: Tensor, kept_B1SE: Tensor, mask_BTS: Tensor | None, bias_BHTS: Tensor | None, *, is_cached: bool
+    ) -> Tensor:
+        """-> [B, H, T, V], the same with neither made: one key of E and one value of R for all heads."""
+        config = self.config
+        kv_up_HXR = self.kv_up.weight.unflatten(0, (config.n_heads, -1))
+        k_up_HNR, v_up_HVR = kv_up_HXR.split((config.nope_dim, config.v_dim), 1)
+        q_BHTN, q_BHTP = q_BHTC.split((config.nope_dim, config.rope_dim), -1)
+        q_BHTE, v_B1SR = torch.cat((q_BHTN @ k_up_HNR, q_BHTP), -1), kept_B1SE[..., : config.kv_rank]
+        mixed_BHTR = self.attend(
+            q_BHTE, kept_B1SE, v_B1SR, mask_BTS, bias_BHTS, training=self.training, is_cached=is_cached
+        )
+        return mixed_BHTR @ v_up_HVR.transpose(-1, -2)
+
+    def absorbing_is_less(self, n_queries: int) -> bool:
+        """Whether so many new tokens cost fewer multiplications absorbed than expanded, per head and key that is seen:
+        R + P and R for each query, against N + P and V for each and R (N + V) once."""
+        made = self.config.nope_dim + self.config.v_dim
+        return n_queries * (2 * self.config.kv_rank - made) <= self.config.kv_rank * made
+
+    def _rotated(self, x: Tensor, start: int, context: Context) -> Tensor:
+        """[B, heads, T, C] -> the same, the dimensions from `start` on rotated."""
+        if context.rotation is None:
+            return x
+        return torch.cat((x[..., :start], context.rotation.rotate(x[..., start:])), -1)

@@ -1,0 +1,80 @@
+"""A mixture of experts. Shapes: B batch, T tokens, N = B * T, D d_model, E experts, K active, F d_ff of one expert."""
+
+import torch
+from torch import Tensor, nn
+
+from archlab.config.layers import LayerConfig
+from archlab.config.moe import ResolvedMoE
+from archlab.model.activations import make_activation
+from archlab.model.arithmetic import as_autocast
+from archlab.model.context import Context
+from archlab.model.grouped import grouped_linear
+from archlab.model.init import Projection
+from archlab.model.mlp import MLP, inner
+from archlab.model.roles import RoleName
+from archlab.model.router import Router, hand_out, load_of
+from archlab.model.state import State
+
+
+class MoE(nn.Module):
+    """sum over the chosen experts e of weight_e * MLP_e(x), and the shared expert's MLP(x)."""
+
+    def __init__(self, config: ResolvedMoE, layer: LayerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.router = Router(config, layer.d_model)
+        self.experts = Experts(config, layer.d_model)
+        shared = config.shared_mlp
+        self.shared = None if shared is None else MLP(shared, layer)
+        is_gated = config.shared is not None and config.shared.gate
+        self.shared_gate = Projection(layer.d_model, 1, bias=False, role="input") if is_gated else None
+
+    def forward(self, x_BTD: Tensor, context: Context, state: State | None) -> Tensor:
+        """[B, T, D] -> [B, T, D]."""
+        x_ND = x_BTD.flatten(0, 1)
+        routing = self.router(x_ND)
+        y_BTD = self.experts(x_ND, routing.chosen_NK, routing.weights_NK).view_as(x_BTD)
+        if context.collected is not None:
+            hand_out(load_of(routing, context.is_real_BT), context.collected)
+        if self.shared is None:
+            return y_BTD
+        shared_BTD = self.shared(x_BTD, context, state)
+        return y_BTD + (shared_BTD if self.shared_gate is None else self.shared_gate(x_BTD).sigmoid() * shared_BTD)
+
+
+class Experts(nn.Module):
+    """E MLPs in stacked matrices. Rows are put in order of their experts, so that each expert is one product.
+
+    What a token's experts give is gathered and summed in the order of its choice, so the other tokens do not matter,
+    and nothing is added in an order that a device chooses.
+    """
+
+    def __init__(self, config: ResolvedMoE, d_model: int) -> None:
+        super().__init__()
+        self.config, E, F, D = config.expert_mlp, config.experts, config.d_ff, d_model
+        self.activation = make_activation(config.activation)
+        self.up = nn.Parameter(torch.empty(E, F, D))
+        self.gate = nn.Parameter(torch.empty(E, F, D)) if config.gated else None
+        self.down = nn.Parameter(torch.empty(E, D, F))
+        self.up_bias = nn.Parameter(torch.empty(E, F)) if config.bias else None
+        self.gate_bias = nn.Parameter(torch.empty(E, F)) if config.bias and config.gated else None
+        self.down_bias = nn.Parameter(torch.empty(E, D)) if config.bias else None
+        self.roles: dict[str, RoleName] = {"up": "input", "gate": "input", "down": "output"}
+        self.constants = {"up_bias": 0.0, "gate_bias": 0.0, "down_bias": 0.0}
+
+    def forward(self, x_ND: Tensor, chosen_NK: Tensor, weights_NK: Tensor) -> Tensor:
+        """[N, D], experts and weights [N, K] -> [N, D]."""
+        K = chosen_NK.shape[1]
+        expert_R, order_R = chosen_NK.flatten().sort(stable=True)  # R = N * K rows
+        ends_E = torch.searchsorted(expert_R, torch.arange(len(self.up), device=x_ND.device), right=True).int()
+
+        def project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+            y = grouped_linear(*as_autocast(x, weight), ends_E)
+            return y if bias is None else y + bias[expert_R].to(y.dtype)
+
+        x_RD = x_ND.index_select(0, order_R // K)
+        up_RF = project(x_RD, self.up, self.up_bias)
+        gate_RF = None if self.gate is None else project(x_RD, self.gate, self.gate_bias)
+        y_RD = project(inner(self.config, self.activation, gate_RF, up_RF), self.down, self.down_bias)
+        y_NKD = y_RD.index_select(0, order_R.argsort()).unflatten(0, (-1, K))
+        return (y_NKD * weights_NK[..., None]).sum(1).to(y_RD.dtype)

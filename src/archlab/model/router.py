@@ -1,0 +1,112 @@
+"""Which experts a token passes through.
+
+Shapes: B batch, T tokens, N = B * T, D d_model, E experts, K active, G groups.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from archlab.config.moe import ResolvedMoE
+from archlab.model.arithmetic import at_least_float32, without_autocast
+from archlab.model.context import Collected
+from archlab.model.roles import RoleName
+
+TINY = 1e-20
+"""Keeps a sum of sigmoids, which may all be 0, from dividing by it; elsewhere it is lost in rounding."""
+
+
+class Routing(NamedTuple):
+    """What a router says of N tokens."""
+
+    logits_NE: Tensor
+    scores_NE: Tensor
+    chosen_NK: Tensor
+    """The experts of each token, the best first."""
+    weights_NK: Tensor
+    """On what they give."""
+
+
+class Router(nn.Module):
+    """Logits W x + b, scores, choice and weights; all in at least float32."""
+
+    correction: Tensor | None
+
+    def __init__(self, config: ResolvedMoE, d_model: int) -> None:
+        super().__init__()
+        self.config, self.active = config.router, config.active
+        self.weight = nn.Parameter(torch.empty(config.experts, d_model))
+        self.bias = nn.Parameter(torch.empty(config.experts)) if config.router.bias else None
+        self.register_buffer("correction", torch.zeros(config.experts) if config.router.correction else None)
+        self.roles: dict[str, RoleName] = {"weight": "input"}
+        self.constants = {"bias": 0.0}
+
+    def forward(self, x_ND: Tensor) -> Routing:
+        """[N, D] -> who is chosen, and with what weights."""
+        with without_autocast(x_ND):
+            bias = None if self.bias is None else at_least_float32(self.bias)
+            logits_NE = F.linear(at_least_float32(x_ND), at_least_float32(self.weight), bias)
+        scores_NE = logits_NE.softmax(-1) if self.config.score == "softmax" else logits_NE.sigmoid()
+        chosen_NK = self._allowed(self._corrected(scores_NE.detach())).topk(self.active, dim=-1).indices
+        weights_NK = scores_NE.gather(-1, chosen_NK)
+        if self.config.normalise:
+            weights_NK = weights_NK / (weights_NK.sum(-1, keepdim=True) + TINY)
+        return Routing(logits_NE, scores_NE, chosen_NK, weights_NK * self.config.factor)
+
+    def _corrected(self, scores_NE: Tensor) -> Tensor:
+        return scores_NE if self.correction is None else scores_NE + self.correction
+
+    def _allowed(self, scores_NE: Tensor) -> Tensor:
+        """-inf for the experts of groups that are not among the best."""
+        groups = self.config.groups
+        if groups is None:
+            return scores_NE
+        scores_NGE = scores_NE.unflatten(-1, (groups.n, -1))
+        best = 1 if groups.by == "max" else 2
+        group_NG = scores_NGE.topk(best, dim=-1).values.sum(-1)
+        kept_NG = torch.zeros_like(group_NG, dtype=torch.bool).scatter(-1, group_NG.topk(groups.kept).indices, True)
+        return scores_NGE.masked_fill(~kept_NG[..., None], float("-inf")).flatten(-2)
+
+    @torch.no_grad()
+    def correct(self, chosen_E: Tensor) -> None:
+        """After an update: raise the correction of experts with less than the mean load, lower that of the others."""
+        if self.correction is not None and self.config.correction is not None:
+            self.correction += self.config.correction.rate * (chosen_E.mean() - chosen_E).sign()
+
+
+class Load(NamedTuple):
+    """What one router did in one pass: sums over real tokens, so that layers and micro batches can be put together."""
+
+    chosen_E: Tensor
+    """How many times each expert was chosen."""
+    scores_E: Tensor
+    """Of the tokens, those of one token summing to 1."""
+    log_z_squared: Tensor
+    """log^2 Z, Z the softmax denominator of the logits."""
+    tokens: Tensor
+    """How many there are."""
+
+
+def load_of(routing: Routing, is_real_BT: Tensor | None) -> Load:
+    """What the router did, over real tokens."""
+    shares_NE = routing.scores_NE / (routing.scores_NE.sum(-1, keepdim=True) + TINY)
+    chosen_NE = torch.zeros_like(shares_NE).scatter(-1, routing.chosen_NK, 1.0)
+    squares_N = routing.logits_NE.logsumexp(-1).square()
+    ones_N = torch.ones_like(squares_N)
+    is_real_N = ones_N if is_real_BT is None else is_real_BT.flatten().to(ones_N.dtype)
+    # Sums, not products of matrices: autocast would round those.
+    chosen_E, scores_E = ((is_real_N[:, None] * x).sum(0) for x in (chosen_NE, shares_NE))
+    return Load(chosen_E, scores_E, (is_real_N * squares_N).sum(), is_real_N.sum())
+
+
+def hand_out(load: Load, collected: Collected) -> None:
+    """Put it where the pass collects them, layer after layer."""
+    for name, value in load._asdict().items():
+        collected[f"router.{name}"].append(value)
+
+
+def handed_out(collected: Collected) -> list[Load]:
+    """What the routers of one pass did, in the order of their layers."""
+    return [Load(*values) for values in zip(*(collected[f"router.{name}"] for name in Load._fields), strict=True)]

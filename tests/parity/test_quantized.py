@@ -1,0 +1,161 @@
+"""Weights in few bits: against numbers computed one by one in float64, and against transformers' own code."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+from archlab.errors import UserError
+from archlab.exchange.load import check_hf, load_hf
+from archlab.hf.quantized import BlockFP8, Dequantised, Method, method
+from archlab.hf.tensors import Tensors
+from tests.parity.cases import CASES
+from tests.parity.tiny import tiny_model
+
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [7, 10]}
+
+
+def drawn(*shape: int, low: int = 0, high: int = 256) -> Tensor:
+    """Random bytes, always the same."""
+    return torch.randint(low, high, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def read(
+    folder: Path, tensors: dict[str, Tensor], how: Method | None, dtype: torch.dtype = torch.bfloat16
+) -> Dequantised:
+    assert how is not None
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    found = Dequantised(Tensors(folder), how, dtype)
+    seen = Dequantised(Tensors(folder, shapes_only=True), how, dtype)
+    assert list(found) == list(seen)
+    for name in found:
+        assert (found[name].shape, found[name].dtype) == (seen[name].shape, seen[name].dtype)
+        assert seen[name].is_meta
+        assert torch.equal(seen.content(name), found[name])
+    return found
+
+
+def of_four_bits(bits: int) -> float:
+    """E2M1: a sign, two bits of exponent with bias 1, one of mantissa; below exponent 1 the leading one is missing."""
+    sign, exponent, mantissa = bits >> 3, bits >> 1 & 3, bits & 1
+    size = 2.0 ** (exponent - 1) * (1 + mantissa / 2) if exponent else mantissa / 2
+    return -size if sign else size
+
+
+def test_mxfp4_is_undone_exactly(tmp_path: Path) -> None:
+    """Every byte at every scale at which its numbers are finite."""
+    blocks = torch.arange(256, dtype=torch.uint8).repeat(253 * 2).reshape(2, 253, 16, 16)
+    scales = torch.arange(253, dtype=torch.uint8)[None, :, None].repeat(2, 1, 16)
+    scales[1] = scales[1].flip(0)
+    stored = {
+        "experts.down_proj_blocks": blocks,
+        "experts.down_proj_scales": scales,
+        "experts.down_proj_bias": drawn(3),
+    }
+    found = read(tmp_path, stored, method({"quant_method": "mxfp4"}, ""))
+    assert sorted(found) == ["experts.down_proj", "experts.down_proj_bias"]
+    halves = np.array([[of_four_bits(byte & 15), of_four_bits(byte >> 4)] for byte in range(256)])
+    wanted = halves[blocks.numpy()].reshape(2, 253, 16, 32) * 2.0 ** (
+        scales.numpy()[..., None].astype(np.float64) - 127
+    )
+    assert np.array_equal(found["experts.down_proj"].double().numpy(), wanted.reshape(2, 253, 512).transpose(0, 2, 1))
+    assert torch.equal(found["experts.down_proj"], convert_moe_packed_tensors(blocks, scales))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("scale", ["float32", "bfloat16", "bytes"])
+@pytest.mark.parametrize(
+    ("shape", "block"), [((256, 384), (128, 128)), ((300, 200), (128, 128)), ((5, 3), (128, 128)), ((12, 20), (3, 20))]
+)
+def test_fp8_is_undone_block_by_block_up_to_ragged_edges(
+    shape: tuple[int, int], block: tuple[int, int], scale: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    rows, columns = shape
+    byte = drawn(rows, columns)
+    bits = byte.where(byte & 127 < 127, byte & 128).view(torch.float8_e4m3fn)  # without NaN
+    grid = (-(-rows // block[0]), -(-columns // block[1]))
+    exponents = drawn(*grid, low=100, high=140)
+    generator = torch.Generator().manual_seed(0)
+    scales = {
+        "float32": torch.rand(grid, generator=generator) * 1e-3,
+        "bfloat16": (torch.rand(grid, generator=generator) * 1e-3).bfloat16(),
+        "bytes": exponents,
+    }[scale]
+    plain = torch.ones(3).bfloat16()
+    stored = {"a.weight": bits, "a.weight_scale_inv": scales, "a.bias": plain, "b.weight": plain + 1}
+    found = read(tmp_path, stored, BlockFP8(weight_block_size=block), dtype)
+    assert sorted(found) == ["a.bias", "a.weight", "b.weight"]
+    factors = 2.0 ** (scales.double() - 127) if scale == "bytes" else scales.double()
+    of_row, of_column = (torch.arange(n) // size for n, size in zip(shape, block, strict=True))
+    wanted = bits.double() * factors[of_row][:, of_column]
+    assert torch.equal(found["a.weight"], wanted.float().to(dtype))
+    if rows % block[0] == columns % block[1] == 0:  # transformers knows no other
+        theirs = Fp8Dequantize(None)._dequantize_one(bits, scales, output_dtype=dtype)
+        assert torch.equal(found["a.weight"], theirs)
+
+
+def quantised(folder: Path, **how: Any) -> dict[str, Tensor]:
+    """A tiny Qwen 3 whose matrices in the layers are stored in blocks of FP8; returns what the file means."""
+    model = tiny_model(next(case for case in CASES if case.model_type == "qwen3"))
+    model.bfloat16().save_pretrained(folder)
+    stored, meant = load_file(folder / "model.safetensors"), dict[str, Tensor]()
+    for name, tensor in list(stored.items()):
+        if name.endswith("proj.weight"):
+            grid = [-(-n // size) for n, size in zip(tensor.shape, FP8["weight_block_size"], strict=True)]
+            scales = 0.5 + torch.rand(grid, generator=torch.Generator().manual_seed(len(name)))
+            stored[name], stored[f"{name}_scale_inv"] = tensor.to(torch.float8_e4m3fn), scales
+            whole = scales.repeat_interleave(7, 0).repeat_interleave(10, 1)[: tensor.shape[0], : tensor.shape[1]]
+            meant[name] = (stored[name].float() * whole).bfloat16()
+        else:
+            meant[name] = tensor
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    change(folder, quantization_config={**FP8, **how})
+    return meant
+
+
+def change(folder: Path, **values: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def test_a_model_in_fp8_is_the_model_of_what_its_file_means(tmp_path: Path) -> None:
+    meant = quantised(tmp_path / "few")
+    shutil.copytree(tmp_path / "few", tmp_path / "plain")
+    save_file(meant, tmp_path / "plain" / "model.safetensors")
+    change(tmp_path / "plain", quantization_config=None)
+    few, plain = load_hf(tmp_path / "few"), load_hf(tmp_path / "plain")
+    assert check_hf(tmp_path / "few") == []
+    assert few.config == plain.config
+    for name, parameter in plain.named_parameters():
+        assert torch.equal(few.get_parameter(name), parameter), name
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"quant_method": "gptq", "bits": 4}, "quantization_config says 'gptq'; allowed: quant_method mxfp4 or fp8"),
+        ({"bits": 4}, "quantization_config says {'bits': 4}; allowed: quant_method mxfp4 or fp8"),
+        ("fp8", "quantization_config says 'fp8'; allowed: quant_method mxfp4 or fp8"),
+        ({**FP8, "activation_scheme": "static"}, "activation_scheme  'static'; allowed: dynamic"),
+        ({**FP8, "weight_block_size": None}, "weight_block_size  null; allowed: a list"),
+        ({**FP8, "weight_block_size": [8, 10]}, "proj.weight_scale_inv: float8_e4m3fn"),
+        ({**FP8, "expert_dtype": "fp4"}, "expert_dtype  'fp4'; did you mean fp8?"),
+        ({**FP8, "zero_point": True}, "zero_point  unknown; allowed: quant_method"),
+        (None, "has format float8_e4m3fn; allowed: float32"),
+    ],
+)
+def test_what_cannot_be_undone_is_refused_by_name(how: Any, said: str, tmp_path: Path) -> None:
+    quantised(tmp_path)
+    change(tmp_path, quantization_config=how)
+    with pytest.raises(UserError) as caught:
+        load_hf(tmp_path)
+    assert said in str(caught.value)
+    assert said in "\n".join(check_hf(tmp_path))

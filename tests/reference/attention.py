@@ -1,0 +1,215 @@
+"""Attention written out in float64 NumPy, query by query and key by key: what the model's modules are held to.
+
+It knows no masks, no batches and no caches: a function says which key a query sees. Shapes: T tokens, D d_model, H query
+heads, C width of one query and key, V width of one value. Weights are [out, in], as torch's linear maps have them; their
+names are those of the modules' parameters.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Weights = Mapping[str, Array]
+Sees = Callable[[int, int], bool]
+"""(position of the query, position of the key) -> whether it is seen."""
+
+
+def causal(query: int, key: int) -> bool:
+    """Every key up to the query."""
+    return key <= query
+
+
+def within_window(window: int) -> Sees:
+    """The last `window` keys, the query's own included."""
+    return lambda query, key: 0 <= query - key < window
+
+
+def within_chunk(size: int) -> Sees:
+    """Earlier keys of the query's own chunk (Llama 4)."""
+    return lambda query, key: key <= query and key // size == query // size
+
+
+# --- positions ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """Peng 2023, with DeepSeek's two multipliers."""
+
+    factor: float
+    original: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    mscale: float = 0.0
+    mscale_all_dim: float = 0.0
+
+    def amplitude(self) -> float:
+        """The factor on cos and sin."""
+        if self.mscale and self.mscale_all_dim:
+            return magnitude(self.factor, self.mscale) / magnitude(self.factor, self.mscale_all_dim)
+        return magnitude(self.factor, 1.0)
+
+    def frequency(self, pair: int, n: int, theta: float) -> float:
+        """Radians per token of one pair of n / 2."""
+
+        def boundary(turns: float) -> float:
+            return n * math.log(self.original / (2 * math.pi * turns)) / (2 * math.log(theta))
+
+        low, high = boundary(self.beta_fast), boundary(self.beta_slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, n - 1)
+        stretched = min(max((pair - low) / ((high - low) or 0.001), 0.0), 1.0)
+        plain = theta ** (-2 * pair / n)
+        return stretched * plain / self.factor + (1 - stretched) * plain
+
+
+def magnitude(factor: float, multiplier: float) -> float:
+    """DeepSeek's m(a) = 0.1 a ln(factor) + 1."""
+    return 0.1 * multiplier * math.log(factor) + 1 if factor > 1 else 1.0
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Turns the first `n` numbers of a vector."""
+
+    n: int
+    theta: float = 10000.0
+    interleaved: bool = False
+    yarn: Yarn | None = None
+
+    def __call__(self, vector: Array, position: int) -> Array:
+        """The vector at that position."""
+        out = vector.copy()
+        for pair in range(self.n // 2):
+            i, j = (2 * pair, 2 * pair + 1) if self.interleaved else (pair, pair + self.n // 2)
+            plain = self.theta ** (-2 * pair / self.n)
+            angle = position * (self.yarn.frequency(pair, self.n, self.theta) if self.yarn else plain)
+            turned = complex(vector[i], vector[j]) * complex(math.cos(angle), math.sin(angle))
+            turned *= self.yarn.amplitude() if self.yarn else 1.0
+            out[i], out[j] = turned.real, turned.imag
+        return out
+
+
+def standing(vector: Array, position: int) -> Array:
+    """No rotation."""
+    return vector
+
+
+Rotate = Callable[[Array, int], Array]
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """Queries grow with their position (Nakanishi 2025; Llama 4)."""
+
+    beta: float
+    length: int
+    offset: int
+
+    def __call__(self, position: int) -> float:
+        """The factor on the query at that position."""
+        return 1 + self.beta * math.log(1 + (position + self.offset) // self.length)
+
+
+# --- one query ------------------------------------------------------------------------------------------------
+
+
+def attend(query_C: Array, keys: list[Array], values: list[Array], scale: float, sink: float | None = None) -> Array:
+    """The values of the keys that one query sees, weighted by softmax; a sink takes a share and gives nothing."""
+    exponents = [scale * float(query_C @ key_C) for key_C in keys]
+    with_sink = exponents if sink is None else [*exponents, sink]
+    largest = max(with_sink)
+    total = math.fsum(math.exp(exponent - largest) for exponent in with_sink)
+    weights = [math.exp(exponent - largest) / total for exponent in exponents]
+    return np.sum([weight * value_V for weight, value_V in zip(weights, values, strict=True)], axis=0)
+
+
+def linear(x: Array, weights: Weights, name: str) -> Array:
+    """W x + b, b where there is one."""
+    out = x @ weights[f"{name}.weight"].T
+    return out + weights[f"{name}.bias"] if f"{name}.bias" in weights else out
+
+
+def rms_norm(x: Array, weight: Array, eps: float) -> Array:
+    """x / sqrt(mean(x^2) + eps) * w."""
+    return x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + eps) * weight
+
+
+GATES: dict[str, Callable[[Array], Array]] = {
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "softplus": lambda x: np.log1p(np.exp(x)),
+}
+
+
+# --- whole layers ---------------------------------------------------------------------------------------------
+
+
+def multihead(
+    x_TD: Array,
+    weights: Weights,
+    *,
+    n_heads: int,
+    n_kv_heads: int,
+    scale: float,
+    sees: Sees = causal,
+    rotate: Rotate = standing,
+    temperature: Callable[[int], float] | None = None,
+    gate: str | None = None,
+    first: int = 0,
+) -> Array:
+    """Multi-head attention over tokens at positions first, first + 1, ...; `gate` names what squashes the gate."""
+    x_TD = np.asarray(x_TD, np.float64)
+    T = len(x_TD)
+    q_THC = linear(x_TD, weights, "q").reshape(T, n_heads, -1)
+    k_TKC, v_TKV = (linear(x_TD, weights, name).reshape(T, n_kv_heads, -1) for name in ("k", "v"))
+    out_THV = np.zeros((T, n_heads, v_TKV.shape[-1]))
+    for t in range(T):
+        for h in range(n_heads):
+            group = h // (n_heads // n_kv_heads)
+            query_C = rotate(q_THC[t, h], first + t) * (temperature(first + t) if temperature else 1.0)
+            seen = [s for s in range(T) if sees(first + t, first + s)]
+            keys = [rotate(k_TKC[s, group], first + s) for s in seen]
+            sink = float(weights["sinks"][h]) if "sinks" in weights else None
+            out_THV[t, h] = attend(query_C, keys, [v_TKV[s, group] for s in seen], scale, sink)
+    if gate is not None:
+        out_THV = out_THV * GATES[gate](linear(x_TD, weights, "gate").reshape(T, n_heads, -1))  # of V, or of 1 per head
+    return linear(out_THV.reshape(T, -1), weights, "out")
+
+
+def latent(
+    x_TD: Array,
+    weights: Weights,
+    *,
+    n_heads: int,
+    nope_dim: int,
+    v_dim: int,
+    scale: float,
+    sees: Sees = causal,
+    rotate: Rotate = standing,
+    eps: float = 1e-6,
+    first: int = 0,
+) -> Array:
+    """Multi-head latent attention in its expanded form (DeepSeek-V2), over tokens at positions first, first + 1, ..."""
+    x_TD = np.asarray(x_TD, np.float64)
+    T, kv_rank = len(x_TD), len(weights["kv_norm.weight"])
+    q_TR = x_TD
+    if "q_down.weight" in weights:
+        q_TR = rms_norm(linear(x_TD, weights, "q_down"), weights["q_norm.weight"], eps)
+    q_THC = linear(q_TR, weights, "q_up").reshape(T, n_heads, -1)
+    down_TR = linear(x_TD, weights, "kv_down")
+    latent_TR = rms_norm(down_TR[:, :kv_rank], weights["kv_norm.weight"], eps)
+    kv_THE = linear(latent_TR, weights, "kv_up").reshape(T, n_heads, nope_dim + v_dim)
+    out_THV = np.zeros((T, n_heads, v_dim))
+    for t in range(T):
+        for h in range(n_heads):
+            query_C = np.concatenate((q_THC[t, h, :nope_dim], rotate(q_THC[t, h, nope_dim:], first + t)))
+            seen = [s for s in range(T) if sees(first + t, first + s)]
+            keys = [np.concatenate((kv_THE[s, h, :nope_dim], rotate(down_TR[s, kv_rank:], first + s))) for s in seen]
+            out_THV[t, h] = attend(query_C, keys, [kv_THE[s, h, nope_dim:] for s in seen], scale)
+    return linear(out_THV.reshape(T, -1), weights, "out")

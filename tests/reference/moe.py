@@ -1,0 +1,128 @@
+"""A mixture of experts written out in float64 NumPy: token by token, expert by expert, no batching.
+
+The formulas are those of the papers and of the published code: softmax over all experts or a sigmoid each (Shazeer 2017,
+DeepSeek-V3 2024), a correction that decides only who is chosen, groups of experts, weights normalised and multiplied,
+shared experts, and gpt-oss's clamp and offset.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy import ndarray
+from scipy.special import erf
+
+ACTIVATIONS: dict[str, Callable[[ndarray], ndarray]] = {
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: x * (1 + erf(x / np.sqrt(2))) / 2,
+    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
+}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """All that is asked of the mixture."""
+
+    active: int
+    score: str = "softmax"
+    normalise: bool = True
+    factor: float = 1.0
+    groups: tuple[int, int, str] | None = None
+    """(number of groups, how many are kept, their score: max or top2)."""
+    activation: str = "silu"
+    clamp: float | None = None
+    up_offset: float = 0.0
+
+
+def scores(z: ndarray, how: str) -> ndarray:
+    """Of one token's logits."""
+    if how == "sigmoid":
+        return 1 / (1 + np.exp(-z))
+    p = np.exp(z - z.max())
+    return p / p.sum()
+
+
+def chosen_experts(s: ndarray, correction: ndarray | None, choices: Choices) -> list[int]:
+    """Who is chosen by the corrected scores, the best first."""
+    corrected = [float(value) for value in (s if correction is None else s + correction)]
+    allowed = set(range(len(s)))
+    if choices.groups is not None:
+        n, kept, by = choices.groups
+        size = len(s) // n
+        members = [list(range(g * size, (g + 1) * size)) for g in range(n)]
+        best = 1 if by == "max" else 2
+        of_group = [sum(sorted((corrected[e] for e in group), reverse=True)[:best]) for group in members]
+        winners = sorted(range(n), key=lambda g: -of_group[g])[:kept]
+        allowed = {e for g in winners for e in members[g]}
+    return sorted(allowed, key=lambda e: -corrected[e])[: choices.active]
+
+
+def route(x: ndarray, weights: Mapping[str, ndarray], choices: Choices) -> dict[int, float]:
+    """Expert -> its weight, for one token [D]."""
+    z = weights["router.weight"] @ x + weights.get("router.bias", 0.0)
+    s = scores(z, choices.score)
+    chosen = chosen_experts(s, weights.get("router.correction"), choices)
+    total = sum(s[e] for e in chosen) if choices.normalise else 1.0
+    return {e: choices.factor * s[e] / total for e in chosen}
+
+
+def expert(x: ndarray, weights: Mapping[str, ndarray], choices: Choices) -> ndarray:
+    """One MLP on one token [D]: `up`, `down`, perhaps `gate`, and their biases."""
+    act, limit = ACTIVATIONS[choices.activation], choices.clamp
+    up = weights["up"] @ x + weights.get("up_bias", 0.0)
+    if "gate" in weights:
+        gate = weights["gate"] @ x + weights.get("gate_bias", 0.0)
+        if limit is not None:
+            gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+        inner = act(gate) * (up + choices.up_offset)
+    else:
+        inner = act(up)
+    return weights["down"] @ inner + weights.get("down_bias", 0.0)
+
+
+def mixture(x_TD: ndarray, weights: Mapping[str, ndarray], choices: Choices) -> ndarray:
+    """[T, D] -> [T, D]. `weights`: router.*, experts.* stacked by expert, shared.*, shared_gate."""
+    parts = ("up", "gate", "down", "up_bias", "gate_bias", "down_bias")
+    y_TD = np.zeros_like(x_TD)
+    for t, x in enumerate(x_TD):
+        for e, weight in route(x, weights, choices).items():
+            own = {p: weights[f"experts.{p}"][e] for p in parts if f"experts.{p}" in weights}
+            y_TD[t] += weight * expert(x, own, choices)
+        if "shared.up" in weights:
+            shared = expert(x, {p: weights[f"shared.{p}"] for p in parts if f"shared.{p}" in weights}, choices)
+            gate = 1 / (1 + np.exp(-(weights["shared_gate"] @ x))) if "shared_gate" in weights else 1.0
+            y_TD[t] += gate * shared
+    return y_TD
+
+
+def balance_loss(layers: list[tuple[ndarray, Mapping[str, ndarray]]], choices: Choices, *, pooled: bool) -> float:
+    """E * sum over experts of (share of tokens that chose e) * (mean score of e), the scores of a token summing to 1.
+
+    `layers`: (tokens [T, D] without padding, weights). Pooled counts the tokens of all layers together; else it is the
+    mean over the layers of each one's own. It is `active` where the loads are equal.
+    """
+    counts, means = [], []
+    for x_TD, weights in layers:
+        n_experts = len(weights["router.weight"])
+        count, mean = np.zeros(n_experts), np.zeros(n_experts)
+        for x in x_TD:
+            s = scores(weights["router.weight"] @ x + weights.get("router.bias", 0.0), choices.score)
+            mean += s / s.sum() / len(x_TD)
+            for e in route(x, weights, choices):
+                count[e] += 1 / len(x_TD)
+        counts.append(count)
+        means.append(mean)
+    if pooled:
+        counts, means = [sum(counts) / len(layers)], [sum(means) / len(layers)]
+    return float(np.mean([len(c) * (c * m).sum() for c, m in zip(counts, means, strict=True)]))
+
+
+def router_z_loss(layers: list[tuple[ndarray, Mapping[str, ndarray]]]) -> float:
+    """Mean over tokens and layers of the squared logarithm of the softmax denominator (Zoph 2022)."""
+    squares = [
+        np.log(np.exp(weights["router.weight"] @ x + weights.get("router.bias", 0.0)).sum()) ** 2
+        for x_TD, weights in layers
+        for x in x_TD
+    ]
+    return float(np.mean(squares))

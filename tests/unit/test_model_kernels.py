@@ -1,0 +1,154 @@
+"""The kernels of attention: each against the formula written out, what each refuses, and which is taken."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+from torch.nn.attention import flex_attention
+
+from archlab.errors import UserError
+from archlab.model import kernels
+from archlab.model.kernels import KERNELS, Kernel, Needs, Scores, choose_kernel, flex, reference, sdpa
+
+RNG = np.random.default_rng(0)
+
+
+def weights_by_hand(
+    q: np.ndarray, k: np.ndarray, seen: np.ndarray, bias: np.ndarray, cap: float | None, sink: float | None
+) -> np.ndarray:
+    """[query, key] of one head."""
+    scores = q @ k.T * 0.7 + bias
+    scores = np.where(seen, scores if cap is None else cap * np.tanh(scores / cap), -np.inf)
+    sinks = np.full((len(q), 1), -np.inf if sink is None else sink)
+    return softmax(np.concatenate((scores, sinks), axis=-1), axis=-1)[:, :-1]
+
+
+@pytest.fixture
+def traced_flex(monkeypatch: pytest.MonkeyPatch) -> None:
+    """flex before compilation: on a CPU, where what is compiled refuses them, float64 and gradients work there."""
+    monkeypatch.setattr(kernels, "_compiled_flex", lambda: flex_attention.flex_attention)
+    monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
+
+
+@pytest.mark.usefixtures("traced_flex")
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("sunk", [False, True])
+@pytest.mark.parametrize("cap", [None, 0.8])
+def test_kernels_are_the_formula(
+    kernel: str, kv_heads: int, masked: bool, biased: bool, sunk: bool, cap: float | None
+) -> None:
+    if KERNELS[kernel].lacks(Needs(softcap=cap is not None)):
+        return
+    q, k, v = (RNG.normal(size=(2, heads, 7, width)) for heads, width in ((4, 4), (kv_heads, 4), (kv_heads, 3)))
+    seen = np.broadcast_to(np.tril(np.ones((7, 7), dtype=bool)), (2, 7, 7)).copy()
+    if masked:
+        seen &= (RNG.random(seen.shape) < 0.6) | np.eye(7, dtype=bool)
+    bias, sinks = RNG.normal(size=(2, 4, 7, 7)) * biased, RNG.normal(size=4)
+    got = KERNELS[kernel].kernel(
+        torch.from_numpy(q),
+        torch.from_numpy(k),
+        torch.from_numpy(v),
+        torch.from_numpy(seen) if masked else None,
+        torch.from_numpy(bias) if biased else None,
+        Scores(0.7, cap, sinks_H=torch.from_numpy(sinks) if sunk else None),
+    )
+    for b, h in np.ndindex(2, 4):
+        key, sink = h // (4 // kv_heads), float(sinks[h]) if sunk else None
+        weights = weights_by_hand(q[b, h], k[b, key], seen[b], bias[b, h], cap, sink)
+        np.testing.assert_allclose(got[b, h], weights @ v[b, key], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.usefixtures("traced_flex")
+@pytest.mark.parametrize("kernel", ["sdpa", "flex"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradients_of_sinks(kernel: str, masked: bool) -> None:
+    q, k, v = (torch.from_numpy(RNG.normal(size=(2, heads, 7, 4))).requires_grad_() for heads in (4, 2, 2))
+    sinks = torch.from_numpy(RNG.normal(size=4)).requires_grad_()
+    mask = torch.ones(1, 7, 7, dtype=torch.bool).tril().triu(-2) if masked else None
+
+    def gradients(compute: Kernel) -> tuple[torch.Tensor, ...]:
+        mixed = compute(q, k, v, mask, None, Scores(0.7, sinks_H=sinks))
+        return torch.autograd.grad(mixed.square().sum(), (q, k, v, sinks))
+
+    for got, expected in zip(gradients(KERNELS[kernel].kernel), gradients(reference), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "reference"])
+@pytest.mark.parametrize("sunk", [False, True])
+def test_dropout_drops_weights_and_scales_up_the_rest(kernel: str, sunk: bool) -> None:
+    """With the identity as values the output is the weights themselves; a sink of 200 keys' weight takes half."""
+    q, k = torch.zeros(1, 1, 200, 4), torch.zeros(1, 1, 200, 4)
+    seen = torch.ones(1, 200, 200, dtype=torch.bool)
+    how = Scores(1.0, dropout=0.25, sinks_H=torch.tensor([200.0]).log() if sunk else None)
+    torch.manual_seed(0)
+    weights = KERNELS[kernel].kernel(q, k, torch.eye(200)[None, None], seen, None, how)
+    assert torch.allclose(weights, torch.where(weights > 0, (0.5 if sunk else 1) / 200 / 0.75, 0.0))
+    # 40,000 draws: the share's standard deviation is 0.002.
+    assert (weights == 0).double().mean().item() == pytest.approx(0.25, abs=0.01)
+
+
+CPU: dict[str, Any] = {"on_cuda": False}
+
+
+@pytest.mark.parametrize(
+    ("needs", "able"),
+    [
+        ({"bias": True, "cached": True, "width": 576, "sinks": True}, ["sdpa", "flex", "reference"]),
+        ({"softcap": True}, ["flex", "reference"]),
+        ({"dropout": True}, ["sdpa", "reference"]),
+        ({"float64": True}, ["sdpa", "reference"]),
+        ({"gradients": True}, ["sdpa", "flex", "reference"]),
+        (CPU, ["sdpa", "flex", "reference"]),
+        (CPU | {"gradients": True}, ["sdpa", "reference"]),
+        (CPU | {"sinks": True}, ["sdpa", "reference"]),
+        ({"softcap": True, "dropout": True}, ["reference"]),
+    ],
+)
+def test_a_kernel_does_it_or_is_refused(needs: dict[str, Any], able: list[str]) -> None:
+    for name, limits in KERNELS.items():
+        if name in able:
+            assert choose_kernel(name, Needs(**needs)) is limits.kernel
+        else:
+            with pytest.raises(UserError, match=rf"kernel {name} cannot do \w+.*; allowed: auto, {', '.join(able)}"):
+                choose_kernel(name, Needs(**needs))
+
+
+@pytest.mark.parametrize(
+    ("needs", "chosen"),
+    [
+        ({}, sdpa),
+        ({"bias": True, "on_cuda": False, "cached": True, "dropout": True, "sinks": True}, sdpa),
+        ({"softcap": True}, flex),  # training on a GPU
+        ({"softcap": True, "sinks": True, "gradients": True}, flex),
+        ({"softcap": True, "on_cuda": False}, reference),
+        ({"softcap": True, "cached": True}, reference),
+        ({"softcap": True, "width": 8}, reference),
+        ({"softcap": True, "width": 16}, flex),
+        ({"softcap": True, "width": 128}, flex),
+        ({"softcap": True, "width": 256}, reference),
+        ({"softcap": True, "bias": True}, reference),
+        ({"softcap": True, "dropout": True}, reference),
+        ({"softcap": True, "float64": True}, reference),
+    ],
+)
+def test_auto_takes_the_best_kernel_that_serves(needs: dict[str, Any], chosen: Kernel) -> None:
+    assert choose_kernel("auto", Needs(**needs)) is chosen
+
+
+def test_a_call_asks_by_its_tensors() -> None:
+    layer, exact = Needs(softcap=True, width=8), torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    asked = layer.in_call(exact, None, cached=False)
+    assert asked == Needs(softcap=True, width=8, on_cuda=False, float64=True, gradients=True)
+    with torch.no_grad():
+        assert layer.in_call(exact.float(), cached=True) == Needs(softcap=True, width=8, on_cuda=False, cached=True)
+
+
+def test_a_kernel_that_is_none() -> None:
+    with pytest.raises(UserError, match="kernel 'flash'; allowed: auto, sdpa, flex, reference"):
+        choose_kernel("flash", Needs())
