@@ -81,7 +81,9 @@ def test_bfloat16_is_as_near_to_float32_as_the_published_code_and_near_to_that(c
     with torch.no_grad():
         found, published, wanted = ours(TOKENS), rounded(TOKENS), exact.eval()(TOKENS).logits
         assert found.dtype is torch.bfloat16
-        assert torch.equal(published.logits.bfloat16().to(published.logits.dtype), published.logits)  # Mamba 2 widens them
+        assert torch.equal(
+            published.logits.bfloat16().to(published.logits.dtype), published.logits
+        )  # Mamba 2 widens them
         # What rounds a factor or a weight moves every value alike and is the same to the bit; so are the parts.
         assert torch.equal(_embedded(ours), entering[0])
         for name, (x, y) in calls.items():

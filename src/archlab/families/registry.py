@@ -47,6 +47,7 @@ from archlab.families import (
     phi3,
     qwen2,
     qwen3,
+    qwen3_next,
     seed_oss,
     smollm3,
     stablelm,
@@ -59,7 +60,7 @@ _MODULES = (
     apertus, arcee, biogpt, bloom, codegen, cohere, cohere2, cwm, ernie4_5, exaone4, falcon, gemma, gemma2,
     gemma3_text, glm, glm4, gpt2, gpt_bigcode, gpt_neo, gpt_neox, gptj, granite, helium, hunyuan_v1_dense, lfm2,
     llama, mamba2, ministral, mistral, mpt, nanochat, nemotron, olmo, olmo2, olmo3, openai_gpt, opt, persimmon, phi,
-    phi3, qwen2, qwen3, seed_oss, smollm3, stablelm, starcoder2, xglm,
+    phi3, qwen2, qwen3, qwen3_next, seed_oss, smollm3, stablelm, starcoder2, xglm,
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}
