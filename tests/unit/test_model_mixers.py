@@ -227,22 +227,3 @@ def test_decays_begin_as_published(kind):
     assert 0.09 < dt.max() <= 0.1
     assert abs(dt.log().mean() - math.log(0.01)) < 0.05
     assert abs(torch.corrcoef(torch.stack((A, dt.log())))[0, 1]) < 0.1
-
-
-@pytest.mark.parametrize("name", ["mamba2", "gated_delta", "short_conv"])
-def test_one_graph_holds_a_pass_and_one_holds_a_step(name):
-    mixer, x = made(name), inputs()
-    whole = torch.compile(mixer, fullgraph=True, backend="aot_eager")
-    close(whole(x, PLAIN, None)[0], reference(name, mixer, x[0]))
-    torch._dynamo.reset()
-    state, graphs = state_of(name), []
-
-    def count(graph, _):
-        graphs.append(graph)
-        return graph
-
-    step = torch.compile(lambda x: mixer(x, PLAIN, state), fullgraph=True, backend=count)
-    with torch.no_grad():
-        found = torch.cat([step(token) for token in x.split(1, 1)], 1)
-    close(found[0], reference(name, mixer, x[0]))
-    assert len(graphs) == 1
