@@ -46,6 +46,7 @@ class Latent(AnyAttention):
 class ResolvedLatent(Latent, AnyResolved):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Latent attention with every derived value filled in."""
 
+    kind: Literal["latent"] = "latent"  # pyright: ignore[reportIncompatibleVariableOverride]
     v_dim: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
 
     @property

@@ -64,6 +64,10 @@ WRITE = {
         "model.attention.temperature.beta=0.1 model.attention.temperature.length=8192"
     ),
     "attentionchunksize chunked chunkedattention": "model.attention.blocks.size=8192 model.attention.blocks.summary=0",
+    # recurrent mixers
+    "mamba2 ssm ssd statespace": "model.mixer.kind=mamba2",
+    "gateddeltanet deltanet gdn deltarule linearattention": "model.mixer.kind=gated_delta",
+    "shortconvolution conv lfm liv": "model.mixer.kind=short_conv",
     # positions
     "nope noposition nopositions nopos nopositionalencoding": "model.position.kind=none",
     "rope rotary rotaryembedding roformer": "model.position.kind=rope",
@@ -134,7 +138,9 @@ WRITE = {
 
 LACKING = {
     "mup mutransfer maximalupdate": "no muP (widths do not change learning rates; `archlab study` tunes one per arm)",
-    "mamba mamba2 ssm rwkv linearattention deltanet gateddeltanet retnet hyena": "no layers without attention",
+    "mamba mamba1 selectivescan rwkv retnet hyena rglru": (
+        "no such recurrent mixer; those it has: model.mixer.kind=mamba2, gated_delta or short_conv"
+    ),
     "batchnorm groupnorm instancenorm": "no norm over other texts or tokens",
     "deepnorm": "no DeepNorm",
     "xpos fire kerple cope": "no such positions",

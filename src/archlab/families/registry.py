@@ -33,7 +33,9 @@ from archlab.families import (
     granitemoeshared,
     helium,
     hunyuan_v1_dense,
+    lfm2,
     llama,
+    mamba2,
     minimax_m2,
     ministral,
     mistral,
@@ -54,6 +56,7 @@ from archlab.families import (
     qwen2_moe,
     qwen3,
     qwen3_moe,
+    qwen3_next,
     seed_oss,
     smollm3,
     stablelm,
@@ -65,9 +68,9 @@ from archlab.hf.family import Family
 _MODULES = (
     apertus, arcee, biogpt, bloom, codegen, cohere, cohere2, cwm, ernie4_5, ernie4_5_moe, exaone4, falcon, gemma,
     gemma2, gemma3_text, glm, glm4, glm4_moe, gpt2, gpt_bigcode, gpt_neo, gpt_neox, gptj, granite, granitemoe,
-    granitemoeshared, helium, hunyuan_v1_dense, llama, minimax_m2, ministral, mistral, mixtral, mpt, nanochat, nemotron,
-    olmo, olmo2, olmo3, olmoe, openai_gpt, opt, persimmon, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss,
-    smollm3, stablelm, starcoder2, xglm,
+    granitemoeshared, helium, hunyuan_v1_dense, lfm2, llama, mamba2, minimax_m2, ministral, mistral, mixtral, mpt,
+    nanochat, nemotron, olmo, olmo2, olmo3, olmoe, openai_gpt, opt, persimmon, phi, phi3, qwen2, qwen2_moe, qwen3,
+    qwen3_moe, qwen3_next, seed_oss, smollm3, stablelm, starcoder2, xglm,
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}
