@@ -1,4 +1,4 @@
-"""Holding a quantity equal between architectures by turning one knob."""
+"""Holding a quantity equal between architectures by adjusting one field."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from archlab.cost.params import parameters
 from archlab.errors import UserError
 
 LARGEST = {"model.mlp.d_ff": 1 << 20, "model.d_model": 1 << 20, "model.n_layers": 1 << 12}
-"""Where the search for a knob's value gives up; layers are counted one by one."""
+"""Field -> the value at which the search gives up; layers are counted one by one."""
 
 
 def quantity(equal: Equal) -> Callable[[Config], float]:
@@ -33,9 +33,9 @@ def describe_equal(equal: Equal) -> str:
 
 
 def matched(raw: Raw, equal: Equal, target: float) -> tuple[Config, dict[str, int]]:
-    """The arm's config with the quantity at `target`, and the knob's value if it had to be turned.
+    """The arm's config with the quantity at `target`, and the field's value if it had to be adjusted.
 
-    An arm within the tolerance is left as it is. UserError when no value of the knob comes within it.
+    An arm within the tolerance is left as it is. UserError when no value of the field brings it within the tolerance.
     """
     size = quantity(equal)
     config = build_config(raw)
@@ -52,7 +52,7 @@ def matched(raw: Raw, equal: Equal, target: float) -> tuple[Config, dict[str, in
         f"{size(config):,.0f} {_what(equal)} against {target:,.0f}, and no {equal.by} brings it "
         f"within {100 * tolerance(equal):.3g}%; it is {now} now and {nearest} comes nearest "
         f"({size(_unchecked(raw, equal.by, nearest)):,.0f}); "
-        "allow more, turn another knob, or leave `equal` out"
+        "allow more, adjust another field, or leave `equal` out"
     )
 
 
@@ -60,11 +60,11 @@ def _what(equal: Equal) -> str:
     return "parameters" if equal.parameters is not None else "training FLOPs per token"
 
 
-def _steps(knob: str, config: Config) -> tuple[int, ...]:
+def _steps(field: str, config: Config) -> tuple[int, ...]:
     """Granularities to try: round widths first, for they compute faster."""
-    if knob == "model.n_layers":
+    if field == "model.n_layers":
         return (1,)
-    if knob == "model.mlp.d_ff" or config.model.attention.head_dim:
+    if field == "model.mlp.d_ff" or config.model.attention.head_dim:
         return (8, 1)
     heads = config.model.attention.n_heads
     return (8 * heads, (2 if config.model.position.kind == "rope" else 1) * heads)  # RoPE turns pairs
@@ -82,9 +82,9 @@ def _nearest(size: Callable[[int], float], target: float, step: int, largest: in
     return min((low * step, high * step), key=lambda n: _off(size(n), target))
 
 
-def _unchecked(raw: Raw, knob: str, value: int) -> Config:
-    """For counting only: a value on the way need not keep every rule."""
-    return Config.model_validate(overlay(raw, {knob: value}, Config))
+def _unchecked(raw: Raw, field: str, value: int) -> Config:
+    """For counting only: a value that is tried on the way may break a rule."""
+    return Config.model_validate(overlay(raw, {field: value}, Config))
 
 
 def _off(size: float, target: float) -> float:
