@@ -73,7 +73,7 @@ def newest_checkpoint(folder: Path, only: Collection[str] = ()) -> tuple[tuple[i
 def _verify(path: Path, only: Collection[str]) -> None:
     names = names_with_digest(path)
     if not names:
-        raise UserError(f"{path / DIGESTS}: missing, so that damage could not be told")
+        raise UserError(f"{path / DIGESTS}: missing, so damage would not be noticed")
     for name in only or names:
         if name not in names or not (path / name).is_file():
             raise UserError(f"{path / name}: missing")
