@@ -27,6 +27,7 @@ from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.layers import PER_LAYER, layer_configs, resolve
 from archlab.config.merge import Raw
 from archlab.config.model_schema import Dropout, Init, ModelConfig
+from archlab.config.moe import Balance
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
@@ -36,6 +37,7 @@ from archlab.train.device import Device
 from archlab.train.loss import objective
 from archlab.train.optim import make_optimizer
 from archlab.train.progress import Callback
+from archlab.train.routers import Routers
 from archlab.train.run_folder import RunFolder
 from archlab.train.step import update
 
@@ -184,7 +186,7 @@ def test_the_grid_has_every_choice_that_a_forward_pass_sees() -> None:
     for index in range(len(grid.grid())):
         for schema, name, value in found(grid.config(index).model):
             seen.setdefault((schema, name), set()).add(repr(value))
-    for schema in classes(ModelConfig) - {Dropout, Init}:  # of training, and of the parameters that the grid draws
+    for schema in classes(ModelConfig) - {Dropout, Init, Balance}:  # of training, and of the parameters that the grid draws
         for name, field in schema.model_fields.items():
             values = seen[schema, name]
             missing = options(field) - values
@@ -199,7 +201,8 @@ TEXT = torch.from_numpy(np.random.default_rng(0).integers(0, 23, (2, 200)))
 
 
 def outputs(config: Config) -> Iterator[Tensor]:
-    """All that may change, what is quick first: logits by drawn parameters, initial values, dropout, loss, bfloat16."""
+    """All that may change, what is quick first: logits by drawn parameters, initial values, dropout, loss, what an update
+    does to routers, bfloat16."""
     model = grid.randomised(config)
     tokens = TEXT[:, : grid.SEQ_LEN] % config.model.vocab_size
     yield model(tokens)
@@ -208,7 +211,12 @@ def outputs(config: Config) -> Iterator[Tensor]:
     yield model.train()(tokens)
     seq_len = config.train.seq_len or config.model.max_seq_len
     window = TEXT[:, : seq_len + 1] % config.model.vocab_size
-    yield objective(model.eval()(window[:, :-1]), window[:, 1:], config.train.z_loss)[0]
+    routers = Routers(model.eval())
+    collected = routers.collector()
+    minimised, _ = objective(model(window[:, :-1], collected=collected), window[:, 1:], config.train.z_loss)
+    yield minimised + routers.minimised(collected)
+    routers.correct()
+    yield model(tokens)
     yield model.bfloat16()(tokens)
 
 

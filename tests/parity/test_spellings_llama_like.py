@@ -21,6 +21,8 @@ from tests.parity.tiny import SMALL, Case
 FAMILIES = (
     "mistral", "ministral", "qwen2", "qwen3", "phi3", "olmo2", "olmo3", "granite", "smollm3", "olmo", "exaone4",
     "seed_oss", "arcee", "apertus", "hunyuan_v1_dense", "nanochat", "cwm", "ernie4_5",
+    "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "granitemoeshared", "glm4_moe", "ernie4_5_moe",
+    "minimax_m2",
 )  # fmt: skip
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 PLAIN = {"rope_type": "default", "rope_theta": 5e5}
@@ -49,8 +51,8 @@ def older(case: Case) -> dict[str, Any]:
     rope = out.pop("rope_parameters")
     rope = dict(rope.get("full_attention", rope))
     out["rope_theta"] = rope.pop("rope_theta")
-    if rope.pop("partial_rotary_factor", 1.0) != 1.0:
-        out["partial_rotary_factor"] = case.hf["rope_parameters"]["partial_rotary_factor"]
+    if (part := rope.pop("partial_rotary_factor", 1.0)) != 1.0 and "rotary_dim" not in out:  # which says it, too
+        out["partial_rotary_factor"] = part
     kind = rope.pop("rope_type")
     if case.model_type == "phi3":
         del out["original_max_position_embeddings"]

@@ -45,6 +45,8 @@ class LeastSum:
         """The default."""
 
 
+CORRECTION = "layers.{i}.mlp.router.correction"
+
 ONE_ROW = Step(lambda theirs, _: [theirs.flatten()], lambda ours, _: ours[0][None])
 """[1, experts]."""
 
@@ -72,12 +74,12 @@ FAMILY = Family(
     weights=[
         *ATTENTION,
         *(row for row in GLM_EXPERTS if "correction" not in row.theirs),
-        Row("model.layers.{i}.mlp.moe_statics.e_score_correction_bias", "layers.{i}.mlp.router.correction", ONE_ROW),
+        Row("model.layers.{i}.mlp.moe_statics.e_score_correction_bias", CORRECTION, ONE_ROW),
         *PRE_NORMS,
         *AROUND,
         Row("lm_head.bias", "head.bias"),
     ],
-    otherwise=TOGETHER,
+    otherwise=[*TOGETHER, Row("model.layers.{i}.mlp.gate.moe_statics.e_score_correction_bias", CORRECTION, ONE_ROW)],
     predicts_more=True,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",

@@ -1,0 +1,147 @@
+"""Files of mixtures of experts that transformers reads beside those it writes, and what such a family cannot say."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from archlab.config.io import build_config
+from archlab.config.layers import layer_configs
+from archlab.errors import UserError
+from archlab.exchange.load import check_hf, load_hf
+from archlab.exchange.save import save_pretrained
+from archlab.hf.family import differing
+from archlab.infer.load import from_pretrained
+from archlab.model.decoder import Decoder
+from archlab.model.router import Router
+from tests.parity.cases import CASES
+from tests.parity.tiny import tiny_model
+
+TOKENS = torch.randint(3, 61, (2, 12), generator=torch.Generator().manual_seed(1))
+MIXTURES = {
+    case.model_type: case for case in reversed(CASES) if any("mlp.active" in override for override in case.breaks)
+}
+
+
+def written(model_type: str, folder: Path) -> dict[str, torch.Tensor]:
+    tiny_model(MIXTURES[model_type]).save_pretrained(folder)
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("model_type", MIXTURES)
+def test_a_file_with_all_experts_in_one_tensor_is_the_same_model(model_type: str, tmp_path: Path) -> None:
+    """As transformers holds them in memory, under the names that it has there."""
+    written(model_type, tmp_path)
+    wanted = load_hf(tmp_path).state_dict()
+    model = tiny_model(MIXTURES[model_type])
+    head = "lm_head.weight" if model.config.tie_word_embeddings else ""
+    save_file(
+        {name: t.clone() for name, t in model.state_dict().items() if name != head}, tmp_path / "model.safetensors"
+    )
+    assert any("experts.gate_up_proj" in name for name in load_file(tmp_path / "model.safetensors"))
+    assert not check_hf(tmp_path)
+    found = load_hf(tmp_path).state_dict()
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize("model_type", ["glm4_moe", "ernie4_5_moe", "minimax_m2"])
+def test_layers_that_predict_further_tokens_are_left_out(model_type: str, tmp_path: Path) -> None:
+    tensors = written(model_type, tmp_path)
+    n_layers = json.loads((tmp_path / "config.json").read_text())["num_hidden_layers"]
+    first = {name: t for name, t in tensors.items() if "layers.0." in name}
+    more = {name.replace("layers.0.", f"layers.{n_layers}."): t.clone() for name, t in first.items()}
+    save_file({**tensors, **more, "model.mtp_block.0.weight": torch.zeros(3)}, tmp_path / "model.safetensors")
+    assert not check_hf(tmp_path)
+    with torch.no_grad():
+        assert load_hf(tmp_path)(TOKENS).isfinite().all()
+    written("mixtral", other := tmp_path / "other")
+    save_file(load_file(other / "model.safetensors") | more, other / "model.safetensors")
+    assert any("surplus" in problem for problem in check_hf(other))
+
+
+def test_an_expert_that_is_missing_is_named(tmp_path: Path) -> None:
+    tensors = written("qwen3_moe", tmp_path)
+    del tensors["model.layers.1.mlp.experts.4.up_proj.weight"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert check_hf(tmp_path) == ["model.layers.1.mlp.experts.4.up_proj.weight  missing"]
+
+
+def test_a_correction_keeps_its_digits_in_a_rounded_model(tmp_path: Path) -> None:
+    tensors = written("glm4_moe", tmp_path)
+    theirs = [t for name, t in tensors.items() if name.endswith("e_score_correction_bias")]
+    for model in (load_hf(tmp_path, torch.bfloat16), from_pretrained(tmp_path).to(torch.bfloat16)):
+        found = [router.correction for router in model.modules() if isinstance(router, Router)]
+        assert model.head.weight is not None
+        assert model.head.weight.dtype is torch.bfloat16
+        assert theirs
+        assert all(torch.equal(a, b) for a, b in zip(found, theirs, strict=True) if a is not None)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "key", "value", "said"),
+    [
+        ("olmoe", "clip_qkv", 8.0, "clip_qkv is 8.0, which archlab cannot build; allowed: null"),
+        ("ernie4_5_moe", "moe_norm_min", 0.5, "moe_norm_min is 0.5, which archlab cannot build; allowed: up to 1e-6"),
+        ("mixtral", "num_experts_per_tok", 9, "num_experts_per_tok  9 of 5 experts; allowed: up to 5"),
+        ("glm4_moe", "n_group", 3, "3 does not divide 8 experts"),
+        ("qwen2_moe", "decoder_sparse_step", 0, "decoder_sparse_step = 0"),
+    ],
+)
+def test_what_cannot_be_built_is_said(model_type: str, key: str, value: object, said: str, tmp_path: Path) -> None:
+    written(model_type, tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(UserError) as error:
+        load_hf(tmp_path)
+    assert said in str(error.value)
+
+
+def tiny(*overrides: str) -> Decoder:
+    raw = {"vocab_size": 61, "d_model": 32, "n_layers": 3, "attention": {"n_heads": 4}}
+    return Decoder(build_config({"model": raw}, [f"model.{o}" for o in overrides]).model).eval()
+
+
+@pytest.mark.parametrize(
+    ("family", "overrides"),
+    [
+        ("qwen3_moe", ["attention.qk_norm={kind: rmsnorm, cast: before_weight, eps: 1e-6}"]),
+        ("glm4_moe", ["mlp.router={score: sigmoid, correction: {rate: 0.5}}"]),
+    ],
+)
+def test_mixtures_that_are_the_exception_are_written_as_the_rule(
+    family: str, overrides: list[str], tmp_path: Path
+) -> None:
+    """A model whose layers are dense in common; families say it the other way round."""
+    mlp = "mlp={kind: moe, experts: 4, d_ff: 16}"
+    norm = ["norm={cast: before_weight, eps: 1e-6}"]
+    sparse = tiny(mlp, *norm, *overrides)
+    common = sparse.config.mlp.model_dump()
+    layers = {"layers": {"sparse": {"mlp": common}, "dense": {}, "pattern": ["dense", "sparse", "sparse"]}}
+    raw = sparse.config.model_dump() | {"mlp": {"kind": "gated", "d_ff": 40}} | layers
+    model = Decoder(build_config({"model": raw}).model).eval()
+    save_pretrained(model, tmp_path / "hf", family)
+    again = load_hf(tmp_path / "hf")
+    assert not differing(again.config, model.config)
+    assert [layer.mlp.kind for layer in layer_configs(again.config)] == ["gated", "moe", "moe"]
+    with torch.no_grad():
+        assert torch.equal(again(TOKENS), model(TOKENS))
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("mlp={kind: moe, router: {correction: {}}}", "mlp.router.correction"),
+        ("mlp={kind: moe, shared: {}}", "mlp.shared"),
+        ("mlp={kind: moe, clamp: 7}", "mlp.clamp"),
+        ("mlp={kind: moe, router: {bias: true}}", "mlp.router.bias"),
+        ("mlp={kind: moe, gated: false}", "mlp.gated"),
+    ],
+)
+def test_what_mixtral_cannot_say_is_named(override: str, named: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="MixtralForCausalLM cannot express this model") as error:
+        save_pretrained(tiny("norm.cast=before_weight", override), tmp_path / "hf", "mixtral")
+    assert f"model.layers.*.{named}" in str(error.value).replace("layers.0.", "layers.*.")
+    assert not (tmp_path / "hf").exists()
