@@ -256,11 +256,12 @@ def test_the_cache_is_as_large_as_predicted(index: int) -> None:
     for states, attention in zip(cache.layers, attentions, strict=True):
         if isinstance(attention, Absent):
             continue
-        layer = states["attention"]
         # That the tests above go round each ring twice at least.
         is_bounded = attention.window is not None and attention.stride is None and not attention.global_tokens
-        assert layer.slots == (attention.window if is_bounded else T)
-        assert layer.slots == T or 3 * layer.slots < T
+        is_chunked = attention.blocks is not None and not attention.blocks.summary
+        slots = attention.blocks.size if is_chunked else attention.window if is_bounded else T
+        assert states["attention"].slots == slots
+        assert slots == T or 3 * slots < T
 
 
 @every_config
