@@ -256,13 +256,19 @@ def _filled(row: dict[str, Any], missing: set[Any], draw: random.Random) -> dict
 
 
 def _rows_with(pair: dict[str, Any], missing: set[Any], draw: random.Random) -> Iterator[dict[str, Any]]:
-    """Greedily, then nearer and nearer to each factor's first value; at last that, and any one other that it needs."""
-    for attempt in range(30):
-        row = _filled(dict(pair), missing, draw) if attempt < 15 else pair
-        yield {f: row[f] if f in row else draw.choice([FACTORS[f][0]] * attempt + FACTORS[f]) for f in FACTORS}
-    for factor, values in FACTORS.items():
-        for value in values:
-            yield {f: FACTORS[f][0] for f in FACTORS} | {factor: value} | pair
+    """The greedy row, and what the rules leave of it; then the pair alone with any one other value that it needs."""
+    greedy = _filled(dict(pair), missing, draw)
+    yield greedy
+    least = {factor: values[0] for factor, values in FACTORS.items()}
+    needed = ({factor: value} for factor, values in FACTORS.items() for value in values)
+    for other in itertools.chain(({},), needed):
+        row = least | other | pair
+        if not _is_valid(_overrides(row)):
+            continue
+        for factor in draw.sample([f for f in FACTORS if f not in pair | other], len(FACTORS) - len(pair | other)):
+            fuller = row | {factor: greedy[factor]}
+            row = fuller if _is_valid(_overrides(fuller)) else row
+        yield row
 
 
 @functools.cache

@@ -186,7 +186,11 @@ def test_the_grid_has_every_choice_that_a_forward_pass_sees() -> None:
     for index in range(len(grid.grid())):
         for schema, name, value in found(grid.config(index).model):
             seen.setdefault((schema, name), set()).add(repr(value))
-    for schema in classes(ModelConfig) - {Dropout, Init, Balance}:  # of training, and of the parameters that the grid draws
+    for schema in classes(ModelConfig) - {
+        Dropout,
+        Init,
+        Balance,
+    }:  # of training, and of the parameters that the grid draws
         for name, field in schema.model_fields.items():
             values = seen[schema, name]
             missing = options(field) - values
