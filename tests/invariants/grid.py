@@ -9,6 +9,7 @@ from typing import Any, get_args
 import torch
 from pydantic import ValidationError
 
+from archlab.config import recurrent
 from archlab.config.activation import Activation
 from archlab.config.check import broken_rules
 from archlab.config.io import build_config, overlay, parse_overrides
@@ -36,6 +37,8 @@ def _position(text: str) -> str:
 def _layers(text: str) -> str:
     return f"model.layers={{{text}}}"
 
+
+recurrent.CHUNK = 8  # so that a text of the grid is several chunks, the last of them not full
 
 NOTHING = ()
 FACTORS: dict[str, list[Any]] = {
@@ -67,7 +70,29 @@ FACTORS: dict[str, list[Any]] = {
     + ["model.norm={kind: dyt, alpha: 0.7}", "model.norm={kind: none}"],
     "placement": [NOTHING, *(f"model.norm.placement={p}" for p in ("post", "double", "output", "carried"))],
     "parallel": [NOTHING, "model.block.parallel=shared", "model.block.parallel=separate"],
-    "multipliers": [NOTHING, "model.block={attention_multiplier: 0.5, mlp_multiplier: 0.7}"],
+    "multipliers": [
+        NOTHING,
+        "model.block={attention_multiplier: 0.5, mlp_multiplier: 0.7}",
+        "model.block.mixer_multiplier=0.6",
+    ],
+    # Beside attention; in its place in some of "layers".
+    "mixer": [
+        NOTHING,
+        *(
+            f"model.mixer={{{text}}}"
+            for text in (
+                "kind: mamba2, head_dim: 8, d_state: 3, taps: 2",
+                "kind: mamba2, n_heads: 6, head_dim: 4, n_groups: 3, d_state: 5, conv_bias: false, in_bias: true, "
+                "out_bias: true, dt_min: 0.1, dt_max: 1.5, norm: {eps: 0.01, gate: after}",
+                "kind: mamba2, n_heads: 2, head_dim: 8, d_state: 4, norm: none",
+                "kind: gated_delta, key_dim: 6",
+                "kind: gated_delta, n_key_heads: 2, n_value_heads: 6, key_dim: 5, value_dim: 4, taps: 3, "
+                "negative_eigenvalues: true, norm_eps: 0.01",
+                "kind: short_conv",
+                "kind: short_conv, taps: 5, bias: true",
+            )
+        ),
+    ],
     "position": [
         _position("kind: none"),
         _position("kind: sinusoidal"),
@@ -146,11 +171,11 @@ FACTORS: dict[str, list[Any]] = {
         "model.attention.out_bias=true",
         ("model.attention.qkv_bias=true", "model.attention.out_bias=true"),
     ],
-    "sub_norms": [NOTHING, "model.attention.sub_norm=true", "model.mlp.sub_norm=true"],
+    "attention_sub_norm": [NOTHING, "model.attention.sub_norm=true"],
     "mlp": [
         "model.mlp.kind=gated",
         "model.mlp.kind=plain",
-        "model.mlp={kind: gated, d_ff: 20}",
+        "model.mlp={kind: gated, d_ff: 20, sub_norm: true}",
         "model.mlp={kind: gated, clamp: 0.6, up_offset: 1}",
         "model.mlp={kind: moe, experts: 4, d_ff: 12, balance: {pooled: true}}",
         "model.mlp={kind: moe, experts: 6, active: 3, router: {score: sigmoid, factor: 1.5, bias: true, "
@@ -178,6 +203,11 @@ FACTORS: dict[str, list[Any]] = {
         _layers(
             "a: {attention.n_heads: 2, attention.n_kv_heads: 1, attention.head_dim: 8, mlp.d_ff: 12}, b: {}, pattern: [b, a]"
         ),
+        _layers(
+            "a: {attention: none, mixer: {kind: mamba2, n_heads: 3, head_dim: 8, d_state: 4}}, b: {}, pattern: [a, b]"
+        ),
+        _layers("a: {attention: none, mixer: {kind: gated_delta, key_dim: 8}, mlp: none}, b: {}, pattern: [b, a]"),
+        _layers("a: {attention: none, mixer: short_conv}, b: {mlp: none}, pattern: [a, b]"),
         _layers("a: {norm: {kind: rmsnorm}, block.parallel: none, mlp.kind: plain}, b: {}, pattern: [a, b]"),
     ],
 }
@@ -289,6 +319,8 @@ def randomised(config: Config, **kwargs: Any) -> Decoder:
             drawn = torch.empty(parameter.shape, dtype=torch.float64).normal_(generator=generator)
             fan_in = parameter.shape[-1] if parameter.ndim > 1 else 1
             parameter.copy_(size * drawn / fan_in**0.5 if parameter.ndim > 1 else 0.5 + 0.4 * drawn)
+            if name.endswith("A_log"):  # so that a state lasts as long as the text
+                parameter.sub_(4)
     return model
 
 

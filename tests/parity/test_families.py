@@ -14,6 +14,7 @@ from archlab.exchange.load import load_hf
 from archlab.exchange.save import save_pretrained
 from archlab.families.registry import FAMILIES
 from archlab.hf.family import differing
+from archlab.hf.mixture import is_mixture
 from archlab.hf.weights import placed
 from archlab.infer.generate import generate
 from archlab.model.decoder import Decoder
@@ -63,6 +64,11 @@ def rms(x: Tensor) -> float:
     return x.double().square().mean().sqrt().item()
 
 
+def middle(x_BTV: Tensor) -> float:
+    """The median over tokens of each one's root mean square."""
+    return x_BTV.double().square().mean(-1).sqrt().median().item()
+
+
 @EVERY_CASE
 def test_bfloat16_is_as_near_to_float32_as_the_published_code_and_near_to_that(case: Case, tmp_path: Path) -> None:
     tiny_model(case).bfloat16().save_pretrained(tmp_path)
@@ -74,20 +80,36 @@ def test_bfloat16_is_as_near_to_float32_as_the_published_code_and_near_to_that(c
     norms, calls = _watched(rounded.eval(), ours, case.model_type), dict[str, tuple[Tensor, Tensor]]()
     for name, (theirs, _) in norms.items():
         theirs.register_forward_hook(lambda _, x, y, name=name: calls.update({name: (x[0], y)}))
+    entering = list[Tensor]()
+    _first_layer(rounded, case.model_type).register_forward_pre_hook(
+        lambda _, x, named: entering.append(x[0] if x else named["hidden_states"]), with_kwargs=True
+    )
     with torch.no_grad():
-        found, published, wanted = ours(TOKENS), rounded(TOKENS, output_hidden_states=True), exact.eval()(TOKENS).logits
-        assert found.dtype is published.logits.dtype is torch.bfloat16
+        found, published, wanted = ours(TOKENS), rounded(TOKENS), exact.eval()(TOKENS).logits
+        assert found.dtype is torch.bfloat16
+        assert torch.equal(
+            published.logits.bfloat16().to(published.logits.dtype), published.logits
+        )  # Mamba 2 widens them
         # What rounds a factor or a weight moves every value alike and is the same to the bit; so are the parts.
-        assert torch.equal(_embedded(ours), published.hidden_states[0])
+        assert torch.equal(_embedded(ours), entering[0])
         for name, (x, y) in calls.items():
             again = norms[name][1](x)
             # A sum in another order now and then rounds to the neighbour.
             assert (again != y).float().mean() < 0.01, name
     # What rounds sums and products is noise: ours is seldom more (at most 1.12 times; a tiny model's is uneven), and
     # the difference of two independent errors of one size is sqrt(2) of it (1.26 times is the most seen).
-    noise = rms(published.logits - wanted)
-    assert rms(found - wanted) <= 1.2 * noise
-    assert rms(found - published.logits) <= 2**0.5 * noise
+    # Where two scores of a router nearly tie, rounding chooses another expert, here or there: that moves the token and all
+    # that see it. With mixtures the middle of the tokens counts, which is at most 1.27 times as far off.
+    is_mixed = any(map(is_mixture, ours.layer_configs))
+    size, more, apart = (middle, 1.4, 1.7) if is_mixed else (rms, 1.2, 2**0.5)
+    noise = size(published.logits - wanted)
+    assert size(found - wanted) <= more * noise
+    assert size(found - published.logits) <= apart * noise
+
+
+def _first_layer(theirs: nn.Module, model_type: str) -> nn.Module:
+    row = next(row for row in FAMILIES[model_type].weights if "{i}" in row.theirs)
+    return theirs.get_submodule(row.theirs.partition("{i}")[0] + "0")
 
 
 def _embedded(ours: Decoder) -> Tensor:
@@ -127,7 +149,7 @@ def test_saving_gives_transformers_the_same_logits_and_the_same_file_again(case:
         assert gap(back(TOKENS).logits, logits) <= 1e-4
     again = load_hf(tmp_path / "ours")
     assert not differing(again.config, ours.config)
-    for (name, a), (_, b) in zip(ours.named_parameters(), again.named_parameters(), strict=True):
+    for (name, a), (_, b) in zip(ours.state_dict().items(), again.state_dict().items(), strict=True):
         assert torch.equal(a, b), name
 
 

@@ -31,6 +31,7 @@ class Case:
 
 def tiny_model(case: Case) -> nn.Module:
     """The transformers model of a case, in float32, every parameter (norms and biases too) drawn anew."""
+    torch.manual_seed(0)  # vectors move around where they stand, which some classes draw
     config = transformers.CONFIG_MAPPING[case.model_type](**case.hf, attn_implementation=case.attention)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=case.attention).float().eval()
     generator = torch.Generator().manual_seed(0)
@@ -39,4 +40,7 @@ def tiny_model(case: Case) -> nn.Module:
             noise = torch.empty(parameter.shape).normal_(0, 1, generator=generator)
             # Matrices keep activations near 1; vectors (norms, biases) move visibly around where they stand.
             parameter.copy_(noise / parameter.shape[-1] ** 0.5 if parameter.dim() > 1 else parameter + 0.3 * noise)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):  # a router's, which begins at 0
+                buffer.normal_(0, 0.1, generator=generator)
     return model

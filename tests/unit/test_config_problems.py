@@ -149,7 +149,7 @@ def test_one_mistake_is_one_line(override, path, message):
         ("num_hidden_layers=3", "num_hidden_layers", "unknown; write model.n_layers"),
         ("model.n_kv_heads=1", "model.n_kv_heads", "unknown; write model.attention.n_kv_heads"),
         ("lr=1", "lr", "unknown; write train.lr"),
-        ("model.bias=true", "model.bias", "unknown; write model.norm.bias or model.mlp.bias or model.head.bias"),
+        ("model.bias=true", "model.bias", "unknown; write model.norm.bias or model.mixer.bias or model.mlp.bias or model.head.bias"),
         ("train.max_steps=9", "train.max_steps", "unknown; write train.tokens (steps times train.batch_tokens)"),
         ("model.mup=true", "model.mup", "unknown; archlab has no muP"),
         ("model.mlp.num_experts=8", "model.mlp.num_experts", "unknown; write model.mlp.kind=moe model.mlp.experts=8"),
@@ -204,6 +204,7 @@ def test_the_largest_that_is_taken_is_shown_and_counted(overrides):
 
 
 ONES = [1] * 16
+MOE = "model.mlp={kind: moe, experts: 8, active: 3, %s}"
 BROKEN_RULES = [
     (
         ["model.attention={n_heads: 3, n_kv_heads: 3}"],
@@ -312,6 +313,41 @@ BROKEN_RULES = [
         ["model.mlp=none", "model.block.parallel=shared"],
         "model.block.parallel",
         "'shared' sets an MLP beside attention or a mixer; this layer has not both; allowed: none",
+    ),
+    (["model.mlp={kind: moe, experts: 2, active: 3}"], "model.mlp.active", "3 of 2 experts; allowed: up to 2"),
+    (
+        [MOE % "router: {groups: {n: 3, kept: 2, by: max}}"],
+        "model.mlp.router.groups.n",
+        "3 does not divide 8 experts; allowed: 1, 2, 4, 8",
+    ),
+    ([MOE % "router: {groups: {n: 2, kept: 2}}"], "model.mlp.router.groups.kept", "2 of 2 groups leaves none out"),
+    (
+        [MOE % "router: {groups: {n: 8, kept: 4}}"],
+        "model.mlp.router.groups.by",
+        "top2 adds a group's two best experts, but a group has 1; allowed: max",
+    ),
+    (
+        [MOE % "router: {groups: {n: 4, kept: 1}}"],
+        "model.mlp.router.groups",
+        "1 of 4 groups hold 2 experts, but active is 3; keep more groups",
+    ),
+    ([MOE % "gated: false, clamp: 7"], "model.mlp.clamp", "7.0 is for gated experts, and gated is false"),
+    ([MOE % "gated: false, up_offset: 1"], "model.mlp.up_offset", "1.0 is for gated experts, and gated is false"),
+    ([MOE % "balance: {loss: 0, pooled: true}"], "model.mlp.balance.pooled", "concerns balance.loss, but that is 0"),
+    (
+        ["model.mixer={kind: mamba2, n_heads: 4, n_groups: 3}"],
+        "model.mixer.n_groups",
+        "3 does not divide n_heads = 4; allowed: 1, 2, 4",
+    ),
+    (
+        ["model.mixer={kind: mamba2, dt_min: 0.2, dt_max: 0.1}"],
+        "model.mixer.dt_min",
+        "dt_min 0.2 must be below dt_max 0.1",
+    ),
+    (
+        ["model.mixer={kind: gated_delta, n_key_heads: 4, n_value_heads: 6}"],
+        "model.mixer.n_value_heads",
+        "6 value heads cannot share 4 key heads evenly; allowed: multiples of n_key_heads = 4",
     ),
     (["model.layers={a: {}, pattern: [a, b]}"], "model.layers.pattern", "no layer kind b"),
     (["model.layers={a: {}, b: {}, pattern: [a]}"], "model.layers", "b never comes up in 6 layers"),

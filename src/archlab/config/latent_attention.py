@@ -43,9 +43,10 @@ class Latent(AnyAttention):
         return filled_in(ResolvedLatent, self, v_dim=self.v_dim or self.nope_dim, scale=scale)
 
 
-class ResolvedLatent(AnyResolved, Latent):  # pyright: ignore[reportIncompatibleVariableOverride]
+class ResolvedLatent(Latent, AnyResolved):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Latent attention with every derived value filled in."""
 
+    kind: Literal["latent"] = "latent"  # pyright: ignore[reportIncompatibleVariableOverride]
     v_dim: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
 
     @property

@@ -98,9 +98,10 @@ class MultiHead(AnyAttention, _Shape):
         )
 
 
-class ResolvedMultiHead(AnyResolved, MultiHead):  # pyright: ignore[reportIncompatibleVariableOverride]
+class ResolvedMultiHead(MultiHead, AnyResolved):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Multi-head attention with every derived value filled in."""
 
+    kind: Literal["multihead"] = "multihead"  # pyright: ignore[reportIncompatibleVariableOverride]
     n_kv_heads: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
     head_dim: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
     v_dim: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]

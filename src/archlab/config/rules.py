@@ -11,7 +11,9 @@ from typing import Any, Generic, TypeVar
 
 from archlab.config.any_attention import AnyAttention
 from archlab.config.component import Absent, Component
+from archlab.config.gated_delta import GatedDelta
 from archlab.config.layers import COMPONENTS, resolve
+from archlab.config.mamba2 import Mamba2
 from archlab.config.model_schema import ModelConfig
 from archlab.config.moe import MoE
 from archlab.config.multi_head import MultiHead, QKNorm
@@ -241,6 +243,27 @@ def _t5_buckets_reach(m: ModelConfig) -> str | None:
     return f"{m.position.max_distance} is within the single distances; allowed: more than {m.position.buckets // 2}"
 
 
+def _groups_divide_heads(x: Mamba2, m: ModelConfig) -> str | None:
+    heads = x.resolve(m.d_model).n_heads
+    if heads % x.n_groups == 0:
+        return None
+    return f"{x.n_groups} does not divide n_heads = {heads}; allowed: {_divisors(heads)}"
+
+
+def _steps_have_room(x: Mamba2, _m: ModelConfig) -> str | None:
+    if x.dt_max is None or x.dt_min < x.dt_max:
+        return None
+    return f"dt_min {x.dt_min} must be below dt_max {x.dt_max}"
+
+
+def _key_heads_divide_value_heads(x: GatedDelta, m: ModelConfig) -> str | None:
+    heads = x.resolve(m.d_model)
+    if heads.n_value_heads % heads.n_key_heads == 0:
+        return None
+    allowed = f"multiples of n_key_heads = {heads.n_key_heads}"
+    return f"{heads.n_value_heads} value heads cannot share {heads.n_key_heads} key heads evenly; allowed: {allowed}"
+
+
 def _enough_experts(x: MoE, _m: ModelConfig) -> str | None:
     return None if x.active <= x.experts else f"{x.active} of {x.experts} experts; allowed: up to {x.experts}"
 
@@ -323,6 +346,9 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("attention.qk_norm.unit_offset", ("attention.qk_norm",), _offset_has_a_weight(_qk_norm)),
     Rule("attention.qk_norm.scope", ("attention.qk_norm",), _of("attention", MultiHead, _each_head_has_weights)),
     Rule("attention.qk_norm.cast", ("attention.qk_norm",), _cast_has_a_weight(_qk_norm)),
+    Rule("mixer.n_groups", ("mixer", "d_model"), _of("mixer", Mamba2, _groups_divide_heads)),
+    Rule("mixer.dt_min", ("mixer",), _of("mixer", Mamba2, _steps_have_room)),
+    Rule("mixer.n_value_heads", ("mixer", "d_model"), _of("mixer", GatedDelta, _key_heads_divide_value_heads)),
     Rule("mlp.sub_norm", ("mlp.sub_norm", "norm"), _needs_a_norm("mlp.sub_norm")),
     Rule("mlp.active", ("mlp.active", "mlp.experts"), _of("mlp", MoE, _enough_experts)),
     Rule("mlp.router.groups.n", ("mlp.experts", "mlp.router"), _of("mlp", MoE, _groups_are_equal)),

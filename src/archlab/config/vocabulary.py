@@ -23,21 +23,25 @@ WRITE = {
     "squaredrelu relusquare": "model.mlp.activation=relu_squared",
     "gelupytorchtanh gelufast newgelu": "model.mlp.activation=gelu_tanh",
     # mixtures of experts
-    "moe mixtureofexperts mixture": "model.mlp.kind=moe model.mlp.experts=8 model.mlp.active=2",
-    "experts numexperts numlocalexperts nexperts": "model.mlp.kind=moe model.mlp.experts=8",
-    "nroutedexperts moenumexperts": "model.mlp.kind=moe model.mlp.experts=8",
-    "topk numexpertspertok numexpertspertoken expertspertoken moek moetopk": "model.mlp.kind=moe model.mlp.active=2",
-    "moeintermediatesize expertdim expertwidth": "model.mlp.d_ff (of one expert)",
-    "sharedexpert nsharedexperts numsharedexperts sharedexperts sharedexpertintermediatesize": (
-        "model.mlp.shared.d_ff=1024 (the width of all shared experts together)"
+    "moe mixtureofexperts mixture experts numexperts numlocalexperts nexperts nroutedexperts moenumexperts": (
+        "model.mlp.kind=moe model.mlp.experts=8"
     ),
-    "normtopkprob moerenormalize": "model.mlp.router.normalise",
-    "routedscalingfactor": "model.mlp.router.factor",
-    "scoringfunc scoringfunction gating": "model.mlp.router.score=sigmoid",
-    "ngroup topkgroup expertgroups": "model.mlp.router.groups={n: 8, kept: 4}",
-    "escorecorrectionbias auxlossfree lossfree": "model.mlp.router.correction={}",
-    "auxloss routerauxloss routerauxlosscoef loadbalancing balanceloss": "model.mlp.balance.loss",
-    "routerzloss routerzlosscoef": "model.mlp.balance.router_z_loss",
+    "topk numexpertspertok numexpertspertoken expertspertoken moek moetopk": "model.mlp.kind=moe model.mlp.active=2",
+    "moeintermediatesize expertdim expertwidth": "model.mlp.kind=moe model.mlp.d_ff=512 (of one expert)",
+    "sharedexpert sharedexperts nsharedexperts numsharedexperts sharedexpertintermediatesize": (
+        "model.mlp.kind=moe model.mlp.shared.d_ff=512 (of all shared experts together)"
+    ),
+    "normtopkprob moerenormalize": "model.mlp.kind=moe model.mlp.router.normalise=true",
+    "routedscalingfactor": "model.mlp.kind=moe model.mlp.router.factor=2.5",
+    "scoringfunc scoringfunction": "model.mlp.kind=moe model.mlp.router.score=sigmoid",
+    "ngroup topkgroup expertgroups": (
+        "model.mlp.kind=moe model.mlp.router.groups.n=4 model.mlp.router.groups.kept=2"
+    ),
+    "escorecorrectionbias auxlossfree lossfree": "model.mlp.kind=moe model.mlp.router.correction.rate=0.001",
+    "auxloss routerauxloss routerauxlosscoef loadbalancing balanceloss": (
+        "model.mlp.kind=moe model.mlp.balance.loss=0.01"
+    ),
+    "routerzloss routerzlosscoef": "model.mlp.kind=moe model.mlp.balance.router_z_loss=0.001",
     "swiglulimit": "model.mlp.clamp=7 model.mlp.up_offset=1",
     # attention
     "mha multihead": "model.attention.n_kv_heads=null (as many as n_heads)",
@@ -60,6 +64,10 @@ WRITE = {
         "model.attention.temperature.beta=0.1 model.attention.temperature.length=8192"
     ),
     "attentionchunksize chunked chunkedattention": "model.attention.blocks.size=8192 model.attention.blocks.summary=0",
+    # recurrent mixers
+    "mamba2 ssm ssd statespace": "model.mixer.kind=mamba2",
+    "gateddeltanet deltanet gdn deltarule linearattention": "model.mixer.kind=gated_delta",
+    "shortconvolution conv lfm liv": "model.mixer.kind=short_conv",
     # positions
     "nope noposition nopositions nopos nopositionalencoding": "model.position.kind=none",
     "rope rotary rotaryembedding roformer": "model.position.kind=rope",
@@ -130,7 +138,9 @@ WRITE = {
 
 LACKING = {
     "mup mutransfer maximalupdate": "no muP (widths do not change learning rates; `archlab study` tunes one per arm)",
-    "mamba mamba2 ssm rwkv linearattention deltanet gateddeltanet retnet hyena": "no layers without attention",
+    "mamba mamba1 selectivescan rwkv retnet hyena rglru": (
+        "no such recurrent mixer; those it has: model.mixer.kind=mamba2, gated_delta or short_conv"
+    ),
     "batchnorm groupnorm instancenorm": "no norm over other texts or tokens",
     "deepnorm": "no DeepNorm",
     "xpos fire kerple cope": "no such positions",

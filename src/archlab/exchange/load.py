@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,8 @@ from archlab.hf.family import Family
 from archlab.hf.folder import CONFIG, read_json
 from archlab.hf.quantized import Dequantised, method
 from archlab.hf.tensors import FORMATS, Tensors
-from archlab.hf.weights import Placed, fixed, placed
+from archlab.hf.weights import Placed, fixed, of_further_tokens, placed
+from archlab.model.arithmetic import at_least_float32
 from archlab.model.decoder import Decoder
 
 MOST_LISTED = 100
@@ -34,7 +36,7 @@ def load_hf(folder: Path, dtype: torch.dtype | None = None, config: ModelConfig 
         listed = [f"  {problem}" for problem in problems[:MOST_LISTED]]
         rest = [f"  and {n} more"] if (n := len(problems) - MOST_LISTED) > 0 else []
         raise UserError("\n".join([f"{folder}: {count} {family.architecture}", *listed, *rest]))
-    unfilled = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+    unfilled = [name for name, tensor in model.state_dict().items() if tensor.is_meta]
     assert not unfilled, f"{family.model_type}'s table has no row for {unfilled}"
     model.origin = read_origin(folder)
     return model.eval()
@@ -68,11 +70,13 @@ def _fill_all(
     """Give the model its weights; what does not fit is returned in words."""
     config = model.config
     tensors = _named_as_table(family, _stored(folder, dtype, only_look))
-    wanted = dict(model.named_parameters())
+    wanted = model.state_dict(keep_vars=True)
     problems: list[str] = []
     used: set[str] = set()
-    for row in placed(family.weights, config):
-        if not any(name in wanted for name in row.ours):
+    otherwise = [row for row in placed(family.otherwise, config) if row.theirs in tensors]
+    covered = {name for row in otherwise for name in row.ours}
+    for row in [*placed(family.weights, config), *otherwise]:
+        if not any(name in wanted for name in row.ours) or (row not in otherwise and covered.issuperset(row.ours)):
             continue
         used.update(row.parts)
         missing = [f"{name}  missing" for name in row.parts if name not in tensors]
@@ -85,6 +89,10 @@ def _fill_all(
     embedding = next(row.theirs for row in family.weights if row.names == ("embedding.weight",))
     for name in tensors:
         if name in used or any(name.endswith(suffix) for suffix in family.buffers):
+            continue
+        if family.predicts_more and of_further_tokens(name, config.n_layers):
+            continue
+        if not tensors[name].read().numel():  # a part that is 0 wide
             continue
         if name not in copies:
             problems.append(f"{name}  surplus")
@@ -136,7 +144,7 @@ class _Lazy:
 
 
 def _fill(
-    model: nn.Module, row: Placed, lazy: Sequence[_Lazy], wanted: dict[str, nn.Parameter], dtype: torch.dtype | None
+    model: nn.Module, row: Placed, lazy: Sequence[_Lazy], wanted: dict[str, Any], dtype: torch.dtype | None
 ) -> list[str]:
     """Put one of their tensors, or a stack, where it belongs; what does not fit is returned in words."""
     parts = [part.read() for part in lazy]
@@ -153,12 +161,11 @@ def _fill(
     theirs = torch.stack(parts) if row.stack else parts[0]
     for name, ours in zip(row.ours, row.step.split(theirs, row.layer), strict=True):
         owner, _, last = name.rpartition(".")
-        value = ours.to(dtype or ours.dtype).contiguous()
-        setattr(
-            model.get_submodule(owner),
-            last,
-            nn.Parameter(value.clone() if value.data_ptr() == theirs.data_ptr() and len(row.ours) > 1 else value),
-        )
+        is_parameter = isinstance(wanted[name], nn.Parameter)
+        # What no gradient moves is wide, as in the published code.
+        value = (ours.to(dtype or ours.dtype) if is_parameter else at_least_float32(ours)).contiguous()
+        value = value.clone() if value.data_ptr() == theirs.data_ptr() and len(row.ours) > 1 else value
+        setattr(model.get_submodule(owner), last, nn.Parameter(value) if is_parameter else value)
     return []
 
 

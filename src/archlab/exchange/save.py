@@ -54,7 +54,7 @@ def _expressed(config: ModelConfig, family: str | None, origin: str | None, wide
 
 
 def _tensors(family: Family, model: Decoder) -> Iterator[tuple[str, Tensor]]:
-    ours = dict(model.named_parameters())
+    ours = model.state_dict()
     left = set(ours)
     for row in placed(family.weights, model.config):
         present = [name for name in row.ours if name in ours]

@@ -24,12 +24,9 @@ def pool_kv_heads(model: Decoder, n_kv_heads: int) -> Decoder:
         raise UserError(f"n_kv_heads: {n_kv_heads} does not divide the model's {wrong[0]}; allowed: {allowed}")
     with torch.device("meta"):
         pooled = Decoder(_with_kv_heads(model.config, n_kv_heads), seed=None)
+    shapes = {name: tensor.shape for name, tensor in pooled.state_dict().items()}
     pooled.load_state_dict(
-        {
-            name: _pooled(parameter.detach(), pooled.get_parameter(name).shape, model, name)
-            for name, parameter in model.named_parameters()
-        },
-        assign=True,
+        {name: _pooled(tensor, shapes[name], model, name) for name, tensor in model.state_dict().items()}, assign=True
     )
     pooled.origin = model.origin
     return pooled.train(model.training)

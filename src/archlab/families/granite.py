@@ -16,6 +16,14 @@ def divisor(scale: float) -> float:
     return next((number for number in found if 1 / number == scale), near)
 
 
+MULTIPLIERS = (
+    Key("embedding_multiplier", "embedding.scale", 1.0, there=float),
+    Key("attention_multiplier", "attention.scale", 1.0, there=float),
+    Key("residual_multiplier", "block.attention_multiplier", 1.0, there=float),
+    Key("residual_multiplier", "block.mlp_multiplier", 1.0, there=float),
+    Key("logits_scaling", "head.scale", 1.0, there=lambda number: 1 / number, back=divisor),
+)
+
 FAMILY = Family(
     model_type="granite",
     architecture="GraniteForCausalLM",
@@ -26,11 +34,7 @@ FAMILY = Family(
         RopeKeys(),
         *BIASES,
         Key("mlp_bias", "mlp.bias", False),
-        Key("embedding_multiplier", "embedding.scale", 1.0, there=float),
-        Key("attention_multiplier", "attention.scale", 1.0, there=float),
-        Key("residual_multiplier", "block.attention_multiplier", 1.0, there=float),
-        Key("residual_multiplier", "block.mlp_multiplier", 1.0, there=float),
-        Key("logits_scaling", "head.scale", 1.0, there=lambda number: 1 / number, back=divisor),
+        *MULTIPLIERS,
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=WEIGHTS,

@@ -12,6 +12,7 @@ from archlab.config.io import build_config, overlay
 from archlab.config.layers import final_norm, layer_configs, resolve
 from archlab.config.merge import Raw, expand
 from archlab.config.model_schema import Layers, ModelConfig
+from archlab.config.moe import MoE, ResolvedMoE
 from archlab.config.position import NoPosition, Rope
 from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config
@@ -49,6 +50,10 @@ class Family:
     """Suffixes of tensors in its files that are no weights."""
     constants: Sequence[Constant] = ()
     """Tensors in its files that must hold the number which our model has there."""
+    otherwise: Sequence[Row] = ()
+    """Rows of files that hold some of ours in other tensors; each is taken where its tensor is there."""
+    predicts_more: bool = False
+    """Whether its files may hold further layers, which predict further tokens; they are not read."""
     prefix: str = ""
     """Of every tensor but the head; files without it are understood, too."""
     no_effect: frozenset[str] = field(default_factory=frozenset)
@@ -85,7 +90,7 @@ class Family:
         """
         # A class's own padding token may lie beyond a small vocabulary, which it then refuses.
         out: Raw = {"model_type": self.model_type, "architectures": [self.architecture], "pad_token_id": None}
-        full = resolve(_turning_in_common(model))
+        full = resolve(_mixture_in_common(_turning_in_common(model)))
         for part in self.fields:
             part.write(full, out)
         again = self.model_config(out, f"{self.model_type} export")
@@ -112,6 +117,17 @@ def _turning_in_common(model: ModelConfig) -> ModelConfig:
     kinds = {name: {"position": {"kind": "none"}, **expand(change)} for name, change in model.layers.kinds.items()}
     layers = Layers.model_validate({**kinds, "pattern": model.layers.pattern})
     return model.model_copy(update={"position": turning[0], "layers": layers})
+
+
+def _mixture_in_common(model: ModelConfig) -> ModelConfig:
+    """The same model with a mixture of experts as what its layers have in common and a dense MLP as the exception."""
+    mixture = next((layer.mlp for layer in layer_configs(model) if isinstance(layer.mlp, ResolvedMoE)), None)
+    if model.layers is None or isinstance(model.mlp, MoE) or mixture is None:
+        return model
+    common = model.mlp.model_dump()
+    kinds = {name: {"mlp": common, **expand(change)} for name, change in model.layers.kinds.items()}
+    layers = Layers.model_validate({**kinds, "pattern": model.layers.pattern})
+    return model.model_copy(update={"mlp": MoE.model_validate(mixture.model_dump()), "layers": layers})
 
 
 def _refusal(part: Field, hf: Source, ours: Raw) -> str | None:
@@ -168,6 +184,10 @@ def differing(a: ModelConfig, b: ModelConfig) -> dict[str, tuple[Any, Any]]:
     return {key: (left.get(key), right.get(key)) for key in {**left, **right} if left.get(key) != right.get(key)}
 
 
+ONLY_TRAINING: Any = {"kind": True, "dropout": True, "mlp": {"balance": True, "router": {"correction": {"rate"}}}}
+"""Of a layer: what the forward pass does not read."""
+
+
 def _meaning(model: ModelConfig) -> Raw:
     around = resolve(model).model_dump(
         mode="json", include={"vocab_size", "d_model", "n_layers", "max_seq_len", "embedding", "head"}
@@ -176,7 +196,6 @@ def _meaning(model: ModelConfig) -> Raw:
     if model.embedding.norm:
         around["embedding_norm"] = model.norm.model_dump(mode="json", exclude={"placement"})
     layers = {
-        str(i): layer.model_dump(mode="json", exclude={"kind", "dropout"})
-        for i, layer in enumerate(layer_configs(model))
+        str(i): layer.model_dump(mode="json", exclude=ONLY_TRAINING) for i, layer in enumerate(layer_configs(model))
     }
     return flatten({**around, "layers": layers})

@@ -3,7 +3,8 @@
 Shapes: B batch, T tokens, N = B * T, D d_model, E experts, K active, G groups.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -68,6 +69,14 @@ class Router(nn.Module):
         group_NG = scores_NGE.topk(best, dim=-1).values.sum(-1)
         kept_NG = torch.zeros_like(group_NG, dtype=torch.bool).scatter(-1, group_NG.topk(groups.kept).indices, True)
         return scores_NGE.masked_fill(~kept_NG[..., None], float("-inf")).flatten(-2)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """As of any module, but the correction keeps its digits: rounded to bfloat16 it would choose others."""
+        kept = self.correction
+        super()._apply(fn, recurse)
+        if kept is not None and self.correction is not None and self.correction.itemsize < kept.itemsize:
+            self.correction = kept.to(self.correction.device)
+        return self
 
     @torch.no_grad()
     def correct(self, chosen_E: Tensor) -> None:

@@ -1,0 +1,86 @@
+"""ERNIE 4.5, mixtures of experts. (transformers: Ernie4_5_MoeForCausalLM)"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.families.glm4_moe import EXPERTS as GLM_EXPERTS
+from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, kv_heads, rms_norm
+from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, TOGETHER
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Key, Source
+from archlab.hf.mixture import DenseLayers, SharedExperts
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import Row, Step
+
+
+def between(hf: Source, n_layers: int) -> Iterable[bool]:
+    """Dense outside of moe_layer_start_index to moe_layer_end_index (-1: the last), and off the interval."""
+    first, last = hf.get("moe_layer_start_index", 1), hf.get("moe_layer_end_index", -1)
+    last, interval = n_layers - 1 if last == -1 else last, hf.get("moe_layer_interval", 1)
+    return [(i + 1) % interval != 0 or not first <= i <= last for i in range(n_layers)]
+
+
+def _between(dense: list[bool]) -> Raw:
+    """The shortest interval and range that could be meant; reading back shows whether they are."""
+    sparse = [i for i, is_dense in enumerate(dense) if not is_dense] or [len(dense)]
+    interval = min((b - a for a, b in pairwise(sparse)), default=1)
+    return {
+        "moe_layer_start_index": sparse[0], "moe_layer_end_index": sparse[-1], "moe_layer_interval": interval,
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LeastSum:
+    """`moe_norm_min`: the least that the weights of the chosen are divided by, in place of their sum."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """It must be so small that it matters only where all their scores vanish."""
+        if (least := hf.get("moe_norm_min", 1e-12)) > 1e-6:
+            raise hf.refuse("moe_norm_min", least, "up to 1e-6")
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """The default."""
+
+
+ONE_ROW = Step(lambda theirs, _: [theirs.flatten()], lambda ours, _: ours[0][None])
+"""[1, experts]."""
+
+FAMILY = Family(
+    model_type="ernie4_5_moe",
+    architecture="Ernie4_5_MoeForCausalLM",
+    fields=[
+        *SIZES,
+        kv_heads(4),
+        *rms_norm(1e-5),
+        *MIXTURE,
+        Always("mlp.router.correction.rate", 1e-3),
+        Key("moe_num_experts", "mlp.experts", 64),
+        Key("moe_k", "mlp.active", 6),
+        Key("moe_intermediate_size", "mlp.d_ff", 1536),
+        LeastSum(),
+        SharedExperts("moe_num_shared_experts", 2, bias_key="use_bias"),
+        RopeKeys(theta=5e5, pairing="interleaved"),
+        Key("use_bias", "attention.qkv_bias", False),
+        Key("use_bias", "attention.out_bias", False),
+        Key("use_bias", "head.bias", False),
+        Key("tie_word_embeddings", "head.tied", True),
+        DenseLayers(between, _between, bias_key="use_bias"),
+    ],
+    weights=[
+        *ATTENTION,
+        *(row for row in GLM_EXPERTS if "correction" not in row.theirs),
+        Row("model.layers.{i}.mlp.moe_statics.e_score_correction_bias", "layers.{i}.mlp.router.correction", ONE_ROW),
+        *PRE_NORMS,
+        *AROUND,
+        Row("lm_head.bias", "head.bias"),
+    ],
+    otherwise=TOGETHER,
+    predicts_more=True,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    no_effect=ONLY_TRAINING,
+    aliases={"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k"},
+)

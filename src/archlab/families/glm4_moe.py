@@ -1,0 +1,60 @@
+"""GLM 4.5 and its kin: mixtures of experts. (transformers: Glm4MoeForCausalLM)"""
+
+from archlab.families.llama import AROUND, ATTENTION, MLP, PRE_NORMS, SIZES, kv_heads, rms_norm
+from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, ROUTER, TOGETHER
+from archlab.families.qwen3 import QK_NORMS
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Key, Switch
+from archlab.hf.mixture import GroupKeys, SharedExperts, each_expert, first_dense
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import Row, linear
+
+SIGMOID = (
+    Always("mlp.router.score", "sigmoid"),
+    Always("mlp.router.correction.rate", 1e-3),
+)
+"""With a correction, which is a tensor in the file; its rate is said nowhere (DeepSeek-V3 was trained with this)."""
+
+EXPERTS = [
+    Row("model.layers.{i}.mlp.gate.weight", ROUTER),
+    Row("model.layers.{i}.mlp.gate.e_score_correction_bias", "layers.{i}.mlp.router.correction"),
+    *each_expert("model.layers.{i}.mlp.experts"),
+    *linear("model.layers.{i}.mlp.shared_experts.gate_proj", "layers.{i}.mlp.shared.gate"),
+    *linear("model.layers.{i}.mlp.shared_experts.up_proj", "layers.{i}.mlp.shared.up"),
+    *linear("model.layers.{i}.mlp.shared_experts.down_proj", "layers.{i}.mlp.shared.down"),
+    *MLP,
+]
+
+FAMILY = Family(
+    model_type="glm4_moe",
+    architecture="Glm4MoeForCausalLM",
+    fields=[
+        *SIZES,
+        kv_heads(8),
+        *rms_norm(1e-5),
+        Switch(
+            "use_qk_norm", "attention.qk_norm.kind", False, "rmsnorm",
+            [Always("attention.qk_norm.cast", "before_weight"), Key("rms_norm_eps", "attention.qk_norm.eps", 1e-5)],
+        ),
+        *MIXTURE,
+        *SIGMOID,
+        Key("n_routed_experts", "mlp.experts", 128),
+        Key("num_experts_per_tok", "mlp.active", 8),
+        Key("moe_intermediate_size", "mlp.d_ff", 1408),
+        Key("norm_topk_prob", "mlp.router.normalise", True),
+        Key("routed_scaling_factor", "mlp.router.factor", 1.0, there=float),
+        GroupKeys(),
+        SharedExperts("n_shared_experts", 1),
+        RopeKeys(fraction=0.5),
+        Key("attention_bias", "attention.qkv_bias", False),
+        Key("tie_word_embeddings", "head.tied", False),
+        first_dense(1),
+    ],
+    weights=[*ATTENTION, *QK_NORMS, *EXPERTS, *PRE_NORMS, *AROUND],
+    otherwise=TOGETHER,
+    predicts_more=True,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    no_effect=ONLY_TRAINING | {"num_nextn_predict_layers", "num_mtp_layers"},
+    aliases={"num_local_experts": "n_routed_experts"},
+)  # fmt: skip

@@ -1,0 +1,51 @@
+"""Granite 3, mixtures of experts. (transformers: GraniteMoeForCausalLM)"""
+
+from archlab.families.granite import MULTIPLIERS
+from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, RMS_NORM, SIZES
+from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, ROUTER
+from archlab.families.olmo import BIASES
+from archlab.hf.family import Family
+from archlab.hf.fields import Key
+from archlab.hf.mixture import all_experts
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import Row
+
+FIELDS = (
+    *SIZES,
+    *RMS_NORM,
+    *MIXTURE,
+    Key("num_local_experts", "mlp.experts", 8),
+    Key("num_experts_per_tok", "mlp.active", 2),
+    RopeKeys(),
+    *BIASES,
+    *MULTIPLIERS,
+    Key("tie_word_embeddings", "head.tied", False),
+)
+
+MOE = "model.layers.{i}.block_sparse_moe"
+
+WEIGHTS = [
+    *ATTENTION,
+    Row(f"{MOE}.router.layer.weight", ROUTER),
+    *all_experts(f"{MOE}.input_linear.weight", f"{MOE}.output_linear.weight"),
+    *PRE_NORMS,
+    *AROUND,
+]
+
+TOGETHER = [
+    Row(f"{MOE}.router.weight", ROUTER),
+    *all_experts(f"{MOE}.experts.gate_up_proj", f"{MOE}.experts.down_proj"),
+]
+"""As transformers holds them in memory."""
+
+FAMILY = Family(
+    model_type="granitemoe",
+    architecture="GraniteMoeForCausalLM",
+    fields=FIELDS,
+    weights=WEIGHTS,
+    otherwise=TOGETHER,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    no_effect=ONLY_TRAINING,
+    aliases={"num_experts": "num_local_experts"},
+)

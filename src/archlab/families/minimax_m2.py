@@ -1,0 +1,61 @@
+"""MiniMax M2. (transformers: MiniMaxM2ForCausalLM)"""
+
+from archlab.config.merge import Raw
+from archlab.families.glm4_moe import SIGMOID
+from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, RMS_NORM, SIZES, kv_heads
+from archlab.families.mixtral import EXPERTS, MIXTURE, ONLY_TRAINING, TOGETHER
+from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Key, Source
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import Row
+
+CORRECTION = "layers.{i}.mlp.router.correction"
+
+
+class RotaryDim(RopeKeys):
+    """Published files say how many dimensions of a head rotate, transformers' which part of them."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """A fraction wins."""
+        super().read(hf, ours)
+        turning = hf.get("rotary_dim")
+        given = (hf.get("rope_parameters") or hf.get("rope_scaling") or {}).get(self.fraction_key)
+        if turning and given is None and hf.get(self.fraction_key) is None:
+            ours["position"]["fraction"] = turning / ours["attention.head_dim"]
+
+
+FAMILY = Family(
+    model_type="minimax_m2",
+    architecture="MiniMaxM2ForCausalLM",
+    fields=[
+        *SIZES,
+        kv_heads(8),
+        Key("head_dim", "attention.head_dim", 128),
+        *RMS_NORM,
+        *qk_rms_norm(1e-6),
+        Always("attention.qk_norm.scope", "width"),
+        *MIXTURE,
+        *SIGMOID,
+        Key("num_local_experts", "mlp.experts", 256),
+        Key("num_experts_per_tok", "mlp.active", 8),
+        RotaryDim(theta=5e6, partial=True),
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=[
+        *ATTENTION,
+        *QK_NORMS,
+        *EXPERTS,
+        Row("model.layers.{i}.block_sparse_moe.e_score_correction_bias", CORRECTION),
+        *PRE_NORMS,
+        *AROUND,
+    ],
+    otherwise=[*TOGETHER, Row("model.layers.{i}.mlp.e_score_correction_bias", CORRECTION)],
+    predicts_more=True,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    no_effect=ONLY_TRAINING
+    | {"attn_type_list", "mtp_transformer_layers", "num_mtp_modules", "qk_norm_type", "scoring_func"}
+    | {"shared_intermediate_size", "use_mtp", "use_qk_norm", "use_routing_bias"},
+    aliases={"num_experts": "num_local_experts"},
+)

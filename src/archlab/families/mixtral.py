@@ -1,0 +1,48 @@
+"""Mixtral. (transformers: MixtralForCausalLM)"""
+
+from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, kv_heads, rms_norm
+from archlab.hf.family import Family
+from archlab.hf.fields import ActivationKey, Always, Key
+from archlab.hf.mixture import all_experts, each_expert
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import Row
+
+MIXTURE = (Always("mlp.kind", "moe"), ActivationKey("hidden_act", "silu"))
+
+ROUTER = "layers.{i}.mlp.router.weight"
+
+EXPERTS = [
+    Row("model.layers.{i}.block_sparse_moe.gate.weight", ROUTER),
+    *each_expert("model.layers.{i}.block_sparse_moe.experts", gate="w1", up="w3", down="w2"),
+]
+
+TOGETHER = [
+    Row("model.layers.{i}.mlp.gate.weight", ROUTER),
+    *all_experts("model.layers.{i}.mlp.experts.gate_up_proj", "model.layers.{i}.mlp.experts.down_proj"),
+]
+"""As transformers holds them in memory, which some files are written from."""
+
+ONLY_TRAINING = frozenset({"router_aux_loss_coef", "output_router_logits", "router_jitter_noise"})
+"""Keys of mixtures that act in training only."""
+
+FAMILY = Family(
+    model_type="mixtral",
+    architecture="MixtralForCausalLM",
+    fields=[
+        *SIZES,
+        kv_heads(8),
+        *rms_norm(1e-5),
+        *MIXTURE,
+        Key("num_local_experts", "mlp.experts", 8),
+        Key("num_experts_per_tok", "mlp.active", 2),
+        RopeKeys(theta=1e6),
+        Key("sliding_window", "attention.window", None),
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=[*ATTENTION, *EXPERTS, *PRE_NORMS, *AROUND],
+    otherwise=TOGETHER,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    no_effect=ONLY_TRAINING,
+    aliases={"num_experts": "num_local_experts"},
+)

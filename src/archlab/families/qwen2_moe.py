@@ -1,0 +1,84 @@
+"""Qwen 1.5 and 2, mixtures of experts. (transformers: Qwen2MoeForCausalLM)"""
+
+from collections.abc import Iterable
+
+from archlab.config.merge import Raw
+from archlab.families.llama import AROUND, ATTENTION, MLP, PRE_NORMS, SIZES, kv_heads, rms_norm
+from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, ROUTER, TOGETHER
+from archlab.families.qwen2 import Windows
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Field, Key, Source
+from archlab.hf.layer_types import FULL, SLIDING
+from archlab.hf.mixture import DenseLayers, each_expert
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import Row, linear
+
+
+def even_lower_layers(hf: Source, n_layers: int) -> list[str]:
+    """Even layers below max_window_layers slide, if use_sliding_window says so."""
+    slides = bool(hf.get("use_sliding_window", False) and hf.get("sliding_window", 4096))
+    first_full = hf.get("max_window_layers", 28)
+    return [SLIDING if slides and i % 2 == 0 and i < first_full else FULL for i in range(n_layers)]
+
+
+def listed_or_between(hf: Source, n_layers: int) -> Iterable[bool]:
+    """Layers in mlp_only_layers are dense, and all but every decoder_sparse_step-th."""
+    listed, step = hf.get("mlp_only_layers", []), hf.get("decoder_sparse_step", 1)
+    return [i in listed or (i + 1) % step != 0 for i in range(n_layers)]
+
+
+def _listed(dense: list[bool]) -> Raw:
+    return {"mlp_only_layers": [i for i, is_dense in enumerate(dense) if is_dense], "decoder_sparse_step": 1}
+
+
+def experts(number: int, active: int, d_ff: int) -> tuple[Field, ...]:
+    """The keys of Qwen's mixtures, with a family's defaults."""
+    return (
+        *MIXTURE,
+        Key("num_experts", "mlp.experts", number),
+        Key("num_experts_per_tok", "mlp.active", active),
+        Key("norm_topk_prob", "mlp.router.normalise", False),
+        Key("moe_intermediate_size", "mlp.d_ff", d_ff),
+    )
+
+
+SOME_DENSE = DenseLayers(listed_or_between, _listed)
+
+EXPERTS = [
+    Row("model.layers.{i}.mlp.gate.weight", ROUTER),
+    *each_expert("model.layers.{i}.mlp.experts"),
+    *MLP,
+]
+"""Dense layers among them have Llama's names."""
+
+WEIGHTS = [*ATTENTION, *EXPERTS, *PRE_NORMS, *AROUND]
+
+FAMILY = Family(
+    model_type="qwen2_moe",
+    architecture="Qwen2MoeForCausalLM",
+    fields=[
+        *SIZES,
+        kv_heads(16),
+        *rms_norm(1e-6),
+        *experts(60, 4, 1408),
+        Key("shared_expert_intermediate_size", "mlp.shared.d_ff", 5632),
+        Always("mlp.shared.gate", True),
+        RopeKeys(),
+        Windows(even_lower_layers),
+        Key("qkv_bias", "attention.qkv_bias", True),
+        Key("tie_word_embeddings", "head.tied", False),
+        SOME_DENSE,
+    ],
+    weights=[
+        *WEIGHTS,
+        *linear("model.layers.{i}.mlp.shared_expert.gate_proj", "layers.{i}.mlp.shared.gate"),
+        *linear("model.layers.{i}.mlp.shared_expert.up_proj", "layers.{i}.mlp.shared.up"),
+        *linear("model.layers.{i}.mlp.shared_expert.down_proj", "layers.{i}.mlp.shared.down"),
+        Row("model.layers.{i}.mlp.shared_expert_gate.weight", "layers.{i}.mlp.shared_gate.weight"),
+    ],
+    otherwise=TOGETHER,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    no_effect=ONLY_TRAINING,
+    aliases={"num_local_experts": "num_experts"},
+)

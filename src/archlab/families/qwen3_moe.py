@@ -1,0 +1,53 @@
+"""Qwen 3, mixtures of experts. (transformers: Qwen3MoeForCausalLM)"""
+
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.families.llama import RMS_NORM, SIZES, kv_heads
+from archlab.families.mixtral import ONLY_TRAINING, TOGETHER
+from archlab.families.olmo import BIASES
+from archlab.families.qwen2 import Windows
+from archlab.families.qwen2_moe import SOME_DENSE, WEIGHTS, experts
+from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
+from archlab.hf.family import Family
+from archlab.hf.fields import Key, Source
+from archlab.hf.layer_types import FULL, SLIDING
+from archlab.hf.rope import RopeKeys
+
+
+def all_or_none(hf: Source, n_layers: int) -> list[str]:
+    """All layers slide if use_sliding_window says so; max_window_layers is not read."""
+    slides = bool(hf.get("use_sliding_window", False) and hf.get("sliding_window", 4096))
+    return [SLIDING if slides else FULL] * n_layers
+
+
+class OneWindow(Windows):
+    """Its files have no list of types."""
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """The window; reading back shows whether all layers have it."""
+        super().write(model, hf)
+        del hf["layer_types"]
+
+
+FAMILY = Family(
+    model_type="qwen3_moe",
+    architecture="Qwen3MoeForCausalLM",
+    fields=[
+        *SIZES,
+        kv_heads(4),
+        *RMS_NORM,
+        *qk_rms_norm(1e-6),
+        *experts(128, 8, 768),
+        RopeKeys(),
+        OneWindow(all_or_none),
+        *BIASES,
+        Key("tie_word_embeddings", "head.tied", False),
+        SOME_DENSE,
+    ],
+    weights=[*WEIGHTS, *QK_NORMS],
+    otherwise=TOGETHER,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    no_effect=ONLY_TRAINING | {"max_window_layers"},
+    aliases={"num_local_experts": "num_experts"},
+)
