@@ -4,16 +4,16 @@ from collections.abc import Sequence
 
 from archlab.config.gated_delta import ResolvedGatedDelta
 from archlab.config.layers import LayerConfig
-from archlab.config.moe import ResolvedMoE
 from archlab.families.llama import AROUND, SIZES, kv_heads
+from archlab.families.mixtral import ONLY_TRAINING, TOGETHER
+from archlab.families.qwen2_moe import EXPERTS, SHARED, SOME_DENSE, experts, shared_expert
 from archlab.hf.family import Family
-from archlab.hf.fields import ActivationKey, Always, Key, Only, Source
+from archlab.hf.fields import Always, Key, Source
 from archlab.hf.layer_types import FULL, MixerLayers
 from archlab.hf.rope import RopeKeys
 from archlab.hf.weights import Row, linear, per_group
 
 LINEAR = "linear_attention"
-MLP = "layers.{i}.mlp"
 LAYER = "model.layers.{i}"
 
 
@@ -26,11 +26,6 @@ def types_of(hf: Source, n_layers: int) -> list[str]:
 def _mixer(layer: LayerConfig) -> ResolvedGatedDelta:
     assert isinstance(layer.mixer, ResolvedGatedDelta)
     return layer.mixer
-
-
-def _n_experts(layer: LayerConfig) -> int:
-    assert isinstance(layer.mlp, ResolvedMoE)
-    return layer.mlp.experts
 
 
 def _qkvz(layer: LayerConfig) -> Sequence[int]:
@@ -70,20 +65,6 @@ DELTA = (
     Key("rms_norm_eps", "mixer.norm_eps", 1e-6),
 )
 
-MOE = (
-    Always("mlp.kind", "moe"),
-    ActivationKey("hidden_act", "silu"),
-    Key("num_experts", "mlp.experts", 512),
-    Key("num_experts_per_tok", "mlp.active", 10),
-    Key("moe_intermediate_size", "mlp.d_ff", 512),
-    Key("shared_expert_intermediate_size", "mlp.shared.d_ff", 512),
-    Always("mlp.shared.gate", True),
-    Key("norm_topk_prob", "mlp.router.normalise", True),
-    Key("router_aux_loss_coef", "mlp.balance.loss", 0.001),
-    Only("decoder_sparse_step", 1),
-    Only("mlp_only_layers", []),
-)
-
 FAMILY = Family(
     model_type="qwen3_next",
     architecture="Qwen3NextForCausalLM",
@@ -95,8 +76,11 @@ FAMILY = Family(
         *(Key("attention_bias", f"attention.{field}", False) for field in ("qkv_bias", "gate.bias", "out_bias")),
         *NORM,
         RopeKeys(fraction=0.25),
-        *MOE,
+        *experts(512, 10, 512),
+        Key("norm_topk_prob", "mlp.router.normalise", True),
+        *shared_expert(512),
         MixerLayers(LINEAR, DELTA, types_of),
+        SOME_DENSE,
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=[
@@ -115,20 +99,13 @@ FAMILY = Family(
         *linear(f"{LAYER}.linear_attn.norm", "layers.{i}.mixer.norm"),
         *linear(f"{LAYER}.linear_attn.out_proj", "layers.{i}.mixer.out"),
         *linear(f"{LAYER}.post_attention_layernorm", "layers.{i}.mlp_norms.before"),
-        Row(f"{LAYER}.mlp.gate.weight", f"{MLP}.router.weight"),
-        *(
-            Row(f"{LAYER}.mlp.experts.{{h}}.{name}_proj.weight", f"{MLP}.experts.{name}", each=_n_experts)
-            for name in ("gate", "up", "down")
-        ),
-        *(
-            row
-            for name in ("gate", "up", "down")
-            for row in linear(f"{LAYER}.mlp.shared_expert.{name}_proj", f"{MLP}.shared.{name}")
-        ),
-        *linear(f"{LAYER}.mlp.shared_expert_gate", f"{MLP}.shared_gate"),
+        *EXPERTS,
+        *SHARED,
         *AROUND,
     ],
+    otherwise=TOGETHER,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=frozenset({"intermediate_size", "output_router_logits", "full_attention_interval"}),
+    no_effect=ONLY_TRAINING | {"full_attention_interval"},
+    aliases={"num_local_experts": "num_experts"},
 )

@@ -26,6 +26,7 @@ CASES = [
     Case("qwen3_next", "by-interval", {
         **SMALL, **LINEAR, **EXPERTS, "linear_num_value_heads": 2, "linear_conv_kernel_dim": 4, "num_hidden_layers": 3,
         "full_attention_interval": 2, "norm_topk_prob": False, "tie_word_embeddings": True, "head_dim": 24,
+        "mlp_only_layers": [0],
         "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
     }, ("model.layers.recurrent.mixer=none", "model.position.theta=10000.0", "model.mlp.router.normalise=true")),
 ]  # fmt: skip
