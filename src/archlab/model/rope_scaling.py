@@ -37,7 +37,7 @@ def frequencies(config: Rope, n: int, lengths_BT1: Tensor, pairs: Tensor) -> Fre
         case schema.Llama3Scaling() as s:
             return Frequencies(_llama3(s, plain))
         case schema.Yarn() as s:
-            return Frequencies(_yarn(s, config.theta, n, plain, pairs), s.attention_factor or _yarn_amplitude(s.factor))
+            return Frequencies(_yarn(s, config.theta, n, pairs), s.attention_factor or _yarn_amplitude(s.factor))
         case schema.Longrope() as s:
             long, short = plain.new_tensor(s.long_factor), plain.new_tensor(s.short_factor)
             factors = torch.where(lengths_BT1 > s.original_max_seq_len, long, short)
@@ -53,7 +53,7 @@ def _llama3(s: schema.Llama3Scaling, plain: Tensor) -> Tensor:
     return kept * plain + (1 - kept) * plain / s.factor
 
 
-def _yarn(s: schema.Yarn, theta: float, n: int, plain: Tensor, pairs: Tensor) -> Tensor:
+def _yarn(s: schema.Yarn, theta: float, n: int, pairs: Tensor) -> Tensor:
     def pair_that_turns(times: float) -> float:
         return n * math.log(s.original_max_seq_len / (times * 2 * math.pi)) / (2 * math.log(theta))
 
@@ -61,8 +61,10 @@ def _yarn(s: schema.Yarn, theta: float, n: int, plain: Tensor, pairs: Tensor) ->
     if s.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, n - 1)
-    interpolated = ((pairs - low) / ((high - low) or 1e-3)).clamp(0, 1)
-    return interpolated * plain / s.factor + (1 - interpolated) * plain
+    kept = 1 - ((pairs - low) / ((high - low) or 1e-3)).clamp(0, 1)
+    waves = theta ** (2 * pairs / n)
+    # Each step as published code has it, for the same reason as above.
+    return 1 / (s.factor * waves) * (1 - kept) + 1 / waves * kept
 
 
 def _yarn_amplitude(factor: float) -> float:

@@ -12,7 +12,7 @@ CASES = [
             "beta_fast": 4.0, "beta_slow": 1.0, "truncate": False,
         },
     }, (
-        "model.attention.sinks=false", "model.mlp.clamp=7.0", "model.mlp.up_offset=0.0", "model.mlp.activation=silu",
+        "model.attention.sinks=false", "model.mlp.clamp=7.0", "model.mlp.up_offset=null", "model.mlp.activation=silu",
         "model.mlp.router.bias=false", "model.mlp.bias=false", "model.attention.out_bias=false", "model.norm.eps=1e-5",
         "model.position.scaling.truncate=true", "model.position.scaling.attention_factor=1.0",
         "model.mlp.router.normalise=false",
