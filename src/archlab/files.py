@@ -1,5 +1,5 @@
-"""Reading regular files of a sane size only, and writing so that nothing is ever half-written, also after a power cut:
-to a temporary name, synced, then renamed."""
+"""Reading regular files of a limited size only, and writing so that nothing is ever half-written, also after a power
+cut: under a temporary name, synced to the disk, then renamed."""
 
 import errno
 import fcntl
@@ -18,13 +18,13 @@ from uuid import uuid4
 from archlab.errors import UserError
 
 TEMPORARY = ".archlab-tmp-"
-"""How temporary names begin; a kill may leave one behind, and it may be deleted."""
+"""Temporary names begin with it. A kill may leave such a file behind; it may be deleted."""
 
 MEBIBYTE = 2**20
 TEXT_LIMIT = 16 * MEBIBYTE
-"""Bytes of a file that a person or a library writes: settings, a small table. Larger ones are another kind of file."""
+"""Bytes of a file of settings, or of a small table. A larger file is not what it should be."""
 LARGE_TEXT_LIMIT = 64 * MEBIBYTE
-"""Of a large table: the index of weights of 10^12 parameters has about 20 MB, a large tokenizer 35 MB."""
+"""Bytes of a large table: an index of the weights of 10^12 parameters has about 20 MB, a large tokenizer 35 MB."""
 
 
 def read_bytes(path: Path | Traversable, limit: int = TEXT_LIMIT) -> bytes:
@@ -50,7 +50,7 @@ def read_bytes(path: Path | Traversable, limit: int = TEXT_LIMIT) -> bytes:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Opening a pipe would wait for a writer."""
+    """An opener that does not wait for the writer of a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -76,7 +76,7 @@ def read_object(path: Path | Traversable, limit: int = TEXT_LIMIT) -> dict[str, 
 
 
 def expand_user(path: str | Path) -> Path:
-    """`~/x` and `~name/x` as a whole path; UserError where there is no such person."""
+    """`~/x` and `~name/x` as a full path; UserError where there is no such user."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -109,7 +109,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def make_folder(path: Path) -> None:
-    """The folder and those above it, if they are not there; on the disk when it returns."""
+    """Make the folder and those above it, if they are missing; they are on the disk when it returns."""
     with disk_errors(path):
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def make_folder(path: Path) -> None:
 
 def write_atomic(path: Path, content: str | bytes) -> None:
     """The file is either as before or wholly new, also after a power cut."""
-    temporary = _beside(path)
+    temporary = _temporary_name(path)
     with disk_errors(path):
         try:
             with open(temporary, "wb") as file:
@@ -142,7 +142,7 @@ def folder_atomic(path: Path) -> Iterator[Path]:
     for other in path.parent.glob(f"{TEMPORARY}*-{glob.escape(path.name)}"):
         _remove_abandoned(other)
     with disk_errors(path):
-        temporary, lock = _held(path)
+        temporary, lock = _locked_temporary(path)
         try:
             yield temporary
             # As the umask has it; safetensors writes for the owner only.
@@ -159,10 +159,10 @@ def folder_atomic(path: Path) -> Iterator[Path]:
             os.close(lock)
 
 
-def _held(path: Path) -> tuple[Path, int]:
-    """A new temporary folder, and an open lock on it by which others can tell that its process lives."""
+def _locked_temporary(path: Path) -> tuple[Path, int]:
+    """A new temporary folder, and an open lock on it that tells others that this process is alive."""
     while True:
-        temporary = _beside(path)
+        temporary = _temporary_name(path)
         temporary.mkdir()
         with suppress(FileNotFoundError):
             lock = os.open(temporary, os.O_RDONLY)
@@ -170,11 +170,11 @@ def _held(path: Path) -> tuple[Path, int]:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if temporary.exists():
                 return temporary, lock
-            os.close(lock)  # another process took it for abandoned before it was locked
+            os.close(lock)  # another process removed it as abandoned before it was locked
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove a temporary folder that nobody holds."""
+    """Remove a temporary folder that no process has locked."""
     with suppress(OSError), _opened(folder) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder)
@@ -189,19 +189,19 @@ def _opened(folder: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _beside(path: Path) -> Path:
+def _temporary_name(path: Path) -> Path:
     return path.with_name(f"{TEMPORARY}{uuid4().hex[:12]}-{path.name}")
 
 
 def remove_folder(path: Path) -> None:
-    """Gone at once for those who read it, not file by file."""
-    temporary = _beside(path)
+    """Remove a folder so that readers see it vanish at once, not file by file."""
+    temporary = _temporary_name(path)
     os.rename(path, temporary)
     shutil.rmtree(temporary)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """What a kill left half-written in a folder that nobody else is writing to."""
+    """Remove what a kill left half-written, in a folder to which nobody else is writing."""
     for path in folder.glob(f"{TEMPORARY}*"):
         if path.is_dir():
             shutil.rmtree(path)
@@ -210,7 +210,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Onto the disk. A folder that may not be read, or of a file system that cannot sync folders, is left as it is."""
+    """Bring it to the disk. Folders that may not be read, and file systems that cannot sync folders, are skipped."""
     try:
         with _opened(path) as descriptor:
             os.fsync(descriptor)

@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 import torch
+from pydantic import ValidationError
 
+from archlab.config import recurrent
 from archlab.config.activation import Activation
-from archlab.config.io import build_config
+from archlab.config.check import broken_rules
+from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.layers import layer_configs
+from archlab.config.merge import Raw
 from archlab.config.position import DynamicNTK, Longrope
 from archlab.config.schema import Config
 from archlab.errors import UserError
@@ -34,6 +38,8 @@ def _layers(text: str) -> str:
     return f"model.layers={{{text}}}"
 
 
+recurrent.CHUNK = 8  # so that a text of the grid is several chunks, the last of them not full
+
 NOTHING = ()
 FACTORS: dict[str, list[Any]] = {
     # Heads are 8 wide in every row, which longrope's lists go by.
@@ -43,6 +49,9 @@ FACTORS: dict[str, list[Any]] = {
         "model.attention={n_heads: 4, head_dim: 8, n_kv_heads: 1}",
         "model.attention={n_heads: 3}",
         "model.attention={n_heads: 6, head_dim: 8, n_kv_heads: 3}",
+        "model.attention={n_heads: 4, head_dim: 8, n_kv_heads: 2, v_dim: 5}",
+        "model.attention={kind: latent, n_heads: 3, q_rank: 10, kv_rank: 9, nope_dim: 5, rope_dim: 8, v_dim: 7}",
+        "model.attention={kind: latent, n_heads: 4, kv_rank: 6, nope_dim: 4, rope_dim: 8, norm_eps: 0.1}",
     ],
     "norm": [
         f"model.norm={{{kind}, eps: 0.01}}"
@@ -61,7 +70,29 @@ FACTORS: dict[str, list[Any]] = {
     + ["model.norm={kind: dyt, alpha: 0.7}", "model.norm={kind: none}"],
     "placement": [NOTHING, *(f"model.norm.placement={p}" for p in ("post", "double", "output", "carried"))],
     "parallel": [NOTHING, "model.block.parallel=shared", "model.block.parallel=separate"],
-    "multipliers": [NOTHING, "model.block={attention_multiplier: 0.5, mlp_multiplier: 0.7}"],
+    "multipliers": [
+        NOTHING,
+        "model.block={attention_multiplier: 0.5, mlp_multiplier: 0.7}",
+        "model.block.mixer_multiplier=0.6",
+    ],
+    # Beside attention; in its place in some of "layers".
+    "mixer": [
+        NOTHING,
+        *(
+            f"model.mixer={{{text}}}"
+            for text in (
+                "kind: mamba2, head_dim: 8, d_state: 3, taps: 2",
+                "kind: mamba2, n_heads: 6, head_dim: 4, n_groups: 3, d_state: 5, conv_bias: false, in_bias: true, "
+                "out_bias: true, dt_min: 0.1, dt_max: 1.5, norm: {eps: 0.01, gate: after}",
+                "kind: mamba2, n_heads: 2, head_dim: 8, d_state: 4, norm: none",
+                "kind: gated_delta, key_dim: 6",
+                "kind: gated_delta, n_key_heads: 2, n_value_heads: 6, key_dim: 5, value_dim: 4, taps: 3, "
+                "negative_eigenvalues: true, norm_eps: 0.01",
+                "kind: short_conv",
+                "kind: short_conv, taps: 5, bias: true",
+            )
+        ),
+    ],
     "position": [
         _position("kind: none"),
         _position("kind: sinusoidal"),
@@ -107,6 +138,7 @@ FACTORS: dict[str, list[Any]] = {
         ("model.attention.window=3", "model.attention.stride=5", "model.attention.global_tokens=1"),
         "model.attention.blocks={size: 4, summary: 1}",
         "model.attention.blocks={size: 5, summary: 3}",
+        "model.attention.blocks={size: 5, summary: 0}",
     ],
     "qk_norm": [
         NOTHING,
@@ -123,6 +155,13 @@ FACTORS: dict[str, list[Any]] = {
             )
         ),
     ],
+    "sinks": [NOTHING, "model.attention.sinks=true"],
+    "gate": [
+        NOTHING,
+        "model.attention.gate={per: element}",
+        "model.attention.gate={per: head, activation: softplus, bias: true}",
+    ],
+    "temperature": [NOTHING, "model.attention.temperature={beta: 0.7, length: 6, offset: 1}"],
     "clip": [NOTHING, "model.attention.clip_qkv=0.9"],
     "softcap": [NOTHING, "model.attention.softcap=1.5"],
     "scale": [NOTHING, "model.attention.scale=0.6"],
@@ -164,6 +203,11 @@ FACTORS: dict[str, list[Any]] = {
         _layers(
             "a: {attention.n_heads: 2, attention.n_kv_heads: 1, attention.head_dim: 8, mlp.d_ff: 12}, b: {}, pattern: [b, a]"
         ),
+        _layers(
+            "a: {attention: none, mixer: {kind: mamba2, n_heads: 3, head_dim: 8, d_state: 4}}, b: {}, pattern: [a, b]"
+        ),
+        _layers("a: {attention: none, mixer: {kind: gated_delta, key_dim: 8}, mlp: none}, b: {}, pattern: [b, a]"),
+        _layers("a: {attention: none, mixer: short_conv}, b: {mlp: none}, pattern: [a, b]"),
         _layers("a: {norm: {kind: rmsnorm}, block.parallel: none, mlp.kind: plain}, b: {}, pattern: [a, b]"),
     ],
 }
@@ -179,12 +223,18 @@ def _overrides(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 @functools.cache
+def _parsed(override: str) -> Raw:
+    return parse_overrides([override])[0]
+
+
+@functools.cache
 def _is_valid(overrides: tuple[str, ...]) -> bool:
+    """As `build_config` has it, without words for what is wrong: thousands of rows are tried."""
+    change = dict(itertools.chain.from_iterable(_parsed(override).items() for override in overrides))
     try:
-        build_config(BASE, overrides)
-    except UserError:
+        return not broken_rules(Config.model_validate(overlay(BASE, change, Config)))
+    except (UserError, ValidationError):
         return False
-    return True
 
 
 def _pairs(row: dict[str, Any]) -> set[tuple[str, Any, str, Any]]:
@@ -206,13 +256,19 @@ def _filled(row: dict[str, Any], missing: set[Any], draw: random.Random) -> dict
 
 
 def _rows_with(pair: dict[str, Any], missing: set[Any], draw: random.Random) -> Iterator[dict[str, Any]]:
-    """Greedily, then nearer and nearer to each factor's first value; at last that, and any one other that it needs."""
-    for attempt in range(30):
-        row = _filled(dict(pair), missing, draw) if attempt < 15 else pair
-        yield {f: row[f] if f in row else draw.choice([FACTORS[f][0]] * attempt + FACTORS[f]) for f in FACTORS}
-    for factor, values in FACTORS.items():
-        for value in values:
-            yield {f: FACTORS[f][0] for f in FACTORS} | {factor: value} | pair
+    """The greedy row, and what the rules leave of it; then the pair alone with any one other value that it needs."""
+    greedy = _filled(dict(pair), missing, draw)
+    yield greedy
+    least = {factor: values[0] for factor, values in FACTORS.items()}
+    needed = ({factor: value} for factor, values in FACTORS.items() for value in values)
+    for other in itertools.chain(({},), needed):
+        row = least | other | pair
+        if not _is_valid(_overrides(row)):
+            continue
+        for factor in draw.sample([f for f in FACTORS if f not in pair | other], len(FACTORS) - len(pair | other)):
+            fuller = row | {factor: greedy[factor]}
+            row = fuller if _is_valid(_overrides(fuller)) else row
+        yield row
 
 
 @functools.cache
@@ -269,6 +325,8 @@ def randomised(config: Config, **kwargs: Any) -> Decoder:
             drawn = torch.empty(parameter.shape, dtype=torch.float64).normal_(generator=generator)
             fan_in = parameter.shape[-1] if parameter.ndim > 1 else 1
             parameter.copy_(size * drawn / fan_in**0.5 if parameter.ndim > 1 else 0.5 + 0.4 * drawn)
+            if name.endswith("A_log"):  # so that a state lasts as long as the text
+                parameter.sub_(4)
     return model
 
 

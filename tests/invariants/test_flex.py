@@ -18,6 +18,8 @@ CONFIGS = {
     "plain": "attention={n_heads: 4, head_dim: 8}",
     "grouped, window, soft cap": "attention={n_heads: 4, n_kv_heads: 2, head_dim: 8, window: 5, softcap: 1.5, scale: 0.6}",
     "alibi, stride": "attention={n_heads: 3, window: 3, stride: 4} model.position={kind: alibi}",
+    "narrow values, chunks": "attention={n_heads: 4, head_dim: 8, v_dim: 5, blocks: {size: 4, summary: 0}}",
+    "latent, soft cap": "attention={kind: latent, n_heads: 3, kv_rank: 9, nope_dim: 5, rope_dim: 8, v_dim: 7, softcap: 2}",
     "t5, global": "attention={n_heads: 4, window: 2, global_tokens: 2} model.position={kind: t5, max_distance: 40}",
     "shaw, blocks, soft cap": "attention={n_heads: 4, n_kv_heads: 1, blocks: {size: 4, summary: 1}, softcap: 2} model.position={kind: shaw}",
 }
@@ -59,5 +61,7 @@ def test_flex_refuses_what_it_cannot_do() -> None:
         decoder(plain, "flex")(tokens)
     with torch.no_grad(), pytest.raises(UserError, match="flex cannot do float64; allowed: auto, sdpa, reference"):
         decoder(plain, "flex").double()(tokens)
+    with torch.no_grad(), pytest.raises(UserError, match="flex cannot do sinks on cpu; allowed: auto, sdpa, reference"):
+        decoder(plain.replace("}", ", sinks: true}"), "flex")(tokens)
     with pytest.raises(UserError, match="flex cannot do dropout"):
         decoder("dropout.attention=0.1", "flex")

@@ -23,6 +23,13 @@ def tiny(*overrides: str) -> ModelConfig:
     return load_config("tiny-llama", *size, *heads, *overrides).model
 
 
+MIXERS = (
+    "model.mixer={kind: mamba2, head_dim: 8, d_state: 4}",
+    "model.mixer={kind: gated_delta, key_dim: 8}",
+    "model.mixer={kind: short_conv}",
+)
+
+
 @pytest.mark.parametrize(
     "override",
     [
@@ -32,6 +39,7 @@ def tiny(*overrides: str) -> ModelConfig:
         "model.position={kind: learned}",
         "model.embedding={scale: sqrt_d_model, round_scale: true}",
         "model.position={kind: rope, scaling: {kind: dynamic, factor: 2, original_max_seq_len: 4}}",
+        *MIXERS,
     ],
 )
 def test_a_forward_pass_is_one_graph(override: str) -> None:
@@ -53,6 +61,7 @@ STEPS = (
     "model.attention={n_heads: 4, window: 6}",
     "model.position={kind: alibi}",
     "model.position={kind: learned}",
+    *MIXERS,
 )
 
 

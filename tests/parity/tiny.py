@@ -31,14 +31,16 @@ class Case:
 
 def tiny_model(case: Case) -> nn.Module:
     """The transformers model of a case, in float32, every parameter (norms and biases too) drawn anew."""
+    torch.manual_seed(0)  # vectors move around where they stand, which some classes draw
     config = transformers.CONFIG_MAPPING[case.model_type](**case.hf, attn_implementation=case.attention)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=case.attention).float().eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
             noise = torch.empty(parameter.shape).normal_(0, 1, generator=generator)
             # Matrices keep activations near 1; vectors (norms, biases) move visibly around where they stand.
-            parameter.copy_(noise / parameter.shape[-1] ** 0.5 if parameter.dim() > 1 else parameter + 0.3 * noise)
+            stands = torch.zeros_like(parameter) if name.endswith("A_log") else parameter  # else states forget at once
+            parameter.copy_(noise / parameter.shape[-1] ** 0.5 if parameter.dim() > 1 else stands + 0.3 * noise)
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):  # a router's, which begins at 0
                 buffer.normal_(0, 0.1, generator=generator)

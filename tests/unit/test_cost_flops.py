@@ -7,12 +7,17 @@ from archlab.cost.flops import computed_training_flops, forward_flops, training_
 from archlab.exchange.configs import load_config
 
 SEQ_LEN = 24
+LATENT = "kind: latent, n_heads: 4, kv_rank: 24, nope_dim: 20, rope_dim: 12"
 SHAPES = (
     ["model.attention={n_heads: 4, n_kv_heads: 4}"],
     ["model.attention={n_heads: 4, n_kv_heads: 1, head_dim: 48}"],
     ["model.mlp={kind: plain, activation: relu, d_ff: 100}", "model.head.tied=false"],
     ["model.attention.window=5"],
     ["model.layers={a: {attention.window: 3}, b: {mlp.d_ff: 64}, pattern: [a, b]}"],
+    ["model.attention={n_heads: 4, n_kv_heads: 2, v_dim: 20, sinks: true, gate: {}}"],
+    ["model.attention={n_heads: 4, v_dim: 50, gate: {per: head}, blocks: {size: 5, summary: 0}}"],
+    [f"model.attention={{{LATENT}}}"],
+    [f"model.attention={{{LATENT}, q_rank: 30, v_dim: 9, window: 4}}"],
 )
 
 
@@ -41,7 +46,25 @@ def test_forward_is_what_torch_counts_once_squares_are_cut_to_what_is_visible(ov
 
 def whole_square(model):
     """Scores and values per token as the reference kernel multiplies them: every key, visible or not."""
-    return sum(2 * 2 * a.n_heads * a.head_dim * SEQ_LEN for a in (layer.attention for layer in layer_configs(model)))
+    attentions = [layer.attention for layer in layer_configs(model)]
+    return sum(2 * a.n_heads * (a.query_width + a.v_dim) * SEQ_LEN for a in attentions)
+
+
+def test_a_decoding_step_of_latent_attention_makes_no_keys_and_values():
+    """Per key that is seen and head, 24 + 12 and 24 multiplications instead of 20 + 12, 20 and 24 * 40 to make them."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    import archlab
+    from archlab.model.state import Cache
+
+    model = load_config("tiny-llama", f"model.attention={{{LATENT}}}").model
+    decoder, cache = archlab.Decoder(model, kernel="reference"), Cache(model, 1, SEQ_LEN)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        decoder(torch.zeros((1, 1), dtype=torch.long), cache=cache)
+    ours = forward_flops(model, SEQ_LEN)
+    scores = model.n_layers * 2 * 4 * (24 + 12 + 24) * SEQ_LEN
+    assert counter.get_total_flops() == round(ours.total - ours.scores) + scores
 
 
 def test_shaw_adds_a_product_with_the_vectors_of_the_distance():

@@ -34,6 +34,17 @@ def test_head_dim_need_not_be_d_model_over_heads():
     assert kv_bytes_per_token(model, bytes_each=4) == 6 * 2 * 80 * 4
 
 
+def test_latent_attention_keeps_one_vector_per_token():
+    """DeepSeek-V3's 576 numbers, against 128 heads' 128 + 64 and 128."""
+    sizes = "n_heads: 128, q_rank: 1536, kv_rank: 512, nope_dim: 128, rope_dim: 64"
+    model = load_config("tiny-llama", f"model.attention={{kind: latent, {sizes}}}", "model.n_layers=61").model
+    assert kv_bytes_per_token(model) == 61 * 576 * 2
+    heads = load_config(
+        "tiny-llama", "model.n_layers=61", "model.attention={n_heads: 128, n_kv_heads: 128, head_dim: 192, v_dim: 128}"
+    )
+    assert kv_bytes_per_token(heads.model) == 61 * 128 * (192 + 128) * 2
+
+
 @pytest.mark.parametrize(("context", "kept"), [(1, 1), (4096, 4096), (4097, 4096), (32768, 4096)])
 def test_a_window_bounds_the_cache(context, kept):
     assert kv_cache_bytes(load_config("mistral-7b-v0.1").model, context) == kept * 131_072
@@ -43,6 +54,12 @@ def test_only_layers_with_a_window_are_bounded():
     model = load_config("tiny-llama", "model.layers={a: {attention.window: 16}, b: {}, pattern: [a, a, b]}").model
     per_layer = 2 * 2 * 32 * 2
     assert kv_cache_bytes(model, 100, batch=3) == 3 * per_layer * (4 * 16 + 2 * 100)
+
+
+def test_chunks_bound_the_cache_and_blocks_with_a_summary_do_not():
+    for summary, kept in ((0, 16), (2, 100)):
+        blocks = f"model.attention.blocks={{size: 16, summary: {summary}}}"
+        assert kv_cache_bytes(load_config("tiny-llama", blocks).model, 100) == kept * 6 * 2 * 2 * 32 * 2
 
 
 def test_training_keeps_sixteen_bytes_per_parameter():

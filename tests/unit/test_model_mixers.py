@@ -8,8 +8,11 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from archlab.config import mixer as config
+from archlab.config import recurrent
 from archlab.config.component import Site
+from archlab.config.mixer import GatedDelta as GatedDeltaConfig
+from archlab.config.mixer import Mamba2 as Mamba2Config
+from archlab.config.mixer import ShortConv as ShortConvConfig
 from archlab.config.norm import NoNorm, RMSNorm
 from archlab.config.position import NoPosition
 from archlab.model.context import Context
@@ -24,17 +27,17 @@ from tests.reference.short_conv import short_conv as short_conv_reference
 D = 12
 SITE = Site(D, RMSNorm(), NoPosition())
 CONFIGS = {
-    "mamba2": config.Mamba2(
-        n_heads=9, head_dim=4, d_state=5, n_groups=3, in_bias=True, out_bias=True, norm=config.GatedRMSNorm(eps=0.01)
+    "mamba2": Mamba2Config(
+        n_heads=9, head_dim=4, d_state=5, n_groups=3, in_bias=True, out_bias=True, norm=recurrent.GatedRMSNorm(eps=0.01)
     ),
-    "mamba2 after": config.Mamba2(
-        n_heads=2, head_dim=3, d_state=2, taps=2, conv_bias=False, norm=config.GatedRMSNorm(gate="after")
+    "mamba2 after": Mamba2Config(
+        n_heads=2, head_dim=3, d_state=2, taps=2, conv_bias=False, norm=recurrent.GatedRMSNorm(gate="after")
     ),
-    "mamba2 bare": config.Mamba2(n_heads=2, head_dim=3, d_state=2, dt_min=0.5, dt_max=0.9, norm=NoNorm()),
-    "gated_delta": config.GatedDelta(n_key_heads=2, n_value_heads=6, key_dim=4, value_dim=3, norm_eps=0.01),
-    "gated_delta negative": config.GatedDelta(n_key_heads=3, key_dim=2, taps=3, negative_eigenvalues=True),
-    "short_conv": config.ShortConv(taps=3, bias=True),
-    "short_conv bare": config.ShortConv(taps=5),
+    "mamba2 bare": Mamba2Config(n_heads=2, head_dim=3, d_state=2, dt_min=0.5, dt_max=0.9, norm=NoNorm()),
+    "gated_delta": GatedDeltaConfig(n_key_heads=2, n_value_heads=6, key_dim=4, value_dim=3, norm_eps=0.01),
+    "gated_delta negative": GatedDeltaConfig(n_key_heads=3, key_dim=2, taps=3, negative_eigenvalues=True),
+    "short_conv": ShortConvConfig(taps=3, bias=True),
+    "short_conv bare": ShortConvConfig(taps=5),
 }
 T = 29
 """Tokens; with chunks of 5 to 8 the last one is not full."""
@@ -42,7 +45,7 @@ T = 29
 
 @pytest.fixture(autouse=True)
 def short_chunks(monkeypatch):
-    monkeypatch.setattr(config, "CHUNK", 8)
+    monkeypatch.setattr(recurrent, "CHUNK", 8)
 
 
 def made(name, dtype=torch.float64):
@@ -99,7 +102,7 @@ def close(found, wanted, tolerance=1e-10):
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("chunk", [1, 5, 8, 64])
 def test_chunks_give_what_the_formula_says(name, chunk, monkeypatch):
-    monkeypatch.setattr(config, "CHUNK", chunk)
+    monkeypatch.setattr(recurrent, "CHUNK", chunk)
     mixer, x = made(name), inputs(batch=2)
     found = mixer(x, PLAIN, None)
     for row in range(2):
@@ -214,7 +217,7 @@ def test_parameters_are_those_that_are_built(name):
 def test_decays_begin_as_published(kind):
     """A from 1 to 16 (0 to 16 for the delta rule), dt from 0.001 to 0.1, neither in the other's order."""
     heads = 200
-    chosen = config.Mamba2(n_heads=heads) if kind == "mamba2" else config.GatedDelta(n_key_heads=heads, key_dim=2)
+    chosen = Mamba2Config(n_heads=heads) if kind == "mamba2" else GatedDeltaConfig(n_key_heads=heads, key_dim=2)
     mixer = (Mamba2 if kind == "mamba2" else GatedDelta)(chosen.resolve(D), D)
     A, dt = mixer.constants["A_log"].exp(), nn.functional.softplus(mixer.constants["dt_bias"])
     least = 1 if kind == "mamba2" else 0
@@ -224,22 +227,3 @@ def test_decays_begin_as_published(kind):
     assert 0.09 < dt.max() <= 0.1
     assert abs(dt.log().mean() - math.log(0.01)) < 0.05
     assert abs(torch.corrcoef(torch.stack((A, dt.log())))[0, 1]) < 0.1
-
-
-@pytest.mark.parametrize("name", ["mamba2", "gated_delta", "short_conv"])
-def test_one_graph_holds_a_pass_and_one_holds_a_step(name):
-    mixer, x = made(name), inputs()
-    whole = torch.compile(mixer, fullgraph=True, backend="aot_eager")
-    close(whole(x, PLAIN, None)[0], reference(name, mixer, x[0]))
-    torch._dynamo.reset()
-    state, graphs = state_of(name), []
-
-    def count(graph, _):
-        graphs.append(graph)
-        return graph
-
-    step = torch.compile(lambda x: mixer(x, PLAIN, state), fullgraph=True, backend=count)
-    with torch.no_grad():
-        found = torch.cat([step(token) for token in x.split(1, 1)], 1)
-    close(found[0], reference(name, mixer, x[0]))
-    assert len(graphs) == 1

@@ -14,6 +14,7 @@ from transformers.activations import XIELUActivation
 
 from archlab.config import activation as activation_schema
 from archlab.config import attention as attention_schema
+from archlab.config import multi_head as multi_head_schema
 from archlab.config import norm as norm_schema
 from archlab.config import visibility as visibility_schema
 from archlab.config.io import build_config
@@ -107,7 +108,7 @@ NORMS = {
 
 
 def test_every_norm_has_its_formula_here() -> None:
-    classes = [norm for union in (norm_schema.Norm, attention_schema.QKNorm) for norm in get_args(get_args(union)[0])]
+    classes = [norm for union in (norm_schema.Norm, multi_head_schema.QKNorm) for norm in get_args(get_args(union)[0])]
     assert {norm.model_fields["kind"].default for norm in classes} == {*NORMS, "none"}
 
 

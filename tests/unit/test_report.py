@@ -16,7 +16,7 @@ from archlab.report import charts
 from archlab.report.columns import fitted
 from archlab.report.page import render, write_page, write_picture
 from archlab.report.palette import MODES, arm_colours
-from archlab.report.ranges import curve_range, without_far
+from archlab.report.ranges import curve_range, without_outliers
 from archlab.report.table import terminal_table
 from archlab.study.record import StudySummary
 
@@ -256,7 +256,7 @@ def test_an_arm_far_off_does_not_squash_the_rest() -> None:
     ],
 )
 def test_only_few_and_only_clear_exceptions_are_set_apart(values: list[float], kept: int) -> None:
-    assert len(without_far(values)) == kept
+    assert len(without_outliers(values)) == kept
 
 
 def test_differences_need_something_to_differ_from() -> None:

@@ -52,7 +52,7 @@ def parameters_of(arm):
         {"model.position.kind": "learned"},
         {"model.dropout": 0.1},
         {"model.layers": {"a": {"attention.window": 4}, "b": {}, "pattern": ["a", "b"]}},
-        {"model.attention.head_dim": 16, "model.attention.scale": 0.25},
+        {"model.attention.head_dim": 16, "model.attention.v_dim": 16, "model.attention.scale": 0.25},
         {"train.lr": 1e-2},
     ],
 )
@@ -68,9 +68,9 @@ def test_an_arm_that_says_all_it_changes_is_taken(overrides):
         (
             {"model.attention.head_dim": None},
             {"model.attention.n_heads": 8, "model.attention.n_kv_heads": 4},
-            {"model.attention.head_dim": 4, "model.attention.scale": 0.5},
+            {"model.attention.head_dim": 4, "model.attention.v_dim": 4, "model.attention.scale": 0.5},
         ),
-        ({}, {"model.attention.head_dim": 16}, {"model.attention.scale": 0.25}),
+        ({}, {"model.attention.head_dim": 16}, {"model.attention.v_dim": 16, "model.attention.scale": 0.25}),
         ({"model.mlp.d_ff": None}, {"model.mlp.kind": "plain"}, {"model.mlp.d_ff": 128}),
         ({"model.mlp.d_ff": None}, {"model": {"mlp": {"kind": "plain"}}}, {"model.mlp.d_ff": 128}),
         ({"model.attention.n_kv_heads": None}, {"model.attention.n_heads": 2}, {"model.attention.n_kv_heads": 2}),
@@ -296,7 +296,11 @@ def test_parameters_are_matched_by_each_knob(by, head_dim, position):
     assert list(other.adjusted) == [by]
     assert reference.adjusted == {}
     assert parameters_of(other) == pytest.approx(parameters_of(reference), rel=0.04)
-    derived = {"model.attention.head_dim", "model.attention.scale"} if by == "model.d_model" else set()
+    derived = (
+        {"model.attention.head_dim", "model.attention.v_dim", "model.attention.scale"}
+        if by == "model.d_model"
+        else set()
+    )
     assert set(diff(reference.config, other.config)) <= {by, *overrides, *derived}
 
 

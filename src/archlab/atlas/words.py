@@ -89,16 +89,16 @@ def biases(layers: Layers) -> str:
 def ratio(layers: Layers) -> str:
     """`3:1 window 4096`: local layers to one full layer in the repeating pattern; empty where all are full."""
     windows = sorted({layer.multi_head.window for layer in layers if layer.multi_head.window})
-    said = " ".join(["window", *map(str, windows)]) if windows else "sparse"
+    reach_text = " ".join(["window", *map(str, windows)]) if windows else "sparse"
     match reach(layers):
         case "full":
             return ""
         case "local":
-            return said
+            return reach_text
         case _:
             runs = [(local, len(list(run))) for local, run in groupby(map(is_local, layers))]
             most = {kind: max(n for local, n in runs if local == kind) for kind in (True, False)}
-            return f"{most[True]}:{most[False]} {said}"
+            return f"{most[True]}:{most[False]} {reach_text}"
 
 
 def thetas(layers: Layers) -> list[float]:

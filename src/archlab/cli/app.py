@@ -31,7 +31,7 @@ VERBS = (
     ("convert", "convert:run", "Turn multi-head into grouped-query attention."),
     ("study", "study:app", "Run a comparison, or read one."),
 )
-"""Verb, where it lives below archlab.cli (a function or a cyclopts App), and its line in `archlab --help`."""
+"""Verb, its place in archlab.cli (a function or a cyclopts App), and its line in `archlab --help`."""
 
 HELP = """Compare architectures of decoder-only language models.
 
@@ -61,7 +61,7 @@ def make_app() -> App:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
-    Exit code: 0; 1 a run diverged; 2 what the user can mend; 130 Ctrl-C; 141 the reader of a pipe left.
+    Exit code: 0 all went well; 1 a run diverged; 2 the user can mend it; 130 Ctrl-C; 141 the reader of a pipe left.
     """
     _prepare_streams()
     try:
@@ -73,17 +73,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
-        return _complain(INTERRUPTED, 130)
+        return _print_error(INTERRUPTED, 130)
     except Exception as error:
         if was_interrupted():  # an import that a Ctrl-C broke off fails in its own way
-            return _complain(INTERRUPTED, 130)
-        if message := _for_the_user(error):
-            return _complain(message)
+            return _print_error(INTERRUPTED, 130)
+        if message := _message(error):
+            return _print_error(message)
         raise
 
 
 def _prepare_streams() -> None:
-    """A closed output goes nowhere, and a terminal that says it has no columns has said nothing."""
+    """Give a closed output somewhere to write to, and ignore a terminal's claim to have no columns."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
@@ -91,11 +91,11 @@ def _prepare_streams() -> None:
         del os.environ["COLUMNS"]
 
 
-def _for_the_user(error: Exception) -> str | None:
-    """What to say; None for a bug, whose traceback is wanted."""
+def _message(error: Exception) -> str | None:
+    """What to tell the user; None for a bug, whose traceback is wanted."""
     return usage(error) if isinstance(error, CycloptsError) else user_message(error)
 
 
-def _complain(message: str, code: int = 2) -> int:
+def _print_error(message: str, code: int = 2) -> int:
     print(visible(message), file=sys.stderr)
     return code

@@ -13,12 +13,12 @@ from archlab.errors import UserError
 Flag = Annotated[bool, Parameter(show_default=False)]
 """Off unless given."""
 
-AsItIs = Parameter(allow_leading_hyphen=True)
-"""For text, which may begin like an option."""
+MayBeginWithDash = Parameter(allow_leading_hyphen=True)
+"""For free text, which may begin like an option."""
 
 
 def _whole(_kind: Any, tokens: Sequence[Token]) -> int:
-    """As a config field reads it; cyclopts by itself would take 1.5 for 2. ValueError for what is none."""
+    """As a config field reads it; cyclopts would turn 1.5 into 2. ValueError for what is no whole number."""
     try:
         number = whole_number(parse_yaml(tokens[0].value, "a number"))
     except UserError as error:
@@ -28,7 +28,7 @@ def _whole(_kind: Any, tokens: Sequence[Token]) -> int:
     return number
 
 
-Whole = Annotated[int, Parameter(converter=_whole)]
+WholeNumber = Annotated[int, Parameter(converter=_whole)]
 """A whole number, written as config fields take it: 32768, 32K or 4e6."""
 
 AtLeastOne = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=LONGEST))]

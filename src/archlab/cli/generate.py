@@ -2,22 +2,22 @@
 
 from typing import Annotated, Literal
 
-from archlab.cli.arguments import AsItIs, AtLeastOne, Whole
+from archlab.cli.arguments import AtLeastOne, MayBeginWithDash, WholeNumber
 
 
 def run(
     folder: str,
     /,
     *,
-    prompt: Annotated[str, AsItIs] = "",
+    prompt: Annotated[str, MayBeginWithDash] = "",
     max_new_tokens: AtLeastOne = 128,
     temperature: float = 0.8,
-    top_k: Whole | None = None,
+    top_k: WholeNumber | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
     repetition_penalty: float = 1.0,
-    stop: Annotated[tuple[str, ...], AsItIs] = (),
-    seed: Whole | None = None,
+    stop: Annotated[tuple[str, ...], MayBeginWithDash] = (),
+    seed: WholeNumber | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     dtype: Literal["float32", "bfloat16", "float16"] | None = None,
 ) -> None:

@@ -10,7 +10,7 @@ from archlab.train.progress import note
 
 
 def load_with_notes(config: str, overrides: Sequence[str]) -> Config:
-    """As `archlab.load_config`, with what a person should know of it on stderr."""
+    """As `archlab.load_config`; what a person should know about the config is printed to stderr."""
     raw = read_config(config)
     loaded = build_config(raw, overrides, config)
     for text in notes(raw, overrides):

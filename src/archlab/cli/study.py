@@ -125,9 +125,9 @@ def show(study: str, /, *, yaml: Flag = False) -> None:
 
 
 def present(summary: StudySummary, folder: Path) -> None:
-    """The table on the terminal, then the page and the picture in the folder, and where the page is.
+    """Print the table, write the page and the picture into the folder, and print where the page is.
 
-    The picture comes last, so that whatever happens to it, the rest is there.
+    The picture comes last: whatever happens to it, the rest is done.
     """
     from archlab.report.page import write_page, write_picture
     from archlab.report.table import terminal_table

@@ -16,15 +16,15 @@ _UNBOUNDED = 10_000
 
 
 class _Console(Console):
-    """Rich's, which leaves it to us what happens when the reader of a pipe leaves."""
+    """Rich's console, but we decide what happens when the reader of a pipe leaves."""
 
     def on_broken_pipe(self) -> NoReturn:
-        """As without Rich, which would end the command with exit code 1."""
+        """Raise the error, as without Rich; Rich would end the command with exit code 1."""
         raise
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that prints what it is given as it is: nothing is markup, nothing is coloured by itself."""
+    """A console that prints text unchanged: it reads no markup and adds no colours."""
     return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
@@ -41,11 +41,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, rig
 
 
 def show_table(out: Console, table: Table) -> None:
-    """Print a table that is fitted already; where it is still too wide, the terminal breaks its lines."""
+    """Print a table whose lines are broken already; where it is still too wide, the terminal breaks its lines."""
     out.width = max(out.width, out.measure(table, options=out.options.update(max_width=_UNBOUNDED)).maximum)
     out.print(table)
 
 
 def print_json(value: Any) -> None:
-    """The same for scripts: indented JSON on stdout."""
+    """For scripts: indented JSON on stdout."""
     print(visible(json.dumps(value, indent=2, ensure_ascii=False)))

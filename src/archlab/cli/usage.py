@@ -1,4 +1,4 @@
-"""What is wrong with a command line, in a sentence: the argument, what was found, what is allowed, the nearest name."""
+"""What is wrong with a command line: the argument, what was found, what is allowed, the nearest name."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -64,7 +64,7 @@ def _unknown_option(error: CycloptsError, token: str) -> str:
 
 
 def _missing(error: MissingArgumentError, argument: Argument) -> str:
-    """A misspelt name that stands there is more to the point than the one that does not."""
+    """Of a misspelt option and a missing one, the misspelt one explains more."""
     if error.keyword:
         return f"{error.keyword}: no value after it; allowed: {_allowed(argument)}"
     arguments = _arguments(error)

@@ -1,5 +1,7 @@
 """What every kind of attention has: query heads, which keys they see, how scores become weights, what pairs cost."""
 
+from typing import ClassVar
+
 from archlab.config.base import Heads, Positive
 from archlab.config.component import Component, Counting, Site
 from archlab.config.position import BIASED, T5, Shaw
@@ -21,6 +23,9 @@ class AnyAttention(Visibility, QueryHeads):
     softcap: Positive | None = None
     """Scores s become c tanh(s / c), before the mask (Gemma 2). null: not."""
 
+    rotary_field: ClassVar[str]
+    """The field that says how wide the part of a query is that RoPE may rotate."""
+
     @property
     def query_width(self) -> int:
         """Dimensions of one query and one key."""
@@ -29,7 +34,7 @@ class AnyAttention(Visibility, QueryHeads):
     @property
     def rotary_width(self) -> int:
         """Those of them that RoPE may rotate."""
-        raise NotImplementedError
+        return getattr(self, self.rotary_field)
 
     def _distances(self, site: Site) -> int:
         """Learned numbers beside the scores, by distance."""

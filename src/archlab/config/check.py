@@ -198,8 +198,10 @@ def _view(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelConfig |
 def _moved_common_position(model: ModelConfig, view: ModelConfig) -> str | None:
     """Positions that all layers have in common, on the embedding or in one table, cannot differ per layer."""
     if view.position.kind == "t5" and view.position.shared:
-        heads = [m.attention.n_heads for m in (view, model) if isinstance(m.attention, AnyAttention)]
-        same = view.position == model.position and len(set(heads)) <= 1
+        of_all, of_kind = (
+            m.attention.n_heads if isinstance(m.attention, AnyAttention) else None for m in (model, view)
+        )
+        same = view.position == model.position and of_kind in (of_all, None)
         return None if same else "t5 has one table for all layers, of model's heads; give position.shared = false"
     embedded = [p.kind for p in (view.position, model.position) if p.kind in ("sinusoidal", "learned")]
     if view.position == model.position or not embedded:

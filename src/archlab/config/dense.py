@@ -50,8 +50,8 @@ class GatedMLP(Dense):
     kind: Literal["gated"] = "gated"  # pyright: ignore[reportIncompatibleVariableOverride]
     clamp: Positive | None = None
     """W1 x is held to at most this, V x to between minus this and this (gpt-oss: 7). null: not."""
-    up_offset: float = 0.0
-    """Added to V x, after the clamp (gpt-oss: 1)."""
+    up_offset: Positive | None = None
+    """Added to V x, after the clamp (gpt-oss: 1). null: nothing."""
 
     matrices: ClassVar[int] = 3
     default_width: ClassVar[float] = 8 / 3

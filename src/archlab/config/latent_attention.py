@@ -34,6 +34,7 @@ class Latent(AnyAttention):
     norm_eps: Positive = 1e-6
     """Epsilon of the RMS norms on the narrow vectors."""
 
+    rotary_field: ClassVar[str] = "rope_dim"
     derived: ClassVar[tuple[str, ...]] = ("v_dim", "scale")
 
     def resolve(self, d_model: int) -> "ResolvedLatent":
@@ -45,17 +46,13 @@ class Latent(AnyAttention):
 class ResolvedLatent(Latent, AnyResolved):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Latent attention with every derived value filled in."""
 
+    kind: Literal["latent"] = "latent"  # pyright: ignore[reportIncompatibleVariableOverride]
     v_dim: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
 
     @property
     def query_width(self) -> int:
         """Dimensions of one query and one key."""
         return self.nope_dim + self.rope_dim
-
-    @property
-    def rotary_width(self) -> int:
-        """Those of them that RoPE may rotate."""
-        return self.rope_dim
 
     @property
     def kept_width(self) -> int:

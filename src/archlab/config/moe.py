@@ -93,7 +93,7 @@ class MoE(Component):
     """Biases on every projection of the experts (gpt-oss)."""
     clamp: Positive | None = None
     """Gated: as mlp.clamp of a gated MLP. null: not."""
-    up_offset: float = 0.0
+    up_offset: Positive | None = None
     """Gated: as mlp.up_offset of a gated MLP."""
     router: Router = Router()
     """Scores, choice and weights."""

@@ -82,6 +82,7 @@ class MultiHead(AnyAttention, _Shape):
     gate: OutputGate | None = None
     """Factors on what the output projection reads. null: none."""
 
+    rotary_field: ClassVar[str] = "head_dim"
     derived: ClassVar[tuple[str, ...]] = ("n_kv_heads", "head_dim", "v_dim", "scale")
 
     def resolve(self, d_model: int) -> "ResolvedMultiHead":
@@ -100,6 +101,7 @@ class MultiHead(AnyAttention, _Shape):
 class ResolvedMultiHead(MultiHead, AnyResolved):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Multi-head attention with every derived value filled in."""
 
+    kind: Literal["multihead"] = "multihead"  # pyright: ignore[reportIncompatibleVariableOverride]
     n_kv_heads: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
     head_dim: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
     v_dim: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
@@ -107,11 +109,6 @@ class ResolvedMultiHead(MultiHead, AnyResolved):  # pyright: ignore[reportIncomp
     @property
     def query_width(self) -> int:
         """Dimensions of one query and one key."""
-        return self.head_dim
-
-    @property
-    def rotary_width(self) -> int:
-        """All of them."""
         return self.head_dim
 
     @property

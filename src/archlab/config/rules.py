@@ -11,7 +11,9 @@ from typing import Any, Generic, TypeVar
 
 from archlab.config.any_attention import AnyAttention
 from archlab.config.component import Absent, Component
+from archlab.config.gated_delta import GatedDelta
 from archlab.config.layers import COMPONENTS, resolve
+from archlab.config.mamba2 import Mamba2
 from archlab.config.model_schema import ModelConfig
 from archlab.config.moe import MoE
 from archlab.config.multi_head import MultiHead, QKNorm
@@ -61,20 +63,23 @@ def _kv_heads_divide_heads(a: MultiHead, _m: ModelConfig) -> str | None:
     return f"{a.n_kv_heads} does not divide n_heads = {a.n_heads}; allowed: {_divisors(a.n_heads)}"
 
 
-def _rotary_width(m: ModelConfig) -> int | None:
-    """Dimensions of a head that RoPE may rotate; None without RoPE or without attention."""
+def _rotary(m: ModelConfig) -> tuple[str, int] | None:
+    """Which dimensions of a query RoPE may rotate, in words, and how many; None without RoPE or without attention."""
     attention = resolve(m).attention
-    return attention.rotary_width if isinstance(m.position, Rope) and isinstance(attention, AnyAttention) else None
+    if not isinstance(m.position, Rope) or not isinstance(attention, AnyAttention):
+        return None
+    return f"{attention.rotary_field} = {attention.rotary_width}", attention.rotary_width
 
 
 def _rope_turns_pairs(m: ModelConfig) -> str | None:
-    width = _rotary_width(m)
-    if width is None or not isinstance(m.position, Rope):
+    rotary = _rotary(m)
+    if rotary is None or not isinstance(m.position, Rope):
         return None
+    field, width = rotary
     turning = int(width * m.position.fraction)
     if turning >= 2 and turning % 2 == 0:
         return None
-    found = f"{m.position.fraction} of head_dim = {width} is {turning} dimensions"
+    found = f"{m.position.fraction} of {field} is {turning} dimensions"
     return f"{found}; RoPE turns pairs: allowed are even numbers from 2"
 
 
@@ -197,21 +202,20 @@ def _yarn_stretches(m: ModelConfig) -> str | None:
 
 
 def _longrope_has_a_factor_per_pair(m: ModelConfig) -> str | None:
-    width = _rotary_width(m)
-    match m.position:
-        case Rope(scaling=Longrope(short_factor=short, long_factor=long)) if width is not None:
+    match m.position, _rotary(m):
+        case Rope(scaling=Longrope(short_factor=short, long_factor=long)), (field, width):
             pairs, given = int(width * m.position.fraction) // 2, {len(short), len(long)}
-            found = f"lists of {sorted(given)} factors; head_dim = {width} has {pairs} turning pairs"
+            found = f"lists of {sorted(given)} factors; {field} has {pairs} turning pairs"
             return None if given == {pairs} else found
         case _:
             return None
 
 
 def _scaling_has_pairs_to_turn(m: ModelConfig) -> str | None:
-    width = _rotary_width(m)
-    if width is None or not isinstance(m.position, Rope):
+    rotary = _rotary(m)
+    if rotary is None or not isinstance(m.position, Rope):
         return None
-    n = int(width * m.position.fraction)
+    n = int(rotary[1] * m.position.fraction)
     match m.position.scaling:
         case DynamicNTK() if n == 2:
             return "dynamic stretches between the fastest and the slowest pair; of 2 turning dimensions there is one"
@@ -237,6 +241,27 @@ def _t5_buckets_reach(m: ModelConfig) -> str | None:
     if m.position.kind != "t5" or m.position.max_distance > m.position.buckets // 2:
         return None
     return f"{m.position.max_distance} is within the single distances; allowed: more than {m.position.buckets // 2}"
+
+
+def _groups_divide_heads(x: Mamba2, m: ModelConfig) -> str | None:
+    heads = x.resolve(m.d_model).n_heads
+    if heads % x.n_groups == 0:
+        return None
+    return f"{x.n_groups} does not divide n_heads = {heads}; allowed: {_divisors(heads)}"
+
+
+def _steps_have_room(x: Mamba2, _m: ModelConfig) -> str | None:
+    if x.dt_max is None or x.dt_min < x.dt_max:
+        return None
+    return f"dt_min {x.dt_min} must be below dt_max {x.dt_max}"
+
+
+def _key_heads_divide_value_heads(x: GatedDelta, m: ModelConfig) -> str | None:
+    heads = x.resolve(m.d_model)
+    if heads.n_value_heads % heads.n_key_heads == 0:
+        return None
+    allowed = f"multiples of n_key_heads = {heads.n_key_heads}"
+    return f"{heads.n_value_heads} value heads cannot share {heads.n_key_heads} key heads evenly; allowed: {allowed}"
 
 
 def _enough_experts(x: MoE, _m: ModelConfig) -> str | None:
@@ -293,6 +318,7 @@ def _pooled_has_a_loss(x: MoE, _m: ModelConfig) -> str | None:
 
 
 _HEAD_WIDTH = ("attention.n_heads", "attention.head_dim", "d_model")
+_ROTARY_WIDTH = (*_HEAD_WIDTH, "attention.rope_dim")
 
 
 def _norm(m: ModelConfig) -> Any:
@@ -329,6 +355,9 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("attention.qk_norm.unit_offset", ("attention.qk_norm",), _offset_has_a_weight(_qk_norm)),
     Rule("attention.qk_norm.scope", ("attention.qk_norm",), _of("attention", MultiHead, _each_head_has_weights)),
     Rule("attention.qk_norm.cast", ("attention.qk_norm",), _cast_has_a_weight(_qk_norm)),
+    Rule("mixer.n_groups", ("mixer", "d_model"), _of("mixer", Mamba2, _groups_divide_heads)),
+    Rule("mixer.dt_min", ("mixer",), _of("mixer", Mamba2, _steps_have_room)),
+    Rule("mixer.n_value_heads", ("mixer", "d_model"), _of("mixer", GatedDelta, _key_heads_divide_value_heads)),
     Rule("mlp.sub_norm", ("mlp.sub_norm", "norm"), _needs_a_norm("mlp.sub_norm")),
     Rule("mlp.active", ("mlp.active", "mlp.experts"), _of("mlp", MoE, _enough_experts)),
     Rule("mlp.router.groups.n", ("mlp.experts", "mlp.router"), _of("mlp", MoE, _groups_are_equal)),
@@ -341,12 +370,12 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("mlp.balance.pooled", ("mlp.balance",), _of("mlp", MoE, _pooled_has_a_loss)),
     Rule("norm.unit_offset", ("norm",), _offset_has_a_weight(_norm)),
     Rule("norm.cast", ("norm",), _cast_has_a_weight(_norm)),
-    Rule("position.fraction", ("position", *_HEAD_WIDTH), _rope_turns_pairs),
+    Rule("position.fraction", ("position", *_ROTARY_WIDTH), _rope_turns_pairs),
     Rule("position.order", ("position", "attention.qk_norm"), _order_matters),
-    Rule("position.scaling", ("position", *_HEAD_WIDTH), _longrope_has_a_factor_per_pair),
+    Rule("position.scaling", ("position", *_ROTARY_WIDTH), _longrope_has_a_factor_per_pair),
     Rule("position.scaling.factor", ("position",), _longrope_has_one_factor),
     Rule("position.scaling.factor", ("position",), _yarn_stretches),
-    Rule("position.scaling", ("position", *_HEAD_WIDTH), _scaling_has_pairs_to_turn),
+    Rule("position.scaling", ("position", *_ROTARY_WIDTH), _scaling_has_pairs_to_turn),
     Rule("position.scaling", ("position",), _scaling_bands_in_order),
     Rule("position.max_distance", ("position",), _t5_buckets_reach),
     Rule("block.parallel", ("block", "norm", *COMPONENTS), _parallel_has_a_norm_before),

@@ -9,6 +9,7 @@ from archlab.config.merge import field_paths
 from archlab.config.schema import Config
 
 _YARN = "model.position.kind=rope model.position.scaling.kind={} model.position.scaling.factor=4"
+_LATENT = "model.attention.kind=latent model.attention.kv_rank=512 model.attention.nope_dim=128"
 
 WRITE = {
     # gated MLPs
@@ -51,6 +52,22 @@ WRITE = {
     "qknorm useqknorm qklayernorm": "model.attention.qk_norm.kind=rmsnorm",
     "attentionbias qkvbias addbiaslinear": "model.attention.qkv_bias=true model.attention.out_bias=true",
     "attnlogitsoftcapping logitsoftcap": "model.attention.softcap=50",
+    "mla multiheadlatent multiheadlatentattention latentattention": f"{_LATENT} model.attention.rope_dim=64",
+    "kvlorarank": "model.attention.kv_rank",
+    "qlorarank": "model.attention.q_rank",
+    "qknopeheaddim": "model.attention.nope_dim",
+    "qkropeheaddim": "model.attention.rope_dim",
+    "vheaddim valueheaddim": "model.attention.v_dim",
+    "sink attentionsink attentionsinks saux": "model.attention.sinks=true",
+    "outputgate attnoutputgate attentiongate gatedattention": "model.attention.gate.per=element",
+    "attntemperaturetuning attentiontemperature": (
+        "model.attention.temperature.beta=0.1 model.attention.temperature.length=8192"
+    ),
+    "attentionchunksize chunked chunkedattention": "model.attention.blocks.size=8192 model.attention.blocks.summary=0",
+    # recurrent mixers
+    "mamba2 ssm ssd statespace": "model.mixer.kind=mamba2",
+    "gateddeltanet deltanet gdn deltarule linearattention": "model.mixer.kind=gated_delta",
+    "shortconvolution conv lfm liv": "model.mixer.kind=short_conv",
     # positions
     "nope noposition nopositions nopos nopositionalencoding": "model.position.kind=none",
     "rope rotary rotaryembedding roformer": "model.position.kind=rope",
@@ -121,13 +138,13 @@ WRITE = {
 
 LACKING = {
     "mup mutransfer maximalupdate": "no muP (widths do not change learning rates; `archlab study` tunes one per arm)",
-    "mla multiheadlatent multiheadlatentattention kvlorarank": "no latent attention (MLA)",
-    "mamba mamba2 ssm rwkv linearattention deltanet gateddeltanet retnet hyena": "no layers without attention",
+    "mamba mamba1 selectivescan rwkv retnet hyena rglru": (
+        "no such recurrent mixer; those it has: model.mixer.kind=mamba2, gated_delta or short_conv"
+    ),
     "batchnorm groupnorm instancenorm": "no norm over other texts or tokens",
     "deepnorm": "no DeepNorm",
     "xpos fire kerple cope": "no such positions",
     "mtp multitokenprediction": "no prediction of several tokens",
-    "sink sinks attentionsink attentionsinks": "no learned attention sinks",
     "optimizer adam adamw muon lion sgd adafactor shampoo soap": "no choice of optimiser: it trains with AdamW",
     "inversesqrt inversesquareroot noam": "no inverse square root schedule",
     "fp16 float16 half amp": "no float16",

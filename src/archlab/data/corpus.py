@@ -1,4 +1,4 @@
-"""Sources to documents: the running Python's own source, text files, folders, globs, JSONL and Parquet."""
+"""From sources to documents: the source code of the running Python, text files, folders, globs, JSONL, Parquet."""
 
 import io
 import json
@@ -18,10 +18,10 @@ from archlab.errors import UserError
 from archlab.files import expand_user
 
 STDLIB = "python-stdlib"
-"""The source that every machine has: the standard library of the Python that runs."""
+"""A source that every machine has: the standard library of the running Python."""
 
 FIELD = "text"
-"""Where the text is in a record of JSONL or Parquet, unless another field is named."""
+"""The field of a JSONL or Parquet record that holds the text, unless another one is named."""
 
 _NOT_STDLIB = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 _MACHINE_MADE = ("config-", "_sysconfigdata")
@@ -125,7 +125,7 @@ def _files(source: str) -> Iterator[File]:
 
 
 def _glob(path: Path) -> list[File]:
-    """The visible files that fit, sorted; as below a folder, `**` goes through no links, which may lead in circles."""
+    """The visible files that match, sorted. As in a folder, `**` follows no links, which may lead in circles."""
     first = next(i for i, part in enumerate(path.parts) if _WILDCARD.search(part))
     fixed, wanted = Path(*path.parts[:first]).absolute(), list(path.parts[first:])
     if wanted[-1] == "**":
@@ -221,7 +221,7 @@ def _read_parquet(file: File, field: str) -> Iterator[Document]:
 
 
 def _others(field: str, found: list[str]) -> str:
-    """Which fields there are in place of the one that was wanted."""
+    """Which fields there are, where the one that was wanted is missing."""
     some = ", ".join(found[:20]) or "nothing"
     return f"found {some}{nearest(field, found)}; `archlab data --field` names the one to read"
 

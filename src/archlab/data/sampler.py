@@ -9,7 +9,7 @@ from archlab.errors import UserError
 
 
 def windows_per_epoch(n_tokens: int, seq_len: int) -> int:
-    """Training windows in one pass; the room that is left lets each epoch begin at another token."""
+    """Training windows in one pass over the text; a remainder is left, so that each epoch begins at another token."""
     return max((n_tokens - seq_len) // seq_len, 1)
 
 
@@ -18,8 +18,8 @@ def window_starts(
 ) -> np.ndarray:
     """int64 [batch_size / world_size]: where the windows of a rank at a step begin.
 
-    Samples are counted over the whole run, step * batch_size + i, and a rank takes its contiguous part of the
-    batch, which is therefore the same for any number of ranks.
+    Samples are counted over the whole run, step * batch_size + i. Each rank takes a contiguous part of the batch, so
+    the batch is the same for any number of ranks.
     """
     if batch_size % world_size:
         raise UserError(f"train.batch_tokens: {batch_size} sequences cannot be divided among {world_size} processes")

@@ -1,4 +1,4 @@
-"""A data folder: token shards, their tokenizer, and a manifest that says and proves what is in them.
+"""A data folder: token shards, their tokenizer, and a manifest that lists them with their hashes.
 
     manifest.json  tokenizer.json  train-00000.bin  train-00001.bin  held_out-00000.bin
 
@@ -28,7 +28,7 @@ from archlab.errors import UserError
 from archlab.files import read_object
 
 FORMAT = 1
-"""Raised whenever an older folder must not be read as a new one."""
+"""Version of the format. It is raised whenever older folders can no longer be read."""
 
 MANIFEST = "manifest.json"
 
@@ -76,7 +76,7 @@ class Manifest(Base):
 class ShardFile:
     """The tokens of one file, read slice by slice.
 
-    It is not mapped into memory: when somebody cuts a mapped file, the system ends the process that reads it.
+    The file is not mapped into memory: when a mapped file is truncated, the system ends the process that reads it.
     """
 
     def __init__(self, file: Path, n_tokens: int, dtype: str):
@@ -183,7 +183,7 @@ def _read_manifest(path: Path) -> Manifest:
 
 
 def _check(folder: Path, manifest: Manifest) -> None:
-    """Every file is there, as long as the manifest says and with the content whose hash it has."""
+    """UserError unless every file is there, with the length and the hash that the manifest says."""
     expected = {folder / TOKENIZER: manifest.tokenizer_sha256}
     for shard in (*manifest.train.shards, *manifest.held_out.shards):
         expected[folder / shard.file] = shard.sha256

@@ -96,7 +96,7 @@ def _update(digest: "hashlib._Hash", name: str, text: str) -> None:
 
 
 def _line_end(text: str, near: int) -> int:
-    """The first line's end from `near` on, else the last before it, else `near`; never an end of the text."""
+    """The first end of a line from `near` on, else the last one before it, else `near`; never an end of the text."""
     after = text.find("\n", near - 1) + 1
     if 0 < after < len(text):
         return after

@@ -36,8 +36,8 @@ _WORDS = (
 )
 
 LONGEST_WORD = 256
-"""Characters of a word that are learned from at once: the trainer's time grows with the square of a word's length, and
-a run of a million alike characters is one word. Encoding takes words of any length, in linear time."""
+"""Characters that the trainer sees of a word at once. Its time grows with the square of a word's length, and a million
+equal characters in a row are one word. Encoding takes words of any length, in linear time."""
 
 
 def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
@@ -76,7 +76,7 @@ def load(path: Path) -> Tokenizer:
 
 
 def read(path: Path) -> Tokenizer:
-    """Any `tokenizer.json`, or that of a folder, without cutting or filling texts; UserError when it cannot be used."""
+    """Any `tokenizer.json`, or that of a folder, without truncation or padding; UserError when it cannot be used."""
     path = own_tokenizer(path) if path.is_dir() else path
     try:
         tokenizer = Tokenizer.from_str(read_text(path, LARGE_TEXT_LIMIT))
@@ -100,7 +100,7 @@ def own_tokenizer(folder: Path) -> Path:
 
 
 def same_tokenizer(a: Path, b: Path) -> bool:
-    """Whether two files hold one tokenizer, however they are spelled; a data folder's is spelled as `load` reads it."""
+    """Whether two files hold the same tokenizer; a data folder may write it differently, as `load` reads it."""
     return a.read_bytes() == b.read_bytes() or load(a).to_str() == load(b).to_str()
 
 
@@ -117,7 +117,7 @@ def _not_byte_level(tokenizer: Tokenizer, parts: dict) -> str | None:
 
 
 def _plain(tokenizer: Tokenizer) -> Tokenizer:
-    """Text is only ever text: `<|endoftext|>` inside a document is plain letters."""
+    """Encode text as text only: `<|endoftext|>` inside a document is plain letters, no special token."""
     tokenizer.encode_special_tokens = True
     return tokenizer
 
@@ -162,7 +162,7 @@ def bytes_of(tokenizer: Tokenizer, token: int) -> bytes:
 
 
 def bytes_of_name(name: str) -> bytes:
-    """Of a byte-level token: a character of its name per byte; what was added in other characters is as it is."""
+    """The bytes of a byte-level token: one per character of its name. Added tokens in other characters are UTF-8."""
     return bytes(_BYTE[c] for c in name) if _BYTE.keys() >= set(name) else name.encode()
 
 

@@ -42,6 +42,11 @@ def experts(number: int, active: int, d_ff: int) -> tuple[Field, ...]:
     )
 
 
+def shared_expert(d_ff: int) -> tuple[Field, ...]:
+    """The keys of the expert that all tokens pass through, times a gate, with a family's default width."""
+    return Key("shared_expert_intermediate_size", "mlp.shared.d_ff", d_ff), Always("mlp.shared.gate", True)
+
+
 SOME_DENSE = DenseLayers(listed_or_between, _listed)
 
 EXPERTS = [
@@ -50,6 +55,13 @@ EXPERTS = [
     *MLP,
 ]
 """Dense layers among them have Llama's names."""
+
+SHARED = [
+    *linear("model.layers.{i}.mlp.shared_expert.gate_proj", "layers.{i}.mlp.shared.gate"),
+    *linear("model.layers.{i}.mlp.shared_expert.up_proj", "layers.{i}.mlp.shared.up"),
+    *linear("model.layers.{i}.mlp.shared_expert.down_proj", "layers.{i}.mlp.shared.down"),
+    Row("model.layers.{i}.mlp.shared_expert_gate.weight", "layers.{i}.mlp.shared_gate.weight"),
+]
 
 WEIGHTS = [*ATTENTION, *EXPERTS, *PRE_NORMS, *AROUND]
 
@@ -61,21 +73,14 @@ FAMILY = Family(
         kv_heads(16),
         *rms_norm(1e-6),
         *experts(60, 4, 1408),
-        Key("shared_expert_intermediate_size", "mlp.shared.d_ff", 5632),
-        Always("mlp.shared.gate", True),
+        *shared_expert(5632),
         RopeKeys(),
         Windows(even_lower_layers),
         Key("qkv_bias", "attention.qkv_bias", True),
         Key("tie_word_embeddings", "head.tied", False),
         SOME_DENSE,
     ],
-    weights=[
-        *WEIGHTS,
-        *linear("model.layers.{i}.mlp.shared_expert.gate_proj", "layers.{i}.mlp.shared.gate"),
-        *linear("model.layers.{i}.mlp.shared_expert.up_proj", "layers.{i}.mlp.shared.up"),
-        *linear("model.layers.{i}.mlp.shared_expert.down_proj", "layers.{i}.mlp.shared.down"),
-        Row("model.layers.{i}.mlp.shared_expert_gate.weight", "layers.{i}.mlp.shared_gate.weight"),
-    ],
+    weights=[*WEIGHTS, *SHARED],
     otherwise=TOGETHER,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",

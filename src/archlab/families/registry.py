@@ -13,6 +13,8 @@ from archlab.families import (
     cohere,
     cohere2,
     cwm,
+    deepseek_v2,
+    deepseek_v3,
     ernie4_5,
     ernie4_5_moe,
     exaone4,
@@ -27,13 +29,16 @@ from archlab.families import (
     gpt_bigcode,
     gpt_neo,
     gpt_neox,
+    gpt_oss,
     gptj,
     granite,
     granitemoe,
     granitemoeshared,
     helium,
     hunyuan_v1_dense,
+    lfm2,
     llama,
+    mamba2,
     minimax_m2,
     ministral,
     mistral,
@@ -54,6 +59,7 @@ from archlab.families import (
     qwen2_moe,
     qwen3,
     qwen3_moe,
+    qwen3_next,
     seed_oss,
     smollm3,
     stablelm,
@@ -63,20 +69,22 @@ from archlab.families import (
 from archlab.hf.family import Family
 
 _MODULES = (
-    apertus, arcee, biogpt, bloom, codegen, cohere, cohere2, cwm, ernie4_5, ernie4_5_moe, exaone4, falcon, gemma,
-    gemma2, gemma3_text, glm, glm4, glm4_moe, gpt2, gpt_bigcode, gpt_neo, gpt_neox, gptj, granite, granitemoe,
-    granitemoeshared, helium, hunyuan_v1_dense, llama, minimax_m2, ministral, mistral, mixtral, mpt, nanochat, nemotron,
-    olmo, olmo2, olmo3, olmoe, openai_gpt, opt, persimmon, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss,
-    smollm3, stablelm, starcoder2, xglm,
+    apertus, arcee, biogpt, bloom, codegen, cohere, cohere2, cwm, deepseek_v2, deepseek_v3, ernie4_5, ernie4_5_moe,
+    exaone4, falcon, gemma, gemma2, gemma3_text, glm, glm4, glm4_moe, gpt2, gpt_bigcode, gpt_neo, gpt_neox, gpt_oss,
+    gptj, granite, granitemoe, granitemoeshared, helium, hunyuan_v1_dense, lfm2, llama, mamba2, minimax_m2, ministral,
+    mistral, mixtral, mpt, nanochat, nemotron, olmo, olmo2, olmo3, olmoe, openai_gpt, opt, persimmon, phi, phi3, qwen2,
+    qwen2_moe, qwen3, qwen3_moe, qwen3_next, seed_oss, smollm3, stablelm, starcoder2, xglm,
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}
 """In alphabetical order of their files."""
 
+_BY_NAME = {name: family for family in FAMILIES.values() for name in (family.model_type, *family.also)}
+
 
 def find_family(model_type: object, where: str) -> Family:
     """The family of that name; UserError that lists those there are."""
-    if isinstance(model_type, str) and model_type in FAMILIES:
-        return FAMILIES[model_type]
+    if isinstance(model_type, str) and model_type in _BY_NAME:
+        return _BY_NAME[model_type]
     found = f"model_type is {model_type!r}" if model_type else "model_type is missing"
     raise UserError(f"{where}: {found}{nearest(str(model_type), FAMILIES)}; known families: {', '.join(FAMILIES)}")

@@ -2,6 +2,8 @@
 
 import re
 
+from archlab.config.component import Absent
+from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.flatten.decoder import decoder
@@ -27,8 +29,12 @@ LEGEND = {
 def flatten(model: ModelConfig, title: str, most_lines: int = MOST_LINES) -> str:
     """One self-contained file that is exactly this architecture; its `Decoder` takes our state dict as it is.
 
-    UserError when it would be too long to be read.
+    UserError when it would be too long to be read, or has a part that no flattened file has.
     """
+    for layer in layer_configs(model):
+        if not isinstance(layer.mixer, Absent):
+            found = f"{layer.mixer.kind} in layer kind {layer.kind}"
+            raise UserError(f"model.mixer.kind: {found}; a flattened file has no recurrent mixers; allowed: none")
     title = re.sub(r"[^\w .,+=/-]", "_", title)[:40]
     several = len(kinds_of(model)[0]) > 1
     trial = Page(several)

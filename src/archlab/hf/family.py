@@ -54,6 +54,8 @@ class Family:
     """Rows of files that hold some of ours in other tensors; each is taken where its tensor is there."""
     predicts_more: bool = False
     """Whether its files may hold further layers, which predict further tokens; they are not read."""
+    also: tuple[str, ...] = ()
+    """Other model types under which the same files are published."""
     prefix: str = ""
     """Of every tensor but the head; files without it are understood, too."""
     no_effect: frozenset[str] = field(default_factory=frozenset)

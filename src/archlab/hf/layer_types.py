@@ -1,13 +1,15 @@
-"""Which layers slide and which see everything: `layer_types`, or the older keys that imply it."""
+"""Which layers slide, which see everything, which have a recurrent mixer: `layer_types`, or older keys that imply
+it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from archlab.config.component import Absent
 from archlab.config.layers import layer_configs
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.hf.fields import Source
+from archlab.hf.fields import Field, Source
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
@@ -47,13 +49,8 @@ class LayerTypes:
     def read(self, hf: Source, ours: Raw) -> None:
         """One kind of layer needs no pattern."""
         implied = self.implied(hf, ours["n_layers"])
-        types = hf.get("layer_types", implied)
+        types = _types(hf, implied, {SLIDING, FULL}, ours["n_layers"])
         window = hf.or_null("sliding_window", self.window)
-        unknown = sorted(set(types) - {SLIDING, FULL})
-        if unknown:
-            raise hf.refuse("layer_types", unknown[0], f"{SLIDING}, {FULL}")
-        if len(types) != ours["n_layers"]:
-            raise hf.refuse("layer_types", f"{len(types)} types", f"one for each of the {ours['n_layers']} layers")
         if SLIDING in types and not window:
             raise hf.refuse("sliding_window", window, f"a width, for layer_types has {SLIDING}")
         kinds = {SLIDING: {"attention.window": window, **self.sliding}, FULL: dict(self.full)}
@@ -69,3 +66,43 @@ class LayerTypes:
         windows = [layer.multi_head.window for layer in layer_configs(model)]
         hf["layer_types"] = [FULL if window is None else SLIDING for window in windows]
         hf["sliding_window"] = next((window for window in windows if window is not None), self.unused)
+
+
+@dataclass(frozen=True)
+class MixerLayers:
+    """`layer_types` <-> layers with attention, and layers with a recurrent mixer in its place."""
+
+    theirs: str
+    """The type of a layer with a mixer."""
+    mixer: Sequence[Field]
+    """Keys of the mixer, all of which say fields of `mixer`."""
+    implied: Callable[[Source, int], list[str]] = all_full
+    """The types where the file does not list them."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """Layers with attention need no pattern."""
+        types = _types(hf, self.implied(hf, ours["n_layers"]), {self.theirs, FULL}, ours["n_layers"])
+        recurrent = {"attention.kind": "none"}
+        for part in self.mixer:
+            part.read(hf, recurrent)
+        if self.theirs in types:
+            kinds = {"recurrent": recurrent} | ({"full": {}} if FULL in types else {})
+            ours["layers"] = kinds | {"pattern": ["full" if kind == FULL else "recurrent" for kind in types]}
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """The list, written out, and the keys of the first mixer."""
+        mixers = [layer.mixer for layer in layer_configs(model)]
+        hf["layer_types"] = [FULL if isinstance(mixer, Absent) else self.theirs for mixer in mixers]
+        first = next((mixer for mixer in mixers if not isinstance(mixer, Absent)), mixers[0])
+        for part in self.mixer:
+            part.write(model.model_copy(update={"mixer": first}), hf)
+
+
+def _types(hf: Source, implied: list[str], known: set[str], n_layers: int) -> list[str]:
+    """One of the known types for each layer."""
+    types = hf.get("layer_types", implied)
+    if unknown := sorted(set(types) - known):
+        raise hf.refuse("layer_types", unknown[0], ", ".join(sorted(known, reverse=True)))
+    if len(types) != n_layers:
+        raise hf.refuse("layer_types", f"{len(types)} types", f"one for each of the {n_layers} layers")
+    return types

@@ -80,6 +80,8 @@ class DenseLayers:
         dense = [layer.dense for layer in layers if not is_mixture(layer)]
         if dense:
             hf["intermediate_size"] = dense[0].d_ff
+            if self.bias_key:
+                hf[self.bias_key] = dense[0].bias
 
 
 def crossed(layers: Raw | None, flags: list[bool], change: Raw, name: str = "dense", other: str = "sparse") -> Raw:
@@ -136,9 +138,11 @@ class SharedExperts:
         mlp = resolve(model).mlp
         if isinstance(mlp, ResolvedMoE):
             hf[self.hf_key] = mlp.shared.d_ff // mlp.d_ff if mlp.shared else 0
+            if self.bias_key and mlp.shared:
+                hf[self.bias_key] = mlp.shared.bias
 
 
-def first_dense(default: int) -> DenseLayers:
+def first_dense(default: int, bias_key: str | None = None) -> DenseLayers:
     """`first_k_dense_replace` dense layers, then mixtures."""
 
     def are_dense(hf: Source, n_layers: int) -> list[bool]:
@@ -148,4 +152,4 @@ def first_dense(default: int) -> DenseLayers:
     def said(dense: list[bool]) -> Raw:
         return {"first_k_dense_replace": sum(dense)}
 
-    return DenseLayers(are_dense, said)
+    return DenseLayers(are_dense, said, bias_key)

@@ -34,7 +34,7 @@ class RopeKeys:
         """Either spelling."""
         given = hf.get("rope_parameters") or {}
         scaling = dict(hf.get("rope_scaling") or given)
-        scaling["rope_type"] = self.names.get(kind := _kind(scaling), kind)
+        scaling["rope_type"] = self.names.get(kind := kind_of(scaling), kind)
         if self.original:
             scaling["original_max_position_embeddings"] = hf.get("original_max_position_embeddings", self.original)
         theta = scaling.get("rope_theta", hf.get(self.theta_key, self.theta))
@@ -95,12 +95,13 @@ _ELSEWHERE = {
 }  # fmt: skip
 
 
-def _kind(given: Mapping[str, Any]) -> str:
+def kind_of(given: Mapping[str, Any]) -> str:
+    """The scaling's name, under either key."""
     return given.get("rope_type", given.get("type", "default"))
 
 
 def _scaling(hf: Source, given: Mapping[str, Any], longest: int | None) -> Raw:
-    kind = _kind(given)
+    kind = kind_of(given)
     if kind not in _KEYS:
         raise hf.refuse("rope_scaling.rope_type", kind, ", ".join(_KEYS))
     rest = {k: v for k, v in given.items() if k not in _ELSEWHERE and v is not None}
@@ -120,13 +121,14 @@ def _scaling(hf: Source, given: Mapping[str, Any], longest: int | None) -> Raw:
         return {"kind": kind, "original_max_seq_len": longest, **rest}
     mscale, everywhere = rest.pop("mscale", None), rest.pop("mscale_all_dim", None)
     if mscale and everywhere:
-        rest.setdefault("attention_factor", _amplitude(rest["factor"], mscale) / _amplitude(rest["factor"], everywhere))
+        rest.setdefault("attention_factor", amplitude(rest["factor"], mscale) / amplitude(rest["factor"], everywhere))
     if kind == "longrope" and rest.get("attention_factor") is not None:
         rest["factor"] = 1.0  # which decides nothing else
     return {"kind": kind, "original_max_seq_len": original, **rest}
 
 
-def _amplitude(factor: float, mscale: float) -> float:
+def amplitude(factor: float, mscale: float) -> float:
+    """YaRN's factor on cos and sin, with DeepSeek's multiplier (1 without)."""
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 

@@ -55,20 +55,28 @@ HALVES = Step(lambda theirs, _: theirs.chunk(2), lambda ours, _: torch.cat(list(
 """Gate above up, or the like."""
 
 
-def _split_groups(theirs: Tensor, layer: LayerConfig | None) -> Sequence[Tensor]:
-    heads = _some(layer).multi_head
-    sizes = (heads.n_heads // heads.n_kv_heads, 1, 1)
-    grouped = theirs.unflatten(0, (heads.n_kv_heads, sum(sizes), heads.head_dim))
-    return [part.flatten(0, 2) for part in grouped.split(sizes, dim=1)]
+def per_group(groups: Callable[[LayerConfig], int], sizes: Callable[[LayerConfig], Sequence[int]]) -> Step:
+    """Group by group of heads: in each so many rows of the first of ours, then of the second, and so on."""
+
+    def grouped(rows: Tensor, layer: LayerConfig) -> Tensor:
+        return rows.unflatten(0, (groups(layer), -1))
+
+    def split(theirs: Tensor, layer: LayerConfig | None) -> Sequence[Tensor]:
+        layer = _some(layer)
+        return [part.flatten(0, 1) for part in grouped(theirs, layer).split(list(sizes(layer)), dim=1)]
+
+    def join(ours: Sequence[Tensor], layer: LayerConfig | None) -> Tensor:
+        return torch.cat([grouped(part, _some(layer)) for part in ours], dim=1).flatten(0, 1)
+
+    return Step(split, join)
 
 
-def _join_groups(ours: Sequence[Tensor], layer: LayerConfig | None) -> Tensor:
-    heads = _some(layer).multi_head
-    grouped = [part.unflatten(0, (heads.n_kv_heads, -1, heads.head_dim)) for part in ours]
-    return torch.cat(grouped, dim=1).flatten(0, 2)
+def _rows_per_kv_head(layer: LayerConfig) -> Sequence[int]:
+    heads = layer.multi_head
+    return [n * heads.head_dim for n in (heads.n_heads // heads.n_kv_heads, 1, 1)]
 
 
-QKV_PER_HEAD = Step(_split_groups, _join_groups)
+QKV_PER_HEAD = per_group(lambda layer: layer.multi_head.n_kv_heads, _rows_per_kv_head)
 """Key/value head by key/value head: the rows of its queries, its key rows, its value rows (NeoX, BLOOM, Falcon)."""
 
 

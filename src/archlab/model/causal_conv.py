@@ -45,10 +45,11 @@ class CausalConv(nn.Module):
         """Tap by tap, for none may reach back beyond its document's start."""
         T = starts_BT.shape[1]
         age_BT1 = (torch.arange(T, device=starts_BT.device) - starts_BT)[..., None]
-        reached = (
-            window_BSC[:, j : j + T] * (age_BT1 >= self.taps - 1 - j) * self.weight[:, 0, j] for j in range(self.taps)
-        )
-        return self._biased(sum(reached, torch.zeros((), device=starts_BT.device)))
+        y_BTC = torch.zeros_like(window_BSC[:, :T])
+        for j in range(self.taps):
+            is_inside_BT1 = age_BT1 >= self.taps - 1 - j
+            y_BTC = y_BTC + window_BSC[:, j : j + T] * is_inside_BT1 * self.weight[:, 0, j]
+        return self._biased(y_BTC)
 
     def _biased(self, y_BTC: Tensor) -> Tensor:
         return y_BTC if self.bias is None else y_BTC + self.bias

@@ -4,12 +4,13 @@ from torch import nn
 
 from archlab.config.component import Component
 from archlab.config.dense import ResolvedDense
+from archlab.config.gated_delta import ResolvedGatedDelta
 from archlab.config.latent_attention import ResolvedLatent
 from archlab.config.layers import LayerConfig
-from archlab.config.mixer import ResolvedGatedDelta, ResolvedMamba2
-from archlab.config.mixer import ShortConv as ShortConvConfig
+from archlab.config.mamba2 import ResolvedMamba2
 from archlab.config.moe import ResolvedMoE
 from archlab.config.multi_head import ResolvedMultiHead
+from archlab.config.short_conv import ShortConv as ShortConvConfig
 from archlab.model.attention import Attention
 from archlab.model.gated_delta import GatedDelta
 from archlab.model.latent_attention import LatentAttention

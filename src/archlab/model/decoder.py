@@ -10,7 +10,7 @@ from archlab.config.check import check_model
 from archlab.config.layers import final_norm, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.config.norm import NoNorm
-from archlab.config.position import T5, Learned
+from archlab.config.position import Learned
 from archlab.errors import UserError
 from archlab.model.arithmetic import WHOLE, scaled
 from archlab.model.context import Collected, start_pass
@@ -18,7 +18,7 @@ from archlab.model.init import Projection, initialise
 from archlab.model.layer import Layer
 from archlab.model.norms import make_norm
 from archlab.model.origin import Origin
-from archlab.model.position_bias import T5Bias
+from archlab.model.position_bias import make_shared_bias
 from archlab.model.position_embed import make_positions
 from archlab.model.roles import RoleName
 from archlab.model.state import NO_STATES, Cache
@@ -85,8 +85,7 @@ class Decoder(nn.Module):
         self.kinds = [self.layer_configs.index(layer) for layer in self.layer_configs]
         self.embedding = TokenEmbedding(config)
         self.positions = make_positions(config)
-        shared = config.position if isinstance(config.position, T5) and config.position.shared else None
-        self.position_bias = T5Bias(shared, config.multi_head.n_heads) if shared else None
+        self.position_bias = make_shared_bias(config)
         self.dropout = nn.Dropout(config.dropout.embedding)
         self.layers = nn.ModuleList(Layer(layer, kernel) for layer in self.layer_configs)
         self.norm = make_norm(final_norm(config), config.d_model)

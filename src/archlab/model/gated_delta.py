@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archlab.config.mixer import GatedRMSNorm, ResolvedGatedDelta
+from archlab.config.gated_delta import ResolvedGatedDelta
+from archlab.config.recurrent import GatedRMSNorm
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.causal_conv import CausalConv

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archlab.config.mixer import GatedRMSNorm
+from archlab.config.recurrent import GatedRMSNorm
 from archlab.model.arithmetic import at_least_float32
 
 

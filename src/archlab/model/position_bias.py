@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from archlab.config import position as schema
-from archlab.config.any_attention import AnyResolved
+from archlab.config.any_attention import AnyAttention, AnyResolved
+from archlab.config.model_schema import ModelConfig
 from archlab.model.arithmetic import at_least_float32, wide, without_autocast
 from archlab.model.roles import RoleName
 
@@ -81,6 +82,15 @@ class ShawBias(nn.Module):
             per_distance_BHQN = at_least_float32(q_BHQC) @ self.weight.to(wide(q_BHQC.dtype)).T * self.scale
         index_BHQS = distance_BQS.clamp(0, len(self.weight) - 1)[:, None].expand(*q_BHQC.shape[:2], -1, -1)
         return per_distance_BHQN.gather(-1, index_BHQS)
+
+
+def make_shared_bias(config: ModelConfig) -> T5Bias | None:
+    """The table that all layers share; None where they share none."""
+    match config.position, config.attention:
+        case schema.T5(shared=True) as position, AnyAttention(n_heads=n_heads):
+            return T5Bias(position, n_heads)
+        case _:
+            return None
 
 
 def make_position_bias(position: schema.Position, heads: AnyResolved) -> nn.Module | None:

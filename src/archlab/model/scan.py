@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from archlab.config.mixer import chunking
+from archlab.config.recurrent import chunking
 
 
 def chunked(x_bt: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def decays(log_decay_bcqh: Tensor, starts_bt: Tensor | None) -> tuple[Tensor, Te
         starts_bc1q = (chunked(starts_bt) - first_c1)[:, :, None]
         seen = causal_qs & (starts_bc1q[..., None] <= index_s)
         since_bchq = since_bchq.masked_fill(starts_bc1q >= 0, -torch.inf)
-    # Hidden before exp: what is above the diagonal could overflow, and its gradient would be no number.
+    # Hidden before exp, so that what is hidden is 0 and its gradient, too.
     return between_bchqs.masked_fill(~seen, -torch.inf).exp(), since_bchq.exp()
 
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from archlab.config.mixer import ShortConv as Config
+from archlab.config.short_conv import ShortConv as Config
 from archlab.model.activations import make_activation
 from archlab.model.causal_conv import CausalConv
 from archlab.model.context import Context

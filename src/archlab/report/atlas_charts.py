@@ -52,7 +52,7 @@ class Shape:
     title: str
     caption: str
     of: Callable[[Row], float]
-    said: Callable[[float], str]
+    format: Callable[[float], str]
     ticks: tuple[float, ...]
 
 
@@ -138,7 +138,7 @@ def _dot(row: Row, place: int, of: int, drawn: Shape) -> dict[str, Any]:
     value = drawn.of(row)
     offset = 0.5 + _SPREAD * ((place + 0.5) / of - 0.5)
     return {"model": row.about.name, "year": str(row.about.year), "offset": offset, "value": value,
-            "text": f"{drawn.title} {drawn.said(value)}"}  # fmt: skip
+            "text": f"{drawn.title} {drawn.format(value)}"}  # fmt: skip
 
 
 def _years(n: Mapping[int, int]) -> alt.X:

@@ -9,7 +9,7 @@ from archlab.atlas.rows import Row
 from archlab.files import write_atomic
 from archlab.report import html
 from archlab.report.atlas_charts import CHOICES, SHAPES, kinds, shape, shares
-from archlab.report.palette import INKS, MODES, Mode, dressed
+from archlab.report.palette import MODES, PALETTES, Mode, vega_theme
 
 
 def write_atlas(rows: Sequence[Row], path: Path) -> Path:
@@ -25,13 +25,13 @@ def render(rows: Sequence[Row]) -> str:
         rows=rows,
         choices=[(choice, kinds(rows, choice)) for choice in CHOICES],
         shapes=SHAPES,
-        colours=list(zip(*(INKS[mode].distinct for mode in MODES), strict=True)),
+        colours=list(zip(*(PALETTES[mode].distinct for mode in MODES), strict=True)),
         headings=HEADINGS[1:],
         cells=lambda row: cells(row)[1:],
         marks=MARKS,
         remarks=remarks,
-        specs={chart.name: html.fitted(shares(rows, chart)) for chart in CHOICES}
-        | {chart.name: html.fitted(shape(rows, chart)) for chart in SHAPES},
+        specs={chart.name: html.full_width(shares(rows, chart)) for chart in CHOICES}
+        | {chart.name: html.full_width(shape(rows, chart)) for chart in SHAPES},
         themes={mode: _theme(mode) for mode in MODES},
         style=html.inline("report.css"),
         own_style=html.inline("atlas.css"),
@@ -41,7 +41,7 @@ def render(rows: Sequence[Row]) -> str:
 
 
 def _theme(mode: Mode) -> dict[str, Any]:
-    ink = INKS[mode]
-    theme = dressed(mode, ink.distinct)
-    own = {"dots": {"color": ink.distinct[1]}, "median": {"color": ink.text}}
+    palette = PALETTES[mode]
+    theme = vega_theme(mode, palette.distinct)
+    own = {"dots": {"color": palette.distinct[1]}, "median": {"color": palette.text}}
     return theme | {"style": theme["style"] | own}

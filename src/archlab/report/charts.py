@@ -10,7 +10,7 @@ from typing import Any, Literal
 import altair as alt
 
 from archlab.report.palette import VERDICTS
-from archlab.report.ranges import curve_range, padded, without_far
+from archlab.report.ranges import curve_range, padded, without_outliers
 from archlab.report.rows import (
     Row,
     curve_rows,
@@ -19,7 +19,7 @@ from archlab.report.rows import (
     ends,
     labels,
     level_rows,
-    pin,
+    place_on_axis,
     seed_rows,
 )
 from archlab.study.record import StudySummary
@@ -38,12 +38,12 @@ _Width = int | Literal["container"]
 def levels(summary: StudySummary, width: _Width = "container") -> alt.LayerChart:
     """Bits per byte of every arm: a tick per seed, their mean, and the 95% interval of the mean."""
     rows, seeds = level_rows(summary), seed_rows(summary)
-    near = without_far([row["value"] for row in rows if row["value"] is not None])
+    near = without_outliers([row["value"] for row in rows if row["value"] is not None])
     inside = {row["arm"] for row in rows if row["value"] in near}
     shown = ends(rows, near) + [seed["value"] for seed in seeds if seed["arm"] in inside]
     low, high = padded(min(shown), max(shown)) if shown else (0.0, 1.0)
-    pin(rows, low, high)
-    x = _Across(low, high, "bits per byte on held-out text (left is better)")
+    place_on_axis(rows, low, high)
+    x = _XAxis(low, high, "bits per byte on held-out text (left is better)")
     named = list(labels(summary).values())
     colour = alt.Color("arm:N", scale=alt.Scale(domain=named, range="category"), legend=None)
     base = _rows(rows).encode(color=colour, tooltip=_tooltip("arm", "text"))
@@ -55,8 +55,8 @@ def levels(summary: StudySummary, width: _Width = "container") -> alt.LayerChart
         *_intervals(base, x),
         ticks.mark_tick(thickness=1.5, size=13, opacity=0.6, yOffset=_MARK_DOWN),
         _dots(base, x),
-        *_beyond(base, x),
-        *_words(rows, width),
+        *_off_axis(base, x),
+        *_texts(rows, width),
     ]
     return _layered(
         layers,
@@ -71,11 +71,11 @@ def differences(summary: StudySummary, width: _Width = "container", legend: bool
     if not any(arm.comparison for arm in summary.arms):
         return None
     rows = difference_rows(summary)
-    near = without_far([row["value"] for row in rows if row["value"] is not None])
+    near = without_outliers([row["value"] for row in rows if row["value"] is not None])
     shown = [0.0, *ends(rows, near)]
     low, high = padded(min(shown), max(shown))
-    pin(rows, low, high)
-    x = _Across(low, high, "difference in bits per byte (left is better)")
+    place_on_axis(rows, low, high)
+    x = _XAxis(low, high, "difference in bits per byte (left is better)")
     found = [verdict for verdict in VERDICTS if any(row["verdict"] == verdict for row in rows)]
     key = alt.Legend(title=None, orient="bottom", direction="horizontal", values=found) if legend else None
     colour = alt.Color("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range="ordinal"), legend=key)
@@ -86,8 +86,8 @@ def differences(summary: StudySummary, width: _Width = "container", legend: bool
         *_ground(rows, 0.0, x),
         *_intervals(base, x),
         _dots(base, x).encode(shape=shape),
-        *_beyond(base, x),
-        *_words(rows, width),
+        *_off_axis(base, x),
+        *_texts(rows, width),
     ]
     return _layered(
         layers,
@@ -137,14 +137,14 @@ def curves(summary: StudySummary, width: _Width = "container", legend: bool = Fa
             base.mark_line(clip=True, strokeWidth=1.5, strokeDash=[4, 3]).encode(y=y("mean")),
             end.encode(y=y("held")),
         ]
-    said = "Held-out bits per byte over training tokens, one line per arm, with a band over its seeds"
-    return _layered(layers, width, 360, said).add_params(alt.param(name="chosen", value=None))
+    description = "Held-out bits per byte over training tokens, one line per arm, with a band over its seeds"
+    return _layered(layers, width, 360, description).add_params(alt.param(name="chosen", value=None))
 
 
 # --- parts ------------------------------------------------------------------------------------------
 
 
-class _Across:
+class _XAxis:
     """`x("low")`: a field on the one horizontal axis that all layers of a chart share."""
 
     def __init__(self, low: float, high: float, title: str) -> None:
@@ -169,17 +169,17 @@ def _rows(rows: Sequence[Row], order: Sequence[Row] | None = None) -> alt.Chart:
     return alt.Chart(_data(rows)).encode(y=alt.Y("arm:N", sort=named, axis=None, scale=alt.Scale(domain=named)))
 
 
-def _intervals(base: alt.Chart, x: _Across) -> list[alt.Chart]:
+def _intervals(base: alt.Chart, x: _XAxis) -> list[alt.Chart]:
     inside = base.transform_filter("datum.at === 'inside' && datum.low !== null")
     return [inside.mark_rule(strokeWidth=2, yOffset=_MARK_DOWN, clip=True, opacity=0.8).encode(x=x("low"), x2="high:Q")]
 
 
-def _dots(base: alt.Chart, x: _Across) -> alt.Chart:
+def _dots(base: alt.Chart, x: _XAxis) -> alt.Chart:
     inside = base.transform_filter("datum.at === 'inside'")
     return inside.mark_point(filled=True, opacity=1, size=80, yOffset=_MARK_DOWN).encode(x=x("value"))
 
 
-def _beyond(base: alt.Chart, x: _Across) -> list[alt.Chart]:
+def _off_axis(base: alt.Chart, x: _XAxis) -> list[alt.Chart]:
     """Triangles at the edge for values that the axis does not reach."""
     return [
         base.transform_filter(f"datum.at === '{side}'")
@@ -189,7 +189,7 @@ def _beyond(base: alt.Chart, x: _Across) -> list[alt.Chart]:
     ]
 
 
-def _ground(rows: Sequence[Row], value: float | None, x: _Across) -> list[alt.Chart]:
+def _ground(rows: Sequence[Row], value: float | None, x: _XAxis) -> list[alt.Chart]:
     """A line under the marks of every row, and a notch where `value` is."""
     line = _rows(rows).mark_rule(style="ground", yOffset=_MARK_DOWN).encode(x=alt.value(0), x2=alt.value("width"))
     if value is None:
@@ -201,7 +201,7 @@ def _ground(rows: Sequence[Row], value: float | None, x: _Across) -> list[alt.Ch
     ]
 
 
-def _moves(base: alt.Chart, x: _Across) -> alt.Chart:
+def _moves(base: alt.Chart, x: _XAxis) -> alt.Chart:
     """A broad bar from where the reference stands to where the arm stands."""
     moved = base.transform_filter("datum.origin !== null && datum.value !== null")
     return moved.mark_rule(strokeWidth=7, opacity=0.28, clip=True, yOffset=_MARK_DOWN).encode(
@@ -209,7 +209,7 @@ def _moves(base: alt.Chart, x: _Across) -> alt.Chart:
     )
 
 
-def _words(rows: Sequence[Row], width: _Width) -> list[alt.Chart]:
+def _texts(rows: Sequence[Row], width: _Width) -> list[alt.Chart]:
     """The arm's label at the left end of its row, its numbers at the right."""
     room: Any = {"expr": f"max(80, width - {_VALUE_ROOM})"} if width == "container" else width - _VALUE_ROOM
     left = _rows(rows).mark_text(align="left", yOffset=_LABEL_UP, fontSize=13, fontWeight=500, limit=room)
@@ -217,5 +217,5 @@ def _words(rows: Sequence[Row], width: _Width) -> list[alt.Chart]:
     return [left.encode(x=alt.value(0), text="arm:N"), right.encode(x=alt.value("width"), text="text:N")]
 
 
-def _layered(layers: Sequence[alt.Chart], width: _Width, height: int, said: str) -> alt.LayerChart:
-    return alt.LayerChart(layer=list(layers), width=width, height=height, description=said)
+def _layered(layers: Sequence[alt.Chart], width: _Width, height: int, description: str) -> alt.LayerChart:
+    return alt.LayerChart(layer=list(layers), width=width, height=height, description=description)

@@ -1,4 +1,4 @@
-"""What our pages are made of: templates, styles, Vega, and a file that is replaced whole."""
+"""What our pages are made of: templates, styles and Vega."""
 
 from functools import cache
 from importlib import resources
@@ -22,7 +22,7 @@ def template(name: str) -> jinja2.Template:
     return environment.get_template(name)
 
 
-def fitted(chart: alt.TopLevelMixin) -> dict[str, Any]:
+def full_width(chart: alt.TopLevelMixin) -> dict[str, Any]:
     """Vega-Lite that is as wide as its place on the page."""
     return {**chart.to_dict(), "autosize": {"type": "fit-x", "contains": "padding"}}
 
@@ -30,15 +30,15 @@ def fitted(chart: alt.TopLevelMixin) -> dict[str, Any]:
 @cache
 def vega() -> Markup:
     """Vega, Vega-Lite and vega-embed as one script, from the wheel of vl-convert."""
-    return _unclosed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+    return _safe_inline(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
 def inline(name: str) -> Markup:
     """A style or a script of ours, from the templates."""
-    return _unclosed((resources.files("archlab.report") / "templates" / name).read_text(encoding="utf-8"))
+    return _safe_inline((resources.files("archlab.report") / "templates" / name).read_text(encoding="utf-8"))
 
 
-def _unclosed(code: str) -> Markup:
+def _safe_inline(code: str) -> Markup:
     """Our own or Vega's code as it is, after making sure that it does not close the element it stands in."""
     if "</script" in code or "</style" in code or "<!--" in code:
         raise ValueError("code to inline would end its element early")

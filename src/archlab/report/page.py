@@ -35,7 +35,7 @@ def render(summary: StudySummary) -> str:
         labels=labels(summary),
         colours=list(zip(*(palette.arm_colours(summary, mode) for mode in palette.MODES), strict=True)),
         specs=_specs(summary),
-        themes={mode: palette.vega_config(summary, mode) for mode in palette.MODES},
+        themes={mode: palette.study_theme(summary, mode) for mode in palette.MODES},
         style=html.inline("report.css"),
         script=html.inline("report.js"),
         vega=html.vega(),
@@ -49,4 +49,4 @@ def _specs(summary: StudySummary) -> dict[str, dict[str, Any]]:
         "differences": charts.differences(summary),
         "curves": charts.curves(summary),
     }
-    return {name: html.fitted(chart) for name, chart in drawn.items() if chart is not None}
+    return {name: html.full_width(chart) for name, chart in drawn.items() if chart is not None}

@@ -16,15 +16,15 @@ VERDICTS: tuple[Verdict, ...] = (
     "reference diverged",
     "too few runs",
 )
-"""In the order of Ink.verdicts."""
+"""In the order of Palette.verdicts."""
 
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
 
 _MOST_DISTINCT = 8
 
 
-class Ink(NamedTuple):
-    """What one mode draws with."""
+class Palette(NamedTuple):
+    """The colours of one mode."""
 
     paper: str
     text: str
@@ -34,11 +34,11 @@ class Ink(NamedTuple):
     distinct: tuple[str, ...]
     """For up to 8 arms without an order: after Okabe & Ito, without the blue and the orange of verdicts."""
     ramp: tuple[str, ...]
-    """For a ladder, or more arms than anyone tells apart: viridis without the end that the paper swallows."""
+    """For a ladder, or more arms than anyone tells apart: viridis without the end that is hard to see."""
 
 
-INKS: dict[Mode, Ink] = {
-    "light": Ink(
+PALETTES: dict[Mode, Palette] = {
+    "light": Palette(
         paper="#ffffff",
         text="#23272e",
         faint="#6a7280",
@@ -47,7 +47,7 @@ INKS: dict[Mode, Ink] = {
         distinct=("#5b626d", "#009e73", "#b4589a", "#c98a00", "#5a4fb5", "#7a4a12", "#3d9fd6", "#8a9a1a"),
         ramp=("#8a8f98", "#482878", "#3e4a89", "#31688e", "#21908d", "#35a873", "#7fb32b", "#c29d00"),
     ),
-    "dark": Ink(
+    "dark": Palette(
         paper="#191c21",
         text="#e4e7eb",
         faint="#9aa2ae",
@@ -61,44 +61,44 @@ INKS: dict[Mode, Ink] = {
 
 def arm_colours(summary: StudySummary, mode: Mode) -> list[str]:
     """One colour per arm, in the study's order."""
-    n, ink = len(summary.arms), INKS[mode]
+    n, palette = len(summary.arms), PALETTES[mode]
     if summary.against == "previous" or n > _MOST_DISTINCT:
-        return [_between(ink.ramp, i / max(1, n - 1)) for i in range(n)]
-    return list(ink.distinct[:n])
+        return [_between(palette.ramp, i / max(1, n - 1)) for i in range(n)]
+    return list(palette.distinct[:n])
 
 
-def vega_config(summary: StudySummary, mode: Mode) -> dict[str, Any]:
-    """The Vega-Lite config that dresses a study's charts; `category` is for arms, `ordinal` for verdicts."""
-    return dressed(mode, arm_colours(summary, mode))
+def study_theme(summary: StudySummary, mode: Mode) -> dict[str, Any]:
+    """The Vega-Lite config of a study's charts; `category` is for arms, `ordinal` for verdicts."""
+    return vega_theme(mode, arm_colours(summary, mode))
 
 
-def dressed(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
+def vega_theme(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
     """The Vega-Lite config of one mode, with these colours for categories."""
-    ink = INKS[mode]
-    words = {"labelColor": ink.faint, "titleColor": ink.faint, "labelFontSize": 12, "titleFontSize": 12}
+    palette = PALETTES[mode]
+    words = {"labelColor": palette.faint, "titleColor": palette.faint, "labelFontSize": 12, "titleFontSize": 12}
     return {
         "background": "transparent",
         "font": SANS,
         "view": {"stroke": None},
-        "range": {"category": list(category), "ordinal": list(ink.verdicts)},
+        "range": {"category": list(category), "ordinal": list(palette.verdicts)},
         "axis": {
             **words,
-            "gridColor": ink.line,
+            "gridColor": palette.line,
             "domain": False,
             "ticks": False,
             "titleFontWeight": "normal",
             "labelPadding": 6,
         },
-        "legend": {**words, "labelColor": ink.text, "symbolStrokeWidth": 3},
+        "legend": {**words, "labelColor": palette.text, "symbolStrokeWidth": 3},
         "title": {
-            "color": ink.text,
-            "subtitleColor": ink.faint,
+            "color": palette.text,
+            "subtitleColor": palette.faint,
             "anchor": "start",
             "fontSize": 14,
             "subtitleFontSize": 12,
         },
-        "text": {"color": ink.text},
-        "style": {"ground": {"color": ink.line}, "notch": {"color": ink.faint}},
+        "text": {"color": palette.text},
+        "style": {"ground": {"color": palette.line}, "notch": {"color": palette.faint}},
     }
 
 

@@ -33,8 +33,8 @@ def picture(summary: StudySummary) -> bytes:
     question = textwrap.wrap(summary.question, 110)
     title = alt.TitleParams(question, subtitle=textwrap.wrap(summary.answer, 150), fontSize=18, offset=18)
     whole = alt.vconcat(*parts, spacing=36, padding=24, title=title).resolve_scale(color="independent")
-    config = palette.vega_config(summary, "light") | {
-        "background": palette.INKS["light"].paper,
+    config = palette.study_theme(summary, "light") | {
+        "background": palette.PALETTES["light"].paper,
         "font": _FONT,
     }
     try:

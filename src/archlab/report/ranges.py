@@ -1,4 +1,4 @@
-"""What an axis shows: one arm that is far off must not squash the rest."""
+"""What an axis shows: one arm that is far from the others must not squash them."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,8 @@ _PART = 4
 """At most one in this many arms is set apart: a majority is never the exception."""
 
 
-def without_far(values: Sequence[float]) -> list[float]:
-    """The values but for the few, at the upper or the lower end, that lie far from all others; sorted."""
+def without_outliers(values: Sequence[float]) -> list[float]:
+    """The values, sorted, without the few at the upper or the lower end that are far from all others."""
     kept, most = sorted(values), len(values) // _PART
     return _cut(_cut(kept, most, upper=True), most, upper=False)
 
@@ -48,6 +48,6 @@ def curve_range(summary: StudySummary) -> tuple[float, float] | None:
         return None
     if not ends:
         return padded(min(every), max(every))
-    low, near = min(ends), without_far(ends)
-    high = max([near[-1] + 0.5 * (near[-1] - low), *without_far(early)])
+    low, near = min(ends), without_outliers(ends)
+    high = max([near[-1] + 0.5 * (near[-1] - low), *without_outliers(early)])
     return padded(low, min(high, max(every)))

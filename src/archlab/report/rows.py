@@ -136,8 +136,8 @@ def ends(rows: Sequence[Row], near: Sequence[float]) -> list[float]:
     return [end for end in found if end is not None]
 
 
-def pin(rows: Sequence[Row], low: float, high: float) -> None:
-    """Add where each row is drawn: `inside`, at the `left` or `right` edge if beyond it, or `nowhere`."""
+def place_on_axis(rows: Sequence[Row], low: float, high: float) -> None:
+    """Add where each row is drawn: `inside` the axis, at its `left` or `right` edge if beyond it, or `nowhere`."""
     for row in rows:
         value = row["value"]
         row["at"] = "nowhere" if value is None else "left" if value < low else "right" if value > high else "inside"

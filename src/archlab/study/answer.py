@@ -8,10 +8,10 @@ from archlab.study.formatting import bits, diverged, interval, listed, p_equals,
 from archlab.study.record import ArmSummary, Comparison, Verdict
 
 Against = Literal["base", "previous"]
-"""As in the study's config: every arm against the first, or each against the one above it."""
+"""As in the study's file: every arm against the first, or each arm against the one above it."""
 
 _NAMED = {"previous": 6, "base": 3}
-"""Arms that one list names: a ladder's steps are few and all of interest; the report's table has the rest."""
+"""How many arms a sentence names. A ladder's steps are few and all of interest; the report's table has the others."""
 
 
 class _Pair(NamedTuple):
@@ -91,7 +91,7 @@ def _amounts(pairs: Sequence[_Pair], sign: int, joint: str, against: Against) ->
 
 
 def _amount(comparison: Comparison, sign: int) -> str:
-    """`0.730 [0.690, 0.770]`, turned round where lower is better."""
+    """`0.730 [0.690, 0.770]`; with sign -1, a lower loss is a positive amount."""
     ends = sorted(sign * end for end in (comparison.low, comparison.high) if end is not None)
     return f"{bits(sign * (comparison.difference or 0))} {interval(*ends) if ends else '(no scatter)'}"
 

@@ -27,24 +27,24 @@ _NEVER_FOLLOWS = ("train.seq_len",)
 
 @dataclass(frozen=True)
 class Arm:
-    """One alternative, ready to run but for its seed."""
+    """One alternative, ready to run except for its seed."""
 
     name: str
     label: str
     config: Config
     overrides: Raw
-    """What it says it changes, relative to its reference."""
+    """The fields that the study's file changes for it, relative to its reference."""
     adjusted: Raw
-    """What was turned to hold the study's quantity equal."""
+    """What was adjusted to hold the study's quantity equal."""
     follows: Raw
-    """Derived overridden that these changes moved: the width of a head, where their number was changed."""
+    """Derived fields that changed with them: the width of a head, where the number of heads was changed."""
     tuned: Raw
-    """Values of `train` overridden that tuning found, here or earlier."""
+    """Values of `train` fields that tuning found, here or earlier."""
     reference: str | None
     """The arm it is compared with; None for the first."""
 
     def with_values(self, values: Raw) -> "Arm":
-        """The same arm with some `train` overridden set, as found by tuning."""
+        """The same arm with some `train` fields set, as found by tuning."""
         raw = overlay(self.config.model_dump(), values, Config)
         return replace(self, config=build_config(raw, source=f"arm {self.name}"), tuned={**self.tuned, **values})
 
@@ -55,24 +55,24 @@ class Arm:
 
 @dataclass(frozen=True)
 class _Draft:
-    """An arm, and what the arms after it need to know of it."""
+    """An arm, and its values as the arms after it start from them."""
 
     arm: Arm
     raw: Raw
-    """Its values as authored, before anything was matched."""
+    """Before anything was adjusted."""
 
 
 def arms(study: StudyConfig) -> list[Arm]:
     """Every arm, matched.
 
-    UserError with every problem at once: overridden that are wrong, an arm that cannot be matched, one that differs
-    from its reference in more than it says.
+    UserError with every problem at once: fields that are wrong, an arm that cannot be matched, an arm that differs from
+    its reference in more than its overrides.
     """
     problems = list(misplaced_fields(study))
     try:
         base = overlay(read_config(study.base), study.set, Config)
     except UserError as error:
-        problems += [Problem("base", str(error)), *_problems_of_arms(_wrong_by_themselves(study), study)]
+        problems += [Problem("base", str(error)), *_problems_of_arms(_invalid_arms(study), study)]
         raise_problems(list(dict.fromkeys(problems)), "the study")
         raise
     drafts: list[_Draft] = []
@@ -82,7 +82,7 @@ def arms(study: StudyConfig) -> list[Arm]:
             drafts.append(_draft(study, name, base, drafts))
         except UserError as error:
             wrong[name] = error
-            if not drafts:  # nothing to be matched with, but the others' overridden can be judged
+            if not drafts:  # nothing to be matched with, but the others' fields can be judged
                 study = study.model_copy(update={"equal": None})
     for draft, point in product(drafts, grid(study)):
         try:
@@ -93,8 +93,8 @@ def arms(study: StudyConfig) -> list[Arm]:
     return [draft.arm for draft in drafts]
 
 
-def _wrong_by_themselves(study: StudyConfig) -> dict[str, UserError]:
-    """Arms that are wrong whatever they start from."""
+def _invalid_arms(study: StudyConfig) -> dict[str, UserError]:
+    """Arms whose overrides are wrong whatever base they start from."""
     wrong: dict[str, UserError] = {}
     for name, overrides in study.arms.items():
         raw = read_config("tiny-llama")
@@ -144,18 +144,18 @@ def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -
 
 
 def _problems_of_arms(wrong: Mapping[str, UserError], study: StudyConfig) -> Iterator[Problem]:
-    """What is wrong with the arms' configs, each where the study's file says it; what all share is the base's."""
+    """What is wrong with the arms' configs, and where in the study's file; what all arms share is wrong in the base."""
     every = [set(error.problems) for error in wrong.values() if isinstance(error, ConfigError)]
     shared = set.intersection(*every) if len(every) == len(study.arms) else set[Problem]()
     for name, error in wrong.items():
         if not isinstance(error, ConfigError):
             yield Problem(f"arms.{name}", str(error))
             continue
-        places = {f"arms.{name}": study.arms[name], f"tuned.{name}": study.tuned.get(name, {}), "tune": study.tune}
+        sections = {f"arms.{name}": study.arms[name], f"tuned.{name}": study.tuned.get(name, {}), "tune": study.tune}
         for problem in error.problems:
-            said = [place for place, values in {**places, "set": study.set}.items() if _sets(values, problem)]
-            place = (*said, "base" if problem in shared else f"arms.{name}")[0]
-            yield Problem(DECIDED_BY.get(problem.path) or f"{place}.{problem.path}", problem.message)
+            found = [section for section, values in {**sections, "set": study.set}.items() if _sets(values, problem)]
+            section = (*found, "base" if problem in shared else f"arms.{name}")[0]
+            yield Problem(DECIDED_BY.get(problem.path) or f"{section}.{problem.path}", problem.message)
 
 
 def _sets(values: Raw, problem: Problem) -> bool:
@@ -169,20 +169,21 @@ def _within_budget(config: Config, study: StudyConfig) -> Config:
     tokens = int(study.budget.flops / computed_training_flops(config))
     batches = tokens // train.batch_tokens
     if not batches:
-        said = f"{study.budget.flops:.3g} FLOPs train {tokens:,} tokens, less than a batch of {train.batch_tokens:,}"
-        raise ConfigError([Problem("train.tokens", said)], "the budget")
+        found = f"{study.budget.flops:.3g} FLOPs train {tokens:,} tokens, less than a batch of {train.batch_tokens:,}"
+        raise ConfigError([Problem("train.tokens", found)], "the budget")
     return build_config(overlay(config.model_dump(), {"train.tokens": batches * train.batch_tokens}, Config))
 
 
 def _follows(arm: Arm, reference: Arm, study: StudyConfig) -> Raw:
-    """The derived overridden that move with what the arm says; UserError when it differs in anything else."""
-    said = {*overridden(arm.overrides), *arm.adjusted, *reference.adjusted, *arm.tuned, *reference.tuned, *study.tune}
-    if study.against == "base":  # what only the reference changes is said there
-        said |= {*overridden(reference.overrides)}
+    """The derived fields that change with the arm's overrides; UserError when it differs in anything else."""
+    declared = {*overridden(arm.overrides), *arm.adjusted, *reference.adjusted}
+    declared |= {*arm.tuned, *reference.tuned, *study.tune}
+    if study.against == "base":  # the reference may change fields of its own
+        declared |= {*overridden(reference.overrides)}
     if study.budget.flops is not None:
-        said |= {"train.tokens"}
+        declared |= {"train.tokens"}
     changed = diff(reference.config, arm.config)
-    moved = {field: values for field, values in changed.items() if not _is_declared(field, values, said)}
+    moved = {field: values for field, values in changed.items() if not _is_declared(field, values, declared)}
     ours, theirs = (flatten(c.model_dump(mode="json")) for c in (arm.config, reference.config))
     silent = {f: v for f, v in moved.items() if ours.get(f) != theirs.get(f) or f in _NEVER_FOLLOWS}
     if silent:
@@ -192,9 +193,9 @@ def _follows(arm: Arm, reference: Arm, study: StudyConfig) -> Raw:
     return {field: new for field, (_, new) in moved.items() if not is_under([field], SAME_FOR_ALL)}
 
 
-def _is_declared(field: str, values: tuple[Any, Any], said: Iterable[str]) -> bool:
-    """Named itself or by a section around it, or a key that only one kind has, the kind being named."""
-    for name in said:
+def _is_declared(field: str, values: tuple[Any, Any], declared: Iterable[str]) -> bool:
+    """Whether the field is named, or a section around it, or the kind without which the field does not exist."""
+    for name in declared:
         if field == name or field.startswith(name + "."):
             return True
         section, _, last = name.rpartition(".")

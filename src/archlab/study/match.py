@@ -1,10 +1,11 @@
-"""Holding a quantity equal between architectures by turning one knob."""
+"""Holding a quantity equal between architectures by adjusting one field."""
 
 from collections.abc import Callable
 
 from archlab.config.identity import flatten, resolved
 from archlab.config.io import build_config, overlay
 from archlab.config.merge import Raw
+from archlab.config.multi_head import MultiHead
 from archlab.config.schema import Config
 from archlab.config.study_schema import Equal
 from archlab.cost.flops import computed_training_flops
@@ -12,7 +13,7 @@ from archlab.cost.params import parameters
 from archlab.errors import UserError
 
 LARGEST = {"model.mlp.d_ff": 1 << 20, "model.d_model": 1 << 20, "model.n_layers": 1 << 12}
-"""Where the search for a knob's value gives up; layers are counted one by one."""
+"""Field -> the value at which the search gives up; layers are counted one by one."""
 
 
 def quantity(equal: Equal) -> Callable[[Config], float]:
@@ -33,9 +34,9 @@ def describe_equal(equal: Equal) -> str:
 
 
 def matched(raw: Raw, equal: Equal, target: float) -> tuple[Config, dict[str, int]]:
-    """The arm's config with the quantity at `target`, and the knob's value if it had to be turned.
+    """The arm's config with the quantity at `target`, and the field's value if it had to be adjusted.
 
-    An arm within the tolerance is left as it is. UserError when no value of the knob comes within it.
+    An arm within the tolerance is left as it is. UserError when no value of the field brings it within the tolerance.
     """
     size = quantity(equal)
     config = build_config(raw)
@@ -52,7 +53,7 @@ def matched(raw: Raw, equal: Equal, target: float) -> tuple[Config, dict[str, in
         f"{size(config):,.0f} {_what(equal)} against {target:,.0f}, and no {equal.by} brings it "
         f"within {100 * tolerance(equal):.3g}%; it is {now} now and {nearest} comes nearest "
         f"({size(_unchecked(raw, equal.by, nearest)):,.0f}); "
-        "allow more, turn another knob, or leave `equal` out"
+        "allow more, adjust another field, or leave `equal` out"
     )
 
 
@@ -60,13 +61,14 @@ def _what(equal: Equal) -> str:
     return "parameters" if equal.parameters is not None else "training FLOPs per token"
 
 
-def _steps(knob: str, config: Config) -> tuple[int, ...]:
+def _steps(field: str, config: Config) -> tuple[int, ...]:
     """Granularities to try: round widths first, for they compute faster."""
-    if knob == "model.n_layers":
+    if field == "model.n_layers":
         return (1,)
-    if knob == "model.mlp.d_ff" or config.model.multi_head.head_dim:
+    attention = config.model.attention
+    if field == "model.mlp.d_ff" or not isinstance(attention, MultiHead) or attention.head_dim:
         return (8, 1)
-    heads = config.model.multi_head.n_heads
+    heads = attention.n_heads
     return (8 * heads, (2 if config.model.position.kind == "rope" else 1) * heads)  # RoPE turns pairs
 
 
@@ -82,9 +84,9 @@ def _nearest(size: Callable[[int], float], target: float, step: int, largest: in
     return min((low * step, high * step), key=lambda n: _off(size(n), target))
 
 
-def _unchecked(raw: Raw, knob: str, value: int) -> Config:
-    """For counting only: a value on the way need not keep every rule."""
-    return Config.model_validate(overlay(raw, {knob: value}, Config))
+def _unchecked(raw: Raw, field: str, value: int) -> Config:
+    """For counting only: a value that is tried on the way may break a rule."""
+    return Config.model_validate(overlay(raw, {field: value}, Config))
 
 
 def _off(size: float, target: float) -> float:

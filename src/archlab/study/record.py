@@ -35,8 +35,8 @@ class Comparison(Base):
     p_holm: float | None
     """After Holm's correction over the study's comparisons."""
     smallest_effect: float | None
-    """The smallest true difference that a new study of this design finds with 80% probability, that the observed
-    scatter is uncertain counted in (stats.py); null where `low` is, and for arms that gave identical results."""
+    """The smallest true difference that a new study of this design finds with 80% probability. It allows for the
+    uncertainty of the observed scatter (stats.py); null where `low` is, and for arms that gave identical results."""
     verdict: Verdict
 
 
@@ -55,11 +55,11 @@ class ArmSummary(Base):
     label: Shown
     """What tables and pictures call it."""
     overrides: dict[str, Any]
-    """What the arm says it changes, relative to its reference."""
+    """The fields that the study's file changes for it, relative to its reference."""
     adjusted: dict[str, Any]
     """What was adjusted to hold the study's quantity equal (`model.mlp.d_ff`)."""
     follows: dict[str, Any] = Field(default_factory=dict)
-    """Derived fields that these changes moved (`model.attention.head_dim` with the number of heads)."""
+    """Derived fields that changed with them (`model.attention.head_dim` with the number of heads)."""
     tuned: dict[str, Any]
     """Values found by tuning, here or in an earlier study."""
     parameters: int
@@ -98,16 +98,16 @@ class StudySummary(Base):
     warnings: list[Shown]
     """What a reader must know before believing it: the tuning grid's edge won, runs missing, few seeds."""
     failed: dict[Shown, Shown] = Field(default_factory=dict)
-    """Run -> why it failed, in words; running the study again tries it again."""
+    """Run -> why it failed; running the study again tries it again."""
     against: Literal["base", "previous"]
     equal: str | None
-    """In words: `parameters within 1%, by model.mlp.d_ff`."""
+    """For people: `parameters within 1%, by model.mlp.d_ff`."""
     seeds: list[int]
     arms: list[ArmSummary]
     kv_context: int
     """Tokens of the text whose KV cache is compared: the shortest `max_seq_len` of the arms."""
     corpus: Shown
-    """In words: what text, how many bytes and tokens, how much of it held out."""
+    """What text it is, how many bytes and tokens it has, and how much of it is held out."""
     environment: dict[str, Any]
     """Versions, processor, dtype, threads."""
     seconds: float

@@ -1,4 +1,4 @@
-"""Running a study: tune every arm, train every arm with every seed, and summarise what is there."""
+"""Running a study: tune every arm, train every arm with every seed, and summarise the runs that have ended."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from archlab.study.study_file import is_study_folder, read_study
 from archlab.train.device import choose_device
 
 FIRST_TUNING_SEED = 1000
-"""Seeds of the tuning runs, apart from the comparison's, so that a lucky seed cannot choose its own judge."""
+"""Seeds of the tuning runs begin here. The comparison uses others, so that a lucky seed cannot choose its own judge."""
 
 _BASE = "base.yaml"
 """The base in a study's folder, where it is no preset."""
@@ -59,25 +59,27 @@ class Study:
         """
         self.corpora = open_corpora(self.arms)  # it may have changed since
         self._claim()
-        failed = self._run(self._all_tries(), start_phase)
+        failed = self._run(self._all_tuning_runs(), start_phase)
         tuned, warnings = self._tuned()
         failed += self._run([self._run_of(arm, seed) for seed in self.config.seed_list for arm in tuned], start_phase)
         return self._summarise(tuned, warnings, failed)
 
     def read(self) -> StudySummary:
-        """The summary of what has been run so far, also written; of runs made elsewhere, what was written of them.
+        """The summary of what has been run so far, which is also written; for runs made elsewhere, the old one.
 
         UserError when there is neither, or when tuning is not over.
         """
         begun = any(self._ended(run) for run in self._first_runs()) or self._damaged
         if has_summary(self.folder) and not begun:
-            return _of_elsewhere(self.folder)
+            return _old_summary(self.folder)
         tuned, warnings = self._tuned()
         return self._summarise(tuned, warnings, failed=())
 
     def _first_runs(self) -> list[Run]:
-        """Those that on_progress whether this machine and version has begun: the tuning's, or the comparison's."""
-        return self._all_tries() or [self._run_of(arm, seed) for arm in self.arms for seed in self.config.seed_list]
+        """The runs that come first, and so tell whether this machine and version has begun."""
+        return self._all_tuning_runs() or [
+            self._run_of(arm, seed) for arm in self.arms for seed in self.config.seed_list
+        ]
 
     def changed(self) -> list[str]:
         """The fields in which the study that the folder holds differs from this one."""
@@ -122,7 +124,7 @@ class Study:
 
     def _tuned(self) -> tuple[list[Arm], list[str]]:
         """The arms whose tuning is over, with their best value, and a warning for each that lies on the grid's edge."""
-        points, tries = grid(self.config), self._tries()
+        points, tries = grid(self.config), self._tuning_runs()
         if not points:
             return self.arms, []
         tuned, warnings = [], []
@@ -139,8 +141,8 @@ class Study:
             tuned.append(arm.with_values(points[best]))
         return tuned, warnings
 
-    def _tries(self) -> dict[str, list[list[Run]]]:
-        """Arm -> per point of the grid its tuning runs; empty when nothing is tuned."""
+    def _tuning_runs(self) -> dict[str, list[list[Run]]]:
+        """Arm -> its tuning runs for each point of the grid; empty when nothing is tuned."""
         points = grid(self.config)
         free = (seed for seed in count(FIRST_TUNING_SEED) if seed not in self.config.seed_list)
         seeds = list(islice(free, self.config.tune_seeds))
@@ -149,8 +151,8 @@ class Study:
             for arm in (self.arms if points else ())
         }
 
-    def _all_tries(self) -> list[Run]:
-        return [run for rows in self._tries().values() for runs in rows for run in runs]
+    def _all_tuning_runs(self) -> list[Run]:
+        return [run for rows in self._tuning_runs().values() for runs in rows for run in runs]
 
     def _mean_score(self, runs: Sequence[Run]) -> float | None:
         """Mean bits per byte; infinite when one diverged, None when one has not ended."""
@@ -170,7 +172,7 @@ class Study:
             return None
 
     def _edges(self, best: Raw) -> list[str]:
-        """Only numbers have an edge."""
+        """A warning for each number that is the smallest or the largest of its grid."""
         edges = []
         for field, values in self.config.tune.items():
             numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
@@ -184,9 +186,9 @@ class Study:
         return Run(label, arm.seeded(seed), self.corpora[arm.name].fingerprint, self.threads)
 
     def _run(self, runs: Sequence[Run], start_phase: StartPhase) -> list[RunProgress]:
-        """Those that have not ended; arms that are the same config share their runs. The ones that failed.
+        """Run those that have not ended; arms with the same config share their runs. Returns the ones that failed.
 
-        The damaged ones are only told of, and the summary names them.
+        Damaged runs are only reported; the summary names them.
         """
         once: dict[str, Run] = {}
         for run in runs:
@@ -203,32 +205,32 @@ class Study:
     def _summarise(self, tuned: Sequence[Arm], warnings: Sequence[str], failed: Sequence[RunProgress]) -> StudySummary:
         runs = {arm.name: {seed: self._run_of(arm, seed) for seed in self.config.seed_list} for arm in tuned}
         compared = {run.name: run for seeds in runs.values() for run in seeds.values()}
-        once = compared | {run.name: run for run in self._all_tries()}
+        once = compared | {run.name: run for run in self._all_tuning_runs()}
         ended = {name: left for name, run in once.items() if (left := self._ended(run))}
-        told = {progress.run.label: str(progress.failed) for progress in (*self._damaged.values(), *failed)}
-        lines = [f"\n  {label}: failed: {why}" for label, why in told.items()]
+        reasons = {progress.run.label: str(progress.failed) for progress in (*self._damaged.values(), *failed)}
+        lines = [f"\n  {label}: failed: {why}" for label, why in reasons.items()]
         if len(tuned) < len(self.arms):
             raise UserError(f"{self.folder}: tuning is not over; `archlab study run` goes on with it{''.join(lines)}")
         if not compared.keys() & ended:
-            if told:
+            if reasons:
                 raise UserError(f"{self.folder}: no run finished{''.join(lines)}")
             raise UserError(
                 f"{self.folder}: no finished run of this machine and version; `archlab study run` makes them"
             )
         corpus = "; ".join(dict.fromkeys(record.description for record in self.corpora.values()))
-        summary = summarise(self.name, self.config, tuned, runs, ended, self.folder, corpus, told, warnings)
+        summary = summarise(self.name, self.config, tuned, runs, ended, self.folder, corpus, reasons, warnings)
         write_summary(self.folder, summary)
         return summary
 
 
-def _of_elsewhere(folder: Path) -> StudySummary:
-    """A summary whose runs this machine and version would not make again, with a note that says so."""
+def _old_summary(folder: Path) -> StudySummary:
+    """The summary that the folder holds, with a note that this machine and version would not make the same runs."""
     summary = read_summary(folder)
     note = "the runs were made on another machine, by another version or with another text; this is their old summary"
     return summary.model_copy(update={"warnings": [*summary.warnings, note]})
 
 
 def _small_on_cpu(designed: Sequence[Arm]) -> bool:
-    """Then a one-thread process per core is fastest, else one at a time with all of the machine."""
+    """Whether one process with one thread per core is fastest; else runs go one by one, with all of the machine."""
     on_cpu = choose_device(designed[0].config.train).kind == "cpu"
     return on_cpu and all(parameters(arm.config.model).total < SIDE_BY_SIDE_BELOW for arm in designed)

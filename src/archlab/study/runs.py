@@ -1,4 +1,4 @@
-"""A run of a study: its config, and the name that everything deciding its result gives it."""
+"""A run of a study: its config, and its name, which is a hash of everything that decides its result."""
 
 import hashlib
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import archlab
 from archlab.config.identity import config_hash, resolved
 from archlab.config.schema import Config
 from archlab.train.device import choose_device
-from archlab.train.run_folder import NO_EFFECT, RunFolder, RunSummary
+from archlab.train.run_folder import NO_EFFECT_ON_RESULT, RunFolder, RunSummary
 
 _DECIDING = ("config", "cost", "data", "model", "train")
 """The packages whose code decides a run's result."""
@@ -33,7 +33,7 @@ class Run:
     """One training of one arm with one seed."""
 
     label: str
-    """What to call it while it runs; not part of its name."""
+    """What the user sees while it runs; not part of its name."""
     config: Config
     corpus: str
     """Fingerprint of the tokens."""
@@ -41,12 +41,12 @@ class Run:
 
     @cached_property
     def name(self) -> str:
-        """12 hex digits: runs of the same name have the same result, so it is run once."""
+        """12 hex digits. Runs of the same name have the same result, so only one of them is run."""
         plain = resolved(self.config)
         device = choose_device(self.config.train)
         decides = {
             "model": plain["model"],
-            "train": {key: value for key, value in plain["train"].items() if f"train.{key}" not in NO_EFFECT},
+            "train": {key: value for key, value in plain["train"].items() if f"train.{key}" not in NO_EFFECT_ON_RESULT},
             "corpus": self.corpus,
             "threads": self.threads,
             "device": device.name,
@@ -57,7 +57,7 @@ class Run:
         return config_hash(decides)
 
     def folder(self, study: Path) -> Path:
-        """Where it lives in a study's folder."""
+        """Its place in a study's folder."""
         return study / "runs" / self.name
 
     def ended(self, study: Path) -> "Ended | None":

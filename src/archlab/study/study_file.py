@@ -41,7 +41,7 @@ def is_study_folder(path: Path) -> bool:
 
 
 def _problems_of_the_rest(raw: Raw, error: ConfigError) -> list[Problem]:
-    """What is wrong with the arms in a study whose own fields are wrong already."""
+    """What is wrong with the arms of a study whose other fields are already wrong."""
     try:
         arms(StudyConfig.model_validate(merge(_STAND_IN, without(raw, [p.path for p in error.problems]), StudyConfig)))
     except ConfigError as of_arms:
@@ -76,7 +76,7 @@ def _read(file: Path | Traversable, below: tuple[Path | Traversable, ...] = ()) 
 
 
 def _find_files(raw: Raw, home: Path) -> None:
-    """Put full paths where a study names files: those beside its own, or, of the text, in the working folder."""
+    """Replace names of files by full paths. They are looked for beside the study's file; the text also where we are."""
     for field in ("base", "extends"):
         beside = home / str(raw.get(field) or "?")
         if beside.exists():

@@ -22,9 +22,10 @@ METRICS = "metrics.jsonl"
 def save_checkpoint(
     folder: Path, step: int, model: nn.Module, optimizer: Optimizer | None, metrics: bytes = b""
 ) -> None:
-    """Write `folder/step-N`, then remove all others but the one before. Without the optimiser a run is over: that too.
+    """Write `folder/step-N`, then remove all others but the one before it.
 
-    It is whole in itself: the weights (persistent buffers among them), the optimiser's state, the metrics up to its
+    Without an optimiser it is the last checkpoint of a finished run; then the one before is removed too. A checkpoint
+    is complete in itself: the weights (persistent buffers among them), the optimiser's state, the metrics up to its
     step, and the digests of these files.
     """
     path = folder / f"step-{step:08d}"
@@ -54,7 +55,8 @@ def has_checkpoint(folder: Path) -> bool:
 def newest_checkpoint(folder: Path, only: Collection[str] = ()) -> tuple[tuple[int, Path] | None, list[str]]:
     """(step, path) of the newest undamaged checkpoint in a folder of checkpoints, and what is wrong with newer ones.
 
-    `only`: the files that have to be undamaged, if not all. A training may go on and remove old ones meanwhile.
+    `only` names the files that have to be undamaged, if not all. A training that goes on may remove old checkpoints
+    meanwhile.
     """
     damaged: list[str] = []
     for step, path in sorted(_steps(folder).items(), reverse=True):
@@ -71,7 +73,7 @@ def newest_checkpoint(folder: Path, only: Collection[str] = ()) -> tuple[tuple[i
 def _verify(path: Path, only: Collection[str]) -> None:
     names = names_with_digest(path)
     if not names:
-        raise UserError(f"{path / DIGESTS}: missing, so that damage could not be told")
+        raise UserError(f"{path / DIGESTS}: missing, so damage would not be noticed")
     for name in only or names:
         if name not in names or not (path / name).is_file():
             raise UserError(f"{path / name}: missing")
@@ -125,13 +127,13 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path}: {'not a regular file' if path.exists() else 'missing'}")
     try:
         str(path).encode()
-    except UnicodeEncodeError:  # a name that is no UTF-8, which safetensors cannot open
+    except UnicodeEncodeError:  # safetensors cannot open a file whose name is no UTF-8
         return load(path.read_bytes())
     try:
         return load_file(path)
     except SafetensorError as error:
         raise UserError(f"{path}: damaged: {error}") from None
-    except OSError as error:  # it names no file
+    except OSError as error:  # its message names no file
         raise UserError(f"{path}: {error.strerror or error}") from None
 
 

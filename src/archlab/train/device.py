@@ -36,7 +36,8 @@ class Device:
     def peak_flops(self) -> float:
         """FLOPs per second of one large matrix product in `dtype`, measured here with the threads in use.
 
-        Of random numbers: a product of equal ones draws less power, so that a GPU may clock higher than in training.
+        The numbers are random, because a product of equal numbers draws less power: a GPU may then clock higher than in
+        training.
         """
         side = 8192 if self.kind == "cuda" else 1024
         own = torch.Generator(self.kind).manual_seed(0)
@@ -49,7 +50,7 @@ class Device:
         return 2 * side**3 / best
 
     def check_memory(self, needed: int) -> None:
-        """UserError when this machine can never hold so many bytes; activations come on top."""
+        """UserError when this machine cannot hold so many bytes; activations need more on top."""
         here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if self.kind == "cuda":
             here = torch.cuda.get_device_properties(0).total_memory
@@ -77,7 +78,7 @@ def device_kind(name: str, field: str) -> str:
 
 
 def torch_device(device: torch.device | str) -> torch.device:
-    """As torch names it; UserError where that is none, or not here."""
+    """The torch device of this name; UserError where there is no such device, or none here."""
     try:
         found = torch.device(device)
     except RuntimeError:

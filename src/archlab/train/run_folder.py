@@ -1,6 +1,6 @@
 """A run's folder: config.yaml, env.json, tokenizer.json, metrics.jsonl, checkpoints/, then summary.json.
 
-digests.json tells damage to them; docs/run_folder.md says what the folder promises.
+Their digests are in digests.json, so that damage is noticed; docs/run_folder.md says what the folder promises.
 """
 
 import fcntl
@@ -26,18 +26,19 @@ from archlab.exchange.configs import load_config
 from archlab.files import TEMPORARY, disk_errors, make_folder, read_bytes, remove_leftovers, write_atomic
 from archlab.train.checkpoint import METRICS
 
-NO_EFFECT = ("train.eval_every", "train.checkpoint_every")
+NO_EFFECT_ON_RESULT = ("train.eval_every", "train.checkpoint_every")
 """Fields that do not decide how a run ends, so they may change when it goes on."""
 
 IMPORTED = "imported.json"
 SUMMARY = "summary.json"
 _LOCK = ".lock"
-_MATTERS = ("threads", "torch", "processor")
-"""Of the environment: they round differently, so that a run that goes on is only nearly the uninterrupted one."""
+_CHANGES_ROUNDING = ("threads", "torch", "processor")
+"""Parts of the environment. Where one differs, numbers are rounded in another way: a run that goes on is then only
+nearly the uninterrupted one."""
 
 
 class Imported(Base):
-    """What a run that begins with published weights knows about them."""
+    """What is known of the published weights with which a run begins."""
 
     family: str
     special_ids: dict[str, Any]
@@ -47,7 +48,7 @@ class Imported(Base):
 
 
 def imported(run: Path) -> Imported | None:
-    """How a run began, if with published weights."""
+    """The published weights with which a run began; None where it began with random ones."""
     path = run / IMPORTED
     if not path.is_file():
         return None
@@ -65,9 +66,9 @@ class RunSummary(Base):
     """How a run ended."""
 
     status: Literal["finished", "diverged"]
-    """diverged: a loss or gradient was not finite, or the end tells it (divergence.py)."""
+    """diverged: a loss or gradient was not finite, or the run ended too badly (divergence.py)."""
     why: str | None = None
-    """Why it diverged, in words; null when finished."""
+    """Why it diverged, for people; null when finished."""
     steps: Natural
     """Updates made."""
     tokens: Natural
@@ -105,31 +106,31 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self._metrics = path / METRICS
         self._logged: bytearray | None = None
-        """The metrics of a training that goes on, so that nothing done to their file meanwhile reaches the result."""
+        """The metrics of a training that goes on: a change of their file meanwhile does not reach the result."""
 
     def claim(self, config: Config, env: dict[str, Any], tokenizer: Path) -> list[str]:
-        """Make it this run's folder, or check that it is; what to know when going on elsewhere than it was begun.
+        """Make it this run's folder, or check that it is. UserError when it holds something else.
 
-        UserError when it holds something else.
+        Returns a note where the run was begun on another machine, so that it goes on with other rounding.
         """
         before: dict[str, Any] = {}
-        held = self._begin()
+        names = self._begin()
         self.verify()
         new: dict[str, str | bytes] = {}
-        if IMPORTED in held and "env.json" not in held:
+        if IMPORTED in names and "env.json" not in names:
             self._check_imported(config, tokenizer)
             new["config.yaml"] = to_yaml(config.model_dump(mode="json"))
-        elif "config.yaml" in held:
-            before = _parsed(self.path / "env.json") if "env.json" in held else {}
+        elif "config.yaml" in names:
+            before = _read_object(self.path / "env.json") if "env.json" in names else {}
             self._check_same(config, env, before)
         else:
             new["config.yaml"] = to_yaml(config.model_dump(mode="json"))
-        if "env.json" not in held:  # also when a kill came between these files
-            if IMPORTED not in held:
+        if "env.json" not in names:  # also when a kill came between these files
+            if IMPORTED not in names:
                 new["tokenizer.json"] = tokenizer.read_bytes()
             new["env.json"] = json.dumps(env, indent=2)
             write_with_digests(self.path, new)
-        other = [what for what in _MATTERS if what in before and before[what] != env[what]]
+        other = [what for what in _CHANGES_ROUNDING if what in before and before[what] != env[what]]
         moved = [f"{what} {before[what]}, now {env[what]}" for what in other]
         return [f"begun with {', '.join(moved)}: not bit for bit the uninterrupted run"] if moved else []
 
@@ -139,19 +140,19 @@ class RunFolder:
             raise UserError(f"{self.path}: is a file; --out names a folder")
         make_folder(self.path)
         own = (TEMPORARY, _LOCK, DIGESTS)
-        held = sorted(p.name for p in self.path.iterdir() if not p.name.startswith(own))
-        if held and "config.yaml" not in held:
-            raise UserError(f"{self.path}: holds something else ({held[0]}) and no config.yaml; name an empty folder")
-        return held
+        names = sorted(p.name for p in self.path.iterdir() if not p.name.startswith(own))
+        if names and "config.yaml" not in names:
+            raise UserError(f"{self.path}: holds something else ({names[0]}) and no config.yaml; name an empty folder")
+        return names
 
     def verify(self) -> None:
-        """UserError for damage to what a run is made and read with; how it ended is verified where that is read."""
+        """UserError for damage to any file but the metrics and the summary, which are verified where they are read."""
         for name in names_with_digest(self.path):
             if name not in (METRICS, SUMMARY):
                 verify(self.path / name)
 
     def _check_imported(self, config: Config, tokenizer: Path) -> None:
-        """The model and the tokenizer must be the imported ones; how to train is said now."""
+        """The model and the tokenizer must be the imported ones; how to train is decided by this config."""
         changed = {f: v for f, v in diff(load_config(self.path), config).items() if f.startswith("model.")}
         if changed:
             lines = [f"  {field}: {old} there, {new} here" for field, (old, new) in changed.items()]
@@ -161,12 +162,12 @@ class RunFolder:
             raise UserError(f"{self.path}: the data has another tokenizer than the imported model; {hint}")
 
     def _check_same(self, config: Config, env: dict[str, Any], before: dict[str, Any]) -> None:
-        """Where the text lies may differ as long as its tokens are the same."""
+        """The path of the text may differ as long as its tokens are the same."""
         moved = before.get("corpus") == env["corpus"]
         changed = {
             field: values
             for field, values in diff(load_config(self.path), config).items()
-            if field not in NO_EFFECT and not (moved and field.startswith("data."))
+            if field not in NO_EFFECT_ON_RESULT and not (moved and field.startswith("data."))
         }
         if changed:
             lines = [f"  {field}: {old} there, {new} here" for field, (old, new) in changed.items()]
@@ -180,10 +181,10 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder, so that two processes never claim or train the same run at once; it is made if needed."""
+        """Hold the folder's lock, so that two processes never train one run at once; the folder is made if needed."""
         self._begin()
         with disk_errors(self.path):
-            # Its errors are not those of the training; a pipe in its place would wait for a reader.
+            # The errors of the training are not those of this file. A pipe in its place would wait for a reader.
             file = open(self.path / _LOCK, "a", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK, 0o666))  # noqa: SIM115
         with file:
             try:
@@ -195,7 +196,7 @@ class RunFolder:
             yield
 
     def rewind(self, metrics: bytes) -> None:
-        """Go on from these metrics, a checkpoint's: what came later will be written again."""
+        """Go on from these metrics, which are a checkpoint's; what came later will be written again."""
         self._logged = bytearray(metrics)
         write_atomic(self._metrics, metrics)
 
@@ -208,7 +209,7 @@ class RunFolder:
             file.write(line)
 
     def logged(self) -> bytes:
-        """All lines so far as they were written."""
+        """All lines so far, as they were written."""
         if self._logged is not None:
             return bytes(self._logged)
         if not self._metrics.exists():
@@ -218,15 +219,15 @@ class RunFolder:
         return read_bytes(self._metrics, limit=sys.maxsize)  # as long as the run
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All lines so far, without one that a kill cut off; those with `bits_per_byte` are evaluations."""
+        """All lines so far, without a last line that a kill cut off; lines with `bits_per_byte` are evaluations."""
         lines = self.logged().splitlines(keepends=True)
         try:
-            return [_sane(json.loads(line)) for line in lines if line.endswith(b"\n")]
+            return [_checked(json.loads(line)) for line in lines if line.endswith(b"\n")]
         except (ValueError, OverflowError, RecursionError) as error:
             raise UserError(f"{self._metrics}: damaged: {error}; run again, from the last checkpoint") from None
 
     def finish(self, summary: RunSummary) -> None:
-        """Write the summary, once the metrics it was read off are on the disk: the run is over."""
+        """Write the summary, after the metrics from which it was computed: the run is over."""
         write_with_digests(self.path, {METRICS: self.logged(), SUMMARY: summary.model_dump_json(indent=2)})
 
     def summary(self) -> RunSummary | None:
@@ -246,21 +247,21 @@ class RunFolder:
         if not path.exists():
             return {}
         verify(path)
-        return _parsed(path)
+        return _read_object(path)
 
 
-_TOGETHER = {
+_REQUIRED_WITH = {
     "lr": ("tokens", "loss", "grad_norm", "tokens_per_second"),
     "bits_per_byte": ("tokens", "held_out_loss"),
 }
-"""What stands beside it in a line of metrics."""
+"""Field of a line of metrics -> the fields that every such line has too."""
 
 
-def _sane(line: Any) -> dict[str, Any]:
-    """A line that can be reckoned with; ValueError."""
+def _checked(line: Any) -> dict[str, Any]:
+    """A line of metrics with all its fields; ValueError for any other."""
     if not isinstance(line, dict) or not isinstance(line.get("step"), int):
         raise ValueError("a line is no object with a step")
-    whole = all(also in line for key, others in _TOGETHER.items() if key in line for also in others)
+    whole = all(also in line for key, others in _REQUIRED_WITH.items() if key in line for also in others)
     measured = "diverged" in line or all(map(_is_measure, line.values()))
     if not (whole and measured and line.get("tokens_per_second") != 0):
         raise ValueError(f"the line of step {line['step']} is not what a training writes")
@@ -271,7 +272,7 @@ def _is_measure(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value) and value >= 0
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _read_object(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except (ValueError, RecursionError):

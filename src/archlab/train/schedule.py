@@ -20,7 +20,7 @@ def learning_rate(train: ResolvedTrain, step: int) -> float:
 
 
 def _shape(train: ResolvedTrain, done: float) -> float:
-    """Part of the peak when the share `done` of the steps after the warm-up lies behind."""
+    """The rate as a share of its peak, when the share `done` of the steps after the warm-up is done."""
     final = train.final_lr
     match train.schedule:
         case "constant":

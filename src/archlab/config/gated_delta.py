@@ -1,0 +1,96 @@
+"""The gated delta rule."""
+
+from typing import ClassVar, Literal
+
+from archlab.config.base import Heads, Positive, Width
+from archlab.config.component import Component, Counting, Site, StateTensor, filled_in
+from archlab.config.recurrent import Taps, chunking
+
+
+class GatedDelta(Component):
+    """The gated delta rule: a head's state forgets, then moves its value for the key k towards v by the share beta
+    (Yang 2024)."""
+
+    kind: Literal["gated_delta"] = "gated_delta"  # pyright: ignore[reportIncompatibleVariableOverride]
+    n_key_heads: Heads | None = None
+    """Heads of queries and keys. null: d_model / key_dim, rounded down, but one at least."""
+    n_value_heads: Heads | None = None
+    """Heads of values, each with a state of its own; a key head serves several neighbours. null: n_key_heads."""
+    key_dim: Width = 128
+    """Width of one query or key: rows of a head's state."""
+    value_dim: Width | None = None
+    """Width of one value: columns of a head's state. null: 2 key_dim."""
+    taps: Taps = 4
+    """Tokens that the convolution of queries, keys and values sees."""
+    negative_eigenvalues: bool = False
+    """beta goes from 0 to 2 and not to 1, so that a state may turn a key's value round (Grazzi 2024)."""
+    norm_eps: Positive = 1e-6
+    """Added to the mean square of a head's output before the root."""
+
+    derived: ClassVar[tuple[str, ...]] = ("n_key_heads", "n_value_heads", "value_dim")
+
+    def resolve(self, d_model: int) -> "ResolvedGatedDelta":
+        """With the heads' numbers and the values' width written out."""
+        n_key_heads = self.n_key_heads or max(1, d_model // self.key_dim)
+        return filled_in(
+            ResolvedGatedDelta,
+            self,
+            n_key_heads=n_key_heads,
+            n_value_heads=self.n_value_heads or n_key_heads,
+            value_dim=self.value_dim or 2 * self.key_dim,
+        )
+
+
+class ResolvedGatedDelta(GatedDelta):
+    """The gated delta rule with every derived value filled in."""
+
+    n_key_heads: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+    n_value_heads: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+    value_dim: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+
+    @property
+    def key_width(self) -> int:
+        """Of all key heads together."""
+        return self.n_key_heads * self.key_dim
+
+    @property
+    def value_width(self) -> int:
+        """Of all value heads together."""
+        return self.n_value_heads * self.value_dim
+
+    @property
+    def conv_width(self) -> int:
+        """Channels of the convolution: queries, keys and values."""
+        return 2 * self.key_width + self.value_width
+
+    def _projections(self, d_model: int) -> int:
+        """Queries, keys, values, the gate, beta and the decay; the output."""
+        return d_model * (self.conv_width + 2 * self.value_width + 2 * self.n_value_heads)
+
+    def describe(self) -> dict[str, str]:
+        """Heads and widths of keys and values."""
+        keys, values = f"{self.n_key_heads}x{self.key_dim}", f"{self.n_value_heads}x{self.value_dim}"
+        return {"mixer": f"{self.kind} {keys} keys, {values} values"}
+
+    def parameters(self, site: Site) -> dict[str, int]:
+        """Projections, the convolution, and per value head its decay."""
+        own = self.conv_width * self.taps + 2 * self.n_value_heads
+        return {"mixer": self._projections(site.d_model) + own, "norms": self.value_dim}
+
+    def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
+        """A step reads the state at k, writes to it at k and reads it at q; chunks do the same by larger products.
+
+        The inverse of a chunk's triangular matrix is no product and is not counted: Q^2 / 3 of a token and head, below
+        2% of the rest at published widths.
+        """
+        Hk, Hv, K, V = self.n_key_heads, self.n_value_heads, self.key_dim, self.value_dim
+        scan = seq_len * 6 * Hv * K * V
+        if counting != "visible":
+            n, Q = chunking(seq_len)
+            scan = n * Q * (4 * Hk * Q * K + Hv * (2 * Q * K + 4 * Q * V + 6 * K * V))
+        return {"mixer": scan + seq_len * (2 * self._projections(site.d_model) + 2 * self.taps * self.conv_width)}
+
+    def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
+        """The convolution's last inputs, and a matrix per value head."""
+        shape = (self.n_value_heads, self.key_dim, self.value_dim)
+        return StateTensor("conv", (self.taps - 1, self.conv_width)), StateTensor("scan", shape, float32=True)

@@ -1,0 +1,87 @@
+"""Mamba 2's mixer."""
+
+from typing import ClassVar, Literal
+
+from archlab.config.base import Heads, NonNegative, Positive, Width
+from archlab.config.component import Component, Counting, Site, StateTensor, filled_in
+from archlab.config.recurrent import GatedNorm, GatedRMSNorm, Taps, chunking
+
+
+class Mamba2(Component):
+    """A state-space model with one decay per head (Dao & Gu 2024).
+
+    S <- exp(-dt exp(A_log)) S + dt x B^T and y = S C + D x, then gated by silu(z).
+    """
+
+    kind: Literal["mamba2"] = "mamba2"  # pyright: ignore[reportIncompatibleVariableOverride]
+    n_heads: Heads | None = None
+    """Heads, each with a state of its own. null: 2 d_model / head_dim, rounded down, but one at least."""
+    head_dim: Width = 64
+    """Width of one head's input and output: rows of its state."""
+    d_state: Width = 128
+    """Width of B and C: columns of a head's state."""
+    n_groups: Heads = 1
+    """Of neighbouring heads that have one B and one C; the norm's mean square is over one of them, too."""
+    taps: Taps = 4
+    """Tokens that the convolution of x, B and C sees."""
+    conv_bias: bool = True
+    """Bias on that convolution."""
+    in_bias: bool = False
+    """Biases on the projections of the gate, of x, B, C and dt."""
+    out_bias: bool = False
+    """Bias on the output projection."""
+    dt_min: NonNegative = 0.0
+    """Least step dt that a token makes (`time_step_limit` in transformers)."""
+    dt_max: Positive | None = None
+    """Largest step. null: none."""
+    norm: GatedNorm = GatedRMSNorm()
+    """Of the output, beside its gate silu(z); none: the gate alone (Falcon-H1)."""
+
+    derived: ClassVar[tuple[str, ...]] = ("n_heads",)
+
+    def resolve(self, d_model: int) -> "ResolvedMamba2":
+        """With the number of heads written out."""
+        return filled_in(ResolvedMamba2, self, n_heads=self.n_heads or max(1, 2 * d_model // self.head_dim))
+
+
+class ResolvedMamba2(Mamba2):
+    """Mamba 2's mixer with every derived value filled in."""
+
+    n_heads: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+
+    @property
+    def inner_width(self) -> int:
+        """Of all heads together."""
+        return self.n_heads * self.head_dim
+
+    @property
+    def conv_width(self) -> int:
+        """Channels of the convolution: x, and every group's B and C."""
+        return self.inner_width + 2 * self.n_groups * self.d_state
+
+    def describe(self) -> dict[str, str]:
+        """Heads and widths."""
+        return {"mixer": f"{self.kind} {self.n_heads}x{self.head_dim}, state {self.d_state}"}
+
+    def parameters(self, site: Site) -> dict[str, int]:
+        """Projections, the convolution, and per head its decay, its skip and the bias of its step."""
+        inputs = self.inner_width + self.conv_width + self.n_heads
+        projections = inputs * (site.d_model + self.in_bias) + (self.inner_width + self.out_bias) * site.d_model
+        own = self.conv_width * (self.taps + self.conv_bias) + 3 * self.n_heads
+        return {"mixer": projections + own, "norms": self.inner_width * (self.norm.kind != "none")}
+
+    def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
+        """A step writes x B^T into every state and reads S C from it; chunks do the same by larger products."""
+        inputs = self.inner_width + self.conv_width + self.n_heads
+        H, P, N, G = self.n_heads, self.head_dim, self.d_state, self.n_groups
+        scan = seq_len * 4 * H * P * N
+        if counting != "visible":
+            n, Q = chunking(seq_len)
+            scan = n * Q * (2 * G * Q * N + 2 * H * Q * P + 4 * H * P * N)
+        projections = 2 * site.d_model * (inputs + self.inner_width)
+        return {"mixer": scan + seq_len * (projections + 2 * self.taps * self.conv_width)}
+
+    def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
+        """The convolution's last inputs, and a matrix per head."""
+        shape = (self.n_heads, self.head_dim, self.d_state)
+        return StateTensor("conv", (self.taps - 1, self.conv_width)), StateTensor("scan", shape, float32=True)

@@ -1,0 +1,63 @@
+"""DeepSeek V2: latent attention and a mixture of experts. (transformers: DeepseekV2ForCausalLM)"""
+
+from dataclasses import dataclass
+
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.config.moe import MoE
+from archlab.families.glm4_moe import EXPERTS
+from archlab.families.llama import AROUND, PRE_NORMS, RMS_NORM, WIDTHS
+from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, TOGETHER
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Key, Source
+from archlab.hf.latent import LATENT, LATENT_WEIGHTS, Heads, LatentRope
+from archlab.hf.mixture import SharedExperts, first_dense
+
+
+@dataclass(frozen=True)
+class TopKMethod:
+    """`topk_method`: groups are read with one of its two values only."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """All groups kept is no limit."""
+        method, n, kept = hf.get("topk_method", "greedy"), hf.get("n_group"), hf.get("topk_group")
+        if method not in ("greedy", "group_limited_greedy"):
+            raise hf.refuse("topk_method", method, "greedy, group_limited_greedy")
+        limits = method == "group_limited_greedy" and hf.need("topk_group") < hf.need("n_group")
+        ours["mlp.router.groups"] = {"n": n, "kept": kept, "by": "max"} if limits else None
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Greedy where there are no groups."""
+        groups = model.mlp.router.groups if isinstance(model.mlp, MoE) else None
+        hf["topk_method"] = "group_limited_greedy" if groups else "greedy"
+        hf["n_group"], hf["topk_group"] = (groups.n, groups.kept) if groups else (None, None)
+
+
+FAMILY = Family(
+    model_type="deepseek_v2",
+    architecture="DeepseekV2ForCausalLM",
+    fields=[
+        *WIDTHS,
+        *LATENT,
+        Heads(),
+        *RMS_NORM,
+        *MIXTURE,
+        Always("mlp.router.normalise", False),
+        Key("n_routed_experts", "mlp.experts", 64),
+        Key("num_experts_per_tok", "mlp.active"),
+        Key("moe_intermediate_size", "mlp.d_ff", 1407),
+        Key("routed_scaling_factor", "mlp.router.factor", 1.0, there=float),
+        TopKMethod(),
+        SharedExperts("n_shared_experts", 2, bias_key="mlp_bias"),
+        LatentRope(),
+        Key("tie_word_embeddings", "head.tied", False),
+        first_dense(0, bias_key="mlp_bias"),
+    ],
+    weights=[*LATENT_WEIGHTS, *EXPERTS, *PRE_NORMS, *AROUND],
+    otherwise=TOGETHER,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    no_effect=ONLY_TRAINING
+    | {"qk_head_dim", "scoring_func", "norm_topk_prob", "aux_loss_alpha", "seq_aux", "moe_layer_freq", "ep_size"},
+    aliases={"num_experts": "n_routed_experts"},
+)

@@ -1,0 +1,47 @@
+"""DeepSeek V3 and R1, Moonlight, Kimi K2: latent attention and a mixture of experts that needs no balance loss.
+
+(transformers: DeepseekV3ForCausalLM)
+"""
+
+from archlab.families.glm4_moe import EXPERTS, SIGMOID
+from archlab.families.llama import AROUND, PRE_NORMS, RMS_NORM, WIDTHS
+from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, TOGETHER
+from archlab.hf.family import Family
+from archlab.hf.fields import Key
+from archlab.hf.latent import LATENT, LATENT_WEIGHTS, Heads, LatentRope
+from archlab.hf.mixture import GroupKeys, SharedExperts, first_dense
+
+FAMILY = Family(
+    model_type="deepseek_v3",
+    architecture="DeepseekV3ForCausalLM",
+    fields=[
+        *WIDTHS,
+        *LATENT,
+        Heads(kv_heads=128),
+        *RMS_NORM,
+        *MIXTURE,
+        *SIGMOID,
+        Key("n_routed_experts", "mlp.experts", 256),
+        Key("num_experts_per_tok", "mlp.active", 8),
+        Key("moe_intermediate_size", "mlp.d_ff", 2048),
+        Key("norm_topk_prob", "mlp.router.normalise", True),
+        Key("routed_scaling_factor", "mlp.router.factor", 2.5, there=float),
+        GroupKeys(8, 4),
+        SharedExperts("n_shared_experts", 1),
+        LatentRope(interleave_key="rope_interleave"),
+        Key("tie_word_embeddings", "head.tied", False),
+        first_dense(3),
+    ],
+    weights=[*LATENT_WEIGHTS, *EXPERTS, *PRE_NORMS, *AROUND],
+    otherwise=TOGETHER,
+    predicts_more=True,
+    also=("kimi_k2",),
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    no_effect=ONLY_TRAINING
+    | {
+        "qk_head_dim", "scoring_func", "topk_method", "aux_loss_alpha", "seq_aux", "moe_layer_freq", "ep_size",
+        "num_nextn_predict_layers", "num_mtp_layers",
+    },
+    aliases={"num_local_experts": "n_routed_experts"},
+)  # fmt: skip

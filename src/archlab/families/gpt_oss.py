@@ -1,0 +1,81 @@
+"""gpt-oss: attention sinks, and a mixture whose experts clamp. (transformers: GptOssForCausalLM)"""
+
+import torch
+
+from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, kv_heads
+from archlab.families.mixtral import ONLY_TRAINING, ROUTER
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Key, Only
+from archlab.hf.layer_types import LayerTypes, every
+from archlab.hf.rope import ScaledRopeKeys
+from archlab.hf.weights import Row, Step
+
+UNSAID = {
+    "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+    "original_max_position_embeddings": 4096,
+}  # fmt: skip
+"""The scaling where a file says none."""
+
+BY_TURNS = Step(
+    lambda theirs, _: (theirs[..., 0::2].mT, theirs[..., 1::2].mT),
+    lambda ours, _: torch.stack([x.mT for x in ours], dim=-1).flatten(-2),
+)
+"""[experts, in, out], and of the columns one of the gate and one of the other by turns."""
+
+BY_TURNS_BIAS = Step(
+    lambda theirs, _: (theirs[..., 0::2], theirs[..., 1::2]),
+    lambda ours, _: torch.stack(list(ours), dim=-1).flatten(-2),
+)
+
+IN_OUT = Step(lambda theirs, _: [theirs.mT], lambda ours, _: ours[0].mT)
+
+FAMILY = Family(
+    model_type="gpt_oss",
+    architecture="GptOssForCausalLM",
+    fields=[
+        *SIZES,
+        kv_heads(8),
+        Key("head_dim", "attention.head_dim", 64),
+        Always("norm.kind", "rmsnorm"),
+        Key("rms_norm_eps", "norm.eps", 1e-5),
+        Always("attention.sinks", True),
+        Key("attention_bias", "attention.qkv_bias", True),
+        Key("attention_bias", "attention.out_bias", True),
+        Always("mlp.kind", "moe"),
+        Key("num_local_experts", "mlp.experts", 128),
+        Key("num_experts_per_tok", "mlp.active", 4),
+        Always("mlp.bias", True),
+        Always("mlp.router.bias", True),
+        Always("mlp.activation", "quick_gelu"),
+        Only("swiglu_alpha", 1.702),
+        Key("swiglu_limit", "mlp.clamp", 7.0, there=float),
+        Always("mlp.up_offset", 1.0),
+        ScaledRopeKeys(theta=150000.0, unsaid=UNSAID),
+        LayerTypes(every(2), window=128, unused=128),
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=[
+        *ATTENTION,
+        Row("model.layers.{i}.self_attn.sinks", "layers.{i}.attention.sinks"),
+        Row("model.layers.{i}.mlp.router.weight", ROUTER),
+        Row("model.layers.{i}.mlp.router.bias", "layers.{i}.mlp.router.bias"),
+        Row(
+            "model.layers.{i}.mlp.experts.gate_up_proj",
+            ("layers.{i}.mlp.experts.gate", "layers.{i}.mlp.experts.up"),
+            BY_TURNS,
+        ),
+        Row(
+            "model.layers.{i}.mlp.experts.gate_up_proj_bias",
+            ("layers.{i}.mlp.experts.gate_bias", "layers.{i}.mlp.experts.up_bias"),
+            BY_TURNS_BIAS,
+        ),
+        Row("model.layers.{i}.mlp.experts.down_proj", "layers.{i}.mlp.experts.down", IN_OUT),
+        Row("model.layers.{i}.mlp.experts.down_proj_bias", "layers.{i}.mlp.experts.down_bias"),
+        *PRE_NORMS,
+        *AROUND,
+    ],
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    no_effect=ONLY_TRAINING | {"hidden_act", "experts_per_token", "initial_context_length"},
+    aliases={"num_experts": "num_local_experts"},
+)

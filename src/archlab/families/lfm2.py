@@ -1,0 +1,97 @@
+"""LFM2. (transformers: Lfm2ForCausalLM)"""
+
+from dataclasses import dataclass
+
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.families.llama import SIZES, kv_heads
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Key, Source, lookup
+from archlab.hf.layer_types import FULL, MixerLayers
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import Row, linear, stacked
+
+CONV = "conv"
+
+
+@dataclass(frozen=True)
+class Width:
+    """The MLP's width: `intermediate_size`, of which the published code takes two thirds, times a factor, up to a
+    multiple, unless it is told not to."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """As the published code reckons."""
+        width, multiple = hf.get("intermediate_size", 12288), hf.get("block_multiple_of", 256)
+        factor = hf.or_null("block_ffn_dim_multiplier", 1.0)
+        if hf.get("block_auto_adjust_ff_dim", True):
+            width = int(2 * width / 3)
+            if factor is not None:
+                width = multiple * ((int(factor * width) + multiple - 1) // multiple)
+        ours["mlp.d_ff"] = width
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """As it is."""
+        hf["intermediate_size"], hf["block_auto_adjust_ff_dim"] = lookup(model, "mlp.d_ff"), False
+
+
+def types_of(hf: Source, n_layers: int) -> list[str]:
+    """`full_attn_idxs` names the layers with attention; without it all have it."""
+    full = hf.get("full_attn_idxs", range(n_layers))
+    return [FULL if i in full else CONV for i in range(n_layers)]
+
+
+LAYER = "model.layers.{i}"
+IN = tuple(f"layers.{{i}}.mixer.{name}" for name in ("input_gate", "output_gate", "x"))
+THIRDS = stacked(lambda layer: [layer.d_model] * 3)
+
+FAMILY = Family(
+    model_type="lfm2",
+    architecture="Lfm2ForCausalLM",
+    fields=[
+        *(part for part in SIZES if part.field not in ("mlp.d_ff", "attention.head_dim")),
+        kv_heads(8),
+        Width(),
+        Always("norm.kind", "rmsnorm"),
+        Always("norm.cast", "before_weight"),
+        Key("norm_eps", "norm.eps", 1e-5),
+        Always("attention.qk_norm.kind", "rmsnorm"),
+        Always("attention.qk_norm.cast", "before_weight"),
+        Key("norm_eps", "attention.qk_norm.eps", 1e-5),
+        Always("mlp.kind", "gated"),
+        Always("mlp.activation", "silu"),
+        RopeKeys(theta=1e6),
+        MixerLayers(
+            CONV,
+            (
+                Always("mixer.kind", "short_conv"),
+                Key("conv_L_cache", "mixer.taps", 3),
+                Key("conv_bias", "mixer.bias", False),
+            ),
+            types_of,
+        ),
+        Key("tie_word_embeddings", "head.tied", True),
+    ],
+    weights=[
+        Row("model.embed_tokens.weight", "embedding.weight"),
+        *linear(f"{LAYER}.operator_norm", "layers.{i}.attention_norms.before"),
+        *linear(f"{LAYER}.operator_norm", "layers.{i}.mixer_norms.before"),
+        *linear(f"{LAYER}.self_attn.q_proj", "layers.{i}.attention.q"),
+        *linear(f"{LAYER}.self_attn.k_proj", "layers.{i}.attention.k"),
+        *linear(f"{LAYER}.self_attn.v_proj", "layers.{i}.attention.v"),
+        *linear(f"{LAYER}.self_attn.out_proj", "layers.{i}.attention.out"),
+        *linear(f"{LAYER}.self_attn.q_layernorm", "layers.{i}.attention.q_norm.norm"),
+        *linear(f"{LAYER}.self_attn.k_layernorm", "layers.{i}.attention.k_norm.norm"),
+        *linear(f"{LAYER}.conv.in_proj", IN, THIRDS),
+        *linear(f"{LAYER}.conv.conv", "layers.{i}.mixer.conv"),
+        *linear(f"{LAYER}.conv.out_proj", "layers.{i}.mixer.out"),
+        *linear(f"{LAYER}.ffn_norm", "layers.{i}.mlp_norms.before"),
+        *linear(f"{LAYER}.feed_forward.w1", "layers.{i}.mlp.gate"),
+        *linear(f"{LAYER}.feed_forward.w3", "layers.{i}.mlp.up"),
+        *linear(f"{LAYER}.feed_forward.w2", "layers.{i}.mlp.down"),
+        *linear("model.embedding_norm", "norm"),
+        Row("lm_head.weight", "head.weight"),
+    ],
+    prefix="model.",
+    no_effect=frozenset({"block_multiple_of", "block_ffn_dim_multiplier", "full_attn_idxs"}),
+    aliases={"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"},
+)

@@ -1,0 +1,125 @@
+"""Mamba 2. (transformers: Mamba2ForCausalLM)"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from archlab.config.layers import LayerConfig
+from archlab.config.mamba2 import Mamba2, ResolvedMamba2
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Field, Key, Only, Source
+from archlab.hf.weights import Row, linear, stacked
+
+
+@dataclass(frozen=True)
+class Expand:
+    """How many times wider than the stream the heads are together, which must agree with their number and width."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """UserError where it does not."""
+        heads, width, d_model = ours["mixer.n_heads"], ours["mixer.head_dim"], ours["d_model"]
+        if (expand := hf.get("expand", 2)) * d_model != heads * width:
+            raise hf.refuse("expand", expand, f"{heads * width / d_model}, as num_heads and head_dim say")
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """As a whole number where it is one."""
+        if isinstance(model.mixer, ResolvedMamba2):
+            expand = model.mixer.inner_width / model.d_model
+            hf["expand"] = int(expand) if expand.is_integer() else expand
+
+
+@dataclass(frozen=True)
+class StepLimit:
+    """`time_step_limit`: least and largest step, infinity meaning none."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """Infinity as JSON has it, and as transformers 5 writes it."""
+        least, most = (_number(limit) for limit in hf.get("time_step_limit", (0.0, math.inf)))
+        ours["mixer.dt_min"], ours["mixer.dt_max"] = least, None if most == math.inf else most
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """As transformers 5 writes it."""
+        if isinstance(model.mixer, Mamba2):
+            most = model.mixer.dt_max
+            hf["time_step_limit"] = [model.mixer.dt_min, {"__float__": "Infinity"} if most is None else most]
+
+
+def _number(limit: Any) -> float:
+    return float(limit["__float__"] if isinstance(limit, dict) else limit)
+
+
+def _rows(layer: LayerConfig) -> Sequence[int]:
+    mixer = layer.mixer
+    assert isinstance(mixer, ResolvedMamba2)
+    of_groups = mixer.n_groups * mixer.d_state
+    return [mixer.inner_width, mixer.inner_width, of_groups, of_groups, mixer.n_heads]
+
+
+IN = tuple(f"layers.{{i}}.mixer.{name}" for name in ("gate", "x", "B", "C", "dt"))
+
+
+def mamba2_weights(theirs: str) -> list[Row]:
+    """The rows of the mixer, which is called that in their files."""
+    return [
+        *linear(f"{theirs}.in_proj", IN, stacked(_rows)),
+        *linear(f"{theirs}.conv1d", "layers.{i}.mixer.conv"),
+        *(Row(f"{theirs}.{name}", f"layers.{{i}}.mixer.{name}") for name in ("A_log", "D", "dt_bias")),
+        *linear(f"{theirs}.norm", "layers.{i}.mixer.norm"),
+        *linear(f"{theirs}.out_proj", "layers.{i}.mixer.out"),
+    ]
+
+
+NORM: Sequence[Field] = (
+    Always("norm.kind", "rmsnorm"),
+    Always("norm.cast", "before_weight"),
+    Key("layer_norm_epsilon", "norm.eps", 1e-5),
+    Key("layer_norm_epsilon", "mixer.norm.eps", 1e-5),
+)
+
+FAMILY = Family(
+    model_type="mamba2",
+    architecture="Mamba2ForCausalLM",
+    fields=[
+        Key("vocab_size", "vocab_size"),
+        Key("hidden_size", "d_model"),
+        Key("num_hidden_layers", "n_layers"),
+        Key("max_position_embeddings", "max_seq_len", 2048),  # for us alone; its files have no such key
+        Always("attention.kind", "none"),
+        Always("position.kind", "none"),
+        Always("mlp.kind", "none"),
+        Always("mixer.kind", "mamba2"),
+        Key("num_heads", "mixer.n_heads", 128),
+        Key("head_dim", "mixer.head_dim", 64),
+        Key("state_size", "mixer.d_state", 128),
+        Key("n_groups", "mixer.n_groups", 8),
+        Key("conv_kernel", "mixer.taps", 4),
+        Key("use_conv_bias", "mixer.conv_bias", True),
+        Key("use_bias", "mixer.in_bias", False),
+        Key("use_bias", "mixer.out_bias", False),
+        Only("hidden_act", "silu"),
+        *NORM,
+        Expand(),
+        StepLimit(),
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=[
+        Row("backbone.embeddings.weight", "embedding.weight"),
+        *linear("backbone.layers.{i}.norm", "layers.{i}.mixer_norms.before"),
+        *mamba2_weights("backbone.layers.{i}.mixer"),
+        *linear("backbone.norm_f", "norm"),
+        Row("lm_head.weight", "head.weight"),
+    ],
+    prefix="backbone.",
+    no_effect=frozenset({
+        # initial values
+        "time_step_min", "time_step_max", "time_step_floor", "time_step_rank", "time_step_init_scheme",
+        "time_step_scale", "rescale_prenorm_residual",
+        # rounding
+        "chunk_size", "residual_in_fp32",
+        # not read by the published code
+        "norm_before_gate", "rms_norm", "intermediate_size",
+    }),
+)  # fmt: skip

@@ -1,0 +1,111 @@
+"""Qwen3-Next: one layer in four has attention, the others the gated delta rule. (transformers: Qwen3NextForCausalLM)"""
+
+from collections.abc import Sequence
+
+from archlab.config.gated_delta import ResolvedGatedDelta
+from archlab.config.layers import LayerConfig
+from archlab.families.llama import AROUND, SIZES, kv_heads
+from archlab.families.mixtral import ONLY_TRAINING, TOGETHER
+from archlab.families.qwen2_moe import EXPERTS, SHARED, SOME_DENSE, experts, shared_expert
+from archlab.hf.family import Family
+from archlab.hf.fields import Always, Key, Source
+from archlab.hf.layer_types import FULL, MixerLayers
+from archlab.hf.rope import RopeKeys
+from archlab.hf.weights import Row, linear, per_group
+
+LINEAR = "linear_attention"
+LAYER = "model.layers.{i}"
+
+
+def types_of(hf: Source, n_layers: int) -> list[str]:
+    """Every fourth layer has attention, or as `full_attention_interval` says."""
+    interval = hf.get("full_attention_interval", 4)
+    return [LINEAR if (i + 1) % interval else FULL for i in range(n_layers)]
+
+
+def _mixer(layer: LayerConfig) -> ResolvedGatedDelta:
+    assert isinstance(layer.mixer, ResolvedGatedDelta)
+    return layer.mixer
+
+
+def _qkvz(layer: LayerConfig) -> Sequence[int]:
+    mixer = _mixer(layer)
+    values = mixer.value_width // mixer.n_key_heads
+    return [mixer.key_dim, mixer.key_dim, values, values]
+
+
+def _ba(layer: LayerConfig) -> Sequence[int]:
+    return [_mixer(layer).n_value_heads // _mixer(layer).n_key_heads] * 2
+
+
+def _ours(*names: str) -> tuple[str, ...]:
+    return tuple(f"layers.{{i}}.mixer.{name}" for name in names)
+
+
+PER_KEY_HEAD = per_group(lambda layer: _mixer(layer).n_key_heads, _qkvz)
+BA_PER_KEY_HEAD = per_group(lambda layer: _mixer(layer).n_key_heads, _ba)
+QUERY_AND_GATE = per_group(lambda layer: layer.multi_head.n_heads, lambda layer: [layer.multi_head.head_dim] * 2)
+
+NORM = (
+    Always("norm.kind", "rmsnorm"),
+    Always("norm.unit_offset", True),
+    Key("rms_norm_eps", "norm.eps", 1e-6),
+    Always("attention.qk_norm.kind", "rmsnorm"),
+    Always("attention.qk_norm.unit_offset", True),
+    Key("rms_norm_eps", "attention.qk_norm.eps", 1e-6),
+)
+
+DELTA = (
+    Always("mixer.kind", "gated_delta"),
+    Key("linear_num_key_heads", "mixer.n_key_heads", 16),
+    Key("linear_num_value_heads", "mixer.n_value_heads", 32),
+    Key("linear_key_head_dim", "mixer.key_dim", 128),
+    Key("linear_value_head_dim", "mixer.value_dim", 128),
+    Key("linear_conv_kernel_dim", "mixer.taps", 4),
+    Key("rms_norm_eps", "mixer.norm_eps", 1e-6),
+)
+
+FAMILY = Family(
+    model_type="qwen3_next",
+    architecture="Qwen3NextForCausalLM",
+    fields=[
+        *(part for part in SIZES if part.field != "mlp.d_ff"),
+        kv_heads(2),
+        Key("head_dim", "attention.head_dim", 256),
+        Always("attention.gate", {"per": "element"}),
+        *(Key("attention_bias", f"attention.{field}", False) for field in ("qkv_bias", "gate.bias", "out_bias")),
+        *NORM,
+        RopeKeys(fraction=0.25),
+        *experts(512, 10, 512),
+        Key("norm_topk_prob", "mlp.router.normalise", True),
+        *shared_expert(512),
+        MixerLayers(LINEAR, DELTA, types_of),
+        SOME_DENSE,
+        Key("tie_word_embeddings", "head.tied", False),
+    ],
+    weights=[
+        *linear(f"{LAYER}.input_layernorm", "layers.{i}.attention_norms.before"),
+        *linear(f"{LAYER}.input_layernorm", "layers.{i}.mixer_norms.before"),
+        *linear(f"{LAYER}.self_attn.q_proj", ("layers.{i}.attention.q", "layers.{i}.attention.gate"), QUERY_AND_GATE),
+        *linear(f"{LAYER}.self_attn.k_proj", "layers.{i}.attention.k"),
+        *linear(f"{LAYER}.self_attn.v_proj", "layers.{i}.attention.v"),
+        *linear(f"{LAYER}.self_attn.o_proj", "layers.{i}.attention.out"),
+        *linear(f"{LAYER}.self_attn.q_norm", "layers.{i}.attention.q_norm.norm"),
+        *linear(f"{LAYER}.self_attn.k_norm", "layers.{i}.attention.k_norm.norm"),
+        *linear(f"{LAYER}.linear_attn.in_proj_qkvz", _ours("q", "k", "v", "gate"), PER_KEY_HEAD),
+        *linear(f"{LAYER}.linear_attn.in_proj_ba", _ours("beta", "decay"), BA_PER_KEY_HEAD),
+        *linear(f"{LAYER}.linear_attn.conv1d", "layers.{i}.mixer.conv"),
+        *(Row(f"{LAYER}.linear_attn.{name}", f"layers.{{i}}.mixer.{name}") for name in ("A_log", "dt_bias")),
+        *linear(f"{LAYER}.linear_attn.norm", "layers.{i}.mixer.norm"),
+        *linear(f"{LAYER}.linear_attn.out_proj", "layers.{i}.mixer.out"),
+        *linear(f"{LAYER}.post_attention_layernorm", "layers.{i}.mlp_norms.before"),
+        *EXPERTS,
+        *SHARED,
+        *AROUND,
+    ],
+    otherwise=TOGETHER,
+    buffers=("rotary_emb.inv_freq",),
+    prefix="model.",
+    no_effect=ONLY_TRAINING | {"full_attention_interval"},
+    aliases={"num_local_experts": "num_experts"},
+)

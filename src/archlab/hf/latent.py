@@ -1,0 +1,106 @@
+"""Latent attention in published files: its widths and weights, and the RoPE that also scales its scores."""
+
+import math
+from dataclasses import dataclass
+
+from archlab.config.latent_attention import Latent, ResolvedLatent
+from archlab.config.layers import LayerConfig
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
+from archlab.config.position import Rope, Yarn
+from archlab.hf.fields import Always, Field, Key, Source
+from archlab.hf.rope import RopeKeys, amplitude, kind_of
+from archlab.hf.weights import Row, linear
+
+LATENT: tuple[Field, ...] = (
+    Always("attention.kind", "latent"),
+    Key("q_lora_rank", "attention.q_rank", 1536, nullable=True),
+    Key("kv_lora_rank", "attention.kv_rank", 512),
+    Key("qk_nope_head_dim", "attention.nope_dim", 128),
+    Key("qk_rope_head_dim", "attention.rope_dim", 64),
+    Key("v_head_dim", "attention.v_dim", 128),
+    Key("attention_bias", "attention.qkv_bias", False),
+    Key("attention_bias", "attention.out_bias", False),
+)
+
+
+def _narrows_queries(layer: LayerConfig) -> bool:
+    return isinstance(layer.attention, ResolvedLatent) and layer.attention.q_rank is not None
+
+
+def _keeps_queries(layer: LayerConfig) -> bool:
+    return not _narrows_queries(layer)
+
+
+LATENT_WEIGHTS: list[Row] = [
+    *linear("model.layers.{i}.self_attn.q_a_proj", "layers.{i}.attention.q_down"),
+    *linear("model.layers.{i}.self_attn.q_a_layernorm", "layers.{i}.attention.q_norm"),
+    *linear("model.layers.{i}.self_attn.q_b_proj", "layers.{i}.attention.q_up", when=_narrows_queries),
+    *linear("model.layers.{i}.self_attn.q_proj", "layers.{i}.attention.q_up", when=_keeps_queries),
+    *linear("model.layers.{i}.self_attn.kv_a_proj_with_mqa", "layers.{i}.attention.kv_down"),
+    *linear("model.layers.{i}.self_attn.kv_a_layernorm", "layers.{i}.attention.kv_norm"),
+    *linear("model.layers.{i}.self_attn.kv_b_proj", "layers.{i}.attention.kv_up"),
+    *linear("model.layers.{i}.self_attn.o_proj", "layers.{i}.attention.out"),
+]
+
+
+@dataclass(frozen=True)
+class Heads:
+    """What files say of heads beside their number and latent attention has no choice about."""
+
+    kv_heads: int | None = None
+    """Default of `num_key_value_heads`; None: as many as query heads."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """Stands after the number of heads and the widths."""
+        heads, rope_dim = ours["attention.n_heads"], ours["attention.rope_dim"]
+        for key, found, only in (
+            ("num_key_value_heads", hf.or_null("num_key_value_heads", self.kv_heads), heads),
+            ("head_dim", hf.get("head_dim"), rope_dim),  # the class's name for what its RoPE rotates
+        ):
+            if found not in (None, only):
+                raise hf.refuse(key, found, f"{only}, as the widths of latent attention have it")
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """As many as query heads."""
+        if isinstance(model.attention, Latent):
+            hf["num_key_value_heads"] = model.attention.n_heads
+
+
+@dataclass(frozen=True)
+class LatentRope(RopeKeys):
+    """RoPE of latent attention; YaRN's `mscale_all_dim` is in the scale of the scores as well."""
+
+    pairing: str = "interleaved"
+    interleave_key: str | None = None
+    """true or false <-> the pairing, in a family that has it."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """Stands after the widths."""
+        super().read(hf, ours)
+        if self.interleave_key and not hf.get(self.interleave_key, True):
+            ours[self.field]["pairing"] = "half"
+        given = hf.get("rope_scaling") or hf.get("rope_parameters") or {}
+        if kind_of(given) != "default" and (everywhere := given.get("mscale_all_dim")):
+            width = ours["attention.nope_dim"] + ours["attention.rope_dim"]
+            ours["attention.scale"] = _scale(width, given["factor"], everywhere)
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """With the multiplier that gives the scale."""
+        super().write(model, hf)
+        if self.interleave_key and isinstance(model.position, Rope):
+            hf[self.interleave_key] = model.position.pairing == "interleaved"
+        match model.position, model.attention:
+            case Rope(scaling=Yarn(factor=factor)), Latent(scale=float(scale)) as latent if factor > 1:
+                width = latent.nope_dim + latent.rope_dim
+                exact = (math.sqrt(scale * math.sqrt(width)) - 1) / (0.1 * math.log(factor))
+                # The fewest digits that give the same scale again; none where there is no multiplier.
+                rounded = (round(exact, digits) for digits in range(3, 17))
+                found = next((a for a in rounded if _scale(width, factor, a) == scale), exact)
+                hf["rope_parameters"] |= {"mscale_all_dim": found} if found else {}
+            case _:
+                pass
+
+
+def _scale(width: int, factor: float, everywhere: float) -> float:
+    return 1 / math.sqrt(width) * amplitude(factor, everywhere) ** 2
