@@ -99,7 +99,7 @@ def crossed(layers: Raw | None, flags: list[bool], change: Raw, name: str = "den
 
 @dataclass(frozen=True)
 class GroupKeys:
-    """`n_group` and `topk_group`; where all groups are kept there are none. Stands after the number of active experts."""
+    """`n_group` and `topk_group`; where none can be left out there are none. Stands after `active`."""
 
     n: int = 1
     kept: int = 1
