@@ -177,10 +177,10 @@ FACTORS: dict[str, list[Any]] = {
         "model.mlp.kind=plain",
         "model.mlp={kind: gated, d_ff: 20, sub_norm: true}",
         "model.mlp={kind: gated, clamp: 0.6, up_offset: 1}",
-        "model.mlp={kind: moe, experts: 4, d_ff: 12, balance: {pooled: true}}",
-        "model.mlp={kind: moe, experts: 6, active: 3, router: {score: sigmoid, factor: 1.5, bias: true, "
+        "model.mlp={kind: moe, experts: 4, active: 1, d_ff: 12, router: {normalise: false}, balance: {pooled: true}}",
+        "model.mlp={kind: moe, experts: 6, router: {score: sigmoid, factor: 1.5, bias: true, "
         "correction: {rate: 0.1}, groups: {n: 3, kept: 2}}, shared: {}}",
-        "model.mlp={kind: moe, active: 1, d_ff: 8, router: {normalise: false, groups: {n: 4, kept: 2, by: max}}, "
+        "model.mlp={kind: moe, active: 3, d_ff: 8, router: {normalise: false, groups: {n: 4, kept: 2, by: max}}, "
         "clamp: 0.6, up_offset: 0.5, shared: {d_ff: 20, gate: true, bias: true}}",
         "model.mlp={kind: moe, experts: 4, d_ff: 8, gated: false, balance: {loss: 0.1, router_z_loss: 0.01}}",
     ],

@@ -283,8 +283,8 @@ def outcome(
             continue
         is_now = built(index, setting.after)
         if isinstance(is_now, str):
-            *_, section, name = f"model.{setting.path}".split(".")
-            assert name in is_now or section in is_now, is_now
+            _, *named = f"model.{setting.path}".split(".")
+            assert any(part in is_now for part in named[-3:]), is_now
             seen = "refused" if seen == "same" else seen
         elif meaning(was) != meaning(is_now):
             if differ(was, is_now):

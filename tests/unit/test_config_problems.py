@@ -327,6 +327,11 @@ BROKEN_RULES = [
         "top2 adds a group's two best experts, but a group has 1; allowed: max",
     ),
     (
+        [MOE % "router: {groups: {n: 4, kept: 3, by: max}}"],
+        "model.mlp.router.groups.by",
+        "max with 3 kept groups never leaves out one of the 3 best experts; allowed: top2, or kept below active",
+    ),
+    (
         [MOE % "router: {groups: {n: 4, kept: 1}}"],
         "model.mlp.router.groups",
         "1 of 4 groups hold 2 experts, but active is 3; keep more groups",

@@ -296,6 +296,15 @@ def _groups_hold_the_active(x: MoE, _m: ModelConfig) -> str | None:
     return f"{groups.kept} of {groups.n} groups hold {most} experts, but active is {x.active}; keep more groups"
 
 
+def _groups_leave_out_a_best(x: MoE, _m: ModelConfig) -> str | None:
+    groups = x.router.groups
+    if groups is None or groups.by == "top2" or groups.kept < x.active:
+        return None
+    # The best k experts are in the k groups with the best experts at most.
+    found = f"max with {groups.kept} kept groups never leaves out one of the {x.active} best experts"
+    return f"{found}; allowed: top2, or kept below active"
+
+
 def _only_gated(field: str) -> Callable[[MoE, ModelConfig], str | None]:
     def broken(x: MoE, _m: ModelConfig) -> str | None:
         asked = getattr(x, field) and not x.gated
@@ -354,6 +363,7 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("mlp.router.groups.n", ("mlp.experts", "mlp.router"), _of("mlp", MoE, _groups_are_equal)),
     Rule("mlp.router.groups.kept", ("mlp.router",), _of("mlp", MoE, _groups_are_left_out)),
     Rule("mlp.router.groups.by", ("mlp.experts", "mlp.router"), _of("mlp", MoE, _groups_have_two)),
+    Rule("mlp.router.groups.by", ("mlp.active", "mlp.router"), _of("mlp", MoE, _groups_leave_out_a_best)),
     Rule("mlp.router.groups", ("mlp.experts", "mlp.active", "mlp.router"), _of("mlp", MoE, _groups_hold_the_active)),
     Rule("mlp.clamp", ("mlp.clamp", "mlp.gated"), _of("mlp", MoE, _only_gated("clamp"))),
     Rule("mlp.up_offset", ("mlp.up_offset", "mlp.gated"), _of("mlp", MoE, _only_gated("up_offset"))),

@@ -99,7 +99,7 @@ def crossed(layers: Raw | None, flags: list[bool], change: Raw, name: str = "den
 
 @dataclass(frozen=True)
 class GroupKeys:
-    """`n_group` and `topk_group`; where all groups are kept there are none."""
+    """`n_group` and `topk_group`; where none can be left out there are none. Stands after `active`."""
 
     n: int = 1
     kept: int = 1
@@ -108,7 +108,8 @@ class GroupKeys:
     def read(self, hf: Source, ours: Raw) -> None:
         """Null is the default, too."""
         n, kept = hf.get("n_group", self.n), hf.get("topk_group", self.kept)
-        ours["mlp.router.groups"] = {"n": n, "kept": kept, "by": self.by} if kept < n else None
+        most = ours["mlp.active"] - 1 if self.by == "max" else n - 1  # with more kept, no choice is left out
+        ours["mlp.router.groups"] = {"n": n, "kept": kept, "by": self.by} if kept <= min(most, n - 1) else None
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """One group of all where there are none."""
