@@ -70,11 +70,7 @@ FACTORS: dict[str, list[Any]] = {
     + ["model.norm={kind: dyt, alpha: 0.7}", "model.norm={kind: none}"],
     "placement": [NOTHING, *(f"model.norm.placement={p}" for p in ("post", "double", "output", "carried"))],
     "parallel": [NOTHING, "model.block.parallel=shared", "model.block.parallel=separate"],
-    "multipliers": [
-        NOTHING,
-        "model.block={attention_multiplier: 0.5, mlp_multiplier: 0.7}",
-        "model.block.mixer_multiplier=0.6",
-    ],
+    "multipliers": [NOTHING, "model.block={attention_multiplier: 0.5, mlp_multiplier: 0.7}"],
     # Beside attention; in its place in some of "layers".
     "mixer": [
         NOTHING,
@@ -89,9 +85,9 @@ FACTORS: dict[str, list[Any]] = {
                 "kind: gated_delta, n_key_heads: 2, n_value_heads: 6, key_dim: 5, value_dim: 4, taps: 3, "
                 "negative_eigenvalues: true, norm_eps: 0.01",
                 "kind: short_conv",
-                "kind: short_conv, taps: 5, bias: true",
             )
         ),
+        ("model.mixer={kind: short_conv, taps: 5, bias: true}", "model.block.mixer_multiplier=0.6"),
     ],
     "position": [
         _position("kind: none"),

@@ -413,6 +413,11 @@ def test_every_rule_is_broken_by_a_row():
             "model.position={kind: rope, order: before_qk_norm, scaling: {kind: yarn, factor: 2, original_max_seq_len: 8}}"
         ],
         ["model.embedding.norm=true", "model.layers={a: {norm: none}, b: {norm: {kind: scalenorm}}, pattern: [a, b]}"],
+        [
+            "model.position.order=before_qk_norm",
+            "model.attention.qk_norm={kind: rmsnorm}",
+            "model.layers={a: {attention: none, mixer: short_conv}, b: {}, pattern: [a, b]}",
+        ],
     ],
 )
 def test_what_looks_alike_but_works_is_taken(overrides):

@@ -166,7 +166,7 @@ def _cast_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[Model
 
 
 def _order_matters(m: ModelConfig) -> str | None:
-    if not isinstance(m.position, Rope) or m.position.order == "after_qk_norm":
+    if isinstance(m.attention, Absent) or not isinstance(m.position, Rope) or m.position.order == "after_qk_norm":
         return None
     norm = _qk_norm(m)
     if norm is None or norm.kind == "none":
