@@ -9,7 +9,7 @@ import torch
 from test_report import Page
 
 import archlab
-from archlab.atlas.cells import HEADINGS, cells, count
+from archlab.atlas.cells import HEADINGS, cells, count, remarks
 from archlab.atlas.entries import entries
 from archlab.atlas.rows import Row, rows
 from archlab.atlas.table import evolution
@@ -71,6 +71,25 @@ def test_the_size_is_the_published_one(name):
         assert any("No published size" in note for note in about.notes)
     else:
         assert counted_here == pytest.approx(about.published_parameters, rel=0.02)
+
+
+ROUNDED = {"ernie-4.5-21b-a3b": 0.03, "deepseek-v2-lite": 0.025, "qwen3-next-80b-a3b": 0.09}
+"""Published with one or two digits, rounded or cut off: 3B, 2.4B, 3B."""
+
+
+@pytest.mark.parametrize("name", [name for name in ENTRIES if ENTRIES[name].about.published_active])
+def test_the_active_parameters_are_the_published_ones(name):
+    about, here = ENTRIES[name].about, parameters(ENTRIES[name].config.model)
+    left_out = {"nothing": 0, "embedding": here.embedding, "embedding and head": here.embedding + here.head}
+    active = here.active - left_out[about.active_without]
+    assert active == pytest.approx(about.published_active, rel=ROUNDED.get(name, 0.02))
+    assert about.published_active < about.published_parameters
+
+
+def test_every_mixture_says_how_many_are_active():
+    mixtures = {name for name, row in ROWS.items() if row.n_experts}
+    assert {name for name in mixtures if ENTRIES[name].about.published_active is None} == {"grok-1-314b"}
+    assert len(mixtures) >= 24
 
 
 def test_most_sizes_are_exact():
@@ -135,8 +154,8 @@ def output(capsys, *arguments):
 
 @pytest.mark.parametrize("name", BUILDABLE)
 def test_show_and_an_override(name, capsys):
-    shown = json.loads(output(capsys, "show", name, "model.mlp.activation=elu", "--json"))
-    assert shown["model"]["mlp"]["activation"] == "elu"
+    shown = json.loads(output(capsys, "show", name, "model.vocab_size=77", "--json"))
+    assert shown["model"]["vocab_size"] == 77
     assert "about" not in shown
     assert f"n_layers: {ROWS[name].n_layers}" in output(capsys, "show", name)
 
@@ -236,10 +255,15 @@ def test_list_prints_it(capsys, monkeypatch):
 @pytest.mark.parametrize("name", ENTRIES)
 def test_rows_say_what_the_layers_say(name):
     row, layers = ROWS[name], layer_configs(ENTRIES[name].config.model)
+    attending = [layer for layer in layers if layer.attention.kind != "none"]
     assert (row.norm == "RMSNorm") == (layers[0].norm.kind == "rmsnorm")
-    assert ("GLU" in row.activation) == (layers[0].mlp.kind == "gated")
-    assert ("NoPE" in row.position) == any(layer.position.kind == "none" for layer in layers)
-    assert ("full" in row.reach) == any(layer.attention.window is None for layer in layers)
+    assert ("GLU" in row.activation) == (layers[0].mlp.kind in ("gated", "moe"))
+    assert ("NoPE" in row.position) == any(layer.position.kind == "none" for layer in attending)
+    unlimited = [x for x in attending if x.attention.window is None and x.attention.blocks is None]
+    assert ("full" in row.reach) == bool(unlimited)
+    assert ("state" in row.reach) == (len(attending) < len(layers))
+    assert ("mixture" in row.feed_forward) == any(layer.mlp.kind == "moe" for layer in layers)
+    assert ("MLA" in row.heads) == any(layer.attention.kind == "latent" for layer in layers)
 
 
 def test_rows_by_hand():
@@ -252,6 +276,24 @@ def test_rows_by_hand():
         "linear scaling", "embedding ×sqrt(d)", "tied",
     ]  # fmt: skip
     assert "NoPE on 16 of 64" in ROWS["command-a-111b"].tricks
+    assert cells(ROWS["deepseek-v3"]) == (
+        "deepseek-v3 ~", "671B", "pre RMS", "RoPE", "SwiGLU", "128/MLA", "2.57", "118", "129K",
+    )  # fmt: skip
+    assert remarks(ROWS["deepseek-v3"]) == [
+        "37.6B active", "8 of 256 experts on 58 of 61", "shared expert", "sigmoid router", "correction bias",
+        "4 of 8 groups", "experts ×2.5", "latent 512+64", "scores ×0.135", "yarn scaling",
+    ]  # fmt: skip
+    assert cells(ROWS["mamba-2-2.7b"])[3:7] == ("-", "-", "-", "-")
+    assert ROWS["mamba-2-2.7b"].tricks == ["Mamba-2", "no attention", "no MLP", "tied"]
+    assert ROWS["qwen3-next-80b-a3b"].tricks[:3] == [
+        "gated delta on 36 of 48",
+        "10 of 512 experts",
+        "gated shared expert",
+    ]
+    assert "sinks" in ROWS["gpt-oss-20b"].tricks
+    assert "biases" in ROWS["gpt-oss-20b"].tricks
+    assert ROWS["llama-4-scout"].reach == "local+full"
+    assert "3:1 chunks 8192" in ROWS["llama-4-scout"].tricks
     assert "1:1 window 256?" in ROWS["gpt-3-175b"].tricks
 
 
@@ -301,7 +343,15 @@ def test_a_family_counts_once():
 
 @pytest.mark.parametrize(
     ("preset", "family"),
-    [("gpt-2-xl", "gpt-2"), ("phi-3-mini-3.8b", "phi-3"), ("qwen2.5-7b", "qwen2.5"), ("mistral-7b-v0.1", "mistral")],
+    [
+        ("mixtral-8x7b", "mixtral"),
+        ("qwen2-57b-a14b", "qwen2"),
+        ("glm-4.5-air", "glm-4.5"),
+        ("gpt-2-xl", "gpt-2"),
+        ("phi-3-mini-3.8b", "phi-3"),
+        ("qwen2.5-7b", "qwen2.5"),
+        ("mistral-7b-v0.1", "mistral"),
+    ],
 )
 def test_a_family_is_the_name_without_the_size(preset, family):
     assert ROWS[preset].family == family

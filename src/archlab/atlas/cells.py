@@ -1,12 +1,14 @@
 """A row as short texts, for the terminal's table and the page's."""
 
+from archlab.atlas import words
 from archlab.atlas.rows import Row
 from archlab.cost import units
 
 HEADINGS = ("model", "size", "norm", "position", "MLP", "h/kv", "ff/d", "d/L", "vocab")
 
 LEGEND = (
-    "h/kv: query and KV heads; ff/d: d_ff / d_model; d/L: d_model / layers.",
+    "h/kv: query and KV heads, MLA: all from one latent; d/L: d_model / layers;",
+    "ff/d: d_ff / d_model, of a mixture that of all experts that a token meets.",
     "* from secondary sources; ~ from memory; ? this one unverified, or a stand-in.",
     "facts only: cannot be built here; `archlab show MODEL` shows any other in full.",
 )
@@ -25,8 +27,8 @@ def cells(row: Row) -> tuple[str, ...]:
         _doubt(row, norm(row), "norm.kind", "norm.placement"),
         _doubt(row, row.position, "position.kind"),
         row.activation,
-        f"{row.n_heads}/{row.n_kv_heads}",
-        f"{row.d_ff_over_d:.3g}",
+        heads(row),
+        words.NOTHING if row.d_ff_over_d is None else f"{row.d_ff_over_d:.3g}",
         f"{row.d_over_layers:.0f}",
         count(row.vocab_size),
     )
@@ -37,9 +39,19 @@ def norm(row: Row) -> str:
     return f"{row.placement} {_SHORT.get(row.norm, row.norm)}"
 
 
+def heads(row: Row) -> str:
+    """`32/8`, `128/MLA`."""
+    return words.NOTHING if row.n_heads is None else f"{row.n_heads}/{row.n_kv_heads or row.heads}"
+
+
 def remarks(row: Row) -> list[str]:
-    """Tricks, and why it cannot be built."""
-    return [*row.tricks, *([f"facts only: {row.about.cannot_build}"] if row.about.cannot_build else [])]
+    """Active parameters of a mixture, tricks, and why it cannot be built."""
+    active = row.active_parameters or row.about.published_active
+    return [
+        *([f"{count(active)} active"] if row.n_experts and active else []),
+        *row.tricks,
+        *([f"facts only: {row.about.cannot_build}"] if row.about.cannot_build else []),
+    ]
 
 
 def count(number: int | None) -> str:

@@ -15,6 +15,14 @@ from archlab.exchange.published import read_model_config, read_raw_config
 from archlab.families.registry import FAMILIES
 from archlab.hf.folder import CONFIG, read_json
 
+_SEES = {
+    "full": "everything before",
+    "state": "what a state has kept",
+    "state+full": "everything before, or what a state has kept",
+    words.NOTHING: "the token itself",
+}
+"""Of layers without windows."""
+
 
 class Inspection(Base):
     """The findings; what could not be read stays empty, and `problems` says why."""
@@ -66,16 +74,17 @@ def inspect(folder: Path) -> Inspection:
 def choices(model: ModelConfig) -> dict[str, str]:
     """A model's choices in the field's words."""
     layers = layer_configs(model)
-    heads = layers[0].multi_head
+    recurrent = words.recurrent(layers)
     return {
         "size": f"{parameters(model).total:,} parameters: {model.n_layers} layers of {model.d_model}",
         "vocabulary": f"{model.vocab_size:,}, head {'tied' if model.head.tied else 'of its own'}",
         "longest text": f"{model.max_seq_len:,} tokens",
         "norm": f"{words.norm(layers)}, {words.placement(layers)}",
         "block": words.block(layers),
-        "attention": f"{words.heads(layers)}, {heads.n_heads}/{heads.n_kv_heads} heads of {heads.head_dim}",
-        "sees": words.ratio(layers) or "everything before",
+        "attention": words.attention(layers),
+        **({"recurrent mixer": ", ".join(recurrent)} if recurrent else {}),
+        "sees": words.ratio(layers) or _SEES[words.reach(layers)],
         "position": words.position(layers),
-        "MLP": f"{words.activation(layers)}, {layers[0].dense.d_ff} wide",
+        "MLP": words.mlp(layers),
         "biases": words.biases(layers),
     }

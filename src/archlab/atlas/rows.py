@@ -10,9 +10,10 @@ from archlab.atlas.tricks import tricks
 from archlab.config.about import About
 from archlab.config.base import Base
 from archlab.config.layers import layer_configs
+from archlab.config.multi_head import ResolvedMultiHead
 from archlab.cost.params import parameters
 
-_SIZE = re.compile(r"-(\d+(\.\d+)?[bm]|mini|small|medium|base|large|xl|xxl)\b.*")
+_SIZE = re.compile(r"-((\d+x)?a?\d+(\.\d+)?[bm]|mini|small|medium|base|large|xl|xxl|air|lite|maverick|scout)\b.*")
 """In a preset's name: its size, and what stands behind it."""
 
 
@@ -24,22 +25,33 @@ class Row(Base):
     buildable: bool
     parameters: int | None
     """Counted from the config; null where that is not the whole model."""
+    active_parameters: int | None
+    """Of these, how many one token makes use of."""
     norm: str
     placement: str
     block: str
     activation: str
     position: str
+    feed_forward: str
+    mixers: str
     heads: str
     reach: str
     biases: str
     tied: bool
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
+    n_heads: int | None
+    """Query heads of the first layer that has attention; null where none has."""
+    n_kv_heads: int | None
+    """Its key and value heads; null for latent attention, too, where all are made from one vector."""
+    head_dim: int | None
+    """Width of a query."""
     d_model: int
     n_layers: int
-    d_ff: int
-    """Width of one matrix."""
+    d_ff: int | None
+    """Width of one matrix; of a mixture, of all experts together that a token passes through. null: no MLP."""
+    n_experts: int | None
+    """Experts that a layer chooses from; null without mixtures."""
+    n_active_experts: int | None
+    """Of these, how many each token passes through."""
     vocab_size: int
     tricks: list[str]
 
@@ -57,9 +69,9 @@ class Row(Base):
 
     @computed_field
     @property
-    def d_ff_over_d(self) -> float:
+    def d_ff_over_d(self) -> float | None:
         """Width of the MLP over that of the stream."""
-        return self.d_ff / self.d_model
+        return None if self.d_ff is None else self.d_ff / self.d_model
 
     @computed_field
     @property
@@ -77,27 +89,34 @@ def row(entry: Entry) -> Row:
     """One entry's row."""
     model, about = entry.config.model, entry.about
     layers = layer_configs(model)
-    heads = layers[0].multi_head
+    counted = parameters(model) if about.buildable else None
+    attention = next(iter(words.attentions(layers)), None)
+    mixture = next(iter(words.mixtures(layers)), None)
     return Row(
         preset=entry.preset,
         about=about,
         buildable=about.buildable,
-        parameters=parameters(model).total if about.buildable else None,
+        parameters=counted and counted.total,
+        active_parameters=counted and counted.active,
         norm=words.norm(layers),
         placement=words.placement(layers),
         block=words.block(layers),
         activation=words.activation(layers),
         position=words.position(layers),
+        feed_forward=words.feed_forward(layers),
+        mixers=words.mixers(layers),
         heads=words.heads(layers),
         reach=words.reach(layers),
         biases=words.biases(layers),
         tied=model.head.tied,
-        n_heads=heads.n_heads,
-        n_kv_heads=heads.n_kv_heads,
-        head_dim=heads.head_dim,
+        n_heads=attention and attention.n_heads,
+        n_kv_heads=attention.n_kv_heads if isinstance(attention, ResolvedMultiHead) else None,
+        head_dim=attention and attention.query_width,
         d_model=model.d_model,
         n_layers=model.n_layers,
-        d_ff=layers[0].dense.d_ff,
+        d_ff=words.mlp_width(layers),
+        n_experts=mixture and mixture.experts,
+        n_active_experts=mixture and mixture.active,
         vocab_size=model.vocab_size,
         tricks=tricks(entry.config, about),
     )

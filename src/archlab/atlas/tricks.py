@@ -1,11 +1,28 @@
 """What is unusual about a model, a few words each."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 
-from archlab.atlas.words import Layers, biases, ratio, thetas
+from archlab.atlas.words import (
+    Layers,
+    attentions,
+    biases,
+    experts,
+    latent,
+    mixtures,
+    mlps,
+    ratio,
+    recurrent,
+    share,
+    thetas,
+    with_attention,
+)
 from archlab.config.about import About
+from archlab.config.dense import Dense, GatedMLP
+from archlab.config.latent_attention import ResolvedLatent
 from archlab.config.layers import layer_configs, resolve
+from archlab.config.multi_head import ResolvedMultiHead
 from archlab.config.norm import LayerNorm, NoNorm, Scaling
 from archlab.config.position import NoScaling, Rope
 from archlab.config.schema import Config
@@ -19,7 +36,15 @@ Trick = tuple[str, str]
 def tricks(config: Config, about: About | None = None) -> list[str]:
     """Everything that a plain pre-norm Transformer of its kind does not have; `?` after what is unverified."""
     layers = layer_configs(config.model)
-    found = [*_block(layers), *_norms(layers), *_attention(config, layers), *_positions(layers), *_ends(config)]
+    found = [
+        *_mixers(layers),
+        *_mixtures(layers),
+        *_block(layers),
+        *_norms(layers),
+        *_attention(config, layers),
+        *_positions(layers),
+        *_ends(config),
+    ]
     return [f"{text}?" if about and about.doubts(field) else text for text, field in found]
 
 
@@ -27,14 +52,55 @@ def _block(layers: Layers) -> Iterator[Trick]:
     first = layers[0]
     if first.block.parallel != "none":
         yield "parallel, one norm" if first.block.parallel == "shared" else "parallel, two norms", "block.parallel"
-    if first.block.attention_multiplier != 1 or first.block.mlp_multiplier != 1:
-        yield f"branches ×{first.block.attention_multiplier:g}", "block.attention_multiplier"
+    multipliers = {branch.name: branch.multiplier for layer in layers for branch in layer.branches}
+    if changed := [name for name, multiplier in multipliers.items() if multiplier != 1]:
+        factors = "/".join(dict.fromkeys(f"{multiplier:g}" for multiplier in multipliers.values()))
+        yield f"branches ×{factors}", f"block.{changed[0]}_multiplier"
     if biases(layers) == "all":
         yield "biases", "attention.qkv_bias"
-    elif first.multi_head.qkv_bias:
+        return
+    if any(attention.qkv_bias for attention in attentions(layers)):
         yield "q,k,v bias", "attention.qkv_bias"
-    elif first.dense.bias:
+    if any(attention.out_bias for attention in attentions(layers)):
+        yield "output bias", "attention.out_bias"
+    if any(mlp.bias for mlp in mlps(layers)):
         yield "MLP bias", "mlp.bias"
+
+
+def _mixers(layers: Layers) -> Iterator[Trick]:
+    for text in recurrent(layers):
+        yield text, "mixer"
+    if not attentions(layers):
+        yield "no attention", "attention.kind"
+    if not mlps(layers):
+        yield "no MLP", "mlp.kind"
+
+
+def _mixtures(layers: Layers) -> Iterator[Trick]:
+    found = mixtures(layers)
+    for text, n in Counter(map(experts, found)).items():
+        yield share(text, n, layers), "mlp.experts"
+    if shared := [mixture.shared for mixture in found if mixture.shared]:
+        yield "gated shared expert" if all(x.gate for x in shared) else "shared expert", "mlp.shared"
+    routers = [mixture.router for mixture in found]
+    if any(router.score == "sigmoid" for router in routers):
+        yield "sigmoid router", "mlp.router.score"
+    if any(router.correction for router in routers):
+        yield "correction bias", "mlp.router.correction"
+    for groups in dict.fromkeys(router.groups for router in routers if router.groups):
+        yield f"{groups.kept} of {groups.n} groups", "mlp.router.groups"
+    for factor in sorted({router.factor for router in routers} - {1.0}):
+        yield f"experts ×{factor:g}", "mlp.router.factor"
+    if not all(router.normalise for router in routers):
+        yield "weights not normalised", "mlp.router.normalise"
+    for clamp in sorted({mlp.clamp for mlp in (*found, *_gated(layers)) if mlp.clamp}):
+        yield f"MLP clamped at {clamp:g}", "mlp.clamp"
+    for offset in sorted({mlp.up_offset for mlp in (*found, *_gated(layers)) if mlp.up_offset}):
+        yield f"MLP up +{offset:g}", "mlp.up_offset"
+
+
+def _gated(layers: Layers) -> list[GatedMLP]:
+    return [mlp for mlp in mlps(layers) if isinstance(mlp, GatedMLP)]
 
 
 def _norms(layers: Layers) -> Iterator[Trick]:
@@ -50,30 +116,45 @@ def _norms(layers: Layers) -> Iterator[Trick]:
 
 
 def _attention(config: Config, layers: Layers) -> Iterator[Trick]:
-    heads = layers[0].multi_head
+    found = attentions(layers)
+    many = [attention for attention in found if isinstance(attention, ResolvedMultiHead)]
+    for size in dict.fromkeys(latent(x) for x in found if isinstance(x, ResolvedLatent)):
+        yield f"latent {size}", "attention.kv_rank"
     if pattern := ratio(layers):
         yield pattern, "attention.window"
-    if not isinstance(heads.qk_norm, NoNorm):
+    if any(not isinstance(heads.qk_norm, NoNorm) for heads in many):
         yield "QK-norm", "attention.qk_norm"
-    caps = [f"{cap:g}" for cap in (heads.softcap, config.model.head.softcap) if cap]
+    if any(heads.sinks for heads in many):
+        yield "sinks", "attention.sinks"
+    for per in dict.fromkeys(heads.gate.per for heads in many if heads.gate):
+        yield f"output gate per {per}", "attention.gate"
+    if any(heads.temperature for heads in many):
+        yield "query temperature", "attention.temperature"
+    if any(part.sub_norm for part in (*many, *(mlp for mlp in mlps(layers) if isinstance(mlp, Dense)))):
+        yield "sub-norm", "attention.sub_norm"
+    caps = [f"{cap:g}" for cap in (*dict.fromkeys(x.softcap for x in found), config.model.head.softcap) if cap]
     if caps:
         yield f"soft cap {'/'.join(caps)}", "attention.softcap"
-    share = heads.n_heads * heads.head_dim / config.model.d_model
-    if share != 1:
-        yield f"heads {share:.2g} d", "attention.head_dim"
-    if not math.isclose(heads.scale**2 * heads.head_dim, 1, rel_tol=1e-3):
-        yield f"scores ×{_factor(heads.scale)}", "attention.scale"
-    if heads.clip_qkv:
-        yield f"q,k,v clipped at {heads.clip_qkv:g}", "attention.clip_qkv"
+    for heads in many[:1]:
+        if (all_heads := heads.n_heads * heads.head_dim) != config.model.d_model:
+            yield f"heads {all_heads / config.model.d_model:.2g} d", "attention.head_dim"
+    if widths := [heads.v_dim for heads in many if heads.v_dim != heads.head_dim]:
+        yield f"values {widths[0]} wide", "attention.v_dim"
+    for attention in found[:1]:
+        if not math.isclose(attention.scale**2 * attention.query_width, 1, rel_tol=1e-3):
+            yield f"scores ×{_factor(attention.scale)}", "attention.scale"
+    if clips := [heads.clip_qkv for heads in many if heads.clip_qkv]:
+        yield f"q,k,v clipped at {clips[0]:g}", "attention.clip_qkv"
 
 
 def _positions(layers: Layers) -> Iterator[Trick]:
-    ropes = [layer.position for layer in layers if isinstance(layer.position, Rope)]
+    positions = [layer.position for layer in with_attention(layers)]
+    ropes = [position for position in positions if isinstance(position, Rope)]
     if fractions := sorted({rope.fraction for rope in ropes} - {1.0}):
         yield f"RoPE on {fractions[0]:.0%}", "position.fraction"
-    without = sum(layer.position.kind == "none" for layer in layers)
+    without = sum(position.kind == "none" for position in positions)
     if ropes and without:
-        yield f"NoPE on {without} of {len(layers)}", "position.kind"
+        yield share("NoPE", without, layers), "position.kind"
     if (bases := thetas(layers)) not in ([], [_PLAIN_THETA]):
         yield f"theta {'/'.join(map(_short, bases))}", "position.theta"
     for scaling in dict.fromkeys(r.scaling.kind for r in ropes if not isinstance(r.scaling, NoScaling)):

@@ -25,6 +25,10 @@ class About(Base):
     """Why archlab cannot build it; `model` is then its decoder block as far as the schema goes. null: it can."""
     published_parameters: Count | None = None
     """As published: exact, or rounded as there. null: not published for this part of the model."""
+    published_active: Count | None = None
+    """Of these, how many one token makes use of, as published. null: not published."""
+    active_without: Literal["nothing", "embedding", "embedding and head"] = "nothing"
+    """What is left out of `published_active`."""
     elsewhere: Count | None = None
     """Of these, how many are in parts that the schema has no field for; notes say which. null: none."""
     dropout: Probability | None = None

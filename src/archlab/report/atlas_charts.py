@@ -1,7 +1,7 @@
 """Pictures of how published architectures converged: shares of each choice by year, and shapes by year."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -10,6 +10,7 @@ import altair as alt
 
 from archlab.atlas.cells import count
 from archlab.atlas.rows import Row
+from archlab.atlas.words import NOTHING
 
 _HEIGHT = 150
 _SPREAD = 0.62
@@ -32,15 +33,24 @@ CHOICES = (
     Choice("placement", "Where the norm stands", lambda row: row.placement, "norm.placement"),
     Choice("position", "Positions", lambda row: _POSITIONS.get(row.position, row.position), "position.kind"),
     Choice("activation", "MLP", lambda row: row.activation),
+    Choice("feed_forward", "Dense or mixtures of experts", lambda row: _MLPS.get(row.feed_forward, row.feed_forward)),
+    Choice("mixers", "What brings tokens together", lambda row: row.mixers),
     Choice("heads", "Query and KV heads", lambda row: row.heads),
-    Choice("reach", "What the layers see", lambda row: _REACHES[row.reach]),
+    Choice("reach", "What the layers see", lambda row: _REACHES.get(row.reach, row.reach)),
     Choice("biases", "Biases", lambda row: _BIASES[row.biases]),
     Choice("block", "Attention and MLP", lambda row: row.block),
     Choice("tied", "Embedding and head", lambda row: "tied" if row.tied else "untied"),
 )
 
 _POSITIONS = {"T5": "relative", "Shaw": "relative"}
-_REACHES = {"full": "everything", "local": "a window each", "local+full": "windows and full"}
+_MLPS = {"dense+mixture": "both"}
+_REACHES = {
+    "full": "everything",
+    "local": "a window each",
+    "local+full": "windows and full",
+    "state": "a state each",
+    "state+full": "states and full",
+}
 _BIASES = {"all": "everywhere", "some": "in places", "none": "none"}
 
 
@@ -51,13 +61,16 @@ class Shape:
     name: str
     title: str
     caption: str
-    of: Callable[[Row], float]
+    of: Callable[[Row], float | None]
+    """None where a model has no such part; it is left out then."""
     format: Callable[[float], str]
     ticks: tuple[float, ...]
 
 
+_WIDTHS = "Width of one MLP matrix over that of the stream; of a mixture, of all experts together that a token meets."
+
 SHAPES = (
-    Shape("wide", "d_ff / d_model", "Width of one MLP matrix over that of the stream.", lambda r: r.d_ff_over_d,
+    Shape("wide", "d_ff / d_model", _WIDTHS, lambda r: r.d_ff_over_d,
           lambda v: f"{v:.3g}", (2, 4, 8, 16, 32, 64)),
     Shape("aspect", "d_model / layers", "Wide above, deep below.", lambda r: r.d_over_layers, lambda v: f"{v:.0f}",
           (25, 50, 100, 200)),
@@ -73,8 +86,9 @@ def kinds(rows: Sequence[Row], choice: Choice) -> dict[str, int]:
 
 
 def counted(rows: Sequence[Row], choice: Choice) -> list[Row]:
-    """The models of which the choice is known."""
-    return [row for row in rows if choice.field is None or not row.about.doubts(choice.field)]
+    """The models that have such a part, and of which the choice is known."""
+    known = (row for row in rows if choice.field is None or not row.about.doubts(choice.field))
+    return [row for row in known if choice.of(row) != NOTHING]
 
 
 def shares(rows: Sequence[Row], choice: Choice) -> alt.Chart:
@@ -109,17 +123,18 @@ def shares(rows: Sequence[Row], choice: Choice) -> alt.Chart:
 
 def shape(rows: Sequence[Row], drawn: Shape) -> alt.LayerChart:
     """A dot per model on a logarithmic axis, and a tick at the median of every year."""
-    by_year: dict[int, list[Row]] = {}
+    by_year: defaultdict[int, list[tuple[str, float]]] = defaultdict(list)
     for row in rows:
-        by_year.setdefault(row.about.year, []).append(row)
-    dots = [_dot(row, place, len(group), drawn) for group in by_year.values() for place, row in enumerate(group)]
-    middle = [{"year": str(y), "value": median(map(drawn.of, group))} for y, group in by_year.items()]
+        if (value := drawn.of(row)) is not None:
+            by_year[row.about.year].append((row.about.name, value))
+    dots = [dot for year, group in by_year.items() for dot in _dots(year, group, drawn)]
+    middle = [{"year": str(year), "value": median(value for _, value in group)} for year, group in by_year.items()]
     values = [dot["value"] for dot in dots]
     low, high = min(*values, drawn.ticks[0]), max(*values, drawn.ticks[-1])
     scale = alt.Scale(type="log", domain=[low / 1.1, high * 1.1], nice=False)
     label = "datum.value >= 1000 ? datum.value / 1000 + 'K' : datum.value"
     y = alt.Y("value:Q", scale=scale).axis(title=None, values=list(drawn.ticks), labelExpr=label)
-    x = _years(Counter(row.about.year for row in rows))
+    x = _years({year: len(group) for year, group in by_year.items()})
     offset = alt.XOffset("offset:Q", scale=alt.Scale(domain=[0.15, 0.85]))
     points = alt.Chart(alt.InlineData(values=dots)).mark_point(filled=True, size=34, opacity=0.55, style="dots")
     ticks = alt.Chart(alt.InlineData(values=middle)).mark_tick(thickness=2, style="median")
@@ -134,11 +149,11 @@ def shape(rows: Sequence[Row], drawn: Shape) -> alt.LayerChart:
     )
 
 
-def _dot(row: Row, place: int, of: int, drawn: Shape) -> dict[str, Any]:
-    value = drawn.of(row)
-    offset = 0.5 + _SPREAD * ((place + 0.5) / of - 0.5)
-    return {"model": row.about.name, "year": str(row.about.year), "offset": offset, "value": value,
-            "text": f"{drawn.title} {drawn.format(value)}"}  # fmt: skip
+def _dots(year: int, group: Sequence[tuple[str, float]], drawn: Shape) -> Iterator[dict[str, Any]]:
+    for place, (model, value) in enumerate(group):
+        offset = 0.5 + _SPREAD * ((place + 0.5) / len(group) - 0.5)
+        yield {"model": model, "year": str(year), "offset": offset, "value": value,
+               "text": f"{drawn.title} {drawn.format(value)}"}  # fmt: skip
 
 
 def _years(n: Mapping[int, int]) -> alt.X:
