@@ -17,10 +17,11 @@ def attention(page: Page, kind: Kind, shared: Shared) -> str:
     D, H = page.constant("", "D_MODEL", layer.d_model), page.constant(kind.name, "N_HEADS", config.n_heads)
     C = page.constant(kind.name, "HEAD_DIM", config.head_dim)
     K = H if _is_mha(kind) else page.constant(kind.name, "N_KV_HEADS", config.n_kv_heads)
+    V, w = (C, "C") if config.v_dim == config.head_dim else (page.constant(kind.name, "V_DIM", config.v_dim), "W")
     bias = "" if config.qkv_bias else ", bias=False"
     per_key_head = "K" if K != H else "H"
     q_norm, k_norm = (_head_norm(page, kind, heads) for heads in (H, K))
-    sub_norm = norm(page, kind.name, layer.norm, f"{H} * {C}") if config.sub_norm else None
+    sub_norm = norm(page, kind.name, layer.norm, f"{H} * {V}") if config.sub_norm else None
     table = _table(page, kind, H, C)
     return page.define(
         kind.name,
@@ -33,25 +34,25 @@ def attention(page: Page, kind: Kind, shared: Shared) -> str:
             "        super().__init__()",
             f"        self.q = nn.Linear({D}, {H} * {C}{bias})",
             f"        self.k = nn.Linear({D}, {K} * {C}{bias})",
-            f"        self.v = nn.Linear({D}, {K} * {C}{bias})",
+            f"        self.v = nn.Linear({D}, {K} * {V}{bias})",
             [f"        self.q_norm = {q_norm}", f"        self.k_norm = {k_norm}"] if q_norm else None,
             f"        self.position_bias = {table}" if table else None,
             f"        self.sub_norm = {sub_norm}" if sub_norm else None,
-            f"        self.out = nn.Linear({H} * {C}, {D}{'' if config.out_bias else ', bias=False'})",
+            f"        self.out = nn.Linear({H} * {V}, {D}{'' if config.out_bias else ', bias=False'})",
             "",
             f"    def forward({', '.join(['self', 'x_BTD: Tensor', *shared.parameters])}) -> Tensor:",
             '        """[B, T, D] -> [B, T, D]."""',
-            _project(page, kind, "q", "H", H, C),
-            _project(page, kind, "k", per_key_head, K, C),
-            _project(page, kind, "v", per_key_head, K, C),
+            _project(page, kind, "q_BTHC", H, C),
+            _project(page, kind, f"k_BT{per_key_head}C", K, C),
+            _project(page, kind, f"v_BT{per_key_head}{w}", K, V),
             _place(page, kind, "q_BTHC", "q", shared),
             _place(page, kind, f"k_BT{per_key_head}C", "k", shared),
             "        q_BHTC = q_BTHC.transpose(1, 2)",
             f"        k_B{per_key_head}SC = k_BT{per_key_head}C.transpose(1, 2)",
-            f"        v_B{per_key_head}SC = v_BT{per_key_head}C.transpose(1, 2)",
+            f"        v_B{per_key_head}S{w} = v_BT{per_key_head}{w}.transpose(1, 2)",
             _own_bias(page, kind),
-            _softmax(page, kind, per_key_head, H, K, shared),
-            "        mixed_BTE = mixed_BHTC.transpose(1, 2).flatten(-2)",
+            _softmax(page, kind, per_key_head, w, H, K, shared),
+            f"        mixed_BTE = mixed_BHT{w}.transpose(1, 2).flatten(-2)",
             "        mixed_BTE = self.sub_norm(mixed_BTE)  # BitNet (Wang 2023)" if sub_norm else None,
             "        return self.out(mixed_BTE)",
         ),
@@ -112,9 +113,9 @@ def _head_norm(page: Page, kind: Kind, heads: str) -> str | None:
     return f"{name}({heads if needs_heads else ''})"
 
 
-def _project(page: Page, kind: Kind, name: str, letter: str, heads: str, C: str) -> list[str]:
-    result, clip = f"{name}_BT{letter}C", kind.layer.multi_head.clip_qkv
-    out = [f"        {result} = self.{name}(x_BTD).unflatten(-1, ({heads}, {C}))"]
+def _project(page: Page, kind: Kind, result: str, heads: str, width: str) -> list[str]:
+    clip = kind.layer.multi_head.clip_qkv
+    out = [f"        {result} = self.{result[0]}(x_BTD).unflatten(-1, ({heads}, {width}))"]
     if clip is not None:
         limit = page.constant(kind.name, "CLIP_QKV", clip, "queries, keys and values stay within +-")
         out.append(f"        {result} = {result}.clamp(-{limit}, {limit})")
@@ -169,7 +170,7 @@ def _own_bias(page: Page, kind: Kind) -> list[str] | None:
             return None
 
 
-def _softmax(page: Page, kind: Kind, letter: str, H: str, K: str, shared: Shared) -> list[str]:
+def _softmax(page: Page, kind: Kind, letter: str, w: str, H: str, K: str, shared: Shared) -> list[str]:
     config, position = kind.layer.multi_head, kind.layer.position
     bias = "bias_BHTS" if isinstance(position, Shaw) else "bias_HTS" if shared.is_biased(kind) else None
     dropout = kind.layer.dropout.attention
@@ -178,23 +179,23 @@ def _softmax(page: Page, kind: Kind, letter: str, H: str, K: str, shared: Shared
         factor = scale(page, kind)
         mask = ["        mask = " + f"{bias}.masked_fill(~seen_TS, -math.inf)"] if bias else []
         given = "attn_mask=mask.type_as(q_BHTC)" if bias else "attn_mask=seen_TS" if shared.masked else "is_causal=True"
-        arguments = ["q_BHTC", f"k_B{letter}SC", f"v_B{letter}SC", given]
+        arguments = ["q_BHTC", f"k_B{letter}SC", f"v_B{letter}S{w}", given]
         arguments += [f"dropout_p={rate} * self.training"] if rate else []
         arguments += [] if "**-0.5" in factor else [f"scale={factor}"]
         arguments += [] if _is_mha(kind) else ["enable_gqa=True"]
-        return [*mask, f"        mixed_BHTC = F.scaled_dot_product_attention({', '.join(arguments)})"]
+        return [*mask, f"        mixed_BHT{w} = F.scaled_dot_product_attention({', '.join(arguments)})"]
     cap = page.constant(kind.name, "SOFTCAP", config.softcap, "of the scores")
     repeated = []
     if letter == "K":
         repeated = [f"        k_BHSC = k_BKSC.repeat_interleave({H} // {K}, dim=1)"]
-        repeated += [f"        v_BHSC = v_BKSC.repeat_interleave({H} // {K}, dim=1)"]
+        repeated += [f"        v_BHS{w} = v_BKS{w}.repeat_interleave({H} // {K}, dim=1)"]
     return [
         *repeated,
         f"        scores_BHTS = q_BHTC.float() @ k_BHSC.float().mT * {scale(page, kind)}",
         *([f"        scores_BHTS = scores_BHTS + {bias}"] if bias else []),
         f"        scores_BHTS = {cap} * torch.tanh(scores_BHTS / {cap})  # Gemma 2",
         "        scores_BHTS = scores_BHTS.masked_fill(~seen_TS, -math.inf)",
-        "        weights_BHTS = scores_BHTS.softmax(-1).type_as(v_BHSC)",
+        f"        weights_BHTS = scores_BHTS.softmax(-1).type_as(v_BHS{w})",
         *([f"        weights_BHTS = F.dropout(weights_BHTS, {rate}, self.training)"] if rate else []),
-        "        mixed_BHTC = weights_BHTS @ v_BHSC",
+        f"        mixed_BHT{w} = weights_BHTS @ v_BHS{w}",
     ]

@@ -6,7 +6,7 @@ from archlab.config.layers import final_norm
 from archlab.config.model_schema import ModelConfig
 from archlab.config.position import T5, Alibi, Rope
 from archlab.flatten.bias import alibi, t5_bucket
-from archlab.flatten.block import block
+from archlab.flatten.block import Blocks, blocks
 from archlab.flatten.embedding import embedding, has_class, positions, scaled
 from archlab.flatten.head import head
 from archlab.flatten.kinds import Kind, kinds_of, period, runs
@@ -26,10 +26,13 @@ def decoder(page: Page, model: ModelConfig) -> None:
     made_positions, added = positions(page, model)
     given = _given(page, kinds, shared)
     made_table = _shared_table(page, model, shared)
-    blocks = {kind.name: block(page, kind, shared) for kind in kinds}
+    made_blocks = blocks(page, kinds, shared)
     made_norm = norm(page, "outer", final_norm(model), "D_MODEL")
     made_head, logits = head(page, model)
-    by_kind = any(len(set(per_kind.values())) > 1 for per_kind in (*given.values(), blocks))
+    by_kind = any(
+        len(set(per_kind.values())) > 1
+        for per_kind in (*given.values(), made_blocks.classes, *made_blocks.parts.values())
+    )
     if by_kind:
         _layers(page, order)
     rows = "self.embedding(tokens_BT)"
@@ -46,7 +49,7 @@ def decoder(page: Page, model: ModelConfig) -> None:
             f"        self.embedding = {made_embedding}",
             f"        self.positions = {made_positions}" if made_positions else None,
             f"        self.position_bias = {made_table}" if made_table else None,
-            _make_layers(blocks),
+            _make_layers(made_blocks),
             f"        self.norm = {made_norm}" if made_norm else None,
             f"        self.head = {made_head}" if made_head else None,
             "",
@@ -107,12 +110,23 @@ def _layers(page: Page, order: list[str]) -> None:
     page.constant("", "LAYERS", "[PATTERN[i % len(PATTERN)] for i in range(N_LAYERS)]")
 
 
-def _make_layers(blocks: dict[str, str]) -> list[str]:
-    if len(set(blocks.values())) == 1:
-        only = next(iter(blocks.values()))
-        return [f"        self.layers = nn.ModuleList({only}() for _ in range(N_LAYERS))"]
-    table = ", ".join(f'"{kind}": {made}' for kind, made in blocks.items())
-    return [f"        block = {{{table}}}", "        self.layers = nn.ModuleList(block[kind]() for kind in LAYERS)"]
+def _make_layers(blocks: Blocks) -> list[str]:
+    one, several = (
+        "        self.layers = nn.ModuleList({} for _ in range(N_LAYERS))",
+        "        self.layers = nn.ModuleList({} for kind in LAYERS)",
+    )
+    tables = [f"        {name} = {_table(classes)}" for name, classes in blocks.parts.items()]
+    if len(set(blocks.classes.values())) > 1:
+        return [f"        block = {_table(blocks.classes)}", several.format("block[kind]()")]
+    only = next(iter(blocks.classes.values()))
+    if not tables:
+        return [one.format(f"{only}()")]
+    return [*tables, several.format(f"{only}({', '.join(f'{name}[kind]' for name in blocks.parts)})")]
+
+
+def _table(values: dict[str, str]) -> str:
+    """Kind -> an expression, as a dict."""
+    return "{" + ", ".join(f'"{kind}": {text}' for kind, text in values.items()) + "}"
 
 
 def _once(given: dict[str, dict[str, str]]) -> list[str]:
@@ -123,8 +137,7 @@ def _once(given: dict[str, dict[str, str]]) -> list[str]:
         if len(made) == 1:
             out.append(f"        {name} = {made.pop()}")
         else:
-            table = ", ".join(f'"{kind}": {text}' for kind, text in per_kind.items())
-            out.append(f"        {name} = {{{table}}}")
+            out.append(f"        {name} = {_table(per_kind)}")
     return out
 
 

@@ -4,11 +4,7 @@ from dataclasses import dataclass
 
 from archlab.config.model_schema import ModelConfig
 from archlab.config.position import T5, Alibi, Rope, Shaw
-from archlab.errors import UserError
 from archlab.flatten.kinds import Kind
-
-POSITIONS = {"none", "sinusoidal", "learned", "shaw", "t5", "alibi", "rope"}
-"""Those that the fragments know; one more is refused until they do."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +43,6 @@ def shared_by(model: ModelConfig, kinds: list[Kind]) -> Shared:
     """What the layers of a model need."""
     t5 = model.position if isinstance(model.position, T5) and model.position.shared else None
     positions = [kind.layer.position for kind in kinds]
-    if unknown := {position.kind for position in positions} - POSITIONS:
-        raise UserError(f"model.position.kind: {', '.join(unknown)} cannot be flattened")
     takes_table = [isinstance(position, T5) and position.shared and t5 is not None for position in positions]
     own_bias = any(isinstance(position, Alibi | T5 | Shaw) for position in positions)
     attentions = [kind.layer.multi_head for kind in kinds]

@@ -2,26 +2,26 @@
 
 import re
 
-from archlab.config.component import Absent
-from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.flatten.decoder import decoder
 from archlab.flatten.kinds import kinds_of
+from archlab.flatten.known import refuse_unknown
 from archlab.flatten.page import WIDTH, Page, lines
 
 MOST_LINES = 250
 
 ORDER = (
-    "VOCAB_SIZE", "EMBEDDING_WIDTH", "D_MODEL", "N_LAYERS", "MAX_SEQ_LEN", "N_HEADS", "N_KV_HEADS", "HEAD_DIM", "D_FF",
-    "NORM_EPS", "QK_NORM_EPS",
+    "VOCAB_SIZE", "EMBEDDING_WIDTH", "D_MODEL", "N_LAYERS", "MAX_SEQ_LEN", "N_HEADS", "N_KV_HEADS", "HEAD_DIM", "V_DIM",
+    "D_FF", "N_EXPERTS", "ACTIVE_EXPERTS", "D_EXPERT", "D_SHARED", "NORM_EPS", "QK_NORM_EPS",
 )  # fmt: skip
 """Constants that come first; the others follow as they come up, the pattern of layers last."""
 
 LEGEND = {
     "B": "batch", "T": "tokens (as queries)", "S": "tokens (as keys)", "D": "d_model", "H": "query heads",
-    "K": "key/value heads", "C": "head_dim", "E": "all heads side by side", "F": "d_ff", "P": "pairs of dimensions",
-    "N": "distances", "V": "vocabulary",
+    "K": "key/value heads", "C": "head_dim", "W": "v_dim", "E": "all heads side by side", "F": "d_ff",
+    "X": "experts", "A": "a token's experts", "R": "an expert's tokens", "G": "groups of experts",
+    "L": "a token's groups", "P": "pairs of dimensions", "N": "distances", "V": "vocabulary",
 }  # fmt: skip
 """What the letters of a tensor's suffix count."""
 
@@ -29,12 +29,9 @@ LEGEND = {
 def flatten(model: ModelConfig, title: str, most_lines: int = MOST_LINES) -> str:
     """One self-contained file that is exactly this architecture; its `Decoder` takes our state dict as it is.
 
-    UserError when it would be too long to be read, or has a part that no flattened file has.
+    UserError when it would be too long to be read, or the config makes a choice that no flattened file has.
     """
-    for layer in layer_configs(model):
-        if not isinstance(layer.mixer, Absent):
-            found = f"{layer.mixer.kind} in layer kind {layer.kind}"
-            raise UserError(f"model.mixer.kind: {found}; a flattened file has no recurrent mixers; allowed: none")
+    refuse_unknown(model)
     title = re.sub(r"[^\w .,+=/-]", "_", title)[:40]
     several = len(kinds_of(model)[0]) > 1
     trial = Page(several)
