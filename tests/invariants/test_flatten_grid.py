@@ -1,7 +1,6 @@
 """Every config of the pairwise grid, and every value of every field, flattened: a choice that `archlab flatten` forgets is
 seen here. Each is in the file as it is in the model, or refused by name."""
 
-import itertools
 from copy import deepcopy
 from functools import cache
 from typing import Any
@@ -9,10 +8,8 @@ from typing import Any
 import grid
 import pytest
 import torch
-from test_every_setting import PATHS, Setting, meaning
 
-from archlab.config.io import build_config, overlay, parse_overrides
-from archlab.config.merge import Raw
+from archlab.config.io import build_config
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.flatten.write import flatten

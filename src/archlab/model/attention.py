@@ -47,7 +47,7 @@ class Attention(nn.Module):
         k_BKTC = self._normed_and_rotated(self._split(self.k(x_BTD), self.config.head_dim), self.k_norm, context)
         v_BKTV = self._split(self.v(x_BTD), self.config.v_dim)
         if self.config.temperature is not None:
-            q_BHTC = _warmed(q_BHTC, self.config.temperature, context.positions_BT)
+            q_BHTC = _with_temperature(q_BHTC, self.config.temperature, context.positions_BT)
         k_BKSC, v_BKSV = state.extend(k=k_BKTC, v=v_BKTV) if state else (k_BKTC, v_BKTV)
         bias_BHTS = (
             context.bias_BHTS if self.position_bias is None else self.position_bias(context.distance_BTS, q_BHTC)
@@ -85,7 +85,7 @@ class Attention(nn.Module):
         return x if self.norm_first else norm(x)
 
 
-def _warmed(q_BHTC: Tensor, temperature: Temperature, positions_BT: Tensor) -> Tensor:
+def _with_temperature(q_BHTC: Tensor, temperature: Temperature, positions_BT: Tensor) -> Tensor:
     """Queries times 1 + beta ln(1 + floor((position + offset) / length)), in at least float32; padding as it is."""
     steps_BT = (positions_BT + temperature.offset).clamp(min=0) // temperature.length
     factor_BT = 1 + temperature.beta * steps_BT.to(wide(q_BHTC.dtype)).log1p()
