@@ -180,4 +180,7 @@ class Rope(Base):
 BIASED = ("shaw", "t5", "alibi")
 """Kinds that read the distance of query and key, and add to their score."""
 
+ON_THE_EMBEDDING = ("none", "sinusoidal", "learned")
+"""Kinds that ask nothing of attention."""
+
 Position = Annotated[NoPosition | Sinusoidal | Learned | Shaw | T5 | Alibi | Rope, Field(discriminator="kind")]

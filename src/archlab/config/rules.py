@@ -18,7 +18,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.moe import MoE
 from archlab.config.multi_head import MultiHead, QKNorm
 from archlab.config.norm import RMSNormScaling, Scaling
-from archlab.config.position import DynamicNTK, Llama3Scaling, Longrope, Proportional, Rope, Yarn
+from archlab.config.position import ON_THE_EMBEDDING, DynamicNTK, Llama3Scaling, Longrope, Proportional, Rope, Yarn
 from archlab.config.problems import choose
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
@@ -398,13 +398,10 @@ def _layer_kinds_are_used(m: ModelConfig) -> str | None:
 
 
 def _position_has_attention(m: ModelConfig) -> str | None:
-    if m.layers is not None or isinstance(m.attention, AnyAttention) or m.position.kind in _ON_THE_EMBEDDING:
+    if m.layers is not None or isinstance(m.attention, AnyAttention) or m.position.kind in ON_THE_EMBEDDING:
         return None
     found = f"{m.position.kind} is about queries and keys, and there is no attention"
-    return f"{found}; allowed: {', '.join(_ON_THE_EMBEDDING)}"
-
-
-_ON_THE_EMBEDDING = ("none", "sinusoidal", "learned")
+    return f"{found}; allowed: {', '.join(ON_THE_EMBEDDING)}"
 
 
 def _tied_head_has_no_values(m: ModelConfig) -> str | None:
