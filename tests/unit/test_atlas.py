@@ -11,6 +11,7 @@ from test_report import Page
 import archlab
 from archlab.atlas.cells import HEADINGS, cells, count, remarks
 from archlab.atlas.entries import entries
+from archlab.atlas.inspect import choices
 from archlab.atlas.rows import Row, rows
 from archlab.atlas.table import evolution
 from archlab.cli import app
@@ -295,6 +296,19 @@ def test_rows_by_hand():
     assert ROWS["llama-4-scout"].reach == "local+full"
     assert "3:1 chunks 8192" in ROWS["llama-4-scout"].tricks
     assert "1:1 window 256?" in ROWS["gpt-3-175b"].tricks
+
+
+def test_choices_by_hand():
+    said = {name: choices(ENTRIES[name].config.model) for name in ("deepseek-v3", "mamba-2-2.7b", "qwen3-next-80b-a3b")}
+    assert "37,552,282,624 of them active" in said["deepseek-v3"]["size"]
+    assert said["deepseek-v3"]["attention"] == "MLA, 128 heads of 192, values of 128, from 512+64 numbers per token"
+    experts = "8 of 256 experts 2048 wide and a shared one 2048 wide on 58 of 61"
+    assert said["deepseek-v3"]["MLP"] == f"SwiGLU, 18432 wide on 3 of 61, {experts}"
+    assert "recurrent mixer" not in said["deepseek-v3"]
+    assert said["qwen3-next-80b-a3b"]["recurrent mixer"] == "gated delta on 36 of 48"
+    assert said["qwen3-next-80b-a3b"]["attention"] == "GQA, 16/2 heads of 256 on 12 of 48"
+    assert {"block", "position"}.isdisjoint(said["mamba-2-2.7b"])
+    assert said["mamba-2-2.7b"]["sees"] == "what a state has kept"
 
 
 @pytest.mark.parametrize(
