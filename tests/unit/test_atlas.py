@@ -16,6 +16,7 @@ from archlab.atlas.rows import Row, rows
 from archlab.atlas.table import evolution
 from archlab.cli import app
 from archlab.config.about import About, Certainty
+from archlab.config.any_attention import AnyAttention
 from archlab.config.identity import flatten, resolved
 from archlab.config.io import facts, find_preset, presets, read_entry
 from archlab.config.layers import layer_configs
@@ -260,8 +261,8 @@ def test_rows_say_what_the_layers_say(name):
     assert (row.norm == "RMSNorm") == (layers[0].norm.kind == "rmsnorm")
     assert ("GLU" in row.activation) == (layers[0].mlp.kind in ("gated", "moe"))
     assert ("NoPE" in row.position) == any(layer.position.kind == "none" for layer in attending)
-    unlimited = [x for x in attending if x.attention.window is None and x.attention.blocks is None]
-    assert ("full" in row.reach) == bool(unlimited)
+    rules = [layer.attention for layer in attending if isinstance(layer.attention, AnyAttention)]
+    assert ("full" in row.reach) == any(rule.window is None and rule.blocks is None for rule in rules)
     assert ("state" in row.reach) == (len(attending) < len(layers))
     assert ("mixture" in row.feed_forward) == any(layer.mlp.kind == "moe" for layer in layers)
     assert ("MLA" in row.heads) == any(layer.attention.kind == "latent" for layer in layers)
