@@ -72,19 +72,21 @@ def inspect(folder: Path) -> Inspection:
 
 
 def choices(model: ModelConfig) -> dict[str, str]:
-    """A model's choices in the field's words."""
+    """A model's choices in the field's words; of parts that it has."""
     layers = layer_configs(model)
-    recurrent = words.recurrent(layers)
-    return {
-        "size": f"{parameters(model).total:,} parameters: {model.n_layers} layers of {model.d_model}",
+    counted = parameters(model)
+    active = f", {counted.active:,} of them active" if counted.idle else ""
+    found = {
+        "size": f"{counted.total:,} parameters{active}: {model.n_layers} layers of {model.d_model}",
         "vocabulary": f"{model.vocab_size:,}, head {'tied' if model.head.tied else 'of its own'}",
         "longest text": f"{model.max_seq_len:,} tokens",
         "norm": f"{words.norm(layers)}, {words.placement(layers)}",
         "block": words.block(layers),
         "attention": words.attention(layers),
-        **({"recurrent mixer": ", ".join(recurrent)} if recurrent else {}),
+        "recurrent mixer": ", ".join(words.recurrent(layers)) or words.NOTHING,
         "sees": words.ratio(layers) or _SEES[words.reach(layers)],
         "position": words.position(layers),
         "MLP": words.mlp(layers),
         "biases": words.biases(layers),
     }
+    return {name: text for name, text in found.items() if text != words.NOTHING}

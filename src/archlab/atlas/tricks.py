@@ -59,8 +59,8 @@ def _block(layers: Layers) -> Iterator[Trick]:
     if biases(layers) == "all":
         yield "biases", "attention.qkv_bias"
         return
-    if any(attention.qkv_bias for attention in attentions(layers)):
-        yield "q,k,v bias", "attention.qkv_bias"
+    for is_latent in dict.fromkeys(isinstance(x, ResolvedLatent) for x in attentions(layers) if x.qkv_bias):
+        yield "latent bias" if is_latent else "q,k,v bias", "attention.qkv_bias"
     if any(attention.out_bias for attention in attentions(layers)):
         yield "output bias", "attention.out_bias"
     if any(mlp.bias for mlp in mlps(layers)):

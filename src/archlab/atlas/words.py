@@ -165,8 +165,8 @@ def _heads(attention: ResolvedMultiHead | ResolvedLatent) -> str:
 
 def attention(layers: Layers) -> str:
     """`GQA, 32/8 heads of 128`; `MLA, 16 heads of 192, values of 128, from 512+64 numbers per token`."""
-    shapes = dict.fromkeys(_shape(attention) for attention in attentions(layers))
-    return f"{heads(layers)}, {', '.join(shapes)}" if shapes else "none"
+    shapes = Counter(_shape(attention) for attention in attentions(layers))
+    return ", ".join([heads(layers), *(share(text, n, layers) for text, n in shapes.items())]) if shapes else "none"
 
 
 def _shape(attention: ResolvedMultiHead | ResolvedLatent) -> str:
