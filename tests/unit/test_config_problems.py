@@ -284,7 +284,7 @@ BROKEN_RULES = [
     (
         ["model.position.scaling={kind: yarn, factor: 2, original_max_seq_len: 8, beta_slow: 9, beta_fast: 8}"],
         "model.position.scaling",
-        "beta_slow 9.0 must be below beta_fast 8.0",
+        "beta_slow 9.0 must not be above beta_fast 8.0",
     ),
     (["model.position={kind: t5, max_distance: 16}"], "model.position.max_distance", "allowed: more than 16"),
     (

@@ -231,8 +231,8 @@ def _scaling_bands_in_order(m: ModelConfig) -> str | None:
     match m.position.scaling:
         case Llama3Scaling(low_freq_factor=low, high_freq_factor=high) if low >= high:
             return f"low_freq_factor {low} must be below high_freq_factor {high}"
-        case Yarn(beta_slow=low, beta_fast=high) if low >= high:
-            return f"beta_slow {low} must be below beta_fast {high}"
+        case Yarn(beta_slow=low, beta_fast=high) if low > high:
+            return f"beta_slow {low} must not be above beta_fast {high}"
         case _:
             return None
 
