@@ -139,7 +139,7 @@ WRITE = {
 LACKING = {
     "mup mutransfer maximalupdate": "no muP (widths do not change learning rates; `archlab study` tunes one per arm)",
     "mamba mamba1 selectivescan rwkv retnet hyena rglru": (
-        "no such recurrent mixer; those it has: model.mixer.kind=mamba2, gated_delta or short_conv"
+        "no such recurrent mixer; model.mixer.kind has others"
     ),
     "batchnorm groupnorm instancenorm": "no norm over other texts or tokens",
     "deepnorm": "no DeepNorm",
