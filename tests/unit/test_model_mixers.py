@@ -17,11 +17,13 @@ from archlab.config.mixer import Mamba2 as Mamba2Config
 from archlab.config.mixer import ShortConv as ShortConvConfig
 from archlab.config.norm import NoNorm, RMSNorm
 from archlab.config.position import NoPosition
+from archlab.config.rglru import RGLRU
 from archlab.model.components import make_component
 from archlab.model.context import Context
 from archlab.model.state import Length, State
 from tests.reference.gated_delta import gated_delta as gated_delta_reference
 from tests.reference.mamba2 import mamba2 as mamba2_reference
+from tests.reference.rglru import rglru as rglru_reference
 from tests.reference.short_conv import short_conv as short_conv_reference
 
 D = 12
@@ -36,6 +38,8 @@ CONFIGS = {
     "mamba2 bare": Mamba2Config(n_heads=2, head_dim=3, d_state=2, dt_min=0.5, dt_max=0.9, norm=NoNorm()),
     "gated_delta": GatedDeltaConfig(n_key_heads=2, n_value_heads=6, key_dim=4, value_dim=3, norm_eps=0.01),
     "gated_delta negative": GatedDeltaConfig(n_key_heads=3, key_dim=2, taps=3, negative_eigenvalues=True),
+    "rglru": RGLRU(),
+    "rglru in groups": RGLRU(lru_width=15, n_heads=5, taps=2),
     "short_conv": ShortConvConfig(taps=3, bias=True),
     "short_conv bare": ShortConvConfig(taps=5),
 }
@@ -107,6 +111,7 @@ def gated_delta_formula(params, x_TD, config):
 FORMULAS = {
     "mamba2": mamba2_formula,
     "gated_delta": gated_delta_formula,
+    "rglru": lambda params, x_TD, _: rglru_reference(params, x_TD),
     "short_conv": lambda params, x_TD, _: short_conv_reference(params, x_TD),
 }
 
@@ -181,8 +186,8 @@ def test_documents_in_one_window_do_not_see_each_other(name):
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_states_that_forget_at_once_or_never_give_finite_gradients(name, is_packed):
     mixer, x = made(name, torch.float32), inputs().float().requires_grad_()
-    n_heads = len(mixer.A_log)
-    mixer.A_log.data = torch.linspace(-30, 9, n_heads)
+    rates = mixer.Lambda if name.startswith("rglru") else mixer.A_log
+    rates.data = torch.linspace(-30, 9, len(rates))
     starts = torch.tensor([[0] * 11 + [11] * 18]) if is_packed else None
     y = mixer(10 * x, context(starts=starts), None)
     y.square().sum().backward()
@@ -249,3 +254,12 @@ def test_decays_begin_as_published(kind):
     assert 0.09 < dt.max() <= 0.1
     assert abs(dt.log().mean() - math.log(0.01)) < 0.05
     assert abs(torch.corrcoef(torch.stack((A, dt.log())))[0, 1]) < 0.1
+
+
+def test_a_linear_recurrent_unit_begins_as_published():
+    """Where its gate is open it keeps 0.9 to 0.999 of its state."""
+    kept = (
+        -8 * nn.functional.softplus(make_component(RGLRU().resolve(500), SITE, "reference").constants["Lambda"])
+    ).exp()
+    assert 0.9 < kept.min() < 0.901
+    assert 0.998 < kept.max() < 0.999
