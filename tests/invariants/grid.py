@@ -84,6 +84,8 @@ FACTORS: dict[str, list[Any]] = {
                 "kind: gated_delta, key_dim: 6",
                 "kind: gated_delta, n_key_heads: 2, n_value_heads: 6, key_dim: 5, value_dim: 4, taps: 3, "
                 "negative_eigenvalues: true, norm_eps: 0.01",
+                "kind: rglru",
+                "kind: rglru, lru_width: 30, n_heads: 5, taps: 2",
                 "kind: short_conv",
             )
         ),
@@ -321,7 +323,7 @@ def randomised(config: Config, **kwargs: Any) -> Decoder:
             drawn = torch.empty(parameter.shape, dtype=torch.float64).normal_(generator=generator)
             fan_in = parameter.shape[-1] if parameter.ndim > 1 else 1
             parameter.copy_(size * drawn / fan_in**0.5 if parameter.ndim > 1 else 0.5 + 0.4 * drawn)
-            if name.endswith("A_log"):  # so that a state lasts as long as the text
+            if name.endswith(("A_log", "Lambda")):  # so that a state lasts as long as the text
                 parameter.sub_(4)
     return model
 

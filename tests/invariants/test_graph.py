@@ -26,6 +26,7 @@ def tiny(*overrides: str) -> ModelConfig:
 MIXERS = (
     "model.mixer={kind: mamba2, head_dim: 8, d_state: 4}",
     "model.mixer={kind: gated_delta, key_dim: 8}",
+    "model.mixer={kind: rglru}",
     "model.mixer={kind: short_conv}",
 )
 

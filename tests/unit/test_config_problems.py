@@ -354,6 +354,11 @@ BROKEN_RULES = [
         "model.mixer.n_value_heads",
         "6 value heads cannot share 4 key heads evenly; allowed: multiples of n_key_heads = 4",
     ),
+    (
+        ["model.mixer={kind: rglru, lru_width: 12, n_heads: 5}"],
+        "model.mixer.n_heads",
+        "5 does not divide lru_width = 12; allowed: 1, 2, 3, 4, 6, 12",
+    ),
     (["model.layers={a: {}, pattern: [a, b]}"], "model.layers.pattern", "no layer kind b"),
     (["model.layers={a: {}, b: {}, pattern: [a]}"], "model.layers", "b never comes up in 6 layers"),
     (["model.init.head=0.5"], "model.init.head", "a tied one starts as the embedding"),

@@ -1,6 +1,8 @@
 """Recurrent mixers against their formulas, token by token in float64 NumPy."""
 
+import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,13 +17,13 @@ from archlab.config.mixer import Mamba2 as Mamba2Config
 from archlab.config.mixer import ShortConv as ShortConvConfig
 from archlab.config.norm import NoNorm, RMSNorm
 from archlab.config.position import NoPosition
+from archlab.config.rglru import RGLRU
+from archlab.model.components import make_component
 from archlab.model.context import Context
-from archlab.model.gated_delta import GatedDelta
-from archlab.model.mamba2 import Mamba2
-from archlab.model.short_conv import ShortConv
 from archlab.model.state import Length, State
 from tests.reference.gated_delta import gated_delta as gated_delta_reference
 from tests.reference.mamba2 import mamba2 as mamba2_reference
+from tests.reference.rglru import rglru as rglru_reference
 from tests.reference.short_conv import short_conv as short_conv_reference
 
 D = 12
@@ -36,6 +38,8 @@ CONFIGS = {
     "mamba2 bare": Mamba2Config(n_heads=2, head_dim=3, d_state=2, dt_min=0.5, dt_max=0.9, norm=NoNorm()),
     "gated_delta": GatedDeltaConfig(n_key_heads=2, n_value_heads=6, key_dim=4, value_dim=3, norm_eps=0.01),
     "gated_delta negative": GatedDeltaConfig(n_key_heads=3, key_dim=2, taps=3, negative_eigenvalues=True),
+    "rglru": RGLRU(),
+    "rglru in groups": RGLRU(lru_width=15, n_heads=5, taps=2),
     "short_conv": ShortConvConfig(taps=3, bias=True),
     "short_conv bare": ShortConvConfig(taps=5),
 }
@@ -51,8 +55,7 @@ def short_chunks(monkeypatch):
 def made(name, dtype=torch.float64):
     """The mixer with parameters that leave no part without effect, and states that last."""
     resolved = CONFIGS[name].resolve(D)
-    kinds = {"mamba2": Mamba2, "gated_delta": GatedDelta, "short_conv": ShortConv}
-    mixer = kinds[resolved.kind](resolved, D)
+    mixer = make_component(resolved, SITE, "reference")  # a mixer asks its layer for d_model alone
     generator = torch.Generator().manual_seed(len(name))
     for parameter in mixer.parameters():
         parameter.data = 0.5 * torch.randn(parameter.shape, generator=generator)
@@ -65,32 +68,59 @@ def state_of(name, batch=1, dtype=torch.float64):
     return State(CONFIGS[name].resolve(D).state(SITE, T), batch, dtype, device, Length(device))
 
 
-def context(is_real=None, starts=None):
+def context(is_real=None, starts=None, tokens=T):
     """Of a pass with padding, or with packed documents; a mixer asks for nothing else."""
-    return Context(torch.empty(0), is_real, starts, None, None, None, None, None)
+    positions = torch.arange(tokens)[None] if is_real is None else is_real.cumsum(-1) - 1
+    if starts is not None:
+        positions = torch.arange(starts.shape[1]) - starts
+    return Context(positions, is_real, starts, None, None, None, None, None)
 
 
 PLAIN = context()
+
+
+def in_pieces(mixer, x, pieces, state, whole=PLAIN):
+    """The result of a text that comes piece by piece."""
+    bounds = itertools.pairwise([0, *itertools.accumulate(pieces)])
+    return torch.cat([mixer(x[:, start:end], part(whole, start, end), state) for start, end in bounds], 1)
+
+
+def part(whole, start, end):
+    """The context of some tokens of a text."""
+    is_real = None if whole.is_real_BT is None else whole.is_real_BT[:, start:end]
+    return replace(whole, positions_BT=whole.positions_BT[:, start:end], is_real_BT=is_real)
 
 
 def inputs(batch=1, tokens=T):
     return torch.randn(batch, tokens, D, dtype=torch.float64, generator=torch.Generator().manual_seed(tokens))
 
 
+def mamba2_formula(params, x_TD, config):
+    """A norm's absence is a way of gating."""
+    norm = config.norm
+    how = {"gate": "alone", "norm_eps": 0} if norm.kind == "none" else {"gate": norm.gate, "norm_eps": norm.eps}
+    fields = {name: getattr(config, name) for name in ("n_heads", "head_dim", "n_groups", "d_state", "dt_min")}
+    return mamba2_reference(params, x_TD, **fields, **how, dt_max=config.dt_max or np.inf)
+
+
+def gated_delta_formula(params, x_TD, config):
+    heads = ("n_key_heads", "n_value_heads", "key_dim", "value_dim", "negative_eigenvalues", "norm_eps")
+    return gated_delta_reference(params, x_TD, **{name: getattr(config, name) for name in heads})
+
+
+FORMULAS = {
+    "mamba2": mamba2_formula,
+    "gated_delta": gated_delta_formula,
+    "rglru": lambda params, x_TD, _: rglru_reference(params, x_TD),
+    "short_conv": lambda params, x_TD, _: short_conv_reference(params, x_TD),
+}
+
+
 def reference(name, mixer, x_TD):
     """The formula's result for one text."""
     resolved = CONFIGS[name].resolve(D)
-    fields = dict(resolved)
-    params = {k: v.double().numpy() for k, v in mixer.state_dict().items()}
-    if resolved.kind == "short_conv":
-        return short_conv_reference(params, x_TD.numpy())
-    for unused in ("kind", "taps", "conv_bias", "in_bias", "out_bias"):
-        fields.pop(unused, None)
-    if resolved.kind == "gated_delta":
-        return gated_delta_reference(params, x_TD.numpy(), **fields)
-    norm = fields.pop("norm")
-    how = {"gate": "alone", "norm_eps": 0} if norm.kind == "none" else {"gate": norm.gate, "norm_eps": norm.eps}
-    return mamba2_reference(params, x_TD.numpy(), **{**fields, **how, "dt_max": resolved.dt_max or np.inf})
+    params = {key: value.double().numpy() for key, value in mixer.state_dict().items()}
+    return FORMULAS[resolved.kind](params, x_TD.numpy(), resolved)
 
 
 def close(found, wanted, tolerance=1e-10):
@@ -117,7 +147,7 @@ def test_a_text_in_pieces_is_the_text(name, pieces, carries_gradients):
     mixer, x, state = made(name), inputs(batch=2), state_of(name, batch=2)
     before = {key: tensor.data_ptr() for key, tensor in state.tensors.items()}
     with torch.set_grad_enabled(carries_gradients):
-        found = torch.cat([mixer(piece, PLAIN, state) for piece in x.split(pieces, 1)], 1)
+        found = in_pieces(mixer, x, pieces, state)
     for row in range(2):
         close(found[row], reference(name, mixer, x[row]))
     if carries_gradients:
@@ -131,14 +161,12 @@ def test_padding_on_the_left_is_not_there(name):
     mixer, x, lengths = made(name), inputs(batch=3), [T, T - 1, 7]
     is_real = torch.arange(T) >= T - torch.tensor(lengths)[:, None]
     whole = mixer(x, context(is_real), None)
-    state = state_of(name, batch=3)
-    pieces = zip(x.split([25, 1, 3], 1), is_real.split([25, 1, 3], 1), strict=True)
     with torch.no_grad():
-        in_pieces = torch.cat([mixer(piece, context(real), state) for piece, real in pieces], 1)
+        cut = in_pieces(mixer, x, [25, 1, 3], state_of(name, batch=3), context(is_real))
     for row, length in enumerate(lengths):
         wanted = reference(name, mixer, x[row, T - length :])
         close(whole[row, T - length :], wanted)
-        close(in_pieces[row, T - length :], wanted)
+        close(cut[row, T - length :], wanted)
 
 
 DOCUMENTS = ([29], [1, 28], [7, 2, 1, 11, 8], [8, 8, 13], [28, 1], [3, 10, 16])
@@ -158,8 +186,8 @@ def test_documents_in_one_window_do_not_see_each_other(name):
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_states_that_forget_at_once_or_never_give_finite_gradients(name, is_packed):
     mixer, x = made(name, torch.float32), inputs().float().requires_grad_()
-    n_heads = len(mixer.A_log)
-    mixer.A_log.data = torch.linspace(-30, 9, n_heads)
+    rates = mixer.Lambda if name.startswith("rglru") else mixer.A_log
+    rates.data = torch.linspace(-30, 9, len(rates))
     starts = torch.tensor([[0] * 11 + [11] * 18]) if is_packed else None
     y = mixer(10 * x, context(starts=starts), None)
     y.square().sum().backward()
@@ -189,8 +217,7 @@ def test_bfloat16_keeps_its_states_in_float32(name):
     wanted = reference(name, mixer, x[0])
     with torch.no_grad():
         low = mixer.to(torch.bfloat16)(x.bfloat16(), PLAIN, None)
-        state = state_of(name, dtype=torch.bfloat16)
-        steps = torch.cat([mixer(token, PLAIN, state) for token in x.bfloat16().split(1, 1)], 1)
+        steps = in_pieces(mixer, x.bfloat16(), [1] * T, state_of(name, dtype=torch.bfloat16))
     assert low.dtype == torch.bfloat16
     spread = np.std(wanted)
     assert np.abs(low[0].double().numpy() - wanted).max() < 0.15 * spread
@@ -202,7 +229,7 @@ def test_bfloat16_keeps_its_states_in_float32(name):
 def test_flops_are_those_that_torch_counts(name, tokens):
     mixer, x = made(name), inputs(batch=3, tokens=tokens)
     with FlopCounterMode(display=False) as counter:
-        mixer(x, PLAIN, None)
+        mixer(x, context(tokens=tokens), None)
     priced = CONFIGS[name].resolve(D).flops(SITE, tokens, "computed")
     assert counter.get_total_flops() == 3 * sum(priced.values())
 
@@ -218,7 +245,7 @@ def test_decays_begin_as_published(kind):
     """A from 1 to 16 (0 to 16 for the delta rule), dt from 0.001 to 0.1, neither in the other's order."""
     heads = 200
     chosen = Mamba2Config(n_heads=heads) if kind == "mamba2" else GatedDeltaConfig(n_key_heads=heads, key_dim=2)
-    mixer = (Mamba2 if kind == "mamba2" else GatedDelta)(chosen.resolve(D), D)
+    mixer = make_component(chosen.resolve(D), SITE, "reference")
     A, dt = mixer.constants["A_log"].exp(), nn.functional.softplus(mixer.constants["dt_bias"])
     least = 1 if kind == "mamba2" else 0
     assert least < A.min() < A.max() < 16
@@ -227,3 +254,12 @@ def test_decays_begin_as_published(kind):
     assert 0.09 < dt.max() <= 0.1
     assert abs(dt.log().mean() - math.log(0.01)) < 0.05
     assert abs(torch.corrcoef(torch.stack((A, dt.log())))[0, 1]) < 0.1
+
+
+def test_a_linear_recurrent_unit_begins_as_published():
+    """Where its gate is open it keeps 0.9 to 0.999 of its state."""
+    kept = (
+        -8 * nn.functional.softplus(make_component(RGLRU().resolve(500), SITE, "reference").constants["Lambda"])
+    ).exp()
+    assert 0.9 < kept.min() < 0.901
+    assert 0.998 < kept.max() < 0.999

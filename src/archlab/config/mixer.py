@@ -8,6 +8,7 @@ from pydantic import Field
 from archlab.config.component import Absent
 from archlab.config.gated_delta import GatedDelta, ResolvedGatedDelta
 from archlab.config.mamba2 import Mamba2, ResolvedMamba2
+from archlab.config.rglru import RGLRU, ResolvedRGLRU
 from archlab.config.short_conv import ShortConv
 
 
@@ -17,5 +18,7 @@ class NoMixer(Absent):
     kind: Literal["none"] = "none"  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
-Mixer = Annotated[Mamba2 | GatedDelta | ShortConv | NoMixer, Field(discriminator="kind")]
-ResolvedMixer = Annotated[ResolvedMamba2 | ResolvedGatedDelta | ShortConv | NoMixer, Field(discriminator="kind")]
+Mixer = Annotated[Mamba2 | GatedDelta | RGLRU | ShortConv | NoMixer, Field(discriminator="kind")]
+ResolvedMixer = Annotated[
+    ResolvedMamba2 | ResolvedGatedDelta | ResolvedRGLRU | ShortConv | NoMixer, Field(discriminator="kind")
+]

@@ -20,6 +20,7 @@ from archlab.config.multi_head import MultiHead, QKNorm
 from archlab.config.norm import RMSNormScaling, Scaling
 from archlab.config.position import ON_THE_EMBEDDING, DynamicNTK, Llama3Scaling, Longrope, Proportional, Rope, Yarn
 from archlab.config.problems import choose
+from archlab.config.rglru import RGLRU
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 
@@ -264,6 +265,13 @@ def _key_heads_divide_value_heads(x: GatedDelta, m: ModelConfig) -> str | None:
     return f"{heads.n_value_heads} value heads cannot share {heads.n_key_heads} key heads evenly; allowed: {allowed}"
 
 
+def _heads_divide_channels(x: RGLRU, m: ModelConfig) -> str | None:
+    width = x.resolve(m.d_model).lru_width
+    if width % x.n_heads == 0:
+        return None
+    return f"{x.n_heads} does not divide lru_width = {width}; allowed: {_divisors(width)}"
+
+
 def _enough_experts(x: MoE, _m: ModelConfig) -> str | None:
     return None if x.active <= x.experts else f"{x.active} of {x.experts} experts; allowed: up to {x.experts}"
 
@@ -358,6 +366,7 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("mixer.n_groups", ("mixer", "d_model"), _of("mixer", Mamba2, _groups_divide_heads)),
     Rule("mixer.dt_min", ("mixer",), _of("mixer", Mamba2, _steps_have_room)),
     Rule("mixer.n_value_heads", ("mixer", "d_model"), _of("mixer", GatedDelta, _key_heads_divide_value_heads)),
+    Rule("mixer.n_heads", ("mixer", "d_model"), _of("mixer", RGLRU, _heads_divide_channels)),
     Rule("mlp.sub_norm", ("mlp.sub_norm", "norm"), _needs_a_norm("mlp.sub_norm")),
     Rule("mlp.active", ("mlp.active", "mlp.experts"), _of("mlp", MoE, _enough_experts)),
     Rule("mlp.router.groups.n", ("mlp.experts", "mlp.router"), _of("mlp", MoE, _groups_are_equal)),

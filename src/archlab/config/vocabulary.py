@@ -67,6 +67,7 @@ WRITE = {
     # recurrent mixers
     "mamba2 ssm ssd statespace": "model.mixer.kind=mamba2",
     "gateddeltanet deltanet gdn deltarule linearattention": "model.mixer.kind=gated_delta",
+    "rglru griffin hawk recurrentgemma realgatedlru": "model.mixer.kind=rglru",
     "shortconvolution conv lfm liv": "model.mixer.kind=short_conv",
     # positions
     "nope noposition nopositions nopos nopositionalencoding": "model.position.kind=none",
@@ -138,9 +139,7 @@ WRITE = {
 
 LACKING = {
     "mup mutransfer maximalupdate": "no muP (widths do not change learning rates; `archlab study` tunes one per arm)",
-    "mamba mamba1 selectivescan rwkv retnet hyena rglru": (
-        "no such recurrent mixer; those it has: model.mixer.kind=mamba2, gated_delta or short_conv"
-    ),
+    "mamba mamba1 selectivescan rwkv retnet hyena": "no such recurrent mixer; model.mixer.kind has others",
     "batchnorm groupnorm instancenorm": "no norm over other texts or tokens",
     "deepnorm": "no DeepNorm",
     "xpos fire kerple cope": "no such positions",

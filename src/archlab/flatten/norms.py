@@ -1,17 +1,20 @@
 """Norms: torch's own where it has the one wanted, else a class."""
 
-from archlab.config.norm import DynamicTanh, LayerNormScaling, NoNorm, RMSNormScaling, ScaleNorm
+from archlab.config.multi_head import QKNorm
+from archlab.config.norm import DynamicTanh, LayerNormScaling, NoNorm, Norm, RMSNormScaling, ScaleNorm
+from archlab.errors import UserError
 from archlab.flatten.page import Page, lines
 
 Scaling = LayerNormScaling | RMSNormScaling
 
 
-def norm(
-    page: Page, kind: str, config: Scaling | ScaleNorm | DynamicTanh | NoNorm, *shape: str, prefix: str = ""
-) -> str | None:
-    """An expression that makes the norm over the last axis of `shape`; None for no norm."""
+def norm(page: Page, kind: str, config: Norm | QKNorm, *shape: str, prefix: str = "") -> str | None:
+    """An expression that makes the norm over the last axis of `shape`; None for no norm. UserError for a norm that no
+    flattened file has."""
     if isinstance(config, NoNorm):
         return None
+    if not isinstance(config, DynamicTanh | ScaleNorm | LayerNormScaling | RMSNormScaling):
+        raise UserError(f"model.norm.kind: {config.kind}; a flattened file has no such norm")
     if isinstance(config, DynamicTanh):
         alpha = page.constant(kind, "NORM_ALPHA", config.alpha)
         return f"{page.define(kind, 'DynamicTanh', _dynamic_tanh(alpha))}({shape[-1]})"

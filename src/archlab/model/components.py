@@ -10,6 +10,7 @@ from archlab.config.layers import LayerConfig
 from archlab.config.mamba2 import ResolvedMamba2
 from archlab.config.moe import ResolvedMoE
 from archlab.config.multi_head import ResolvedMultiHead
+from archlab.config.rglru import ResolvedRGLRU
 from archlab.config.short_conv import ShortConv as ShortConvConfig
 from archlab.model.attention import Attention
 from archlab.model.gated_delta import GatedDelta
@@ -17,6 +18,7 @@ from archlab.model.latent_attention import LatentAttention
 from archlab.model.mamba2 import Mamba2
 from archlab.model.mlp import MLP
 from archlab.model.moe import MoE
+from archlab.model.rglru import RGLRU
 from archlab.model.short_conv import ShortConv
 
 
@@ -31,6 +33,8 @@ def make_component(config: Component, layer: LayerConfig, kernel: str) -> nn.Mod
             return Mamba2(config, layer.d_model)
         case ResolvedGatedDelta():
             return GatedDelta(config, layer.d_model)
+        case ResolvedRGLRU():
+            return RGLRU(config, layer.d_model)
         case ShortConvConfig():
             return ShortConv(config, layer.d_model)
         case ResolvedDense():

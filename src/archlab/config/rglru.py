@@ -1,0 +1,59 @@
+"""The real-gated linear recurrent unit."""
+
+from typing import ClassVar, Literal
+
+from archlab.config.base import Heads, Width
+from archlab.config.component import Component, Counting, Site, StateTensor, filled_in
+from archlab.config.recurrent import Taps
+
+
+class RGLRU(Component):
+    """Channels that each forget at a rate that the input sets, between two projections and beside a gate (De 2024:
+    Griffin).
+
+    S <- a S + sqrt(1 - a^2) i u with a = exp(-8 r softplus(Lambda)) and two gates r, i = sigmoid(W u + b).
+    """
+
+    kind: Literal["rglru"] = "rglru"  # pyright: ignore[reportIncompatibleVariableOverride]
+    lru_width: Width | None = None
+    """Channels, each with a state of one number. null: d_model."""
+    n_heads: Heads = 1
+    """Groups of neighbouring channels; a gate of a channel reads the channels of its group (RecurrentGemma: 256)."""
+    taps: Taps = 4
+    """Tokens that the convolution of u sees."""
+
+    derived: ClassVar[tuple[str, ...]] = ("lru_width",)
+
+    def resolve(self, d_model: int) -> "ResolvedRGLRU":
+        """With the number of channels written out."""
+        return filled_in(ResolvedRGLRU, self, lru_width=self.lru_width or d_model)
+
+
+class ResolvedRGLRU(RGLRU):
+    """The unit with every derived value filled in."""
+
+    lru_width: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+
+    @property
+    def _gates(self) -> int:
+        """Numbers in both gates' matrices, whose blocks on the diagonal alone are there."""
+        return 2 * self.lru_width * (self.lru_width // self.n_heads)
+
+    def describe(self) -> dict[str, str]:
+        """Channels and their groups."""
+        return {"mixer": f"{self.kind} {self.n_heads}x{self.lru_width // self.n_heads}"}
+
+    def parameters(self, site: Site) -> dict[str, int]:
+        """Projections and gates with their biases, the convolution, and per channel its rate of forgetting."""
+        projections = 2 * self.lru_width * (site.d_model + 1) + site.d_model * (self.lru_width + 1)
+        return {"mixer": projections + self._gates + self.lru_width * (self.taps + 4)}
+
+    def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
+        """The same in every counting: the scan itself has no products of matrices."""
+        own = self._gates + self.lru_width * self.taps
+        return {"mixer": 2 * seq_len * (3 * site.d_model * self.lru_width + own)}
+
+    def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
+        """The convolution's last inputs, and a number per channel."""
+        conv = StateTensor("conv", (self.taps - 1, self.lru_width))
+        return conv, StateTensor("scan", (self.lru_width,), float32=True)

@@ -1,0 +1,81 @@
+"""The real-gated linear recurrent unit of Griffin (De 2024). Shapes: B batch, T tokens, D d_model, W channels, H
+groups of P channels."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from archlab.config.rglru import ResolvedRGLRU
+from archlab.model.activations import make_activation
+from archlab.model.arithmetic import at_least_float32
+from archlab.model.causal_conv import CausalConv
+from archlab.model.context import Context
+from archlab.model.init import Projection
+from archlab.model.roles import RoleName
+from archlab.model.state import State
+
+
+class BlockGate(nn.Module):
+    """sigmoid(W u + b), W of one block per group of channels."""
+
+    def __init__(self, channels: int, groups: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(groups, channels // groups, channels // groups))
+        self.bias = nn.Parameter(torch.empty(channels))
+        self.roles: dict[str, RoleName] = {"weight": "input"}
+        self.constants = {"bias": 0.0}
+
+    def forward(self, u_BTW: Tensor) -> Tensor:
+        """[B, T, W] -> the same, in at least float32."""
+        u_BTHP = u_BTW.unflatten(-1, self.weight.shape[:2])
+        gate_BTW = torch.einsum("bthp,hop->btho", u_BTHP, self.weight).flatten(-2)
+        return torch.sigmoid(at_least_float32(gate_BTW) + self.bias)
+
+
+class RGLRU(nn.Module):
+    """S <- a S + sqrt(1 - a^2) i u, a = exp(-8 r softplus(Lambda)); out(gelu(gate) * S). u comes from a convolution."""
+
+    def __init__(self, config: ResolvedRGLRU, d_model: int) -> None:
+        super().__init__()
+        width = config.lru_width
+        self.gate = Projection(d_model, width, bias=True, role="input")
+        self.x = Projection(d_model, width, bias=True, role="input")
+        self.conv = CausalConv(width, config.taps, bias=True, activation=make_activation("identity"))
+        self.input_gate, self.forget_gate = (BlockGate(width, config.n_heads) for _ in range(2))
+        self.Lambda = nn.Parameter(torch.empty(width))
+        self.constants = {"Lambda": _initial_rates(width)}
+        self.activation = make_activation("gelu_tanh")
+        self.out = Projection(width, d_model, bias=True, role="output")
+
+    def forward(self, x_BTD: Tensor, context: Context, state: State | None) -> Tensor:
+        """[B, T, D] -> [B, T, D]."""
+        u_BTW = self.conv(self.x(x_BTD), context, state)
+        log_decay_BTW = -8 * self.forget_gate(u_BTW) * F.softplus(at_least_float32(self.Lambda), threshold=40)
+        is_first_BT1 = (context.positions_BT == 0)[..., None]  # of a text or document: nothing is carried into it
+        tiny = torch.finfo(log_decay_BTW.dtype).tiny  # for the root's gradient at 0
+        share_BTW = (-torch.expm1(2 * log_decay_BTW)).clamp_min(tiny).sqrt().masked_fill(is_first_BT1, 1)
+        decay_BTW = log_decay_BTW.exp().masked_fill(is_first_BT1, 0)
+        S_BTW, left_BTW = scan(decay_BTW, share_BTW * self.input_gate(u_BTW) * u_BTW)
+        if state is not None:
+            S_BTW = S_BTW + left_BTW * state["scan"][:, None].clone()  # written below, after autograd kept it
+            state["scan"].copy_(S_BTW[:, -1].detach())
+        return self.out((self.activation(at_least_float32(self.gate(x_BTD))) * S_BTW).to(x_BTD.dtype))
+
+
+def scan(decay_BTW: Tensor, added_BTW: Tensor) -> tuple[Tensor, Tensor]:
+    """S_t = a_t S_{t-1} + b_t from S = 0, and how much of an earlier state is left at t.
+
+    Runs of 1, 2, 4, ... tokens, each put together of two that are half as long (Hillis & Steele 1986).
+    """
+    run, T = 1, decay_BTW.shape[1]
+    while run < T:
+        added_BTW = added_BTW + decay_BTW * F.pad(added_BTW[:, :-run], (0, 0, run, 0))
+        decay_BTW = decay_BTW * F.pad(decay_BTW[:, :-run], (0, 0, run, 0), value=1)
+        run *= 2
+    return added_BTW, decay_BTW
+
+
+def _initial_rates(channels: int) -> Tensor:
+    """An open gate, r = 1, keeps a = 0.9 to 0.999 of a state; the paper draws a evenly, here it stands evenly."""
+    a = 0.9 + 0.099 * (torch.arange(channels, dtype=torch.float64) + 0.5) / channels
+    return (-a.log() / 8).expm1().log()
