@@ -19,11 +19,6 @@ CHUNK, LONGEST = 40, 1000
 """Layers that differ in everything take more lines than a file for people has."""
 OF_TRAINING = ("init", "dropout", "mlp.balance", "mlp.router.correction.rate")
 """What changes no logits of a model with given weights; tests/parity/test_flatten.py sees where dropout falls."""
-MANY = 24
-"""Configs that a value is laid over."""
-
-Choice = tuple[str, str | tuple[str, ...]]
-"""A factor of the grid and a value of it."""
 
 
 def said(value: Any) -> tuple[str, ...]:
@@ -81,7 +76,12 @@ def gap(config: Config, model: Decoder) -> float:
 
 
 def test_what_is_refused_is_what_no_fragment_writes() -> None:
-    assert sorted(" ".join(choice) for choice in refused_choices()) == []
+    heads = said(grid.FACTORS["heads"][0])
+    messages = [refusal(build_config(grid.BASE, (*heads, *choice))) for choice in refused_choices()]
+    assert {line.split()[0] for message in messages for line in message.splitlines()[1:]} == {
+        "model.attention.gate", "model.attention.kind", "model.attention.sinks", "model.attention.temperature",
+        "model.mixer.kind", "model.mlp.kind",
+    }  # fmt: skip
 
 
 def test_every_row_is_flattened_or_has_a_choice_that_is_refused() -> None:
@@ -95,3 +95,53 @@ def test_the_flattened_file_gives_the_same_logits(start: int) -> None:
     for row in plain_rows()[start : start + CHUNK]:
         config = build_config(grid.BASE, row)
         assert gap(config, grid.randomised(config)) < 1e-3, row
+
+
+# --- every field of the schema --------------------------------------------------------------------------------
+
+
+@cache
+def bases() -> list[Raw]:
+    """Plain rows that differ much: each has a choice that those before it lack."""
+    chosen, seen = list[Raw](), set[str]()
+    for row in plain_rows():
+        if not set(row) <= seen:
+            chosen.append(overlay(grid.BASE, parse_overrides(row)[0], Config))
+            seen.update(row)
+    return chosen
+
+
+def changed(base: Raw, change: tuple[tuple[str, Any], ...]) -> Config | None:
+    try:
+        for path, value in change:
+            base = overlay(base, {f"model.{path}": value}, Config)
+        return build_config(base)
+    except UserError:
+        return None
+
+
+def outcome(settings: list[Setting]) -> str:
+    """works: the file changes, and is the model; refused: by name; silent: nothing of both, wherever it is laid."""
+    seen = "same"
+    for setting, base in itertools.product(settings, bases()):
+        is_now = changed(base, setting.after)
+        was = next(filter(None, (changed(base, before) for before in setting.before)), None) if is_now else None
+        if is_now is None or was is None or meaning(was) == meaning(is_now):
+            continue
+        if said_so := refusal(is_now):
+            parts = setting.path.split(".")
+            named = [f"model.{'.'.join(parts[:n])}" for n in range(2, len(parts) + 1)]
+            assert any(f"  {name} " in said_so or f"  {name}.kind " in said_so for name in named), said_so
+            return "refused"
+        if flatten(was.model, "grid", LONGEST) != flatten(is_now.model, "grid", LONGEST):
+            assert gap(is_now, grid.randomised(is_now)) < 1e-3, setting
+            return "works"
+        seen = "silent"
+    return seen
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if not path.startswith(OF_TRAINING)])
+def test_every_setting_is_in_the_file_or_refused(path: str) -> None:
+    results = {value: outcome(settings) for value, settings in PATHS[path].items()}
+    assert "silent" not in results.values(), results
+    assert {"works", "refused"} & set(results.values()) or set(results) == {"{}"}, results

@@ -111,17 +111,15 @@ def _layers(page: Page, order: list[str]) -> None:
 
 
 def _make_layers(blocks: Blocks) -> list[str]:
-    one, several = (
-        "        self.layers = nn.ModuleList({} for _ in range(N_LAYERS))",
-        "        self.layers = nn.ModuleList({} for kind in LAYERS)",
-    )
     tables = [f"        {name} = {_table(classes)}" for name, classes in blocks.parts.items()]
     if len(set(blocks.classes.values())) > 1:
-        return [f"        block = {_table(blocks.classes)}", several.format("block[kind]()")]
+        table = f"        block = {_table(blocks.classes)}"
+        return [table, "        self.layers = nn.ModuleList(block[kind]() for kind in LAYERS)"]
     only = next(iter(blocks.classes.values()))
     if not tables:
-        return [one.format(f"{only}()")]
-    return [*tables, several.format(f"{only}({', '.join(f'{name}[kind]' for name in blocks.parts)})")]
+        return [f"        self.layers = nn.ModuleList({only}() for _ in range(N_LAYERS))"]
+    made = f"{only}({', '.join(f'{name}[kind]' for name in blocks.parts)})"
+    return [*tables, f"        layers = ({made} for kind in LAYERS)", "        self.layers = nn.ModuleList(layers)"]
 
 
 def _table(values: dict[str, str]) -> str:
