@@ -23,6 +23,8 @@ def tiny(*overrides: str) -> ModelConfig:
     return load_config("tiny-llama", *size, *heads, *overrides).model
 
 
+MIXTURE = "model.mlp={kind: moe, experts: 4, router: {correction: {}}, shared: {}}"
+
 MIXERS = (
     "model.mixer={kind: mamba2, head_dim: 8, d_state: 4}",
     "model.mixer={kind: gated_delta, key_dim: 8}",
@@ -40,6 +42,7 @@ MIXERS = (
         "model.position={kind: learned}",
         "model.embedding={scale: sqrt_d_model, round_scale: true}",
         "model.position={kind: rope, scaling: {kind: dynamic, factor: 2, original_max_seq_len: 4}}",
+        MIXTURE,
         *MIXERS,
     ],
 )
@@ -62,6 +65,7 @@ STEPS = (
     "model.attention={n_heads: 4, window: 6}",
     "model.position={kind: alibi}",
     "model.position={kind: learned}",
+    MIXTURE,
     *MIXERS,
 )
 

@@ -29,7 +29,7 @@ def without_autocast(like: Tensor) -> AbstractContextManager[object]:
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """In the format of autocast where it is on, as torch's own products do by themselves; else as they are."""
     device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
+    if not (is_autocast_available(device) and torch.is_autocast_enabled(device)):
         return tensors
     return tuple(x.to(torch.get_autocast_dtype(device)) for x in tensors)
 

@@ -50,14 +50,16 @@ class Router(nn.Module):
             bias = None if self.bias is None else at_least_float32(self.bias)
             logits_NE = F.linear(at_least_float32(x_ND), at_least_float32(self.weight), bias)
         scores_NE = logits_NE.softmax(-1) if self.config.score == "softmax" else logits_NE.sigmoid()
-        chosen_NK = self._allowed(self._corrected(scores_NE.detach())).topk(self.active, dim=-1).indices
+        chosen_NK = self.choose(scores_NE.detach())
         weights_NK = scores_NE.gather(-1, chosen_NK)
         if self.config.normalise:
             weights_NK = weights_NK / (weights_NK.sum(-1, keepdim=True) + TINY)
         return Routing(logits_NE, scores_NE, chosen_NK, weights_NK * self.config.factor)
 
-    def _corrected(self, scores_NE: Tensor) -> Tensor:
-        return scores_NE if self.correction is None else scores_NE + self.correction
+    def choose(self, scores_NE: Tensor) -> Tensor:
+        """[N, E] -> [N, K], the best first: by corrected scores, among the experts that groups allow."""
+        corrected_NE = scores_NE if self.correction is None else scores_NE + self.correction
+        return self._allowed(corrected_NE).topk(self.active, dim=-1).indices
 
     def _allowed(self, scores_NE: Tensor) -> Tensor:
         """-inf for the experts of groups that are not among the best."""
