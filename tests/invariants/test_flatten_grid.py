@@ -75,7 +75,8 @@ def gap(config: Config, model: Decoder) -> float:
     flat.load_state_dict(model.state_dict())
     with torch.no_grad():
         wanted = model(tokens)
-        return ((flat(tokens) - wanted).abs().max() / wanted.std()).item()
+        # With a vocabulary of one token all logits are the same: then by their size.
+        return ((flat(tokens) - wanted).abs().max() / (wanted.std() + 1e-2 * wanted.abs().max())).item()
 
 
 def test_what_is_refused_is_what_no_fragment_writes() -> None:
@@ -93,7 +94,7 @@ def test_every_row_is_flattened_or_has_a_choice_that_is_refused() -> None:
         assert bool(refusal(grid.config(index))) == has_one, row
 
 
-@pytest.mark.parametrize("start", range(0, grid.AT_LEAST, CHUNK))
+@pytest.mark.parametrize("start", range(0, len(grid.grid()), CHUNK))
 def test_the_flattened_file_gives_the_same_logits(start: int) -> None:
     for row in plain_rows()[start : start + CHUNK]:
         config = build_config(grid.BASE, row)
@@ -124,16 +125,19 @@ def changed(base: Raw, change: tuple[tuple[str, Any], ...]) -> Config | None:
 
 
 def outcome(settings: list[Setting]) -> str:
-    """works: the file changes, and is the model; refused: by name; silent: nothing of both, wherever it is laid."""
+    """works: the file changes, and is the model; refused: by name; silent: nothing of both, wherever it is laid; not valid:
+    no config has it."""
     seen = "same"
     for setting, base in itertools.product(settings, bases()):
         is_now = changed(base, setting.after)
         was = next(filter(None, (changed(base, before) for before in setting.before)), None) if is_now else None
+        if is_now is None:
+            seen = "not valid" if seen == "same" else seen
         if is_now is None or was is None or meaning(was) == meaning(is_now):
             continue
         if said_so := refusal(is_now):
             parts = setting.path.split(".")
-            named = [f"model.{'.'.join(parts[:n])}" for n in range(2, len(parts) + 1)]
+            named = [f"model.{'.'.join(parts[:n])}" for n in range(1, len(parts) + 1)]
             assert any(f"  {name} " in said_so or f"  {name}.kind " in said_so for name in named), said_so
             return "refused"
         if flatten(was.model, "grid", LONGEST) != flatten(is_now.model, "grid", LONGEST):
@@ -147,4 +151,4 @@ def outcome(settings: list[Setting]) -> str:
 def test_every_setting_is_in_the_file_or_refused(path: str) -> None:
     results = {value: outcome(settings) for value, settings in PATHS[path].items()}
     assert "silent" not in results.values(), results
-    assert {"works", "refused"} & set(results.values()) or set(results) == {"{}"}, results
+    assert {"works", "refused", "not valid"} & set(results.values()) or set(results) == {"{}"}, results
