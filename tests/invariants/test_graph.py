@@ -25,6 +25,12 @@ def tiny(*overrides: str) -> ModelConfig:
 
 MIXTURE = "model.mlp={kind: moe, experts: 4, router: {correction: {}}, shared: {}}"
 
+ATTENTIONS = (
+    "model.attention={n_heads: 4, n_kv_heads: 2, sinks: true, v_dim: 6, gate: {}, temperature: {beta: 0.5, length: 4}}",
+    "model.attention={n_heads: 4, sinks: true, blocks: {size: 5, summary: 0}}",
+    "model.attention={kind: latent, n_heads: 4, kv_rank: 8, nope_dim: 6, rope_dim: 4}",
+    "model.attention={kind: latent, n_heads: 4, q_rank: 9, kv_rank: 8, nope_dim: 6, rope_dim: 4, window: 6}",
+)
 MIXERS = (
     "model.mixer={kind: mamba2, head_dim: 8, d_state: 4}",
     "model.mixer={kind: gated_delta, key_dim: 8}",
@@ -43,6 +49,7 @@ MIXERS = (
         "model.embedding={scale: sqrt_d_model, round_scale: true}",
         "model.position={kind: rope, scaling: {kind: dynamic, factor: 2, original_max_seq_len: 4}}",
         MIXTURE,
+        *ATTENTIONS,
         *MIXERS,
     ],
 )
@@ -66,6 +73,7 @@ STEPS = (
     "model.position={kind: alibi}",
     "model.position={kind: learned}",
     MIXTURE,
+    *ATTENTIONS,
     *MIXERS,
 )
 
