@@ -15,7 +15,7 @@ demo: install
 	$(BIN)/archlab demo
 
 test: check
-	$(PYTEST) tests/parity tests/invariants -n auto
+	$(PYTEST) tests/parity tests/invariants -n auto --dist worksteal
 	$(PYTEST) tests/e2e
 
 check: lint unit

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,9 @@ def noisy(model: Decoder) -> Decoder:
 
 
 REFUSED = {
+    "deepseek_v2": {"model.attention.kind"},
+    "deepseek_v3": {"model.attention.kind"},
+    "gpt_oss": {"model.attention.sinks"},
     "mamba2": {"model.attention.kind", "model.mixer.kind", "model.mlp.kind"},
     "lfm2": {"model.attention.kind", "model.mixer.kind"},
     "qwen3_next": {"model.attention.gate", "model.attention.kind", "model.mixer.kind"},
@@ -296,7 +300,9 @@ def test_ruff_finds_nothing_to_mend(tmp_path: Path) -> None:
     for i, overrides in enumerate(CHOICES):
         (tmp_path / f"choice_{i}.py").write_text(flatten(built(*overrides), "a choice"))
     for name in presets():
-        (tmp_path / f"{name.replace('-', '_').replace('.', '_')}.py").write_text(flatten(load_config(name).model, name))
+        with suppress(UserError):  # it has a choice that no flattened file has
+            text = flatten(load_config(name).model, name)
+            (tmp_path / f"{name.replace('-', '_').replace('.', '_')}.py").write_text(text)
     ours = Path(__file__).parents[2] / "pyproject.toml"
     ruff = [sys.executable, "-m", "ruff"]
     for arguments in (

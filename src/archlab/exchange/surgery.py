@@ -46,7 +46,7 @@ def _pooled(theirs: Tensor, shape: torch.Size, model: Decoder, name: str) -> Ten
 
 def _with_kv_heads(config: ModelConfig, n_kv_heads: int) -> ModelConfig:
     kinds = config.layers.kinds if config.layers else {}
-    changes = {"model.multi_head.n_kv_heads": n_kv_heads} | {
+    changes = {"model.attention.n_kv_heads": n_kv_heads} | {
         f"model.layers.{kind}.attention.n_kv_heads": n_kv_heads
         for kind, change in kinds.items()
         if "n_kv_heads" in expand(change).get("attention", {})
