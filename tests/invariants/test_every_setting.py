@@ -185,7 +185,10 @@ def test_the_grid_has_every_choice_that_a_forward_pass_sees() -> None:
     seen: dict[tuple[type[BaseModel], str], set[str]] = {}
     for index in range(len(grid.grid())):
         model = grid.config(index).model
-        for section in (model, *dict.fromkeys(layer.mlp for layer in layer_configs(model))):
+        for section in (
+            model,
+            *dict.fromkeys(x for layer in layer_configs(model) for x in (layer.attention, layer.mlp)),
+        ):
             for schema, name, value in found(section):
                 seen.setdefault((schema, name), set()).add(repr(value))
     for schema in classes(ModelConfig) - {
