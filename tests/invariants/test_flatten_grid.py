@@ -20,8 +20,8 @@ from archlab.model.decoder import Decoder
 
 CHUNK, LONGEST = 40, 1000
 """Layers that differ in everything take more lines than a file for people has."""
-OF_TRAINING = ("init", "dropout", "mlp.balance", "mlp.router.correction.rate")
-"""What changes no logits of a model with given weights; tests/parity/test_flatten.py sees where dropout falls."""
+OF_TRAINING = ("init", "dropout", "mlp.balance", "mlp.router.correction.rate", "max_seq_len")
+"""What changes no logits of a model with given weights and a text that fits; tests/parity/test_flatten.py sees where dropout falls."""
 
 
 def said(value: Any) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ def test_what_is_refused_is_what_no_fragment_writes() -> None:
     messages = [refusal(build_config(grid.BASE, (*heads, *choice))) for choice in refused_choices()]
     assert {line.split()[0] for message in messages for line in message.splitlines()[1:]} == {
         "model.attention.gate", "model.attention.kind", "model.attention.sinks", "model.attention.temperature",
-        "model.mixer.kind", "model.mlp.kind",
+        "model.block.mixer_multiplier", "model.mixer.kind", "model.mlp.kind",
     }  # fmt: skip
 
 

@@ -253,7 +253,7 @@ def test_a_config_that_is_none(hf: Path, text: str) -> None:
     [
         ("lama", "model_type is 'lama'; did you mean llama?; known families: "),
         ("t5", "model_type is 't5'"),
-        ("mixtral", "model_type is 'mixtral'"),
+        ("jamba", "model_type is 'jamba'"),
         (None, "model_type is missing"),
         (["llama"], "model_type is ['llama']"),
     ],
