@@ -254,6 +254,7 @@ def test_a_config_that_is_none(hf: Path, text: str) -> None:
         ("lama", "model_type is 'lama'; did you mean llama?; known families: "),
         ("t5", "model_type is 't5'"),
         ("jamba", "model_type is 'jamba'"),
+        ("dbrx", "model_type is 'dbrx'"),
         (None, "model_type is missing"),
         (["llama"], "model_type is ['llama']"),
     ],

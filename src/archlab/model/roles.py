@@ -27,7 +27,8 @@ class Role:
     group: Literal["matrix", "table", "vector"]
     """For the optimiser: a linear map, a table of which rows are looked up or compared, or all the rest."""
     shard_axis: int | None
-    """Along which tensor parallelism cuts it; None: each process has all of it."""
+    """Along which tensor parallelism cuts it, counted from the end, for matrices may be stacked (experts); None: each
+    process has all of it."""
     lr_multiplier: float = 1.0
     """On the learning rate."""
 
@@ -58,11 +59,11 @@ def _constant(_model: ModelConfig, _fan_in: int) -> float:
 
 
 ROLES: dict[RoleName, Role] = {
-    "embedding": Role(_embedding, decays="if_asked", group="table", shard_axis=0),
-    "input": Role(_input, decays="always", group="matrix", shard_axis=0),  # of what comes out, heads say
-    "narrow": Role(_input, decays="always", group="matrix", shard_axis=None),  # a norm reads all of what comes out
-    "output": Role(_output, decays="always", group="matrix", shard_axis=1),  # of what goes in
-    "head": Role(_head, decays="if_asked", group="table", shard_axis=0),
+    "embedding": Role(_embedding, decays="if_asked", group="table", shard_axis=-2),
+    "input": Role(_input, decays="always", group="matrix", shard_axis=-2),  # of what comes out, heads say
+    "narrow": Role(_input, decays="always", group="matrix", shard_axis=None),  # all is read at once
+    "output": Role(_output, decays="always", group="matrix", shard_axis=-1),  # of what goes in
+    "head": Role(_head, decays="if_asked", group="table", shard_axis=-2),
     "taps": Role(_taps, decays="always", group="vector", shard_axis=0),
     "constant": Role(_constant, decays="never", group="vector", shard_axis=None),
 }

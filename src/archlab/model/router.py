@@ -41,7 +41,7 @@ class Router(nn.Module):
         self.weight = nn.Parameter(torch.empty(config.experts, d_model))
         self.bias = nn.Parameter(torch.empty(config.experts)) if config.router.bias else None
         self.register_buffer("correction", torch.zeros(config.experts) if config.router.correction else None)
-        self.roles: dict[str, RoleName] = {"weight": "input"}
+        self.roles: dict[str, RoleName] = {"weight": "narrow"}
         self.constants = {"bias": 0.0}
 
     def forward(self, x_ND: Tensor) -> Routing:
