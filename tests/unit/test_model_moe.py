@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, library, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from archlab.config.io import build_config
@@ -278,5 +278,5 @@ def test_a_product_in_groups_is_one_product_after_the_other(dtype: torch.dtype, 
         strict=True,
     ):
         assert torch.equal(found, wanted)
-    torch.library.opcheck(grouped_linear, (x_ND, weight_EOD, ends_E))
-    torch.library.opcheck(grouped_outer, (grad_NO, x_ND.detach(), ends_E))
+    library.opcheck(grouped_linear, (x_ND, weight_EOD, ends_E))
+    library.opcheck(grouped_outer, (grad_NO, x_ND.detach(), ends_E))

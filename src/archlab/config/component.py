@@ -4,11 +4,12 @@ Counts, costs, caches and descriptions sum over components and know none of them
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from archlab.config.base import Base
 from archlab.config.norm import Norm
 from archlab.config.position import Position
+from archlab.errors import UserError
 
 Counting = Literal["visible", "computed", "packed"]
 """Which work is counted. visible: what the architecture asks for. computed: what training's kernels multiply, needed
@@ -87,6 +88,16 @@ class Absent(Component):
     def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
         """None."""
         return {}
+
+
+_C = TypeVar("_C", bound=Component)
+
+
+def expect(config: Component, schema: type[_C], section: str, where: str, allowed: str) -> _C:
+    """The config as what it is, for code that knows no other kind; UserError where it is another."""
+    if isinstance(config, schema):
+        return config
+    raise UserError(f"model.{section}.kind: {config.kind} in {where}; allowed here: {allowed}")
 
 
 def filled_in(resolved: type[Any], config: Component, **derived: Any) -> Any:

@@ -1,12 +1,11 @@
 """A dense MLP: plain or gated, which activation, how wide."""
 
 import math
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal
 
 from archlab.config.activation import ACTIVATION_PARAMETERS, Activation
 from archlab.config.base import Positive, Width
 from archlab.config.component import Component, Counting, Site, filled_in
-from archlab.errors import UserError
 
 
 class Dense(Component):
@@ -88,13 +87,3 @@ class ResolvedPlainMLP(PlainMLP, ResolvedDense):  # pyright: ignore[reportIncomp
 
 class ResolvedGatedMLP(GatedMLP, ResolvedDense):  # pyright: ignore[reportIncompatibleVariableOverride]
     """A gated MLP with its width filled in."""
-
-
-_C = TypeVar("_C", bound=Dense)
-
-
-def as_dense(config: Component, where: str, schema: type[_C] = Dense) -> _C:
-    """The config as what it is, for code that knows no other kind; UserError where it is another."""
-    if isinstance(config, schema):
-        return config
-    raise UserError(f"model.mlp.kind: {config.kind} in {where}; allowed here: plain, gated")

@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from archlab.config.attention import ResolvedAttention, as_multi_head
+from archlab.config.attention import ResolvedAttention
 from archlab.config.base import Base, Overrides
-from archlab.config.component import Absent, Component, Site
-from archlab.config.dense import ResolvedDense, as_dense
+from archlab.config.component import Absent, Component, Site, expect
+from archlab.config.dense import ResolvedDense
 from archlab.config.merge import expand, merge
 from archlab.config.mixer import ResolvedMixer
 from archlab.config.mlp import ResolvedMLP
@@ -100,12 +100,12 @@ class LayerConfig(Base):
     @property
     def multi_head(self) -> ResolvedMultiHead:
         """Its attention, where only multi-head attention will do; UserError where it is another."""
-        return as_multi_head(self.attention, f"layer kind {self.kind}", ResolvedMultiHead)
+        return expect(self.attention, ResolvedMultiHead, "attention", f"layer kind {self.kind}", "multihead")
 
     @property
     def dense(self) -> ResolvedDense:
         """Its MLP, where only a plain or a gated one will do; UserError where it is another."""
-        return as_dense(self.mlp, f"layer kind {self.kind}", ResolvedDense)
+        return expect(self.mlp, ResolvedDense, "mlp", f"layer kind {self.kind}", "plain, gated")
 
 
 def resolve(model: ModelConfig) -> ModelConfig:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from archlab.config.attention import Attention, as_multi_head
+from archlab.config.attention import Attention
 from archlab.config.base import (
     MOST_KINDS,
     MOST_LAYERS,
@@ -19,7 +19,8 @@ from archlab.config.base import (
     Probability,
     Width,
 )
-from archlab.config.dense import Dense, GatedMLP, as_dense
+from archlab.config.component import expect
+from archlab.config.dense import Dense, GatedMLP
 from archlab.config.mixer import Mixer, NoMixer
 from archlab.config.mlp import MLP
 from archlab.config.multi_head import MultiHead
@@ -163,9 +164,9 @@ class ModelConfig(Base):
     @property
     def multi_head(self) -> MultiHead:
         """The layers' attention, where only multi-head attention will do; UserError where it is another."""
-        return as_multi_head(self.attention, "model")
+        return expect(self.attention, MultiHead, "attention", "model", "multihead")
 
     @property
     def dense(self) -> Dense:
         """The layers' MLP, where only a plain or a gated one will do; UserError where it is another."""
-        return as_dense(self.mlp, "model")
+        return expect(self.mlp, Dense, "mlp", "model", "plain, gated")

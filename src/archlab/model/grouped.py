@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, library
 from torch.utils.flop_counter import register_flop_formula
 
 
-@torch.library.custom_op("archlab::grouped_linear", mutates_args=())
+@library.custom_op("archlab::grouped_linear", mutates_args=())
 def grouped_linear(x_ND: Tensor, weight_EOD: Tensor, ends_E: Tensor) -> Tensor:
     """[N, D] -> [N, O]: every row with its group's matrix, transposed as in F.linear."""
     if _fits_kernel(x_ND, weight_EOD):
@@ -28,7 +28,7 @@ def grouped_linear(x_ND: Tensor, weight_EOD: Tensor, ends_E: Tensor) -> Tensor:
     return y_NO
 
 
-@torch.library.custom_op("archlab::grouped_outer", mutates_args=())
+@library.custom_op("archlab::grouped_outer", mutates_args=())
 def grouped_outer(y_NO: Tensor, x_ND: Tensor, ends_E: Tensor) -> Tensor:
     """[N, O] and [N, D] -> [E, O, D]: the sum of the outer products of each group's rows; the weight's gradient."""
     if _fits_kernel(y_NO, x_ND):
