@@ -64,6 +64,7 @@ FACTORS: dict[str, list[Any]] = {
             "kind: layernorm, bias: false",
             "kind: layernorm, bias: false, weight: false",
             "kind: layernorm, unit_offset: true",
+            "kind: prmsnorm, share: 0.4",
             "kind: scalenorm",
         )
     ]

@@ -92,6 +92,13 @@ def test_scalenorm(eps: float) -> None:
     close(norm(torch.from_numpy(X)), scalenorm_by_hand(X, numbers(norm.scale, 1.0), eps))
 
 
+@pytest.mark.parametrize(("share", "n_first"), [(0.3, 4), (0.5, 6), (0.0, 1)])
+def test_partial_rmsnorm(share: float, n_first: int) -> None:
+    norm = drawn(make_norm(norm_schema.PartialRMSNorm(eps=0.1, share=share), 12))
+    root = np.sqrt((X[..., :n_first] ** 2).mean(-1, keepdims=True) + 0.1)
+    close(norm(torch.from_numpy(X)), X / root * numbers(norm.weight, 1.0))
+
+
 def test_dynamic_tanh() -> None:
     norm = make_norm(norm_schema.DynamicTanh(alpha=0.7), 12)
     assert norm.constants["alpha"] == 0.7
@@ -102,6 +109,7 @@ def test_dynamic_tanh() -> None:
 NORMS = {
     "layernorm": test_layernorm,
     "rmsnorm": test_rmsnorm,
+    "prmsnorm": test_partial_rmsnorm,
     "scalenorm": test_scalenorm,
     "dyt": test_dynamic_tanh,
 }
@@ -135,6 +143,7 @@ def test_norms_are_those_of_torch(ours: norm_schema.Norm, theirs: nn.Module) -> 
         norm_schema.LayerNorm(bias=False),
         norm_schema.RMSNorm(),
         norm_schema.RMSNorm(unit_offset=True),
+        norm_schema.PartialRMSNorm(),
         norm_schema.ScaleNorm(),
         norm_schema.DynamicTanh(),
     ],
