@@ -79,9 +79,13 @@ class MixerLayers:
     implied: Callable[[Source, int], list[str]] = all_full
     """The types where the file does not list them."""
 
+    def types(self, hf: Source, n_layers: int) -> list[str]:
+        """The type of each layer."""
+        return _types(hf, self.implied(hf, n_layers), {self.theirs, FULL}, n_layers)
+
     def read(self, hf: Source, ours: Raw) -> None:
         """Layers with attention need no pattern."""
-        types = _types(hf, self.implied(hf, ours["n_layers"]), {self.theirs, FULL}, ours["n_layers"])
+        types = self.types(hf, ours["n_layers"])
         recurrent = {"attention.kind": "none"}
         for part in self.mixer:
             part.read(hf, recurrent)

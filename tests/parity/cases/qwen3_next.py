@@ -28,5 +28,6 @@ CASES = [
         "full_attention_interval": 2, "norm_topk_prob": False, "tie_word_embeddings": True, "head_dim": 24,
         "mlp_only_layers": [0],
         "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
-    }, ("model.layers.recurrent.mixer=none", "model.position.theta=10000.0", "model.mlp.router.normalise=true")),
+    }, ("model.layers.recurrent.mixer=none", "model.position.theta=10000.0", "model.mlp.router.normalise=true",
+        "model.mlp.active=1")),
 ]  # fmt: skip
