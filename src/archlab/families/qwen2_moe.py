@@ -16,7 +16,7 @@ from archlab.hf.weights import Row, linear
 
 def even_lower_layers(hf: Source, n_layers: int) -> list[str]:
     """Even layers below max_window_layers slide, if use_sliding_window says so."""
-    slides = bool(hf.get("use_sliding_window", False) and hf.get("sliding_window", 4096))
+    slides = hf.get("use_sliding_window", False)
     first_full = hf.get("max_window_layers", 28)
     return [SLIDING if slides and i % 2 == 0 and i < first_full else FULL for i in range(n_layers)]
 
