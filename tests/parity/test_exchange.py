@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -227,6 +228,33 @@ def test_positions_that_only_layer_kinds_have_are_expressed(tmp_path: Path) -> N
     assert save_pretrained(made, tmp_path / "hf") == "smollm3"
     tokens = torch.arange(9)[None]
     torch.testing.assert_close(load_hf(tmp_path / "hf")(tokens), made.eval()(tokens))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("model_type", "name", "all_alike"),
+    [
+        ("qwen3_next", "by-interval", {"full_attention_interval": 9}),
+        ("lfm2", "hybrid", {"layer_types": ["conv"] * 3}),
+        ("deepseek_v2", "", {"first_k_dense_replace": 9}),
+    ],
+)
+def test_hybrids_and_mixtures_that_have_one_kind_of_layer_only(
+    model_type: str, name: str, all_alike: dict[str, Any], tmp_path: Path
+) -> None:
+    """No attention, or no experts; transformers has no cache for the former."""
+    case = Case(model_type, "all-alike", {**case_of(model_type, name).hf, **all_alike})
+    (theirs := tiny_model(case)).save_pretrained(tmp_path / "hf")
+    ours, tokens = archlab.from_pretrained(tmp_path / "hf"), torch.arange(3, 40)[None]
+    assert archlab.save_pretrained(ours, tmp_path / "back") == model_type
+    back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back", attn_implementation="eager").eval()
+    for model in (theirs, back):
+        logits = model(tokens, use_cache=False).logits
+        assert (ours(tokens) - logits).abs().max() <= 1e-4 * logits.std()
+    if ours.config.attention.kind == "none":
+        needs = r"LlamaForCausalLM needs num_attention_heads, but model\.attention\.kind is none here"
+        with pytest.raises(UserError, match=needs):
+            archlab.save_pretrained(ours, tmp_path / "llama", "llama")
 
 
 def test_when_a_norm_rounds_is_no_matter_in_float32_only(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ class TopKMethod:
         groups = model.mlp.router.groups if isinstance(model.mlp, MoE) else None
         hf["topk_method"] = "group_limited_greedy" if groups else "greedy"
         hf["n_group"], hf["topk_group"] = (groups.n, groups.kept) if groups else (None, None)
+        hf.setdefault("num_experts_per_tok", 1)  # must be there even if all layers are dense
 
 
 FAMILY = Family(

@@ -17,7 +17,7 @@ from archlab.config.position import NoPosition, Rope
 from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.hf.fields import Field, Key, Only, Source
+from archlab.hf.fields import REQUIRED, Field, Key, Only, Source, lookup
 from archlab.hf.quantized import Quantization
 from archlab.hf.weights import Constant, Row
 
@@ -95,6 +95,7 @@ class Family:
         full = resolve(_mixture_in_common(_turning_in_common(model)))
         for part in self.fields:
             part.write(full, out)
+        self._check_all_said(full, out)
         again = self.model_config(out, f"{self.model_type} export")
         lost = {
             name: pair
@@ -109,6 +110,14 @@ class Family:
             lines = [f"  model.{name}: {here} here, {there} there" for name, here, there in once]
             raise UserError("\n".join([f"{self.architecture} cannot express this model", *lines]))
         return out
+
+    def _check_all_said(self, model: ModelConfig, hf: Raw) -> None:
+        """UserError for a key that must be there and of which the model has no field."""
+        for part in self.fields:
+            if isinstance(part, Key) and part.default is REQUIRED and part.hf_key not in hf:
+                component, _, name = part.field.partition(".")
+                kind = f"model.{component}.kind is {lookup(model, f'{component}.kind')} here"
+                raise UserError(f"{self.architecture} needs {part.hf_key}, but {kind}, which has no {name}")
 
 
 def _turning_in_common(model: ModelConfig) -> ModelConfig:

@@ -84,14 +84,18 @@ class MixerLayers:
         return _types(hf, self.implied(hf, n_layers), {self.theirs, FULL}, n_layers)
 
     def read(self, hf: Source, ours: Raw) -> None:
-        """Layers with attention need no pattern."""
+        """Layers of one kind need no pattern. Stands after all fields of attention."""
         types = self.types(hf, ours["n_layers"])
         recurrent = {"attention.kind": "none"}
         for part in self.mixer:
             part.read(hf, recurrent)
-        if self.theirs in types:
-            kinds = {"recurrent": recurrent} | ({"full": {}} if FULL in types else {})
-            ours["layers"] = kinds | {"pattern": ["full" if kind == FULL else "recurrent" for kind in types]}
+        if FULL not in types:
+            for field in [field for field in ours if field.startswith(("attention.", "position"))]:
+                del ours[field]
+            ours |= {**recurrent, "position.kind": "none"}
+        elif self.theirs in types:
+            pattern = ["full" if kind == FULL else "recurrent" for kind in types]
+            ours["layers"] = {"recurrent": recurrent, "full": {}, "pattern": pattern}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """The list, written out, and the keys of the first mixer."""
@@ -100,6 +104,8 @@ class MixerLayers:
         first = next((mixer for mixer in mixers if not isinstance(mixer, Absent)), mixers[0])
         for part in self.mixer:
             part.write(model.model_copy(update={"mixer": first}), hf)
+        if FULL not in hf["layer_types"]:  # which the published code wants all the same
+            hf |= {"num_attention_heads": 1, "num_key_value_heads": 1}
 
 
 def _types(hf: Source, implied: list[str], known: set[str], n_layers: int) -> list[str]:
