@@ -1,14 +1,14 @@
 """From raw values to a valid config, or to every problem at once: types, names and rules."""
 
-import copy
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from archlab.config.any_attention import AnyAttention
+from archlab.config.base import Base
 from archlab.config.layers import COMPONENTS, PER_LAYER, final_norm, layer_configs, with_overrides
-from archlab.config.merge import Raw, expand, merge, section_classes
+from archlab.config.merge import Raw, expand, merge, section_classes, without
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import Problem, choose, explain, is_under, raise_problems
 from archlab.config.rules import CONFIG_RULES, LAYER_RULES, MODEL_RULES
@@ -36,6 +36,12 @@ _STAND_IN: Raw = {"model": {"vocab_size": 256, "d_model": 64, "n_layers": 2, "at
 """Put in place of missing or wrong required fields, so that the rules can still judge the rest."""
 
 
+class _ModelAlone(Base):
+    """A model that no run is planned for: only its own rules are asked."""
+
+    model: ModelConfig
+
+
 def validate(schema: type[Schema], raw: Raw, source: str, known: Sequence[Problem] = ()) -> Schema:
     """`raw` as a config of that class.
 
@@ -50,21 +56,23 @@ def validate(schema: type[Schema], raw: Raw, source: str, known: Sequence[Proble
             problems += _rules_of_the_rest(raw, [problem.path for problem in problems])
         raise_problems(problems, source)
         raise
-    rules = broken_rules(config) if isinstance(config, Config) else []
+    match config:
+        case Config():
+            rules = broken_rules(config)
+        case _ModelAlone(model=model):
+            rules = _model_problems(model) or list(_replaced_in_every_layer(model))
+        case _:
+            rules = []
     raise_problems([*known, *rules], source)
     return config
 
 
 def check_model(model: ModelConfig) -> None:
-    """ConfigError for a model with a wrong value or a broken rule; of one from a file `validate` has asked before."""
-    raw = model.model_dump(warnings=False)
-    try:
-        ModelConfig.model_validate(raw)
-    except ValidationError as error:
-        wrong = explain(error, ModelConfig, raw)
-        raise_problems([Problem(f"model.{problem.path}", problem.message) for problem in wrong], "ModelConfig")
-    problems = _model_problems(model, ())
-    raise_problems(problems or list(_replaced_in_every_layer(model)), "ModelConfig")
+    """ConfigError for a model with a wrong value or a broken rule, as if its values stood in a file.
+
+    One from a file was checked there. This is for those made in Python, where no rule is asked and no copy validated.
+    """
+    validate(_ModelAlone, {"model": model.model_dump(warnings=False)}, "ModelConfig")
 
 
 def broken_rules(config: Config, bad: Sequence[str] = ()) -> list[Problem]:
@@ -76,7 +84,7 @@ def broken_rules(config: Config, bad: Sequence[str] = ()) -> list[Problem]:
     return problems or ([] if bad else list(_replaced_in_every_layer(config.model)))
 
 
-def _model_problems(model: ModelConfig, bad: Sequence[str]) -> list[Problem]:
+def _model_problems(model: ModelConfig, bad: Sequence[str] = ()) -> list[Problem]:
     problems = list(_layer_problems(model, bad))
     for rule in MODEL_RULES:
         if _may_judge(rule.reads, bad) and (message := rule.broken(model)):
@@ -91,26 +99,6 @@ def _rules_of_the_rest(raw: Raw, bad: list[str]) -> list[Problem]:
         return broken_rules(Config.model_validate(rest), bad)
     except (ValidationError, UserError):
         return []
-
-
-def without(raw: Raw, paths: Sequence[str]) -> Raw:
-    """`raw` without the values at those paths; of a list, all goes."""
-    out = copy.deepcopy(raw)
-    for path in paths:
-        _drop(out, path.split("."))
-    return out
-
-
-def _drop(section: Raw, path: Sequence[str]) -> None:
-    """Take out what stands at a path, or what it would be a part of; keys may have dots themselves."""
-    for n in range(len(path), 0, -1):
-        key = ".".join(path[:n])
-        if key in section:
-            if n < len(path) and isinstance(section[key], dict):
-                _drop(section[key], path[n:])
-            else:
-                del section[key]
-            return
 
 
 def _layer_problems(model: ModelConfig, bad: Sequence[str]) -> Iterator[Problem]:
