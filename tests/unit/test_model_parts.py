@@ -21,10 +21,10 @@ from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.visibility import visible, visible_pairs
 from archlab.model.activations import make_activation
-from archlab.model.attention import Attention, HeadNorm
+from archlab.model.attention import Attention
 from archlab.model.context import start_pass
 from archlab.model.mlp import MLP
-from archlab.model.norms import make_norm
+from archlab.model.norms import HeadNorm, make_norm
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(2, 5, 12)) * 3 + 1

@@ -1,6 +1,5 @@
 """From the authored model config to one resolved LayerConfig per layer, which is all that others read."""
 
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -111,7 +110,7 @@ class LayerConfig(Base):
 def resolve(model: ModelConfig) -> ModelConfig:
     """The same model with derived fields written out; resolving twice changes nothing."""
     components = {name: getattr(model, name).resolve(model.d_model) for name in COMPONENTS}
-    return model.model_copy(update={**components, "embedding": _resolve_embedding(model)})
+    return model.model_copy(update={**components, "embedding": model.embedding.resolve(model.d_model)})
 
 
 def resolve_layers(model: ModelConfig) -> Layers | None:
@@ -172,8 +171,3 @@ def _layer(kind: str, model: ModelConfig) -> LayerConfig:
     return LayerConfig.model_validate(
         {"kind": kind, "d_model": model.d_model, **{name: getattr(resolved, name) for name in PER_LAYER}}
     )
-
-
-def _resolve_embedding(model: ModelConfig) -> Any:
-    scale = model.embedding.scale
-    return model.embedding.model_copy(update={"scale": math.sqrt(model.d_model) if scale == "sqrt_d_model" else scale})

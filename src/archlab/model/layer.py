@@ -9,22 +9,8 @@ from archlab.config.norm import NoNorm
 from archlab.model.arithmetic import scaled
 from archlab.model.components import make_component
 from archlab.model.context import Context
-from archlab.model.norms import make_norm
+from archlab.model.norms import BranchNorms
 from archlab.model.state import NO_STATES, State
-
-
-class BranchNorms(nn.Module):
-    """The norms around one branch; an empty slot passes its input through."""
-
-    before: nn.Module
-    after: nn.Module
-    stream: nn.Module
-
-    def __init__(self, layer: LayerConfig, branch: Branch) -> None:
-        super().__init__()
-        for slot in ("before", "after", "stream"):
-            filled = slot in branch.norms
-            setattr(self, slot, make_norm(layer.norm, layer.d_model) if filled else nn.Identity())
 
 
 class Layer(nn.Module):
