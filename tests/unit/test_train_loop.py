@@ -9,11 +9,11 @@ from tiny import config, write_text
 from archlab.data.prepare import prepare
 from archlab.errors import UserError
 from archlab.train import loop
-from archlab.train.divergence import divergence
 from archlab.train.evaluate import Score
 from archlab.train.loop import train
 from archlab.train.progress import Callback
 from archlab.train.run_folder import RunFolder
+from archlab.train.summary import divergence
 
 
 @pytest.fixture(autouse=True)

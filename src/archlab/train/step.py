@@ -14,8 +14,8 @@ from archlab.config.training import ResolvedTrain
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
 from archlab.train.loss import logits_and_targets, objective
+from archlab.train.optim import learning_rate
 from archlab.train.routers import Routers
-from archlab.train.schedule import learning_rate
 
 
 @dataclass(frozen=True)
