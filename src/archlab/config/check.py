@@ -1,6 +1,7 @@
 """From raw values to a valid config, or to every problem at once: types, names and rules."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -33,7 +34,7 @@ _COMMON = (
 """What the layers have in common unless their kinds say otherwise; derived fields are written out for all."""
 
 _STAND_IN: Raw = {"model": {"vocab_size": 256, "d_model": 64, "n_layers": 2, "attention": {"n_heads": 4}}}
-"""Put in place of missing or wrong required fields, so that the rules can still judge the rest."""
+"""Put in place of missing or wrong required fields."""
 
 
 class _ModelAlone(Base):
@@ -52,8 +53,11 @@ def validate(schema: type[Schema], raw: Raw, source: str, known: Sequence[Proble
         config = schema.model_validate(raw)
     except ValidationError as error:
         problems = [*known, *explain(error, schema, raw)]
-        if schema is Config:
-            problems += _rules_of_the_rest(raw, [problem.path for problem in problems])
+        if schema is Config:  # the rules can still judge the rest
+            bad = [problem.path for problem in problems]
+            with suppress(ValidationError, UserError):
+                rest = merge(_STAND_IN, without(raw, bad), Config)
+                problems += broken_rules(Config.model_validate(rest), bad)
         raise_problems(problems, source)
         raise
     match config:
@@ -90,15 +94,6 @@ def _model_problems(model: ModelConfig, bad: Sequence[str] = ()) -> list[Problem
         if _may_judge(rule.reads, bad) and (message := rule.broken(model)):
             problems.append(Problem(f"model.{rule.field}", message))
     return problems
-
-
-def _rules_of_the_rest(raw: Raw, bad: list[str]) -> list[Problem]:
-    """The rules that are broken by what is left without the fields in `bad`."""
-    try:
-        rest = merge(_STAND_IN, without(raw, bad), Config)
-        return broken_rules(Config.model_validate(rest), bad)
-    except (ValidationError, UserError):
-        return []
 
 
 def _layer_problems(model: ModelConfig, bad: Sequence[str]) -> Iterator[Problem]:

@@ -1,5 +1,6 @@
 """From the authored model config to one resolved LayerConfig per layer, which is all that others read."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -95,6 +96,20 @@ class LayerConfig(Base):
     def site(self) -> Site:
         """What components must know of the layer to say what they cost."""
         return Site(self.d_model, self.norm, self.position, self.dropout.attention)
+
+    def parameters(self) -> Counter[str]:
+        """Learned numbers by what they belong to, of all branches and the norms around them."""
+        counts = Counter(norms=self._norms_around())
+        for branch in self.branches:
+            counts.update(branch.component.parameters(self.site))
+        return counts
+
+    def active_parameters(self) -> int:
+        """Learned numbers that one token makes use of."""
+        return self._norms_around() + sum(b.component.active_parameters(self.site) for b in self.branches)
+
+    def _norms_around(self) -> int:
+        return sum(len(branch.norms) for branch in self.branches) * self.norm.n_parameters(self.d_model)
 
     @property
     def multi_head(self) -> ResolvedMultiHead:
