@@ -12,9 +12,9 @@ from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.merge import Raw
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.attention import Attention
-from archlab.model.components import make_component
 from archlab.model.context import Context, Pass
 from archlab.model.latent_attention import LatentAttention
+from archlab.model.layer import make_component
 from tests.reference import attention as by_hand
 from tests.reference.attention import Rope, Temperature, Yarn, magnitude, within_chunk, within_window
 

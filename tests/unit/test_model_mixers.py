@@ -18,8 +18,8 @@ from archlab.config.mixer import ShortConv as ShortConvConfig
 from archlab.config.norm import NoNorm, RMSNorm
 from archlab.config.position import NoPosition
 from archlab.config.rglru import RGLRU
-from archlab.model.components import make_component
 from archlab.model.context import Context
+from archlab.model.layer import make_component
 from archlab.model.state import Length, State
 from tests.reference.gated_delta import gated_delta as gated_delta_reference
 from tests.reference.mamba2 import mamba2 as mamba2_reference
