@@ -11,7 +11,8 @@ from archlab.config.layer_kinds import layer_problems, replaced_in_every_layer
 from archlab.config.merge import Raw, merge, without
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import Problem, explain, is_under, raise_problems
-from archlab.config.rules import CONFIG_RULES, LAYER_RULES, MODEL_RULES
+from archlab.config.rules import LAYER_RULES
+from archlab.config.run_rules import CONFIG_RULES, MODEL_RULES
 from archlab.config.schema import Config
 from archlab.errors import UserError
 
