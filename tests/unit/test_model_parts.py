@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from transformers.activations import XIELUActivation
 
 from archlab.config import activation as activation_schema
-from archlab.config import attention as attention_schema
 from archlab.config import multi_head as multi_head_schema
 from archlab.config import norm as norm_schema
 from archlab.config import visibility as visibility_schema
@@ -339,7 +338,7 @@ VISIBILITIES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", VISIBILITIES)
 @pytest.mark.parametrize("seq_len", [1, 5, 20, 41])
 def test_visible_pairs_are_the_mask_counted(name: str, seq_len: int) -> None:
-    attention = attention_schema.MultiHead(n_heads=1, **VISIBILITIES[name])
+    attention = multi_head_schema.MultiHead(n_heads=1, **VISIBILITIES[name])
     at = np.arange(seq_len)
     mask = visible(attention, at[:, None], at[None, :])
     assert visible_pairs(attention, seq_len) == mask.sum()
@@ -357,6 +356,6 @@ SEEN_BY_10 = {
 
 @pytest.mark.parametrize("name", SEEN_BY_10)
 def test_what_token_10_sees(name: str) -> None:
-    attention = attention_schema.MultiHead(n_heads=1, **VISIBILITIES[name])
+    attention = multi_head_schema.MultiHead(n_heads=1, **VISIBILITIES[name])
     mask = visible(attention, torch.tensor(10), torch.arange(14))
     assert torch.nonzero(mask).flatten().tolist() == SEEN_BY_10[name]

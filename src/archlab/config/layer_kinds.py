@@ -8,6 +8,7 @@ from archlab.config.any_attention import AnyAttention
 from archlab.config.layers import COMPONENTS, PER_LAYER, final_norm, layer_configs, with_overrides
 from archlab.config.merge import Raw, expand, merge, section_classes
 from archlab.config.model_schema import ModelConfig
+from archlab.config.position import ON_THE_EMBEDDING
 from archlab.config.problems import Problem, choose, explain
 from archlab.config.rules import Rule
 from archlab.config.vocabulary import elsewhere, meant
@@ -115,7 +116,7 @@ def _moved_common_position(model: ModelConfig, view: ModelConfig) -> str | None:
         )
         same = view.position == model.position and of_kind in (of_all, None)
         return None if same else "t5 has one table for all layers, of model's heads; give position.shared = false"
-    embedded = [p.kind for p in (view.position, model.position) if p.kind in ("sinusoidal", "learned")]
+    embedded = [p.kind for p in (view.position, model.position) if p.kind in ON_THE_EMBEDDING]
     if view.position == model.position or not embedded:
         return None
     return f"{embedded[0]} is added once, to the embedding; allowed: the same in every layer"

@@ -4,17 +4,15 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from archlab.config.attention import ResolvedAttention
 from archlab.config.base import Base, Overrides
 from archlab.config.component import Absent, Component, Site, expect
 from archlab.config.dense import ResolvedDense
 from archlab.config.merge import expand, merge
-from archlab.config.mixer import ResolvedMixer
-from archlab.config.mlp import ResolvedMLP
 from archlab.config.model_schema import Block, Dropout, Layers, ModelConfig
 from archlab.config.multi_head import ResolvedMultiHead
 from archlab.config.norm import NoNorm, Norm, Placement
 from archlab.config.position import Position
+from archlab.config.unions import ResolvedAttention, ResolvedMixer, ResolvedMLP
 
 COMPONENTS = ("attention", "mixer", "mlp")
 """The sections of `model` that are components, in the order in which a layer has them."""

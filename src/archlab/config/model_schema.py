@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from archlab.config.attention import Attention
 from archlab.config.base import (
     MOST_KINDS,
     MOST_LAYERS,
@@ -22,11 +21,10 @@ from archlab.config.base import (
 )
 from archlab.config.component import expect
 from archlab.config.dense import Dense, GatedMLP
-from archlab.config.mixer import Mixer, NoMixer
-from archlab.config.mlp import MLP
 from archlab.config.multi_head import MultiHead
 from archlab.config.norm import Norm, RMSNorm
 from archlab.config.position import Position, Rope
+from archlab.config.unions import MLP, Attention, Mixer, NoMixer
 
 
 class Block(Base):
