@@ -213,7 +213,7 @@ def outputs(config: Config) -> Iterator[Tensor]:
     does to routers, bfloat16."""
     model = grid.randomised(config)
     tokens = TEXT[:, : grid.SEQ_LEN] % config.model.vocab_size
-    yield model(tokens)
+    yield model(tokens, prefix=grid.prefix(config, len(tokens)))
     yield Decoder(config.model).eval()(tokens)
     torch.manual_seed(0)
     yield model.train()(tokens)

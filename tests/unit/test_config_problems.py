@@ -360,6 +360,16 @@ BROKEN_RULES = [
         "model.mixer.n_heads",
         "5 does not divide lru_width = 12; allowed: 1, 2, 3, 4, 6, 12",
     ),
+    (
+        ["model.attention.visibility=prefix", "model.position=alibi"],
+        "model.attention.visibility",
+        "prefix shows keys after a query, but position.kind alibi counts distances back only; allowed: causal, or",
+    ),
+    (
+        ["model.attention={n_heads: 4, visibility: two_sided, window: 1}"],
+        "model.attention.visibility",
+        "two_sided changes nothing where each token sees itself alone; leave it out",
+    ),
     (["model.layers={a: {}, pattern: [a, b]}"], "model.layers.pattern", "no layer kind b"),
     (["model.layers={a: {}, b: {}, pattern: [a]}"], "model.layers", "b never comes up in 6 layers"),
     (["model.init.head=0.5"], "model.init.head", "a tied one starts as the embedding"),

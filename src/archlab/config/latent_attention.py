@@ -66,11 +66,10 @@ class ResolvedLatent(Latent, AnyResolved):  # pyright: ignore[reportIncompatible
         return RMSNorm(eps=self.norm_eps, cast="before_weight")
 
     def describe(self) -> dict[str, str]:
-        """Heads and window."""
-        window = "-" if self.window is None else str(self.window)
+        """Heads, and how far they see."""
         return {
             "q/kv/dim": f"{self.n_heads}/latent {self.kept_width}/{self.query_width}:{self.v_dim}",
-            "window": window,
+            "window": self.describe_visibility(),
         }
 
     def parameters(self, site: Site) -> dict[str, int]:

@@ -166,6 +166,11 @@ def layer_runs(model: ModelConfig) -> list[tuple[int, int, LayerConfig]]:
     return runs
 
 
+def sees_as(model: ModelConfig, visibility: str) -> bool:
+    """Whether some layer's attention has that `visibility`."""
+    return any(getattr(layer.attention, "visibility", None) == visibility for layer in layer_configs(model))
+
+
 def final_norm(model: ModelConfig) -> Norm:
     """The norm before the head: the model's, unless the last layer has just normalised the stream (post)."""
     last = layer_configs(model)[-1].norm

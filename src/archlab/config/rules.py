@@ -18,7 +18,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.moe import MoE
 from archlab.config.multi_head import MultiHead, QKNorm
 from archlab.config.norm import RMSNormScaling, Scaling
-from archlab.config.position import DynamicNTK, Llama3Scaling, Longrope, Proportional, Rope, Yarn
+from archlab.config.position import BIASED, DynamicNTK, Llama3Scaling, Longrope, Proportional, Rope, Yarn
 from archlab.config.rglru import RGLRU
 
 T = TypeVar("T")
@@ -126,6 +126,20 @@ def _window_or_blocks(a: AnyAttention, _m: ModelConfig) -> str | None:
     if a.blocks is None or a.window is None:
         return None
     return f"sparse blocks take the place of a window, and window is {a.window}; give one of them"
+
+
+def _distances_count_back(a: AnyAttention, m: ModelConfig) -> str | None:
+    if a.visibility == "causal" or m.position.kind not in BIASED:
+        return None
+    found = f"{a.visibility} shows keys after a query, but position.kind {m.position.kind} counts distances back only"
+    return f"{found}; allowed: causal, or another position.kind"
+
+
+def _there_is_more_to_see(a: AnyAttention, _m: ModelConfig) -> str | None:
+    is_alone = a.window == 1 and a.stride is None and not a.global_tokens
+    if a.visibility == "causal" or not (is_alone or (a.blocks is not None and a.blocks.size == 1)):
+        return None
+    return f"{a.visibility} changes nothing where each token sees itself alone; leave it out"
 
 
 def _summary_fits_block(a: AnyAttention, _m: ModelConfig) -> str | None:
@@ -356,6 +370,12 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule(
         "attention.blocks", ("attention.window", "attention.blocks"), _of("attention", AnyAttention, _window_or_blocks)
     ),
+    Rule(
+        "attention.visibility",
+        ("attention.visibility", "position"),
+        _of("attention", AnyAttention, _distances_count_back),
+    ),
+    Rule("attention.visibility", ("attention",), _of("attention", AnyAttention, _there_is_more_to_see)),
     Rule("attention.blocks.summary", ("attention.blocks",), _of("attention", AnyAttention, _summary_fits_block)),
     Rule("attention.sub_norm", ("attention.sub_norm", "norm"), needs_a_norm("attention.sub_norm")),
     Rule("attention.qk_norm.unit_offset", ("attention.qk_norm",), _offset_has_a_weight(_qk_norm)),

@@ -56,6 +56,22 @@ class RMSNorm(nn.Module):
         return (normed * (self.weight.to(normed.dtype) + self.offset)).to(x.dtype)
 
 
+class PartialRMSNorm(nn.Module):
+    """x / sqrt(mean(first^2) + eps) * w, `first` the first share of the features."""
+
+    def __init__(self, config: schema.PartialRMSNorm, shape: Shape) -> None:
+        super().__init__()
+        self.eps, self.n_first = config.eps, max(1, math.ceil(config.share * shape[-1]))
+        self.weight = nn.Parameter(torch.empty(shape))
+        self.constants = {"weight": 1.0}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., *shape] -> [..., *shape]; the mean square over the start of the last axis."""
+        wide = at_least_float32(x)
+        mean_square = wide[..., : self.n_first].square().mean(-1, keepdim=True)
+        return (wide * torch.rsqrt(mean_square + self.eps) * self.weight.to(wide.dtype)).to(x.dtype)
+
+
 class ScaleNorm(nn.Module):
     """g x / max(||x||, eps)."""
 
@@ -95,6 +111,8 @@ def make_norm(config: schema.Norm | QKNorm, *shape: int) -> nn.Module:
             return LayerNorm(config, shape)
         case schema.RMSNormScaling():
             return RMSNorm(config, shape)
+        case schema.PartialRMSNorm():
+            return PartialRMSNorm(config, shape)
         case schema.ScaleNorm():
             return ScaleNorm(config, shape)
         case schema.DynamicTanh():

@@ -8,7 +8,7 @@ import torch
 from torch.optim import Optimizer
 
 from archlab.config.schema import Config
-from archlab.config.training import ResolvedTrain, resolve_train
+from archlab.config.training import ResolvedTrain, check_next_token, resolve_train
 from archlab.cost.flops import training_flops
 from archlab.cost.memory import training_memory
 from archlab.cost.params import parameters
@@ -36,6 +36,7 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
     KeyboardInterrupt, after a checkpoint, when the run is asked to stop.
     """
     settings = resolve_train(config)
+    check_next_token(config.model)
     device = choose_device(config.train)
     device.check_memory(training_memory(parameters(config.model).total).total)
     env = environment(device)
