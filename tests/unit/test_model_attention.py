@@ -41,7 +41,7 @@ def drawn(config: LayerConfig, kernel: str = "reference") -> Any:
 def at(config: LayerConfig, first: int) -> Context:
     """As a pass over tokens at positions first, first + 1, ... sees them, and nothing before."""
     positions = first + torch.arange(T)[None]
-    return Pass(positions, torch.full((1, 1), first + T), None, False, None, torch.float64).context(config, {})
+    return Pass(positions, torch.full((1, 1), first + T), None, False, None, None, torch.float64).context(config, {})
 
 
 def weights(module: nn.Module) -> dict[str, np.ndarray]:
