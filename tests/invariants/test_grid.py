@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention
 
-from archlab.config.attention import ResolvedAttention
 from archlab.config.component import Absent
 from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, layer_configs, sees_as
-from archlab.config.mixer import ResolvedMixer
+from archlab.config.unions import ResolvedAttention, ResolvedMixer
 from archlab.config.visibility import visible, visible_pairs
 from archlab.cost.memory import kv_cache_bytes, recurrent_bytes
 from archlab.cost.params import parameters

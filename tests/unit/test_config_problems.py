@@ -11,7 +11,8 @@ from archlab.config.describe import layer_table
 from archlab.config.identity import config_hash, resolved
 from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.merge import field_paths
-from archlab.config.rules import CONFIG_RULES, LAYER_RULES, MODEL_RULES
+from archlab.config.rules import LAYER_RULES
+from archlab.config.run_rules import CONFIG_RULES, MODEL_RULES
 from archlab.config.schema import Config
 from archlab.config.study_schema import StudyConfig
 from archlab.config.vocabulary import LACKING, WRITE

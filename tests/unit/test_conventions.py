@@ -31,8 +31,7 @@ from archlab.model.rotary import rotation
 from archlab.model.state import Cache
 from archlab.train.device import Device
 from archlab.train.evaluate import HeldOut, evaluate
-from archlab.train.loss import objective
-from archlab.train.schedule import learning_rate
+from archlab.train.step import learning_rate, objective
 
 DOCS = Path(__file__).parents[2] / "docs" / "conventions.md"
 RNG = np.random.default_rng(0)

@@ -18,7 +18,7 @@ from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.model.context import Context
 from archlab.model.decoder import Decoder
-from archlab.model.layer import BranchNorms
+from archlab.model.norms import BranchNorms
 from archlab.model.state import Cache
 
 TINY: dict[str, Any] = {

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from transformers.activations import XIELUActivation
 
 from archlab.config import activation as activation_schema
-from archlab.config import attention as attention_schema
 from archlab.config import multi_head as multi_head_schema
 from archlab.config import norm as norm_schema
 from archlab.config import visibility as visibility_schema
@@ -21,10 +20,10 @@ from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.visibility import visible, visible_pairs
 from archlab.model.activations import make_activation
-from archlab.model.attention import Attention, HeadNorm
+from archlab.model.attention import Attention
 from archlab.model.context import start_pass
 from archlab.model.mlp import MLP
-from archlab.model.norms import make_norm
+from archlab.model.norms import HeadNorm, make_norm
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(2, 5, 12)) * 3 + 1
@@ -349,7 +348,7 @@ VISIBILITIES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("seq_len", [1, 5, 20, 41])
 @pytest.mark.parametrize("sides", ["causal", "prefix", "two_sided"])
 def test_visible_pairs_are_the_mask_counted(name: str, seq_len: int, sides: Any) -> None:
-    attention = attention_schema.MultiHead(n_heads=1, visibility=sides, **VISIBILITIES[name])
+    attention = multi_head_schema.MultiHead(n_heads=1, visibility=sides, **VISIBILITIES[name])
     at = np.arange(seq_len)
     mask = visible(attention, at[:, None], at[None, :])
     assert visible_pairs(attention, seq_len) == mask.sum()
@@ -359,8 +358,8 @@ def test_visible_pairs_are_the_mask_counted(name: str, seq_len: int, sides: Any)
 def test_to_both_sides_a_token_sees_what_it_would_see_and_what_would_see_it(name: str) -> None:
     """Blocks alone are not alike to both sides: of later ones, too, it is the last keys that are seen."""
     rule, at = VISIBILITIES[name], np.arange(40)
-    causal = visible(attention_schema.MultiHead(n_heads=1, **rule), at[:, None], at)
-    both = visible(attention_schema.MultiHead(n_heads=1, visibility="two_sided", **rule), at[:, None], at)
+    causal = visible(multi_head_schema.MultiHead(n_heads=1, **rule), at[:, None], at)
+    both = visible(multi_head_schema.MultiHead(n_heads=1, visibility="two_sided", **rule), at[:, None], at)
     assert np.array_equal(both & np.tri(40, dtype=bool), causal)
     if "blocks" not in rule:
         assert np.array_equal(both, causal | causal.T)
@@ -374,7 +373,7 @@ def test_to_both_sides_a_token_sees_what_it_would_see_and_what_would_see_it(name
 def test_a_prefix_is_two_sided_and_the_rest_causal(name: str) -> None:
     rule, at, n = VISIBILITIES[name], np.arange(30), 11
     causal, prefix, both = (
-        visible(attention_schema.MultiHead(n_heads=1, visibility=sides, **rule), at[:, None], at, n)
+        visible(multi_head_schema.MultiHead(n_heads=1, visibility=sides, **rule), at[:, None], at, n)
         for sides in ("causal", "prefix", "two_sided")
     )
     assert np.array_equal(prefix[:n, :n], both[:n, :n])
@@ -394,6 +393,6 @@ SEEN_BY_10 = {
 
 @pytest.mark.parametrize("name", SEEN_BY_10)
 def test_what_token_10_sees(name: str) -> None:
-    attention = attention_schema.MultiHead(n_heads=1, **VISIBILITIES[name])
+    attention = multi_head_schema.MultiHead(n_heads=1, **VISIBILITIES[name])
     mask = visible(attention, torch.tensor(10), torch.arange(14))
     assert torch.nonzero(mask).flatten().tolist() == SEEN_BY_10[name]

@@ -10,11 +10,11 @@ from archlab.data.prepare import prepare
 from archlab.errors import UserError
 from archlab.infer.score import score
 from archlab.train import loop
-from archlab.train.divergence import divergence
 from archlab.train.evaluate import Score
 from archlab.train.loop import train
 from archlab.train.progress import Callback
 from archlab.train.run_folder import RunFolder
+from archlab.train.summary import divergence
 
 
 @pytest.fixture(autouse=True)

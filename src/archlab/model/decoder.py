@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archlab.config.check import check_model
-from archlab.config.layers import final_norm, layer_configs, resolve
+from archlab.config.layers import final_norm, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.norm import NoNorm
 from archlab.errors import UserError
@@ -18,8 +18,7 @@ from archlab.model.inputs import check_inputs
 from archlab.model.layer import Layer
 from archlab.model.norms import make_norm
 from archlab.model.origin import Origin
-from archlab.model.position_bias import make_shared_bias
-from archlab.model.position_embed import make_positions
+from archlab.model.positions import make_positions, make_shared_bias
 from archlab.model.roles import RoleName
 from archlab.model.state import NO_STATES, Cache
 
@@ -34,7 +33,8 @@ class TokenEmbedding(nn.Module):
         width = config.embedding.width
         self.weight = nn.Parameter(torch.empty(config.vocab_size, width or config.d_model))
         self.widen = Projection(width, config.d_model, bias=False, role="input") if width else nn.Identity()
-        self.scale, self.round_scale = float(resolve(config).embedding.scale), config.embedding.round_scale
+        self.scale = float(config.embedding.resolve(config.d_model).scale)
+        self.round_scale = config.embedding.round_scale
         self.norm = make_norm(config.norm if config.embedding.norm else NoNorm(), config.d_model)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
@@ -82,13 +82,14 @@ class Decoder(nn.Module):
         check_model(config)
         self.config, self.origin = config, Origin()
         self.layer_configs = layer_configs(config)
+        last_norm = final_norm(config)
         self.kinds = [self.layer_configs.index(layer) for layer in self.layer_configs]
         self.embedding = TokenEmbedding(config)
         self.positions = make_positions(config)
         self.position_bias = make_shared_bias(config)
         self.dropout = nn.Dropout(config.dropout.embedding)
         self.layers = nn.ModuleList(Layer(layer, kernel) for layer in self.layer_configs)
-        self.norm = make_norm(final_norm(config), config.d_model)
+        self.norm = make_norm(last_norm, config.d_model)
         self.head = Head(config)
         if seed is not None:
             initialise(self, config, seed)

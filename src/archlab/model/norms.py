@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archlab.config import norm as schema
-from archlab.config.multi_head import QKNorm
+from archlab.config.layers import Branch, LayerConfig
+from archlab.config.multi_head import QKNorm, ResolvedMultiHead
 from archlab.model.arithmetic import at_least_float32
 
 Shape = tuple[int, ...]
@@ -118,3 +119,37 @@ def make_norm(config: schema.Norm | QKNorm, *shape: int) -> nn.Module:
             return DynamicTanh(config, shape)
         case schema.NoNorm():
             return nn.Identity()
+
+
+class HeadNorm(nn.Module):
+    """The norm of queries or keys, [B, heads, T, C] -> the same, in one of three scopes."""
+
+    def __init__(self, config: ResolvedMultiHead, heads: int) -> None:
+        super().__init__()
+        scope = "head" if isinstance(config.qk_norm, schema.NoNorm) else config.qk_norm.scope
+        shape = {"head": (config.head_dim,), "each_head": (heads, config.head_dim), "width": (heads * config.head_dim,)}
+        self.scope = scope
+        self.norm = make_norm(config.qk_norm, *shape[scope])
+
+    def forward(self, x_BHTC: Tensor) -> Tensor:
+        """[B, heads, T, C] -> the same."""
+        if isinstance(self.norm, nn.Identity) or self.scope == "head":
+            return self.norm(x_BHTC)
+        x_BTHC = x_BHTC.transpose(1, 2)
+        if self.scope == "each_head":
+            return self.norm(x_BTHC).transpose(1, 2)
+        return self.norm(x_BTHC.flatten(-2)).unflatten(-1, x_BTHC.shape[-2:]).transpose(1, 2)
+
+
+class BranchNorms(nn.Module):
+    """The norms around one branch; an empty slot passes its input through."""
+
+    before: nn.Module
+    after: nn.Module
+    stream: nn.Module
+
+    def __init__(self, layer: LayerConfig, branch: Branch) -> None:
+        super().__init__()
+        for slot in ("before", "after", "stream"):
+            filled = slot in branch.norms
+            setattr(self, slot, make_norm(layer.norm, layer.d_model) if filled else nn.Identity())
