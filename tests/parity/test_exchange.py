@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import archlab
 from archlab.cli import app
@@ -99,6 +99,35 @@ def test_load_save_load_is_bit_identical(model_type: str, dtype: torch.dtype, tm
         assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("hf", "one"))
     assert all(torch.equal(before[name], after[name]) for name in before.keys() & after.keys())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("said", [{}, {"dtype": None}, {"dtype": None, "torch_dtype": "float32"}], ids=str)
+@pytest.mark.parametrize(
+    ("model_type", "wide"),
+    [
+        ("llama", "lm_head"), ("gpt2", "wte"), ("phi", ".bias"), ("mixtral", "experts.1."), ("mamba2", "conv1d"),
+        ("qwen3_next", "shared_expert_gate"), ("qwen3_next", "A_log"), ("llama", "norm"), ("mixtral", "gate.weight"),
+        ("gpt_oss", "sinks"),
+    ],
+)  # fmt: skip
+def test_a_file_of_mixed_formats_is_the_model_of_its_numbers(
+    model_type: str, wide: str, said: dict[str, Any], tmp_path: Path
+) -> None:
+    """All are bfloat16's. What is multiplied gets the format that config.json says; norms and the like keep theirs."""
+    folder = published(tmp_path, model_type, dtype=torch.bfloat16)
+    tokens, alike = torch.arange(3, 40)[None], load_hf(folder)
+    tensors = load_file(folder / "model.safetensors")
+    mixed = {name: tensor.float() if wide in name else tensor for name, tensor in tensors.items()}
+    assert {tensor.dtype for tensor in mixed.values()} == {torch.float32, torch.bfloat16}
+    save_file(mixed, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | said))
+    found = load_hf(folder)
+    matrices_agree = wide in ("A_log", "norm", "gate.weight", "sinks", ".bias")
+    if "torch_dtype" in said and not matrices_agree:
+        alike.float()
+    torch.testing.assert_close(found(tokens), alike(tokens), rtol=0, atol=0)
+    assert archlab.save_pretrained(found, tmp_path / "back") == model_type
 
 
 def test_the_special_tokens_go_along(tmp_path: Path) -> None:
