@@ -133,7 +133,33 @@ LFM2: dict[str, Any] = {
 
 @pytest.mark.parametrize(
     ("model_type", "more"),
-    [("qwen3_next", {"use_sliding_window": False}), ("lfm2", LFM2)],
+    [
+        ("qwen3_next", {"use_sliding_window": False}),
+        ("lfm2", LFM2),
+        (
+            "ernie4_5_moe",
+            {
+                "use_rmsnorm": True,
+                "moe_capacity": [64, 64, 64],
+                "moe_gate": "topk",
+                "moe_use_aux_free": True,
+                "num_nextn_predict_layers": 1,
+            },
+        ),
+        (
+            "minimax_m2",
+            {
+                "layernorm_full_attention_beta": 1.0,
+                "layernorm_linear_attention_beta": 1.0,
+                "layernorm_mlp_beta": 1.0,
+                "shared_moe_mode": "sigmoid",
+                "mlp_intermediate_size": 8192,
+            },
+        ),
+        ("llama", {"is_llama_config": True, "rope_interleaved": False, "pruned_heads": {}, "use_bfloat16": False}),
+        ("llama", {"max_length": 20, "do_sample": True, "temperature": 0.6, "top_k": 50, "repetition_penalty": 1.0}),
+        ("mistral", {"_attn_implementation_autoset": True, "unsloth_fixed": True, "neftune_noise_alpha": 5}),
+    ],
 )
 def test_keys_that_say_nothing_more_are_understood(model_type: str, more: dict[str, Any]) -> None:
     """As they stand in published files; transformers' class reads none of them."""
@@ -182,6 +208,11 @@ SLIDES = ["sliding_attention"] * 3
         # a window of 0, which transformers takes for one
         ("qwen3_moe", {"use_sliding_window": True, "sliding_window": 0}, "sliding_window"),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 0, "max_window_layers": 0}, "sliding_window"),
+        ("ernie4_5_moe", {"moe_use_aux_free": False}, "moe_use_aux_free"),
+        ("ernie4_5_moe", {"moe_gate": "sinkhorn"}, "moe_gate"),
+        ("minimax_m2", {"layernorm_mlp_beta": 0.5}, "layernorm_mlp_beta"),
+        ("llama", {"rope_interleaved": True}, "rope_interleaved"),
+        ("llama", {"pruned_heads": {"0": [1]}}, "pruned_heads"),
         ("lfm2", {"block_use_swiglu": False}, "block_use_swiglu"),
         ("lfm2", {"use_pos_enc": False}, "use_pos_enc"),
         ("lfm2", {"theta": 1e4}, "theta"),

@@ -32,9 +32,25 @@ NO_EFFECT = {
     "_attn_implementation", "attn_implementation", "task_specific_params", "summary_type", "summary_use_proj",
     "summary_activation", "summary_proj_to_labels", "summary_first_dropout", "is_decoder", "finetuning_task",
     "tokenizer_class", "unsloth_version", "torchscript", "init_std", "layer_norm_eps_init",
-    "cache_implementation", "_sliding_window_pattern", "prefix",
+    "cache_implementation", "_sliding_window_pattern", "prefix", "use_bfloat16", "tf_legacy_loss",
+    "_attn_implementation_autoset", "unsloth_fixed", "neftune_noise_alpha", "is_llama_config",
+    # how text is drawn from it, which older files say here
+    "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty",
+    "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores",
+    "return_dict_in_generate", "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
+    "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
 }  # fmt: skip
 """Keys that do not change the forward pass of a loaded model."""
+
+
+EVERYWHERE: Sequence[Field] = (
+    Only("is_encoder_decoder", False, written=False),
+    Only("rope_interleaved", False, written=False),
+    Only("pruned_heads", {}, written=False),
+    Quantization(),
+)
+"""Keys of any family."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +82,7 @@ class Family:
     def model_config(self, values: Mapping[str, Any], where: str) -> ModelConfig:
         """Our config of theirs; UserError for a key that archlab does not understand or cannot express."""
         hf, ours = Source(_canonical(values, self.aliases, where), where), dict[str, Any]()
-        parts = (Only("is_encoder_decoder", False, written=False), Quantization(), *self.fields)
-        refused = [problem for part in parts if (problem := _refusal(part, hf, ours))]
+        refused = [problem for part in (*EVERYWHERE, *self.fields) if (problem := _refusal(part, hf, ours))]
         unknown = {k: v for k, v in hf.unread().items() if k not in NO_EFFECT | self.no_effect and v is not None}
         if unknown:
             listed = ", ".join(f"{key} = {value!r}" for key, value in unknown.items())
