@@ -168,6 +168,22 @@ def test_keys_that_say_nothing_more_are_understood(model_type: str, more: dict[s
     assert read(model_type, {**values, **more}) == read(model_type, values)
 
 
+@pytest.mark.parametrize(
+    ("model_type", "key"),
+    [
+        ("deepseek_v3", "norm_topk_prob"), ("deepseek_v3", "rope_interleave"), ("falcon", "parallel_attn"),
+        ("falcon", "multi_query"),
+    ],
+)  # fmt: skip
+def test_a_switch_that_is_null_is_off_though_one_that_is_missing_is_on(model_type: str, key: str) -> None:
+    """transformers keeps the null and asks `if`."""
+    values = next(case.hf for case in CASES if case.model_type == model_type)
+    null, off, on = (written_by_transformers(model_type, {**values, key: said}) for said in (None, False, True))
+    missing = {name: value for name, value in on.items() if name != key}
+    assert not transformers.CONFIG_MAPPING[model_type](**null).to_dict()[key]
+    assert read(model_type, {**null, key: None}) == read(model_type, off) != read(model_type, missing)
+
+
 SLIDES = ["sliding_attention"] * 3
 
 

@@ -93,6 +93,16 @@ class Key:
 
 
 @dataclass(frozen=True)
+class Flag(Key):
+    """A key that is true or false, and whose null is false, as the published code's `if` has it."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """As it is, or its default."""
+        value = hf.or_null(self.hf_key, self.default)
+        ours[self.field] = False if value is None else value
+
+
+@dataclass(frozen=True)
 class Always:
     """A field that this family fixes; there is no key for it."""
 
