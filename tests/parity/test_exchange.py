@@ -261,18 +261,21 @@ def test_positions_that_only_layer_kinds_have_are_expressed(tmp_path: Path) -> N
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    ("model_type", "name", "all_alike"),
+    ("model_type", "name", "without"),
     [
         ("qwen3_next", "by-interval", {"full_attention_interval": 9}),
         ("lfm2", "hybrid", {"layer_types": ["conv"] * 3}),
         ("deepseek_v2", "", {"first_k_dense_replace": 9}),
+        ("qwen3_moe", "", {"num_experts": 0}),
+        ("qwen2_moe", "", {"shared_expert_intermediate_size": 0}),
+        ("qwen3_next", "by-interval", {"shared_expert_intermediate_size": 0}),
     ],
 )
-def test_hybrids_and_mixtures_that_have_one_kind_of_layer_only(
-    model_type: str, name: str, all_alike: dict[str, Any], tmp_path: Path
+def test_hybrids_and_mixtures_that_lack_a_part(
+    model_type: str, name: str, without: dict[str, Any], tmp_path: Path
 ) -> None:
-    """No attention, or no experts; transformers has no cache for the former."""
-    case = Case(model_type, "all-alike", {**case_of(model_type, name).hf, **all_alike})
+    """No attention (for which transformers has no cache), no experts, or no shared expert."""
+    case = Case(model_type, "without", {**case_of(model_type, name).hf, **without})
     (theirs := tiny_model(case)).save_pretrained(tmp_path / "hf")
     ours, tokens = archlab.from_pretrained(tmp_path / "hf"), torch.arange(3, 40)[None]
     assert archlab.save_pretrained(ours, tmp_path / "back") == model_type
@@ -284,6 +287,20 @@ def test_hybrids_and_mixtures_that_have_one_kind_of_layer_only(
         needs = r"LlamaForCausalLM needs num_attention_heads, but model\.attention\.kind is none here"
         with pytest.raises(UserError, match=needs):
             archlab.save_pretrained(ours, tmp_path / "llama", "llama")
+
+
+def test_mamba_2s_embedding_has_an_old_name(tmp_path: Path) -> None:
+    """A tied head that is stored as well is compared with it there, too."""
+    folder = published(tmp_path / "hf", "mamba2")
+    tensors, alike = load_file(folder / "model.safetensors"), load_hf(folder)
+    old = {name.replace("embeddings", "embedding"): tensor for name, tensor in tensors.items()}
+    assert old.keys() != tensors.keys()
+    save_file(old, folder / "model.safetensors", metadata={"format": "pt"})
+    assert same_weights(load_hf(folder), alike)
+    head = old["backbone.embedding.weight"] + 1
+    save_file(old | {"lm_head.weight": head}, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"lm_head\.weight  differs from the embedding"):
+        load_hf(folder)
 
 
 def test_when_a_norm_rounds_is_no_matter_in_float32_only(tmp_path: Path) -> None:

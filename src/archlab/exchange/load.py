@@ -110,7 +110,8 @@ def _fill_all(
         if name in tensors and not tensors[name].is_number(value):
             problems.append(f"{name}  is another number than {value}, the only one that archlab can build")
     copies = {row.theirs for row in family.weights if row.names == ("head.weight",)} if config.head.tied else set()
-    embedding = next(row.theirs for row in family.weights if row.names == ("embedding.weight",))
+    tables = (*family.weights, *family.otherwise)
+    embeddings = [row.theirs for row in tables if row.names == ("embedding.weight",) and row.theirs in tensors]
     for name in tensors:
         if name in used or any(name.endswith(suffix) for suffix in family.buffers):
             continue
@@ -120,7 +121,7 @@ def _fill_all(
             continue
         if name not in copies:
             problems.append(f"{name}  surplus")
-        elif embedding in tensors and not tensors[name].equals(tensors[embedding]):
+        elif not all(tensors[name].equals(tensors[embedding]) for embedding in embeddings):
             problems.append(f"{name}  differs from the embedding, to which config.json ties it")
     return problems
 

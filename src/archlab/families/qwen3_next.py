@@ -9,7 +9,7 @@ from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import AROUND, SIZES, kv_heads
 from archlab.families.mixtral import ONLY_TRAINING, TOGETHER
-from archlab.families.qwen2_moe import EXPERTS, SHARED, SOME_DENSE, experts, shared_expert
+from archlab.families.qwen2_moe import EXPERTS, SHARED, SOME_DENSE, UNREAD, SharedExpert, experts
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key, Only, Source
 from archlab.hf.layer_types import FULL, MixerLayers
@@ -97,7 +97,7 @@ FAMILY = Family(
         RopeKeys(fraction=0.25),
         *experts(512, 10, 512),
         Key("norm_topk_prob", "mlp.router.normalise", True),
-        *shared_expert(512),
+        SharedExpert(default=512),
         LAYERS,
         ConvolutionSilu(),
         SOME_DENSE,
@@ -126,7 +126,7 @@ FAMILY = Family(
     ],
     otherwise=TOGETHER,
     predicts_more=True,
-    buffers=("rotary_emb.inv_freq",),
+    buffers=UNREAD,
     prefix="model.",
     no_effect=ONLY_TRAINING | {"full_attention_interval"},
     aliases={"num_local_experts": "num_experts"},
