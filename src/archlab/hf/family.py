@@ -17,7 +17,7 @@ from archlab.config.position import NoPosition, Rope
 from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.hf.fields import REQUIRED, Field, Key, Only, Source, lookup
+from archlab.hf.fields import REQUIRED, Field, Key, Only, Source, lookup, spelled
 from archlab.hf.quantized import Quantization
 from archlab.hf.weights import Constant, Row
 
@@ -96,9 +96,11 @@ class Family:
             raise
 
     def _in_their_words(self, problem: Problem) -> Problem:
-        """With the key of the config.json in place of our field, where one gives it."""
-        keys = {f"model.{part.field}": part.hf_key for part in self.fields if isinstance(part, Key)}
-        return Problem(keys.get(problem.path, problem.path), problem.message)
+        """With the key of the config.json in place of our field, where one gives it; that of a layer kind as well."""
+        keys = spelled(self.fields)
+        field = problem.path.removeprefix("model.")
+        of_any_kind = re.sub(r"^layers\.\w+\.", "", field)
+        return Problem(keys.get(field, keys.get(of_any_kind, problem.path)), problem.message)
 
     def hf_config(self, model: ModelConfig, *, wide: bool = False) -> Raw:
         """Their config of ours; UserError that names the fields which this family cannot express.

@@ -3,13 +3,13 @@ it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from archlab.config.component import Absent
 from archlab.config.layers import layer_configs
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.hf.fields import Field, Source
+from archlab.hf.fields import Field, Source, spelled
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
@@ -45,6 +45,7 @@ class LayerTypes:
     """Overrides of full layers."""
     unused: int | None = None
     """Written as the window where no layer slides: some published code wants a number there."""
+    spelled: ClassVar = {"attention.window": "sliding_window"}
 
     def read(self, hf: Source, ours: Raw) -> None:
         """One kind of layer needs no pattern."""
@@ -78,6 +79,11 @@ class MixerLayers:
     """Keys of the mixer, all of which say fields of `mixer`."""
     implied: Callable[[Source, int], list[str]] = all_full
     """The types where the file does not list them."""
+
+    @property
+    def spelled(self) -> Mapping[str, str]:
+        """The mixer's."""
+        return spelled(self.mixer)
 
     def types(self, hf: Source, n_layers: int) -> list[str]:
         """The type of each layer."""
