@@ -24,7 +24,7 @@ from torch import Tensor
 
 from archlab.config.identity import resolved
 from archlab.config.io import build_config, overlay, parse_overrides
-from archlab.config.layers import PER_LAYER, layer_configs, resolve
+from archlab.config.layers import PER_LAYER, layer_configs, resolve, with_overrides
 from archlab.config.merge import Raw
 from archlab.config.model_schema import Dropout, Init, ModelConfig
 from archlab.config.moe import Balance
@@ -185,17 +185,12 @@ def test_the_grid_has_every_choice_that_a_forward_pass_sees() -> None:
     seen: dict[tuple[type[BaseModel], str], set[str]] = {}
     for index in range(len(grid.grid())):
         model = grid.config(index).model
-        for section in (
-            model,
-            *dict.fromkeys(x for layer in layer_configs(model) for x in (layer.attention, layer.mlp)),
-        ):
+        kinds = model.layers.kinds.values() if model.layers else ()
+        for section in (model, *(with_overrides(model, change) for change in kinds)):
             for schema, name, value in found(section):
                 seen.setdefault((schema, name), set()).add(repr(value))
-    for schema in classes(ModelConfig) - {
-        Dropout,
-        Init,
-        Balance,
-    }:  # of training, and of the parameters that the grid draws
+    of_training = {Dropout, Init, Balance}  # and of the parameters that the grid draws
+    for schema in classes(ModelConfig) - of_training:
         for name, field in schema.model_fields.items():
             values = seen[schema, name]
             missing = options(field) - values
