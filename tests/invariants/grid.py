@@ -13,7 +13,7 @@ from archlab.config import recurrent
 from archlab.config.activation import Activation
 from archlab.config.check import broken_rules
 from archlab.config.io import build_config, overlay, parse_overrides
-from archlab.config.layers import layer_configs
+from archlab.config.layers import layer_configs, sees_as
 from archlab.config.merge import Raw
 from archlab.config.position import DynamicNTK, Longrope
 from archlab.config.schema import Config
@@ -64,6 +64,7 @@ FACTORS: dict[str, list[Any]] = {
             "kind: layernorm, bias: false",
             "kind: layernorm, bias: false, weight: false",
             "kind: layernorm, unit_offset: true",
+            "kind: prmsnorm, share: 0.4",
             "kind: scalenorm",
         )
     ]
@@ -130,7 +131,9 @@ FACTORS: dict[str, list[Any]] = {
         NOTHING,
         "model.attention.window=1",
         "model.attention.window=3",
-        "model.attention.window=5",
+        ("model.attention.visibility=prefix", "model.attention.window=5"),
+        "model.attention.visibility=two_sided",
+        ("model.attention.visibility=two_sided", "model.attention.window=3", "model.attention.global_tokens=2"),
         ("model.attention.window=3", "model.attention.stride=4"),
         ("model.attention.window=2", "model.attention.global_tokens=2"),
         ("model.attention.window=3", "model.attention.stride=5", "model.attention.global_tokens=1"),
@@ -327,6 +330,7 @@ def left_out() -> frozenset[tuple[str, Any, str, Any]]:
     return _grid()[1]
 
 
+@functools.cache
 def config(index: int) -> Config:
     """Config number `index` of the grid."""
     return build_config(BASE, grid()[index])
@@ -361,6 +365,11 @@ def tokens(batch: int, length: int = SEQ_LEN, seed: int = 0) -> torch.Tensor:
     """Drawn from the grid's vocabulary."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, VOCABULARY, (batch, length), generator=generator)
+
+
+def prefix(config: Config, batch: int, length: int = 9) -> torch.Tensor | None:
+    """So many first tokens of each text as its prefix, where a layer reads one."""
+    return torch.full((batch,), length) if sees_as(config.model, "prefix") else None
 
 
 def turns_by_length(config: Config, length: int = SEQ_LEN) -> bool:

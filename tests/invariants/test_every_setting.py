@@ -34,12 +34,11 @@ from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.train import loop
 from archlab.train.device import Device
-from archlab.train.loss import objective
 from archlab.train.optim import make_optimizer
 from archlab.train.progress import Callback
 from archlab.train.routers import Routers
 from archlab.train.run_folder import RunFolder
-from archlab.train.step import update
+from archlab.train.step import objective, update
 
 # --- from types to values -------------------------------------------------------------------------------------
 
@@ -212,7 +211,7 @@ def outputs(config: Config) -> Iterator[Tensor]:
     does to routers, bfloat16."""
     model = grid.randomised(config)
     tokens = TEXT[:, : grid.SEQ_LEN] % config.model.vocab_size
-    yield model(tokens)
+    yield model(tokens, prefix=grid.prefix(config, len(tokens)))
     yield Decoder(config.model).eval()(tokens)
     torch.manual_seed(0)
     yield model.train()(tokens)

@@ -91,7 +91,7 @@ def test_a_decoding_step_compiles_once_whatever_the_length(override: str) -> Non
         hidden = [model.hidden(tokens[:, :8], cache=cache)]
         for token_B1 in tokens[:, 8:].split(1, 1):
             cache.begin(1)
-            hidden.append(step(token_B1, None, cache, None))
+            hidden.append(step(token_B1, None, None, cache, None))
             cache.end(1)
         torch.testing.assert_close(torch.cat(hidden, 1), model.hidden(tokens), rtol=1e-10, atol=1e-10)
     assert counter.frame_count == 1
@@ -104,7 +104,7 @@ def test_plain_causal_attention_makes_no_square_of_positions(position: str) -> N
     (layer, *_) = layer_configs(tiny(f"model.position.kind={position}"))
     tokens = torch.zeros(1, 12_500, dtype=torch.int64)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        view = start_pass(tokens, None, None, torch.float32).context(layer)
+        view = start_pass(tokens, None, None, None, torch.float32).context(layer)
     most = max(event.self_cpu_memory_usage for event in profile.key_averages())
     assert view.mask_BTS is None
     assert (most > 1e9) == (position == "alibi")  # which reads it

@@ -17,8 +17,7 @@ from archlab.exchange.configs import load_config
 from archlab.model.activations import make_activation
 from archlab.model.kernels import Scores, reference, sdpa
 from archlab.model.norms import make_norm
-from archlab.model.position_bias import AlibiBias, ShawBias, T5Bias
-from archlab.model.position_embed import SinusoidalPositions
+from archlab.model.positions import AlibiBias, ShawBias, SinusoidalPositions, T5Bias
 from archlab.model.rotary import rotation
 from archlab.model.router import Router
 

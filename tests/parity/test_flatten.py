@@ -313,6 +313,11 @@ def test_ruff_finds_nothing_to_mend(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_norm_that_no_flattened_file_has_is_refused() -> None:
+    with pytest.raises(UserError, match=r"model\.norm\.kind: prmsnorm"):
+        flatten(load_config("tiny-llama", "model.norm.kind=prmsnorm").model, "x")
+
+
 def test_too_many_kinds_are_refused() -> None:
     many = ", ".join(
         f"k{i}: {{attention.qkv_bias: true, attention.scale: {i + 1}.0, mlp.d_ff: {i + 3}}}" for i in range(8)

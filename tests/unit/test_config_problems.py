@@ -11,7 +11,8 @@ from archlab.config.describe import layer_table
 from archlab.config.identity import config_hash, resolved
 from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.merge import field_paths
-from archlab.config.rules import CONFIG_RULES, LAYER_RULES, MODEL_RULES
+from archlab.config.rules import LAYER_RULES
+from archlab.config.run_rules import CONFIG_RULES, MODEL_RULES
 from archlab.config.schema import Config
 from archlab.config.study_schema import StudyConfig
 from archlab.config.vocabulary import LACKING, WRITE
@@ -358,6 +359,16 @@ BROKEN_RULES = [
         ["model.mixer={kind: rglru, lru_width: 12, n_heads: 5}"],
         "model.mixer.n_heads",
         "5 does not divide lru_width = 12; allowed: 1, 2, 3, 4, 6, 12",
+    ),
+    (
+        ["model.attention.visibility=prefix", "model.position=alibi"],
+        "model.attention.visibility",
+        "prefix shows keys after a query, but position.kind alibi counts distances back only; allowed: causal, or",
+    ),
+    (
+        ["model.attention={n_heads: 4, visibility: two_sided, window: 1}"],
+        "model.attention.visibility",
+        "two_sided changes nothing where each token sees itself alone; leave it out",
     ),
     (["model.layers={a: {}, pattern: [a, b]}"], "model.layers.pattern", "no layer kind b"),
     (["model.layers={a: {}, b: {}, pattern: [a]}"], "model.layers", "b never comes up in 6 layers"),

@@ -31,8 +31,7 @@ from archlab.model.rotary import rotation
 from archlab.model.state import Cache
 from archlab.train.device import Device
 from archlab.train.evaluate import HeldOut, evaluate
-from archlab.train.loss import objective
-from archlab.train.schedule import learning_rate
+from archlab.train.step import learning_rate, objective
 
 DOCS = Path(__file__).parents[2] / "docs" / "conventions.md"
 RNG = np.random.default_rng(0)
@@ -79,14 +78,14 @@ def test_every_test_that_the_document_names_exists() -> None:
 # --- attention ---------------------------------------------------------------------------------------------
 
 
-def keys_seen(*overrides: str) -> list[list[int]]:
+def keys_seen(*overrides: str, prefix: Tensor | None = None) -> list[list[int]]:
     """Of each query in 12 tokens and one layer, the keys that move its logits."""
     model, keys = randomised(*overrides), range(12)
-    before, seen = model(TOKENS[:1]), [[] for _ in keys]
+    before, seen = model(TOKENS[:1], prefix=prefix), [[] for _ in keys]
     for key in keys:
         changed = TOKENS[:1].clone()
         changed[0, key] = (changed[0, key] + 1) % 17
-        for query in ((model(changed) - before).abs().amax(-1)[0] > 1e-9).nonzero()[:, 0].tolist():
+        for query in ((model(changed, prefix=prefix) - before).abs().amax(-1)[0] > 1e-9).nonzero()[:, 0].tolist():
             seen[query].append(key)
     return seen
 
@@ -96,6 +95,12 @@ def test_window() -> None:
     expected = [[key for key in range(query + 1) if theirs(0, 0, query, key)] for query in range(12)]
     assert keys_seen("model.attention.window=3") == expected
     assert expected[7] == [5, 6, 7]
+
+
+def test_visibility() -> None:
+    assert keys_seen("model.attention={n_heads: 4, visibility: two_sided, window: 3}")[5] == [3, 4, 5, 6, 7]
+    seen = keys_seen("model.attention={n_heads: 4, visibility: prefix}", prefix=torch.tensor([7]))
+    assert (seen[2], seen[6], seen[7]) == ([*range(7)], [*range(7)], [*range(8)])
 
 
 def test_stride() -> None:

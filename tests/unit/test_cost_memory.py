@@ -62,6 +62,14 @@ def test_chunks_bound_the_cache_and_blocks_with_a_summary_do_not():
         assert kv_cache_bytes(load_config("tiny-llama", blocks).model, 100) == kept * 6 * 2 * 2 * 32 * 2
 
 
+def test_where_a_layer_sees_to_both_sides_nothing_is_decoded_from_a_cache():
+    found = cost(
+        load_config("tiny-llama", "model.layers={a: {attention.visibility: two_sided}, b: {}, pattern: [a, b]}")
+    )
+    assert (found.kv_bytes_per_token, found.kv_cache_bytes, found.recurrent_bytes) == (0, 0, 0)
+    assert found.read_bytes_per_decoded_token is None
+
+
 def test_training_keeps_sixteen_bytes_per_parameter():
     plan = training_memory(1000)
     assert (plan.weights, plan.gradients, plan.optimizer, plan.total) == (4000, 4000, 8000, 16_000)

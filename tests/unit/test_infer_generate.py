@@ -55,6 +55,19 @@ def text(length: int, seed: int = 0, batch: int = 1) -> Tensor:
     return torch.randint(1, 19, (batch, length), generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_with_a_prefix_the_cache_changes_nothing(chunk: int | None) -> None:
+    model = tiny("model.layers={a: {attention.visibility: prefix}, b: {attention.window: 3}, pattern: [a, b]}")
+    prompt, prefix = text(7, batch=2), torch.tensor([7, 6])
+    written = archlab.generate(model, prompt, 5, prefix=prefix, prefill_chunk=chunk)
+    expected = prompt
+    for _ in range(5):
+        expected = torch.cat((expected, model(expected, prefix=prefix)[:, -1:].argmax(-1)), 1)
+    assert torch.equal(written, expected)
+    without, within = (Session(model, prompt, 7, prefix=n).logits() for n in (None, prefix))
+    assert (within - without).abs().amax(-1).min() > 1e-3, "the prefix of each text is read"
+
+
 def recomputed(model: Decoder, tokens: Tensor, n: int) -> Tensor:
     """Greedy, the whole text through the model for every token."""
     for _ in range(n):

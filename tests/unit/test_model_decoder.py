@@ -18,7 +18,7 @@ from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.model.context import Context
 from archlab.model.decoder import Decoder
-from archlab.model.layer import BranchNorms
+from archlab.model.norms import BranchNorms
 from archlab.model.state import Cache
 
 TINY: dict[str, Any] = {
@@ -279,6 +279,37 @@ def test_packed_documents_have_no_cache() -> None:
     model = Decoder(tiny().model)
     with pytest.raises(UserError, match="documents and cache"):
         model(TOKENS, documents=torch.zeros_like(TOKENS), cache=Cache(model.config, 2, 12))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "more", "message"),
+    [
+        ([3], {}, r"prefix: \[1\] of torch.int64; allowed: \[2\] of int64 or int32"),
+        ([1.0, 2.0], {}, "prefix: .* of torch.float32"),
+        ([3, 13], {}, r"prefix: \[3, 13\] tokens of texts of \[12, 12\]; allowed: 0 to the text's length"),
+        ([3, -1], {}, r"prefix: \[3, -1\]"),
+        ([3, 3], {"documents": torch.zeros_like(TOKENS)}, "prefix and documents: a prefix is of one text"),
+    ],
+)
+def test_a_prefix_that_cannot_be_is_refused(prefix: list[Any], more: dict[str, Any], message: str) -> None:
+    model = randomised(tiny("model.attention.visibility=prefix"))
+    with pytest.raises(UserError, match=message):
+        model(TOKENS, prefix=torch.tensor(prefix), **more)
+
+
+def test_a_prefix_is_read_at_the_start_of_a_text_and_in_one_pass() -> None:
+    model, prefix = randomised(tiny("model.attention.visibility=prefix")), torch.tensor([3, 5])
+    cache = Cache(model.config, 2, 12, padding=[0, 8], dtype=torch.float64)
+    with pytest.raises(UserError, match=r"prefix: \[3, 5\] tokens of texts of \[12, 4\]"):
+        model(TOKENS, prefix=prefix, cache=cache)
+    model(TOKENS[:, :9], cache=cache)
+    with pytest.raises(UserError, match="prefix: 9 tokens are in the cache; allowed in the pass that reads"):
+        model(TOKENS[:, 9:], prefix=prefix, cache=cache)
+
+
+def test_a_prefix_that_no_layer_reads_is_refused() -> None:
+    with pytest.raises(UserError, match=r"prefix: no layer reads it; allowed where model\.attention\.visibility"):
+        randomised(tiny("model.attention.visibility=two_sided"))(TOKENS, prefix=torch.tensor([1, 2]))
 
 
 def test_no_gradient_flows_through_a_cache() -> None:

@@ -12,14 +12,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from archlab.config import recurrent
 from archlab.config.component import Site
-from archlab.config.mixer import GatedDelta as GatedDeltaConfig
-from archlab.config.mixer import Mamba2 as Mamba2Config
-from archlab.config.mixer import ShortConv as ShortConvConfig
+from archlab.config.gated_delta import GatedDelta as GatedDeltaConfig
+from archlab.config.mamba2 import Mamba2 as Mamba2Config
 from archlab.config.norm import NoNorm, RMSNorm
 from archlab.config.position import NoPosition
 from archlab.config.rglru import RGLRU
-from archlab.model.components import make_component
+from archlab.config.short_conv import ShortConv as ShortConvConfig
 from archlab.model.context import Context
+from archlab.model.layer import make_component
 from archlab.model.state import Length, State
 from tests.reference.gated_delta import gated_delta as gated_delta_reference
 from tests.reference.mamba2 import mamba2 as mamba2_reference

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from transformers.activations import XIELUActivation
 
 from archlab.config import activation as activation_schema
-from archlab.config import attention as attention_schema
 from archlab.config import multi_head as multi_head_schema
 from archlab.config import norm as norm_schema
 from archlab.config import visibility as visibility_schema
@@ -21,10 +20,10 @@ from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.visibility import visible, visible_pairs
 from archlab.model.activations import make_activation
-from archlab.model.attention import Attention, HeadNorm
+from archlab.model.attention import Attention
 from archlab.model.context import start_pass
 from archlab.model.mlp import MLP
-from archlab.model.norms import make_norm
+from archlab.model.norms import HeadNorm, make_norm
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(2, 5, 12)) * 3 + 1
@@ -92,6 +91,13 @@ def test_scalenorm(eps: float) -> None:
     close(norm(torch.from_numpy(X)), scalenorm_by_hand(X, numbers(norm.scale, 1.0), eps))
 
 
+@pytest.mark.parametrize(("share", "n_first"), [(0.3, 4), (0.5, 6), (0.0, 1)])
+def test_partial_rmsnorm(share: float, n_first: int) -> None:
+    norm = drawn(make_norm(norm_schema.PartialRMSNorm(eps=0.1, share=share), 12))
+    root = np.sqrt((X[..., :n_first] ** 2).mean(-1, keepdims=True) + 0.1)
+    close(norm(torch.from_numpy(X)), X / root * numbers(norm.weight, 1.0))
+
+
 def test_dynamic_tanh() -> None:
     norm = make_norm(norm_schema.DynamicTanh(alpha=0.7), 12)
     assert norm.constants["alpha"] == 0.7
@@ -102,6 +108,7 @@ def test_dynamic_tanh() -> None:
 NORMS = {
     "layernorm": test_layernorm,
     "rmsnorm": test_rmsnorm,
+    "prmsnorm": test_partial_rmsnorm,
     "scalenorm": test_scalenorm,
     "dyt": test_dynamic_tanh,
 }
@@ -135,6 +142,7 @@ def test_norms_are_those_of_torch(ours: norm_schema.Norm, theirs: nn.Module) -> 
         norm_schema.LayerNorm(bias=False),
         norm_schema.RMSNorm(),
         norm_schema.RMSNorm(unit_offset=True),
+        norm_schema.PartialRMSNorm(),
         norm_schema.ScaleNorm(),
         norm_schema.DynamicTanh(),
     ],
@@ -268,7 +276,7 @@ def attention_by_hand(
 def attended(config: LayerConfig, x: np.ndarray, kernel: str = "reference") -> tuple[Tensor, Attention]:
     attention = drawn(Attention(config.multi_head, config, kernel))
     tokens = torch.zeros(x.shape[:2], dtype=torch.int64)
-    view = start_pass(tokens, None, None, torch.float64).context(config)
+    view = start_pass(tokens, None, None, None, torch.float64).context(config)
     return attention(torch.from_numpy(x), view), attention
 
 
@@ -338,11 +346,39 @@ VISIBILITIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", VISIBILITIES)
 @pytest.mark.parametrize("seq_len", [1, 5, 20, 41])
-def test_visible_pairs_are_the_mask_counted(name: str, seq_len: int) -> None:
-    attention = attention_schema.MultiHead(n_heads=1, **VISIBILITIES[name])
+@pytest.mark.parametrize("sides", ["causal", "prefix", "two_sided"])
+def test_visible_pairs_are_the_mask_counted(name: str, seq_len: int, sides: Any) -> None:
+    attention = multi_head_schema.MultiHead(n_heads=1, visibility=sides, **VISIBILITIES[name])
     at = np.arange(seq_len)
     mask = visible(attention, at[:, None], at[None, :])
     assert visible_pairs(attention, seq_len) == mask.sum()
+
+
+@pytest.mark.parametrize("name", VISIBILITIES)
+def test_to_both_sides_a_token_sees_what_it_would_see_and_what_would_see_it(name: str) -> None:
+    """Blocks alone are not alike to both sides: of later ones, too, it is the last keys that are seen."""
+    rule, at = VISIBILITIES[name], np.arange(40)
+    causal = visible(multi_head_schema.MultiHead(n_heads=1, **rule), at[:, None], at)
+    both = visible(multi_head_schema.MultiHead(n_heads=1, visibility="two_sided", **rule), at[:, None], at)
+    assert np.array_equal(both & np.tri(40, dtype=bool), causal)
+    if "blocks" not in rule:
+        assert np.array_equal(both, causal | causal.T)
+    else:
+        is_last = at % rule["blocks"].size >= rule["blocks"].size - rule["blocks"].summary
+        in_block = at[:, None] // rule["blocks"].size == at // rule["blocks"].size
+        assert np.array_equal(both, in_block | is_last)
+
+
+@pytest.mark.parametrize("name", VISIBILITIES)
+def test_a_prefix_is_two_sided_and_the_rest_causal(name: str) -> None:
+    rule, at, n = VISIBILITIES[name], np.arange(30), 11
+    causal, prefix, both = (
+        visible(multi_head_schema.MultiHead(n_heads=1, visibility=sides, **rule), at[:, None], at, n)
+        for sides in ("causal", "prefix", "two_sided")
+    )
+    assert np.array_equal(prefix[:n, :n], both[:n, :n])
+    assert np.array_equal(prefix[n:], causal[n:])
+    assert not prefix[:n, n:].any()
 
 
 SEEN_BY_10 = {
@@ -357,6 +393,6 @@ SEEN_BY_10 = {
 
 @pytest.mark.parametrize("name", SEEN_BY_10)
 def test_what_token_10_sees(name: str) -> None:
-    attention = attention_schema.MultiHead(n_heads=1, **VISIBILITIES[name])
+    attention = multi_head_schema.MultiHead(n_heads=1, **VISIBILITIES[name])
     mask = visible(attention, torch.tensor(10), torch.arange(14))
     assert torch.nonzero(mask).flatten().tolist() == SEEN_BY_10[name]

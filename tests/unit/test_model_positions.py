@@ -17,8 +17,15 @@ from archlab.config.position import Alibi, Rope
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder
-from archlab.model.position_bias import AlibiBias, ShawBias, T5Bias, bucket, slopes
-from archlab.model.position_embed import LearnedPositions, SinusoidalPositions
+from archlab.model.positions import (
+    AlibiBias,
+    LearnedPositions,
+    ShawBias,
+    SinusoidalPositions,
+    T5Bias,
+    bucket,
+    slopes,
+)
 from archlab.model.rope_scaling import frequencies
 from archlab.model.rotary import rotation
 from archlab.model.state import Cache

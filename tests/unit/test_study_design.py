@@ -123,6 +123,10 @@ def test_an_arm_that_changes_more_than_it_says_is_refused(in_base, overrides, si
         ({"model.norm.knd": "x"}, r"model.norm.knd  unknown; did you mean kind\?"),
         ({"model.norm.kind": "layrnorm"}, r"model.norm.kind  'layrnorm'; did you mean layernorm\?"),
         ({"model.attention.n_kv_heads": 3}, "3 does not divide n_heads = 4; allowed: 1, 2, 4"),
+        (
+            {"model.attention.visibility": "two_sided"},
+            r"arms.other.model.attention.visibility  two_sided; training and",
+        ),
         ({"model.norm.kind": "x", "model.mlp.kid": "y"}, "2 problems in the study"),
         ({"model.d_model": 64, "model": {"d_model": 32}}, "model.d_model is given twice"),
     ],

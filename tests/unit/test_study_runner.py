@@ -20,7 +20,8 @@ from archlab.study.pool import RunProgress
 from archlab.study.progress import StudyProgress
 from archlab.study.runner import Study
 from archlab.study.study_file import read_study
-from archlab.train.run_folder import RunFolder, RunSummary
+from archlab.train.run_folder import RunFolder
+from archlab.train.summary import RunSummary
 
 
 @pytest.fixture(scope="session")

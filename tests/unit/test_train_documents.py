@@ -16,11 +16,10 @@ from archlab.model.decoder import Decoder
 from archlab.train.device import Device
 from archlab.train.evaluate import HeldOut, evaluate
 from archlab.train.loop import train
-from archlab.train.loss import document_ids
 from archlab.train.optim import make_optimizer
 from archlab.train.progress import progress_callback
 from archlab.train.run_folder import RunFolder
-from archlab.train.step import update
+from archlab.train.step import document_ids, update
 
 END, DEVICE = 0, Device("cpu", torch.float32)
 WINDOW = np.array([[4, 5, 6, END, 7, 8, 9, 3, END, END, 2, 5, 5]])

@@ -8,12 +8,13 @@ from tiny import config, write_text
 
 from archlab.data.prepare import prepare
 from archlab.errors import UserError
+from archlab.infer.score import score
 from archlab.train import loop
-from archlab.train.divergence import divergence
 from archlab.train.evaluate import Score
 from archlab.train.loop import train
 from archlab.train.progress import Callback
 from archlab.train.run_folder import RunFolder
+from archlab.train.summary import divergence
 
 
 @pytest.fixture(autouse=True)
@@ -200,6 +201,16 @@ def test_a_config_that_the_text_cannot_serve_leaves_nothing_behind(text, tmp_pat
     with pytest.raises(UserError, match="vocab_size: 100"):
         train(config("model.vocab_size=100", data=text), tmp_path / "run", Callback())
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("visibility", ["prefix", "two_sided"])
+def test_what_sees_the_tokens_that_it_would_predict_is_neither_trained_nor_scored(text, tmp_path, visibility):
+    message = rf"model\.attention\.visibility  {visibility}; training and scoring predict each token from those before"
+    with pytest.raises(UserError, match=message):
+        train(config(f"model.attention.visibility={visibility}", data=text), tmp_path / "run", Callback())
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(UserError, match=message):
+        score("tiny-llama", (f"model.attention.visibility={visibility}",), None)
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(text, tmp_path):

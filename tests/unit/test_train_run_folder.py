@@ -16,7 +16,8 @@ from archlab.exchange.configs import load_config
 from archlab.files import TEMPORARY
 from archlab.train.loop import train
 from archlab.train.progress import Callback
-from archlab.train.run_folder import RunFolder, RunSummary
+from archlab.train.run_folder import RunFolder
+from archlab.train.summary import RunSummary
 
 ENV = {"corpus": "c0ffee", "dtype": "float32", "device": "cpu", "threads": 1}
 

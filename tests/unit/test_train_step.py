@@ -11,9 +11,8 @@ from archlab.config.training import resolve_train
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
 from archlab.train.evaluate import HeldOut, evaluate
-from archlab.train.loss import objective
 from archlab.train.optim import decay_groups, make_optimizer
-from archlab.train.step import update
+from archlab.train.step import objective, update
 
 CPU = Device("cpu", torch.float32)
 

@@ -12,7 +12,7 @@ from archlab.config.layers import LayerConfig
 from archlab.config.moe import ResolvedMoE
 from archlab.config.multi_head import ResolvedMultiHead
 from archlab.config.norm import NoNorm
-from archlab.config.position import Rope
+from archlab.config.position import ON_THE_EMBEDDING, Rope
 
 Layers = Sequence[LayerConfig]
 
@@ -31,7 +31,6 @@ _POSITIONS = {
     "alibi": "ALiBi",
     "rope": "RoPE",
 }
-_ON_THE_EMBEDDING = ("sinusoidal", "learned")
 _MIXERS = {"mamba2": "Mamba-2", "gated_delta": "gated delta", "short_conv": "short conv"}
 _BIASES = ("qkv_bias", "out_bias", "in_bias", "bias")
 
@@ -147,7 +146,7 @@ def share(text: str, n: int, layers: Layers) -> str:
 
 def position(layers: Layers) -> str:
     """RoPE, NoPE, ALiBi, learned, ...; of layers that differ, each. Without attention only what is on the embedding."""
-    where = with_attention(layers) or [layer for layer in layers if layer.position.kind in _ON_THE_EMBEDDING]
+    where = with_attention(layers) or [layer for layer in layers if layer.position.kind in ON_THE_EMBEDDING]
     return each(_POSITIONS[layer.position.kind] for layer in where) or NOTHING
 
 

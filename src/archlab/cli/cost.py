@@ -65,7 +65,7 @@ def _print(found: Cost) -> None:
             (f"KV cache of {found.batch} x {found.context:,} tokens, {found.dtype}", binary(found.kv_cache_bytes)),
             *_recurrent(found),
             (f"weights, {found.dtype}", binary(found.weight_bytes)),
-            ("read per decoded token, one sequence", binary(found.read_bytes_per_decoded_token)),
+            ("read per decoded token, one sequence", _read(found.read_bytes_per_decoded_token)),
         ],
         right=("memory",),
     )
@@ -78,6 +78,10 @@ def _print(found: Cost) -> None:
         ],
         right=("",),
     )
+
+
+def _read(n_bytes: int | None) -> str:
+    return "nothing is decoded" if n_bytes is None else binary(n_bytes)
 
 
 def _recurrent(found: Cost) -> list[tuple[str, str]]:

@@ -1,39 +1,31 @@
 """From raw values to a valid config, or to every problem at once: types, names and rules."""
 
-import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from archlab.config.any_attention import AnyAttention
-from archlab.config.layers import COMPONENTS, PER_LAYER, final_norm, layer_configs, with_overrides
-from archlab.config.merge import Raw, expand, merge, section_classes
+from archlab.config.base import Base
+from archlab.config.layer_kinds import layer_problems, replaced_in_every_layer
+from archlab.config.merge import Raw, merge, without
 from archlab.config.model_schema import ModelConfig
-from archlab.config.problems import Problem, choose, explain, is_under, raise_problems
-from archlab.config.rules import CONFIG_RULES, LAYER_RULES, MODEL_RULES
+from archlab.config.problems import Problem, explain, is_under, raise_problems
+from archlab.config.rules import LAYER_RULES
+from archlab.config.run_rules import CONFIG_RULES, MODEL_RULES
 from archlab.config.schema import Config
-from archlab.config.vocabulary import elsewhere, meant
 from archlab.errors import UserError
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
-_COMMON = (
-    "norm",
-    "norm.placement",
-    "position",
-    *dict.fromkeys(
-        f"{section}.{name}"
-        for section in ("block", *COMPONENTS, "dropout")
-        for schema in section_classes(ModelConfig.model_fields[section])
-        for name, field in schema.model_fields.items()
-        if not field.is_required() and name not in getattr(schema, "derived", ())
-    ),
-)
-"""What the layers have in common unless their kinds say otherwise; derived fields are written out for all."""
-
 _STAND_IN: Raw = {"model": {"vocab_size": 256, "d_model": 64, "n_layers": 2, "attention": {"n_heads": 4}}}
-"""Put in place of missing or wrong required fields, so that the rules can still judge the rest."""
+"""Put in place of missing or wrong required fields."""
+
+
+class _ModelAlone(Base):
+    """A model that no run is planned for: only its own rules are asked."""
+
+    model: ModelConfig
 
 
 def validate(schema: type[Schema], raw: Raw, source: str, known: Sequence[Problem] = ()) -> Schema:
@@ -46,25 +38,30 @@ def validate(schema: type[Schema], raw: Raw, source: str, known: Sequence[Proble
         config = schema.model_validate(raw)
     except ValidationError as error:
         problems = [*known, *explain(error, schema, raw)]
-        if schema is Config:
-            problems += _rules_of_the_rest(raw, [problem.path for problem in problems])
+        if schema is Config:  # the rules can still judge the rest
+            bad = [problem.path for problem in problems]
+            with suppress(ValidationError, UserError):
+                rest = merge(_STAND_IN, without(raw, bad), Config)
+                problems += broken_rules(Config.model_validate(rest), bad)
         raise_problems(problems, source)
         raise
-    rules = broken_rules(config) if isinstance(config, Config) else []
+    match config:
+        case Config():
+            rules = broken_rules(config)
+        case _ModelAlone(model=model):
+            rules = _model_problems(model) or list(replaced_in_every_layer(model))
+        case _:
+            rules = []
     raise_problems([*known, *rules], source)
     return config
 
 
 def check_model(model: ModelConfig) -> None:
-    """ConfigError for a model with a wrong value or a broken rule; of one from a file `validate` has asked before."""
-    raw = model.model_dump(warnings=False)
-    try:
-        ModelConfig.model_validate(raw)
-    except ValidationError as error:
-        wrong = explain(error, ModelConfig, raw)
-        raise_problems([Problem(f"model.{problem.path}", problem.message) for problem in wrong], "ModelConfig")
-    problems = _model_problems(model, ())
-    raise_problems(problems or list(_replaced_in_every_layer(model)), "ModelConfig")
+    """ConfigError for a model with a wrong value or a broken rule, as if its values stood in a file.
+
+    One from a file was checked there. This is for those made in Python, where no rule is asked and no copy validated.
+    """
+    validate(_ModelAlone, {"model": model.model_dump(warnings=False)}, "ModelConfig")
 
 
 def broken_rules(config: Config, bad: Sequence[str] = ()) -> list[Problem]:
@@ -73,137 +70,13 @@ def broken_rules(config: Config, bad: Sequence[str] = ()) -> list[Problem]:
     for rule in CONFIG_RULES:
         if not is_under(rule.reads, bad) and (message := rule.broken(config)):
             problems.append(Problem(rule.field, message))
-    return problems or ([] if bad else list(_replaced_in_every_layer(config.model)))
+    return problems or ([] if bad else list(replaced_in_every_layer(config.model)))
 
 
-def _model_problems(model: ModelConfig, bad: Sequence[str]) -> list[Problem]:
-    problems = list(_layer_problems(model, bad))
-    for rule in MODEL_RULES:
-        if _may_judge(rule.reads, bad) and (message := rule.broken(model)):
-            problems.append(Problem(f"model.{rule.field}", message))
-    return problems
-
-
-def _rules_of_the_rest(raw: Raw, bad: list[str]) -> list[Problem]:
-    """The rules that are broken by what is left without the fields in `bad`."""
-    try:
-        rest = merge(_STAND_IN, without(raw, bad), Config)
-        return broken_rules(Config.model_validate(rest), bad)
-    except (ValidationError, UserError):
-        return []
-
-
-def without(raw: Raw, paths: Sequence[str]) -> Raw:
-    """`raw` without the values at those paths; of a list, all goes."""
-    out = copy.deepcopy(raw)
-    for path in paths:
-        _drop(out, path.split("."))
-    return out
-
-
-def _drop(section: Raw, path: Sequence[str]) -> None:
-    """Take out what stands at a path, or what it would be a part of; keys may have dots themselves."""
-    for n in range(len(path), 0, -1):
-        key = ".".join(path[:n])
-        if key in section:
-            if n < len(path) and isinstance(section[key], dict):
-                _drop(section[key], path[n:])
-            else:
-                del section[key]
-            return
-
-
-def _layer_problems(model: ModelConfig, bad: Sequence[str]) -> Iterator[Problem]:
-    broken = {rule.field: m for rule in LAYER_RULES if _may_judge(rule.reads, bad) and (m := rule.broken(model))}
-    yield from (Problem(f"model.{field}", message) for field, message in broken.items())
-    for name, change in (model.layers.kinds if model.layers else {}).items():
-        prefix = f"model.layers.{name}"
-        try:
-            wrong, view = _view(model, change)
-        except UserError as error:
-            yield Problem(prefix, str(error))
-            continue
-        yield from (Problem(f"{prefix}.{problem.path}".rstrip("."), problem.message) for problem in wrong)
-        if view is None:
-            continue
-        if clash := _moved_common_position(model, view):
-            yield Problem(f"{prefix}.position", clash)
-        if view.dropout.embedding != model.dropout.embedding:
-            message = "drops once, before all layers; a layer has dropout.attention and dropout.branch"
-            yield Problem(f"{prefix}.dropout.embedding", message)
-        for rule in LAYER_RULES:
-            message = rule.broken(view) if _may_judge(rule.reads, bad) else None
-            if message and message != broken.get(rule.field):
-                yield Problem(f"{prefix}.{rule.field}", message)
-
-
-def _replaced_in_every_layer(model: ModelConfig) -> Iterator[Problem]:
-    """Settings of the model that every layer kind replaces with its own, so that they would do nothing."""
-    if model.layers is None:
-        return
-    used = _used(model)
-    for path in _COMMON:
-        without_it = _at_default(model, path)
-        if without_it == model:
-            continue
-        try:
-            does_nothing = _used(without_it) == used
-        except ValidationError:  # a layer kind builds on it
-            continue
-        if does_nothing:
-            yield Problem(f"model.{path}", "every layer kind has its own, so this would do nothing; leave it out")
-
-
-def _used(model: ModelConfig) -> tuple[object, ...]:
-    """All that reads what layers have in common: the layers, and the norms around them."""
-    around = (final_norm(model), model.norm if model.embedding.norm else None)
-    return (layer_configs(model), *(norm and norm.model_dump(exclude={"placement"}) for norm in around))
-
-
-def _at_default(model: ModelConfig, path: str) -> ModelConfig:
-    """The model with one setting as if it had been left out."""
-    section, _, name = path.partition(".")
-    if not name:
-        return model.model_copy(update={section: ModelConfig.model_fields[section].default})
-    inner = getattr(model, section)
-    if name not in type(inner).model_fields:
-        return model
-    if name == "kind":
-        kind = getattr(ModelConfig.model_fields[section].default, "kind", inner.kind)
-        raw = merge(model.model_dump(), {section: {"kind": kind}}, ModelConfig)
-        return model if kind == inner.kind else ModelConfig.model_validate(raw)
-    return model.model_copy(update={section: inner.model_copy(update={name: type(inner).model_fields[name].default})})
-
-
-def _may_judge(reads: Sequence[str], bad: Sequence[str]) -> bool:
-    return not is_under([f"model.{field}" for field in reads], bad)
-
-
-def _view(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelConfig | None]:
-    """The model as one layer kind sees it, or what is wrong with that kind."""
-    change = expand(change)
-    unknown = [key for key in change if key not in PER_LAYER]
-    if unknown:
-        hint = (meant(unknown[0]) or elsewhere(unknown[0], "model.layers")).replace("model.", "")
-        if hint.removeprefix("write ").partition(".")[0] in PER_LAYER:
-            return [Problem(unknown[0], f"unknown; {hint}")], None
-        return [Problem("", f"{', '.join(unknown)} cannot differ per layer{choose(unknown[0], PER_LAYER)}")], None
-    try:
-        return [], with_overrides(model, change)
-    except ValidationError as error:
-        raw = merge(model.model_dump(exclude={"layers"}), change, ModelConfig)
-        return explain(error, ModelConfig, raw), None
-
-
-def _moved_common_position(model: ModelConfig, view: ModelConfig) -> str | None:
-    """Positions that all layers have in common, on the embedding or in one table, cannot differ per layer."""
-    if view.position.kind == "t5" and view.position.shared:
-        of_all, of_kind = (
-            m.attention.n_heads if isinstance(m.attention, AnyAttention) else None for m in (model, view)
-        )
-        same = view.position == model.position and of_kind in (of_all, None)
-        return None if same else "t5 has one table for all layers, of model's heads; give position.shared = false"
-    embedded = [p.kind for p in (view.position, model.position) if p.kind in ("sinusoidal", "learned")]
-    if view.position == model.position or not embedded:
-        return None
-    return f"{embedded[0]} is added once, to the embedding; allowed: the same in every layer"
+def _model_problems(model: ModelConfig, bad: Sequence[str] = ()) -> list[Problem]:
+    of_layers, of_all = (
+        [rule for rule in rules if not is_under([f"model.{field}" for field in rule.reads], bad)]
+        for rules in (LAYER_RULES, MODEL_RULES)
+    )
+    broken = [Problem(f"model.{rule.field}", m) for rule in of_all if (m := rule.broken(model))]
+    return [*layer_problems(model, of_layers), *broken]

@@ -4,7 +4,7 @@ from archlab.config.any_attention import AnyAttention
 from archlab.config.layers import LayerConfig, layer_runs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.norm import NoNorm
-from archlab.config.position import ON_THE_EMBEDDING, Rope
+from archlab.config.position import WITHOUT_ATTENTION, Rope
 
 
 def layer_table(model: ModelConfig) -> list[dict[str, str]]:
@@ -30,7 +30,7 @@ def _branches(layer: LayerConfig) -> dict[str, str]:
 
 def _position(layer: LayerConfig) -> str:
     position = layer.position
-    if not isinstance(layer.attention, AnyAttention) and position.kind not in ON_THE_EMBEDDING:
+    if not isinstance(layer.attention, AnyAttention) and position.kind not in WITHOUT_ATTENTION:
         return "-"  # it is about queries and keys
     return f"rope {position.theta:g}" if isinstance(position, Rope) else position.kind
 

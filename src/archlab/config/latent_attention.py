@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from archlab.config.any_attention import AnyAttention, AnyResolved
 from archlab.config.base import Positive, Width
 from archlab.config.component import Counting, Site, StateTensor, filled_in
+from archlab.config.norm import RMSNorm
 from archlab.config.visibility import keys_kept
 
 
@@ -59,19 +60,23 @@ class ResolvedLatent(Latent, AnyResolved):  # pyright: ignore[reportIncompatible
         """Numbers that a cache keeps per token."""
         return self.kv_rank + self.rope_dim
 
+    @property
+    def narrow_norm(self) -> RMSNorm:
+        """The norm of the narrow vectors, which rounds as the published code does."""
+        return RMSNorm(eps=self.norm_eps, cast="before_weight")
+
     def describe(self) -> dict[str, str]:
-        """Heads and window."""
-        window = "-" if self.window is None else str(self.window)
+        """Heads, and how far they see."""
         return {
             "q/kv/dim": f"{self.n_heads}/latent {self.kept_width}/{self.query_width}:{self.v_dim}",
-            "window": window,
+            "window": self.describe_visibility(),
         }
 
     def parameters(self, site: Site) -> dict[str, int]:
         """Projections; norms of the narrow vectors; a table of distances beside the scores."""
         narrow = (self.q_rank or 0) + self.kept_width
         biases = self.qkv_bias * narrow + self.out_bias * site.d_model
-        norms = (self.q_rank or 0) + self.kv_rank
+        norms = self.narrow_norm.n_parameters((self.q_rank or 0) + self.kv_rank)
         return {"attention": self._matrices(site) + biases, "norms": norms, "positions": self._distances(site)}
 
     def _matrices(self, site: Site) -> int:

@@ -1,20 +1,18 @@
 """From the authored model config to one resolved LayerConfig per layer, which is all that others read."""
 
-import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from archlab.config.attention import ResolvedAttention
 from archlab.config.base import Base, Overrides
 from archlab.config.component import Absent, Component, Site, expect
 from archlab.config.dense import ResolvedDense
 from archlab.config.merge import expand, merge
-from archlab.config.mixer import ResolvedMixer
-from archlab.config.mlp import ResolvedMLP
 from archlab.config.model_schema import Block, Dropout, Layers, ModelConfig
 from archlab.config.multi_head import ResolvedMultiHead
 from archlab.config.norm import NoNorm, Norm, Placement
 from archlab.config.position import Position
+from archlab.config.unions import ResolvedAttention, ResolvedMixer, ResolvedMLP
 
 COMPONENTS = ("attention", "mixer", "mlp")
 """The sections of `model` that are components, in the order in which a layer has them."""
@@ -97,6 +95,20 @@ class LayerConfig(Base):
         """What components must know of the layer to say what they cost."""
         return Site(self.d_model, self.norm, self.position, self.dropout.attention)
 
+    def parameters(self) -> Counter[str]:
+        """Learned numbers by what they belong to, of all branches and the norms around them."""
+        counts = Counter(norms=self._norms_around())
+        for branch in self.branches:
+            counts.update(branch.component.parameters(self.site))
+        return counts
+
+    def active_parameters(self) -> int:
+        """Learned numbers that one token makes use of."""
+        return self._norms_around() + sum(b.component.active_parameters(self.site) for b in self.branches)
+
+    def _norms_around(self) -> int:
+        return sum(len(branch.norms) for branch in self.branches) * self.norm.n_parameters(self.d_model)
+
     @property
     def multi_head(self) -> ResolvedMultiHead:
         """Its attention, where only multi-head attention will do; UserError where it is another."""
@@ -111,7 +123,7 @@ class LayerConfig(Base):
 def resolve(model: ModelConfig) -> ModelConfig:
     """The same model with derived fields written out; resolving twice changes nothing."""
     components = {name: getattr(model, name).resolve(model.d_model) for name in COMPONENTS}
-    return model.model_copy(update={**components, "embedding": _resolve_embedding(model)})
+    return model.model_copy(update={**components, "embedding": model.embedding.resolve(model.d_model)})
 
 
 def resolve_layers(model: ModelConfig) -> Layers | None:
@@ -154,6 +166,11 @@ def layer_runs(model: ModelConfig) -> list[tuple[int, int, LayerConfig]]:
     return runs
 
 
+def sees_as(model: ModelConfig, visibility: str) -> bool:
+    """Whether some layer's attention has that `visibility`."""
+    return any(getattr(layer.attention, "visibility", None) == visibility for layer in layer_configs(model))
+
+
 def final_norm(model: ModelConfig) -> Norm:
     """The norm before the head: the model's, unless the last layer has just normalised the stream (post)."""
     last = model.norm
@@ -175,8 +192,3 @@ def _layer(kind: str, model: ModelConfig) -> LayerConfig:
     return LayerConfig.model_validate(
         {"kind": kind, "d_model": model.d_model, **{name: getattr(resolved, name) for name in PER_LAYER}}
     )
-
-
-def _resolve_embedding(model: ModelConfig) -> Any:
-    scale = model.embedding.scale
-    return model.embedding.model_copy(update={"scale": math.sqrt(model.d_model) if scale == "sqrt_d_model" else scale})

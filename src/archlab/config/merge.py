@@ -1,5 +1,6 @@
-"""Laying one set of values over another, knowing the schema's tagged unions."""
+"""Laying one set of values over another, knowing the schema's tagged unions, and taking values out of it."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
@@ -82,6 +83,26 @@ def _laid_over(below: Raw, over: Raw) -> Raw:
         else:
             out[key] = value
     return out
+
+
+def without(raw: Raw, paths: Sequence[str]) -> Raw:
+    """`raw` without the values at those paths; of a list, all goes."""
+    out = copy.deepcopy(raw)
+    for path in paths:
+        _drop(out, path.split("."))
+    return out
+
+
+def _drop(section: Raw, path: Sequence[str]) -> None:
+    """Take out what stands at a path, or what it would be a part of; keys may have dots themselves."""
+    for n in range(len(path), 0, -1):
+        key = ".".join(path[:n])
+        if key in section:
+            if n < len(path) and isinstance(section[key], dict):
+                _drop(section[key], path[n:])
+            else:
+                del section[key]
+            return
 
 
 def section_schema(field: FieldInfo, raw: Raw) -> type[BaseModel] | None:

@@ -3,11 +3,11 @@
 A field left at `null` is derived from others; `layers.py` says how, and everyone else reads the result.
 """
 
-from typing import Annotated, Any, Literal
+import math
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from archlab.config.attention import Attention
 from archlab.config.base import (
     MOST_KINDS,
     MOST_LAYERS,
@@ -21,11 +21,10 @@ from archlab.config.base import (
 )
 from archlab.config.component import expect
 from archlab.config.dense import Dense, GatedMLP
-from archlab.config.mixer import Mixer, NoMixer
-from archlab.config.mlp import MLP
 from archlab.config.multi_head import MultiHead
 from archlab.config.norm import Norm, RMSNorm
 from archlab.config.position import Position, Rope
+from archlab.config.unions import MLP, Attention, Mixer, NoMixer
 
 
 class Block(Base):
@@ -54,6 +53,11 @@ class Embedding(Base):
     """Round the scale to the number format of the weights first, as Gemma's code does: by 0.2% in bfloat16 at most."""
     norm: bool = False
     """A norm of the model's kind on the embedding (BLOOM)."""
+
+    def resolve(self, d_model: int) -> Self:
+        """The same with the scale as a number; resolving twice changes nothing."""
+        scale = math.sqrt(d_model) if self.scale == "sqrt_d_model" else self.scale
+        return self.model_copy(update={"scale": scale})
 
 
 class Head(Base):

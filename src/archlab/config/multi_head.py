@@ -129,10 +129,9 @@ class ResolvedMultiHead(MultiHead, AnyResolved):  # pyright: ignore[reportIncomp
         return (self.n_heads + self.n_kv_heads) * self.head_dim + self.n_kv_heads * self.v_dim
 
     def describe(self) -> dict[str, str]:
-        """Heads and window."""
-        window = "-" if self.window is None else str(self.window)
+        """Heads, and how far they see."""
         width = f"{self.head_dim}" if self.v_dim == self.head_dim else f"{self.head_dim}:{self.v_dim}"
-        return {"q/kv/dim": f"{self.n_heads}/{self.n_kv_heads}/{width}", "window": window}
+        return {"q/kv/dim": f"{self.n_heads}/{self.n_kv_heads}/{width}", "window": self.describe_visibility()}
 
     def parameters(self, site: Site) -> dict[str, int]:
         """Projections and sinks, norms of queries, keys and what is mixed, a table of distances beside the scores."""

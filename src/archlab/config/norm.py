@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from archlab.config.base import Base, Positive
+from archlab.config.base import Base, Positive, Share
 
 Placement = Literal["pre", "post", "double", "output", "carried"]
 
@@ -81,6 +81,20 @@ class ScaleNorm(_Placed):
         return 1
 
 
+class PartialRMSNorm(_Placed):
+    """RMS norm of all features by the mean square of the first of them (pRMSNorm in Zhang & Sennrich 2019)."""
+
+    kind: Literal["prmsnorm"] = "prmsnorm"
+    eps: Positive = 1e-5
+    """Added to the mean square before the root."""
+    share: Share = 0.0625
+    """Of the features that the mean square is over, rounded up, but one at least."""
+
+    def n_parameters(self, width: int) -> int:
+        """A weight per feature."""
+        return width
+
+
 class DynamicTanh(_Placed):
     """tanh(alpha x) * w + b in place of a norm, alpha one learned number; no statistics (Zhu 2025)."""
 
@@ -93,4 +107,4 @@ class DynamicTanh(_Placed):
         return 2 * width + 1
 
 
-Norm = Annotated[LayerNorm | RMSNorm | ScaleNorm | DynamicTanh | NoNorm, Field(discriminator="kind")]
+Norm = Annotated[LayerNorm | RMSNorm | PartialRMSNorm | ScaleNorm | DynamicTanh | NoNorm, Field(discriminator="kind")]

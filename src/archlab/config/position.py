@@ -180,7 +180,9 @@ class Rope(Base):
 BIASED = ("shaw", "t5", "alibi")
 """Kinds that read the distance of query and key, and add to their score."""
 
-ON_THE_EMBEDDING = ("none", "sinusoidal", "learned")
+ON_THE_EMBEDDING = ("sinusoidal", "learned")
+"""Kinds that are added once, to the token embedding."""
+WITHOUT_ATTENTION = ("none", *ON_THE_EMBEDDING)
 """Kinds that ask nothing of attention."""
 
 Position = Annotated[NoPosition | Sinusoidal | Learned | Shaw | T5 | Alibi | Rope, Field(discriminator="kind")]

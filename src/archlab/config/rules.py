@@ -1,4 +1,4 @@
-"""Every rule between fields, as three tables: asked of each layer kind, of the model and of the whole config.
+"""Rules between the fields of a layer, as a table; each is asked of the model and of each of its layer kinds.
 
 A rule names the field it blames and the fields it reads, and says what was found and what is allowed (or
 nothing). It is asked only when all those fields are valid by themselves, so one mistake is reported once.
@@ -18,11 +18,8 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.moe import MoE
 from archlab.config.multi_head import MultiHead, QKNorm
 from archlab.config.norm import RMSNormScaling, Scaling
-from archlab.config.position import ON_THE_EMBEDDING, DynamicNTK, Llama3Scaling, Longrope, Proportional, Rope, Yarn
-from archlab.config.problems import choose
+from archlab.config.position import BIASED, DynamicNTK, Llama3Scaling, Longrope, Proportional, Rope, Yarn
 from archlab.config.rglru import RGLRU
-from archlab.config.schema import Config
-from archlab.config.training import resolve_train
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Component)
@@ -131,6 +128,20 @@ def _window_or_blocks(a: AnyAttention, _m: ModelConfig) -> str | None:
     return f"sparse blocks take the place of a window, and window is {a.window}; give one of them"
 
 
+def _distances_count_back(a: AnyAttention, m: ModelConfig) -> str | None:
+    if a.visibility == "causal" or m.position.kind not in BIASED:
+        return None
+    found = f"{a.visibility} shows keys after a query, but position.kind {m.position.kind} counts distances back only"
+    return f"{found}; allowed: causal, or another position.kind"
+
+
+def _there_is_more_to_see(a: AnyAttention, _m: ModelConfig) -> str | None:
+    is_alone = a.window == 1 and a.stride is None and not a.global_tokens
+    if a.visibility == "causal" or not (is_alone or (a.blocks is not None and a.blocks.size == 1)):
+        return None
+    return f"{a.visibility} changes nothing where each token sees itself alone; leave it out"
+
+
 def _summary_fits_block(a: AnyAttention, _m: ModelConfig) -> str | None:
     blocks = a.blocks
     if blocks is None or blocks.summary < blocks.size:
@@ -138,7 +149,8 @@ def _summary_fits_block(a: AnyAttention, _m: ModelConfig) -> str | None:
     return f"{blocks.summary} of {blocks.size} tokens is all of a block; allowed: 0 to size - 1"
 
 
-def _needs_a_norm(field: str) -> Callable[[ModelConfig], str | None]:
+def needs_a_norm(field: str) -> Callable[[ModelConfig], str | None]:
+    """A rule: where the field asks for a norm, the model has one."""
     section, name = field.split(".")
 
     def broken(m: ModelConfig) -> str | None:
@@ -358,8 +370,14 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule(
         "attention.blocks", ("attention.window", "attention.blocks"), _of("attention", AnyAttention, _window_or_blocks)
     ),
+    Rule(
+        "attention.visibility",
+        ("attention.visibility", "position"),
+        _of("attention", AnyAttention, _distances_count_back),
+    ),
+    Rule("attention.visibility", ("attention",), _of("attention", AnyAttention, _there_is_more_to_see)),
     Rule("attention.blocks.summary", ("attention.blocks",), _of("attention", AnyAttention, _summary_fits_block)),
-    Rule("attention.sub_norm", ("attention.sub_norm", "norm"), _needs_a_norm("attention.sub_norm")),
+    Rule("attention.sub_norm", ("attention.sub_norm", "norm"), needs_a_norm("attention.sub_norm")),
     Rule("attention.qk_norm.unit_offset", ("attention.qk_norm",), _offset_has_a_weight(_qk_norm)),
     Rule("attention.qk_norm.scope", ("attention.qk_norm",), _of("attention", MultiHead, _each_head_has_weights)),
     Rule("attention.qk_norm.cast", ("attention.qk_norm",), _cast_has_a_weight(_qk_norm)),
@@ -367,7 +385,7 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("mixer.dt_min", ("mixer",), _of("mixer", Mamba2, _steps_have_room)),
     Rule("mixer.n_value_heads", ("mixer", "d_model"), _of("mixer", GatedDelta, _key_heads_divide_value_heads)),
     Rule("mixer.n_heads", ("mixer", "d_model"), _of("mixer", RGLRU, _heads_divide_channels)),
-    Rule("mlp.sub_norm", ("mlp.sub_norm", "norm"), _needs_a_norm("mlp.sub_norm")),
+    Rule("mlp.sub_norm", ("mlp.sub_norm", "norm"), needs_a_norm("mlp.sub_norm")),
     Rule("mlp.active", ("mlp.active", "mlp.experts"), _of("mlp", MoE, _enough_experts)),
     Rule("mlp.router.groups.n", ("mlp.experts", "mlp.router"), _of("mlp", MoE, _groups_are_equal)),
     Rule("mlp.router.groups.kept", ("mlp.router",), _of("mlp", MoE, _groups_are_left_out)),
@@ -389,116 +407,4 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("position.max_distance", ("position",), _t5_buckets_reach),
     Rule("block.parallel", ("block", "norm", *COMPONENTS), _parallel_has_a_norm_before),
     *(Rule(f"block.{name}_multiplier", ("block", name), _multiplier_has_a_branch(name)) for name in COMPONENTS),
-)
-
-
-def _pattern_names_exist(m: ModelConfig) -> str | None:
-    if m.layers is None or set(m.layers.pattern) <= set(m.layers.kinds):
-        return None
-    missing = sorted(set(m.layers.pattern) - set(m.layers.kinds))
-    return f"no layer kind {', '.join(missing)}{choose(missing[0], list(m.layers.kinds))}"
-
-
-def _layer_kinds_are_used(m: ModelConfig) -> str | None:
-    unused = sorted(set(m.layers.kinds) - set(m.layers.pattern[: m.n_layers])) if m.layers else []
-    if not unused:
-        return None
-    return f"{', '.join(unused)} never comes up in {m.n_layers} layers; use it or leave it out"
-
-
-def _position_has_attention(m: ModelConfig) -> str | None:
-    if m.layers is not None or isinstance(m.attention, AnyAttention) or m.position.kind in ON_THE_EMBEDDING:
-        return None
-    found = f"{m.position.kind} is about queries and keys, and there is no attention"
-    return f"{found}; allowed: {', '.join(ON_THE_EMBEDDING)}"
-
-
-def _tied_head_has_no_values(m: ModelConfig) -> str | None:
-    if m.init.head is None or not m.head.tied or m.embedding.width:
-        return None
-    return f"{m.init.head} is for a head of its own; a tied one starts as the embedding"
-
-
-def _embedding_keeps_its_scale(m: ModelConfig) -> str | None:
-    if m.embedding.scale == 1.0 or not m.embedding.norm or m.norm.kind != "scalenorm":
-        return None
-    return f"the scalenorm on the embedding undoes a factor of {m.embedding.scale}; allowed: 1"
-
-
-def _there_is_a_scale_to_round(m: ModelConfig) -> str | None:
-    return "embedding.scale is 1; allowed: false" if m.embedding.round_scale and m.embedding.scale == 1.0 else None
-
-
-MODEL_RULES: tuple[Rule[ModelConfig], ...] = (
-    Rule("embedding.norm", ("embedding.norm", "norm"), _needs_a_norm("embedding.norm")),
-    Rule("embedding.scale", ("embedding", "norm"), _embedding_keeps_its_scale),
-    Rule("embedding.round_scale", ("embedding",), _there_is_a_scale_to_round),
-    Rule("layers.pattern", ("layers",), _pattern_names_exist),
-    Rule("layers", ("layers", "n_layers"), _layer_kinds_are_used),
-    Rule("position.kind", ("position", "attention", "layers"), _position_has_attention),
-    Rule("init.head", ("init", "head"), _tied_head_has_no_values),
-)
-
-
-def _learned_positions_suffice(c: Config) -> str | None:
-    seq_len = c.train.seq_len
-    if c.model.position.kind != "learned" or seq_len is None or seq_len <= c.model.max_seq_len:
-        return None
-    return f"{seq_len} is beyond model.max_seq_len = {c.model.max_seq_len}, where learned positions end"
-
-
-def _batch_holds_sequences(c: Config) -> str | None:
-    train = resolve_train(c)
-    if train.batch_tokens % train.seq_len == 0:
-        return None
-    said_by = "train.seq_len" if c.train.seq_len else "model.max_seq_len"
-    return f"{train.batch_tokens} is not a multiple of the sequence length {train.seq_len} ({said_by})"
-
-
-def _micro_batch_divides(c: Config) -> str | None:
-    micro, train = c.train.micro_batch_tokens, resolve_train(c)
-    if micro is None or (train.batch_tokens % micro == 0 and micro % train.seq_len == 0):
-        return None
-    return f"{micro} must divide batch_tokens = {train.batch_tokens} and hold whole sequences of {train.seq_len}"
-
-
-def _one_step_at_least(c: Config) -> str | None:
-    train = resolve_train(c)
-    batch = f"one batch of {train.batch_tokens} tokens (train.batch_tokens)"
-    return f"{train.tokens} is less than {batch}" if train.steps < 1 else None
-
-
-def _warmup_ends(c: Config) -> str | None:
-    train = resolve_train(c)
-    if isinstance(train.warmup, float) or train.warmup <= train.steps or train.steps < 1:
-        return None
-    return f"{train.warmup} steps of a run of {train.steps}: the peak would never be reached"
-
-
-def _decay_is_for_wsd(c: Config) -> str | None:
-    if not c.train.decay or c.train.schedule == "wsd":
-        return None
-    return f"only schedule wsd has a decay phase; schedule is {c.train.schedule}"
-
-
-def _constant_ends_at_its_peak(c: Config) -> str | None:
-    if c.train.final_lr in (None, 1.0) or c.train.schedule != "constant":
-        return None
-    return "schedule constant never changes; leave it out"
-
-
-_SEQ_LEN = ("train.seq_len", "model.max_seq_len")
-
-CONFIG_RULES: tuple[Rule[Config], ...] = (
-    Rule("train.seq_len", (*_SEQ_LEN, "model.position"), _learned_positions_suffice),
-    Rule("train.batch_tokens", (*_SEQ_LEN, "train.batch_tokens"), _batch_holds_sequences),
-    Rule(
-        "train.micro_batch_tokens",
-        (*_SEQ_LEN, "train.batch_tokens", "train.micro_batch_tokens"),
-        _micro_batch_divides,
-    ),
-    Rule("train.tokens", (*_SEQ_LEN, "train.tokens", "train.batch_tokens"), _one_step_at_least),
-    Rule("train.warmup", (*_SEQ_LEN, "train.tokens", "train.batch_tokens", "train.warmup"), _warmup_ends),
-    Rule("train.decay", ("train.decay", "train.schedule"), _decay_is_for_wsd),
-    Rule("train.final_lr", ("train.final_lr", "train.schedule"), _constant_ends_at_its_peak),
 )

@@ -2,6 +2,9 @@
 
 from math import ceil
 
+from archlab.config.layers import sees_as
+from archlab.config.model_schema import ModelConfig
+from archlab.config.problems import ConfigError, Problem
 from archlab.config.schema import Config, TrainConfig
 
 ABOUT_A_BATCH = 8192
@@ -33,6 +36,14 @@ class ResolvedTrain(TrainConfig):
     def rows(self) -> int:
         """Training windows per step."""
         return self.batch_tokens // self.seq_len
+
+
+def check_next_token(model: ModelConfig) -> None:
+    """ConfigError where tokens see what comes after them: neither a loss nor a score would mean much."""
+    for visibility in ("prefix", "two_sided"):
+        if sees_as(model, visibility):
+            found = f"{visibility}; training and scoring predict each token from those before it; allowed: causal"
+            raise ConfigError([Problem("model.attention.visibility", found)], "the config")
 
 
 def resolve_train(config: Config) -> ResolvedTrain:

@@ -48,7 +48,10 @@ WRITE = {
     "gqa groupedquery groupedqueryattention": "model.attention.n_kv_heads=2 (or another number that divides n_heads)",
     "mqa multiquery multiqueryattention": "model.attention.n_kv_heads=1",
     "swa sliding slidingwindow local localattention": "model.attention.window=4096 (or another number of keys)",
-    "full global fullattention causal": "model.attention.window=null",
+    "full global fullattention": "model.attention.window=null",
+    "causal iscausal isdecoder": "model.attention.visibility=causal",
+    "bidirectional twosided encoderonly usebidirectionalattention": "model.attention.visibility=two_sided",
+    "prefixlm noncausal": "model.attention.visibility=prefix",
     "qknorm useqknorm qklayernorm": "model.attention.qk_norm.kind=rmsnorm",
     "attentionbias qkvbias addbiaslinear": "model.attention.qkv_bias=true model.attention.out_bias=true",
     "attnlogitsoftcapping logitsoftcap": "model.attention.softcap=50",
@@ -148,7 +151,7 @@ LACKING = {
     "inversesqrt inversesquareroot noam": "no inverse square root schedule",
     "fp16 float16 half amp": "no float16",
     "flash flashattention attnimplementation": "no choice of kernel: the fastest that fits is taken",
-    "encoder encoderdecoder": "no encoders",
+    "encoder encoderdecoder crossattention": "no encoder beside the decoder",
 }  # fmt: skip
 """Words that mean the same -> what archlab lacks."""
 

@@ -47,7 +47,10 @@ def forward_flops(model: ModelConfig, seq_len: int, counting: Counting = "visibl
         for branch in layer.branches:
             parts.update(branch.component.flops(layer.site, seq_len, counting))  # pyright: ignore[reportArgumentType] - floats
     per_token = {name: parts[name] / seq_len for name in ("projections", "scores", "mixer", "mlp")}
-    return Flops(**per_token, head=_head(model))
+    width, vocab = model.embedding.width, model.vocab_size
+    # A narrow embedding has two projections, too.
+    head = 2.0 * (model.d_model * vocab if width is None else width * (vocab + 2 * model.d_model))
+    return Flops(**per_token, head=head)
 
 
 def training_flops(model: ModelConfig, seq_len: int, counting: Counting = "visible") -> float:
@@ -59,9 +62,3 @@ def computed_training_flops(config: Config) -> float:
     """FLOPs per token that training spends, hidden pairs that are multiplied all the same included."""
     train = resolve_train(config)
     return training_flops(config.model, train.seq_len, "packed" if train.document_mask else "computed")
-
-
-def _head(model: ModelConfig) -> float:
-    """With a narrow embedding its two projections, too."""
-    width = model.embedding.width
-    return 2.0 * (model.d_model * model.vocab_size if width is None else width * (model.vocab_size + 2 * model.d_model))

@@ -9,7 +9,7 @@ from pydantic import computed_field
 
 from archlab.config.base import Base
 from archlab.config.component import StateTensor
-from archlab.config.layers import layer_configs
+from archlab.config.layers import layer_configs, sees_as
 from archlab.config.model_schema import ModelConfig
 
 Format = Literal["bfloat16", "float32"]
@@ -52,6 +52,8 @@ def recurrent_bytes(model: ModelConfig, batch: int = 1, bytes_each: int = BYTES[
 
 
 def _state(model: ModelConfig, context: int) -> Iterator[StateTensor]:
+    if sees_as(model, "two_sided"):
+        return  # a cache is refused
     for layer in layer_configs(model):
         for branch in layer.branches:
             yield from branch.component.state(layer.site, context)

@@ -6,7 +6,7 @@ from pydantic import computed_field
 
 from archlab.config.any_attention import AnyAttention
 from archlab.config.base import Base
-from archlab.config.layers import LayerConfig, final_norm, layer_configs
+from archlab.config.layers import final_norm, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.norm import NoNorm
 from archlab.config.position import T5, Learned
@@ -57,30 +57,15 @@ def parameters(model: ModelConfig) -> Parameters:
     width, projection = narrow or model.d_model, (narrow or 0) * model.d_model
     counts, idle = Counter(positions=_positions(model), norms=_outer_norms(model)), 0
     for layer in layer_configs(model):
-        own = _of_layer(layer)
+        own = layer.parameters()
         counts.update(own)
-        idle += own.total() - _active(layer)
+        idle += own.total() - layer.active_parameters()
     return Parameters(
         embedding=vocab * width + projection,
         **{name: counts[name] for name in ("positions", "attention", "mixer", "mlp", "norms")},
         head=(0 if model.head.tied else vocab * width) + (vocab if model.head.bias else 0) + projection,
         idle=idle,
     )
-
-
-def _of_layer(layer: LayerConfig) -> Counter[str]:
-    counts = Counter(norms=_norms_around(layer))
-    for branch in layer.branches:
-        counts.update(branch.component.parameters(layer.site))
-    return counts
-
-
-def _active(layer: LayerConfig) -> int:
-    return _norms_around(layer) + sum(branch.component.active_parameters(layer.site) for branch in layer.branches)
-
-
-def _norms_around(layer: LayerConfig) -> int:
-    return sum(len(branch.norms) for branch in layer.branches) * layer.norm.n_parameters(layer.d_model)
 
 
 def _positions(model: ModelConfig) -> int:

@@ -1,6 +1,7 @@
 """Everything that can be counted about a config without building it."""
 
 from archlab.config.base import Base
+from archlab.config.layers import sees_as
 from archlab.config.model_schema import ModelConfig
 from archlab.config.position import Learned
 from archlab.config.schema import Config
@@ -49,8 +50,9 @@ class Cost(Base):
     """For the whole batch, what recurrent mixers keep, whatever the context."""
     weight_bytes: int
     """As served."""
-    read_bytes_per_decoded_token: int
-    """By one decoding step of one sequence at that context: the active weights, the cache and the recurrent states."""
+    read_bytes_per_decoded_token: int | None
+    """By one decoding step of one sequence at that context: the active weights, the cache and the recurrent states;
+    null where a layer sees to both sides, so that nothing is decoded from a cache."""
     training_memory: TrainingMemory
     """Without activations and logits, which come on top."""
 
@@ -79,11 +81,15 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
         kv_cache_bytes=kv_cache_bytes(model, context, batch, BYTES[dtype]),
         recurrent_bytes=recurrent_bytes(model, batch, BYTES[dtype]),
         weight_bytes=counts.total * BYTES[dtype],
-        read_bytes_per_decoded_token=(counts.active - _unread(model)) * BYTES[dtype]
-        + kv_cache_bytes(model, context, 1, BYTES[dtype])
-        + recurrent_bytes(model, 1, BYTES[dtype]),
+        read_bytes_per_decoded_token=None if sees_as(model, "two_sided") else _read(model, context, counts, dtype),
         training_memory=training_memory(counts.total),
     )
+
+
+def _read(model: ModelConfig, context: int, counts: Parameters, dtype: Format) -> int:
+    weights = (counts.active - _unread(model)) * BYTES[dtype]
+    cache = kv_cache_bytes(model, context, 1, BYTES[dtype]) + recurrent_bytes(model, 1, BYTES[dtype])
+    return weights + cache
 
 
 def _unread(model: ModelConfig) -> int:

@@ -74,15 +74,24 @@ class Manifest(Base):
 
 
 class ShardFile:
-    """The tokens of one file, read slice by slice.
+    """The tokens of one file, read slice by slice; UserError for a file of another length.
 
     The file is not mapped into memory: when a mapped file is truncated, the system ends the process that reads it.
     """
 
     def __init__(self, file: Path, n_tokens: int, dtype: str):
         self._file, self._length, self._dtype = file, n_tokens, LITTLE_ENDIAN[dtype]
+        self._check_size(n_tokens * self._dtype.itemsize)
         self._descriptor = os.open(file, os.O_RDONLY)
         weakref.finalize(self, os.close, self._descriptor)
+
+    def _check_size(self, expected: int) -> None:
+        if not self._file.is_file():
+            raise UserError(f"{self._file}: missing; {REMAKE}")
+        found = self._file.stat().st_size
+        if found != expected:
+            state = "truncated" if found < expected else "too long"
+            raise UserError(f"{self._file}: {state}: expected {expected} bytes, found {found}; {REMAKE}")
 
     def __len__(self) -> int:
         return self._length
@@ -140,11 +149,11 @@ class DataFolder:
     def open(cls, path: Path) -> "DataFolder":
         """Open and check a data folder; a UserError names the file and what is wrong with it."""
         manifest = _read_manifest(path)
-        _check(path, manifest)
         train, held_out = (
             Tokens([ShardFile(path / shard.file, shard.tokens, manifest.dtype) for shard in split.shards])
             for split in (manifest.train, manifest.held_out)
         )
+        _check_content(path, manifest)
         tokenizer = bpe.load(path / TOKENIZER)
         if (found := bpe.vocab_size(tokenizer)) != manifest.vocab_size:
             expected = manifest.vocab_size
@@ -182,12 +191,11 @@ def _read_manifest(path: Path) -> Manifest:
         raise UserError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {REMAKE}") from None
 
 
-def _check(folder: Path, manifest: Manifest) -> None:
-    """UserError unless every file is there, with the length and the hash that the manifest says."""
+def _check_content(folder: Path, manifest: Manifest) -> None:
+    """UserError unless every file has the hash that the manifest says."""
     expected = {folder / TOKENIZER: manifest.tokenizer_sha256}
     for shard in (*manifest.train.shards, *manifest.held_out.shards):
         expected[folder / shard.file] = shard.sha256
-        _check_size(folder / shard.file, shard.tokens * LITTLE_ENDIAN[manifest.dtype].itemsize)
     files = list(expected)
     if not (folder / TOKENIZER).is_file():
         raise UserError(f"{folder / TOKENIZER}: missing; {REMAKE}")
@@ -195,12 +203,3 @@ def _check(folder: Path, manifest: Manifest) -> None:
     for file, digest in zip(files, found, strict=True):
         if digest != expected[file]:
             raise UserError(f"{file}: altered (its sha256 is not the manifest's); {REMAKE}")
-
-
-def _check_size(file: Path, expected: int) -> None:
-    if not file.is_file():
-        raise UserError(f"{file}: missing; {REMAKE}")
-    found = file.stat().st_size
-    if found != expected:
-        state = "truncated" if found < expected else "too long"
-        raise UserError(f"{file}: {state}: expected {expected} bytes, found {found}; {REMAKE}")

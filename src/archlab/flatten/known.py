@@ -11,9 +11,9 @@ from archlab.config import model_schema, moe, multi_head, norm, position
 from archlab.config.base import Base
 from archlab.config.dense import ResolvedGatedMLP, ResolvedPlainMLP
 from archlab.config.layers import PER_LAYER, layer_configs, resolve
-from archlab.config.mixer import NoMixer
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import Problem, raise_problems
+from archlab.config.unions import NoMixer
 from archlab.config.visibility import BlockSparse
 
 KNOWN: dict[type[Base], str] = {

@@ -35,19 +35,21 @@ def generate(
     repetition_penalty: float = 1.0,
     seed: int | None = None,
     padding: Tensor | Sequence[int] | None = None,
+    prefix: Tensor | Sequence[int] | None = None,
     end_of_text: int | Sequence[int] | None = None,
     prefill_chunk: int | None = None,
 ) -> Tensor:
     """[B, T] int64 -> [B, T + max_new_tokens], on the model's device; greedy at temperature 0.
 
-    `padding` [B] is how many tokens before each text are none of it (see `left_pad`). A text that reaches the token
-    `end_of_text` (of several, any) is over: what follows in its row is that token (the first). The prompt is read
-    `prefill_chunk` tokens at a time (None: at once, as where RoPE's angles depend on the length), which bounds
-    memory and changes nothing else. The rest is `Sampling`.
+    `padding` [B] is how many tokens before each text are none of it (see `left_pad`); `prefix` [B] how many first
+    tokens of each see each other both ways, in a model that has such layers (see `Decoder.forward`). A text that
+    reaches the token `end_of_text` (of several, any) is over: what follows in its row is that token (the first). The
+    prompt is read `prefill_chunk` tokens at a time (None: at once, as with a prefix or where RoPE's angles depend on
+    the length), which bounds memory and changes nothing else. The rest is `Sampling`.
     """
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
     total = tokens_BT.shape[-1] + max(max_new_tokens, 0)
-    session = Session(model, tokens_BT, capacity=total, padding=padding, prefill_chunk=prefill_chunk)
+    session = Session(model, tokens_BT, capacity=total, padding=padding, prefix=prefix, prefill_chunk=prefill_chunk)
     if session.room is not None and max_new_tokens > session.room:
         end = f"learned positions end at max_seq_len = {model.config.max_seq_len}"
         raise UserError(f"max_new_tokens: {max_new_tokens}; allowed: up to {session.room}, for {end}")
@@ -94,6 +96,7 @@ class Session:
         capacity: int,
         *,
         padding: Tensor | Sequence[int] | None = None,
+        prefix: Tensor | Sequence[int] | None = None,
         prefill_chunk: int | None = None,
     ) -> None:
         """`capacity`: tokens that fit in the cache, padding and all; the last one written need not."""
@@ -115,6 +118,7 @@ class Session:
             raise UserError(f"prefill_chunk: {prefill_chunk}; allowed: from 1, or none for all at once")
         padded_B = self.padding_B if self.padding_B.any() else None
         like = {"dtype": weight.dtype, "device": weight.device}
+        self.prefix_B = None if prefix is None else torch.as_tensor(prefix, device=weight.device)
         self.cache = Cache(model.config, B, capacity, padding=padded_B, **like)
         self._logits_BV = weight.new_empty(B, 0)
 
@@ -156,10 +160,13 @@ class Session:
             chunk = None
         if self._beyond(DynamicNTK, T).any():
             chunk = None  # each piece would be turned at a theta of its own
+        if self.prefix_B is not None:
+            chunk = None  # its first tokens see its last
         try:
             while self.cache.length < T:
                 piece_BN = self.tokens_BT[:, self.cache.length :][:, :chunk]
-                last_BD = model.hidden(piece_BN, cache=self.cache)[:, -1]
+                prefix_B = None if self.cache.length else self.prefix_B
+                last_BD = model.hidden(piece_BN, prefix=prefix_B, cache=self.cache)[:, -1]
                 self._logits_BV = model.head(last_BD, model.embedding.weight)
         except BaseException:
             if self.cache.is_torn:  # some layers hold more than others: all is read again

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from archlab.config.base import Base
-from archlab.config.training import resolve_train
+from archlab.config.training import check_next_token, resolve_train
 from archlab.data.prepare import open_data
 from archlab.data.shards import TOKENIZER
 from archlab.data.tokenizer import own_tokenizer, same_tokenizer
@@ -38,6 +38,7 @@ class HeldOutScore(Base):
 def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOutScore:
     """Score a run's last checkpoint, or an untrained config, on so many held-out tokens (None: all)."""
     config = load_config(source, *overrides)
+    check_next_token(config.model)
     device = choose_device(config.train)
     data = open_data(config.data, config.model.vocab_size)
     folder = Path(source)

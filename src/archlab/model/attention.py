@@ -4,18 +4,17 @@ C head_dim, V v_dim."""
 import torch
 from torch import Tensor, nn
 
-from archlab.config.any_attention import AnyResolved
 from archlab.config.layers import LayerConfig
 from archlab.config.multi_head import ResolvedMultiHead, Temperature
 from archlab.config.norm import NoNorm
-from archlab.config.position import BIASED, Rope
+from archlab.config.position import Rope
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import wide
 from archlab.model.context import Context
 from archlab.model.init import Projection
-from archlab.model.kernels import Needs, Scores, choose_kernel
-from archlab.model.norms import make_norm
-from archlab.model.position_bias import make_position_bias
+from archlab.model.kernels import Attend
+from archlab.model.norms import HeadNorm, make_norm
+from archlab.model.positions import make_position_bias
 from archlab.model.state import State
 
 
@@ -78,7 +77,7 @@ class Attention(nn.Module):
         gate_BTHG = self.gate_activation(self.gate(x_BTD)).unflatten(-1, (self.config.n_heads, -1))
         return (mixed_BTE.unflatten(-1, (self.config.n_heads, -1)) * gate_BTHG).flatten(-2)
 
-    def _normed_and_rotated(self, x: Tensor, norm: "HeadNorm", context: Context) -> Tensor:
+    def _normed_and_rotated(self, x: Tensor, norm: HeadNorm, context: Context) -> Tensor:
         """In the config's order."""
         x = norm(x) if self.norm_first else x
         x = context.rotation.rotate(x) if context.rotation else x
@@ -90,52 +89,3 @@ def _with_temperature(q_BHTC: Tensor, temperature: Temperature, positions_BT: Te
     steps_BT = (positions_BT + temperature.offset).clamp(min=0) // temperature.length
     factor_BT = 1 + temperature.beta * steps_BT.to(wide(q_BHTC.dtype)).log1p()
     return (q_BHTC * factor_BT[:, None, :, None]).to(q_BHTC.dtype)
-
-
-class Attend:
-    """softmax(scale q k^T + bias) v as a layer's config asks for it, by the kernel of that name."""
-
-    def __init__(self, config: AnyResolved, layer: LayerConfig, kernel: str) -> None:
-        self.scale, self.softcap, self.dropout = config.scale, config.softcap, layer.dropout.attention
-        self.kernel = kernel
-        self.needs = Needs(
-            softcap=config.softcap is not None, dropout=layer.dropout.attention > 0, bias=layer.position.kind in BIASED
-        )
-        choose_kernel(kernel, self.needs)  # refuses at once what it can
-
-    def __call__(
-        self,
-        q_BHTC: Tensor,
-        k_BKSC: Tensor,
-        v_BKSV: Tensor,
-        mask_BTS: Tensor | None,
-        bias_BHTS: Tensor | None,
-        *,
-        sinks_H: Tensor | None = None,
-        training: bool,
-        is_cached: bool,
-    ) -> Tensor:
-        """-> [B, H, T, V]."""
-        needs = self.needs.in_call(q_BHTC, k_BKSC, v_BKSV, bias_BHTS, sinks_H, is_cached=is_cached)
-        scores = Scores(self.scale, self.softcap, self.dropout if training else 0.0, sinks_H)
-        return choose_kernel(self.kernel, needs)(q_BHTC, k_BKSC, v_BKSV, mask_BTS, bias_BHTS, scores)
-
-
-class HeadNorm(nn.Module):
-    """The norm of queries or keys, [B, heads, T, C] -> the same, in one of three scopes."""
-
-    def __init__(self, config: ResolvedMultiHead, heads: int) -> None:
-        super().__init__()
-        scope = "head" if isinstance(config.qk_norm, NoNorm) else config.qk_norm.scope
-        shape = {"head": (config.head_dim,), "each_head": (heads, config.head_dim), "width": (heads * config.head_dim,)}
-        self.scope = scope
-        self.norm = make_norm(config.qk_norm, *shape[scope])
-
-    def forward(self, x_BHTC: Tensor) -> Tensor:
-        """[B, heads, T, C] -> the same."""
-        if isinstance(self.norm, nn.Identity) or self.scope == "head":
-            return self.norm(x_BHTC)
-        x_BTHC = x_BHTC.transpose(1, 2)
-        if self.scope == "each_head":
-            return self.norm(x_BTHC).transpose(1, 2)
-        return self.norm(x_BTHC.flatten(-2)).unflatten(-1, x_BTHC.shape[-2:]).transpose(1, 2)

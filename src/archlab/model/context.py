@@ -52,6 +52,8 @@ class Pass:
     """Index of the first token of each one's document; None where a row is one text."""
     is_plain: bool
     """Whether every row is one text from its first token: nothing cached, padded or packed."""
+    prefix_B11: Tensor | None
+    """First tokens of each text that see each other both ways, in layers that say so; None: none."""
     cache: Cache | None
     dtype: torch.dtype
 
@@ -99,7 +101,7 @@ class Pass:
 
     def _mask(self, attention: AnyAttention, query_BT: Tensor, key_BS: Tensor) -> Tensor:
         query_BT1, key_B1S = query_BT[:, :, None], key_BS[:, None, :]
-        seen_BTS = visible(attention, query_BT1, key_B1S)
+        seen_BTS = visible(attention, query_BT1, key_B1S, 0 if self.prefix_B11 is None else self.prefix_B11)
         if self.starts_BT is not None:
             return seen_BTS & (self.starts_BT[:, :, None] == self.starts_BT[:, None, :])
         # A padding token sees itself alone: a softmax over nothing is not a number. Empty slots are before it all.
@@ -118,18 +120,21 @@ def _distance(position: Position, query_BT: Tensor, key_BS: Tensor) -> Tensor | 
     return (0 if is_falcons else query_BT[:, :, None]) - key_BS[:, None, :].expand(-1, query_BT.shape[1], -1)
 
 
-def start_pass(tokens_BT: Tensor, documents_BT: Tensor | None, cache: Cache | None, dtype: torch.dtype) -> Pass:
+def start_pass(
+    tokens_BT: Tensor, documents_BT: Tensor | None, prefix_B: Tensor | None, cache: Cache | None, dtype: torch.dtype
+) -> Pass:
     """Positions count from the start of the cache, of the text behind the padding, or of each document."""
     T = tokens_BT.shape[1]
     index_1T = torch.arange(T, device=tokens_BT.device)[None]
     if documents_BT is not None:
         return _packed(index_1T, documents_BT, dtype)
+    prefix_B11 = None if prefix_B is None else prefix_B[:, None, None]
     if cache is None:
-        return Pass(index_1T, torch.full_like(index_1T[:, :1], T), None, True, None, dtype)
+        return Pass(index_1T, torch.full_like(index_1T[:, :1], T), None, True, prefix_B11, None, dtype)
     first_B1 = cache.length_tensor - cache.padding_B1
     # A decoding step never asks for the number, at which a compiled one would be compiled anew.
     is_plain = T > 1 and cache.length == 0 and not cache.is_padded
-    return Pass(first_B1 + index_1T, first_B1 + T, None, is_plain, cache, dtype)
+    return Pass(first_B1 + index_1T, first_B1 + T, None, is_plain, prefix_B11, cache, dtype)
 
 
 def _packed(index_1T: Tensor, documents_BT: Tensor, dtype: torch.dtype) -> Pass:
@@ -139,4 +144,4 @@ def _packed(index_1T: Tensor, documents_BT: Tensor, dtype: torch.dtype) -> Pass:
     edge_B1 = torch.ones_like(documents_BT[:, :1], dtype=torch.bool)
     starts_BT = (index_1T * torch.cat((edge_B1, differs_BT), 1)).cummax(-1).values
     ends_BT = torch.where(torch.cat((differs_BT, edge_B1), 1), index_1T + 1, T).flip(-1).cummin(-1).values.flip(-1)
-    return Pass(index_1T - starts_BT, ends_BT - starts_BT, starts_BT, False, None, dtype)
+    return Pass(index_1T - starts_BT, ends_BT - starts_BT, starts_BT, False, None, None, dtype)

@@ -7,19 +7,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archlab.config.check import check_model
-from archlab.config.layers import final_norm, layer_configs, resolve
+from archlab.config.layers import final_norm, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.norm import NoNorm
-from archlab.config.position import Learned
 from archlab.errors import UserError
-from archlab.model.arithmetic import WHOLE, scaled
+from archlab.model.arithmetic import scaled
 from archlab.model.context import Collected, start_pass
 from archlab.model.init import Projection, initialise
+from archlab.model.inputs import check_inputs
 from archlab.model.layer import Layer
 from archlab.model.norms import make_norm
 from archlab.model.origin import Origin
-from archlab.model.position_bias import make_shared_bias
-from archlab.model.position_embed import make_positions
+from archlab.model.positions import make_positions, make_shared_bias
 from archlab.model.roles import RoleName
 from archlab.model.state import NO_STATES, Cache
 
@@ -34,7 +33,8 @@ class TokenEmbedding(nn.Module):
         width = config.embedding.width
         self.weight = nn.Parameter(torch.empty(config.vocab_size, width or config.d_model))
         self.widen = Projection(width, config.d_model, bias=False, role="input") if width else nn.Identity()
-        self.scale, self.round_scale = float(resolve(config).embedding.scale), config.embedding.round_scale
+        self.scale = float(config.embedding.resolve(config.d_model).scale)
+        self.round_scale = config.embedding.round_scale
         self.norm = make_norm(config.norm if config.embedding.norm else NoNorm(), config.d_model)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
@@ -82,13 +82,14 @@ class Decoder(nn.Module):
         check_model(config)
         self.config, self.origin = config, Origin()
         self.layer_configs = layer_configs(config)
+        last_norm = final_norm(config)
         self.kinds = [self.layer_configs.index(layer) for layer in self.layer_configs]
         self.embedding = TokenEmbedding(config)
         self.positions = make_positions(config)
         self.position_bias = make_shared_bias(config)
         self.dropout = nn.Dropout(config.dropout.embedding)
         self.layers = nn.ModuleList(Layer(layer, kernel) for layer in self.layer_configs)
-        self.norm = make_norm(final_norm(config), config.d_model)
+        self.norm = make_norm(last_norm, config.d_model)
         self.head = Head(config)
         if seed is not None:
             initialise(self, config, seed)
@@ -98,16 +99,19 @@ class Decoder(nn.Module):
         tokens_BT: Tensor,
         *,
         documents: Tensor | None = None,
+        prefix: Tensor | None = None,
         cache: Cache | None = None,
         collected: Collected | None = None,
     ) -> Tensor:
         """[B, T] int64 -> [B, T, V] logits.
 
         `documents` [B, T]: runs of equal numbers do not see each other, and each starts at position 0.
-        `cache`: goes on after the tokens in it, and adds these.
+        `prefix` [B]: so many first tokens of each text (padding not counted) see each other both ways, in layers whose
+        `attention.visibility` is prefix.
+        `cache`: goes on after the tokens in it, and adds these; a prefix is read in one pass.
         `collected`: where components hand out losses and loads, by name.
         """
-        hidden_BTD = self.hidden(tokens_BT, documents=documents, cache=cache, collected=collected)
+        hidden_BTD = self.hidden(tokens_BT, documents=documents, prefix=prefix, cache=cache, collected=collected)
         return self.head(hidden_BTD, self.embedding.weight)
 
     def hidden(
@@ -115,24 +119,30 @@ class Decoder(nn.Module):
         tokens_BT: Tensor,
         *,
         documents: Tensor | None = None,
+        prefix: Tensor | None = None,
         cache: Cache | None = None,
         collected: Collected | None = None,
     ) -> Tensor:
         """[B, T] int64 -> [B, T, D], after the final norm."""
-        _check(self.config, tokens_BT, documents, cache)
+        check_inputs(self.config, tokens_BT, documents, prefix, cache)
         if cache is not None:
             cache.begin(tokens_BT.shape[1])
-        x_BTD = self.through_layers(tokens_BT, documents, cache, collected)
+        x_BTD = self.through_layers(tokens_BT, documents, prefix, cache, collected)
         if cache is not None:
             cache.end(tokens_BT.shape[1])
         return x_BTD
 
     def through_layers(
-        self, tokens_BT: Tensor, documents: Tensor | None, cache: Cache | None, collected: Collected | None
+        self,
+        tokens_BT: Tensor,
+        documents: Tensor | None,
+        prefix: Tensor | None,
+        cache: Cache | None,
+        collected: Collected | None,
     ) -> Tensor:
         """The pass itself, without the checks before it and the count of tokens after it: what is worth compiling."""
         x_BTD = self.embedding(tokens_BT)
-        this_pass = start_pass(tokens_BT, documents, cache, x_BTD.dtype)
+        this_pass = start_pass(tokens_BT, documents, prefix, cache, x_BTD.dtype)
         if self.positions is not None:
             x_BTD = x_BTD + self.positions(this_pass.positions_BT, x_BTD.dtype)
         x_BTD = self.dropout(x_BTD)
@@ -141,21 +151,3 @@ class Decoder(nn.Module):
         for layer, context, of_layer in zip(self.layers, contexts, states, strict=True):
             x_BTD = layer(x_BTD, context, of_layer)
         return self.norm(x_BTD)
-
-
-def _check(config: ModelConfig, tokens_BT: Tensor, documents: Tensor | None, cache: Cache | None) -> None:
-    if tokens_BT.ndim != 2 or tokens_BT.dtype not in WHOLE:
-        found = f"{list(tokens_BT.shape)} of {tokens_BT.dtype}"
-        raise UserError(f"tokens: {found}; allowed: [batch, seq] of int64 or int32")
-    if documents is not None and documents.shape != tokens_BT.shape:
-        raise UserError(f"documents: {list(documents.shape)}; allowed: the tokens' shape, {list(tokens_BT.shape)}")
-    if documents is not None and cache is not None:
-        raise UserError("documents and cache: packed documents are for training, a cache is for one text")
-    if cache is not None and cache.batch != len(tokens_BT):
-        raise UserError(f"cache: of {cache.batch} texts; tokens are of {len(tokens_BT)}")
-    if cache is not None and cache.model is not config and cache.model != config:
-        raise UserError("cache: of a model of another config")
-    # From lengths that the host knows: to look at the positions would wait for the device, and break a compiled graph.
-    longest = tokens_BT.shape[1] + (cache.length - cache.least_padding if cache else 0)
-    if isinstance(config.position, Learned) and longest > config.max_seq_len:
-        raise UserError(f"{longest} tokens, but learned positions end at max_seq_len = {config.max_seq_len}")

@@ -1,7 +1,7 @@
 """The gated delta rule: a memory from keys to values that corrects what it holds (Yang 2024).
 
 Shapes: B batch, T tokens, D d_model, K key_dim, V value_dim, X key heads, H value heads. Letters of the axes as in
-scan.py, and g key head, r value head of it, k of key_dim, v of value_dim.
+recurrent.py, and g key head, r value head of it, k of key_dim, v of value_dim.
 """
 
 import math
@@ -14,11 +14,9 @@ from archlab.config.gated_delta import ResolvedGatedDelta
 from archlab.config.recurrent import GatedRMSNorm
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import at_least_float32, without_autocast
-from archlab.model.causal_conv import CausalConv
 from archlab.model.context import Context
-from archlab.model.gated_norm import GatedNorm
 from archlab.model.init import Projection
-from archlab.model.scan import chunked, decays, initial_decay, joined
+from archlab.model.recurrent import CausalConv, GatedNorm, chunked, decays, initial_decay, joined
 from archlab.model.state import State, is_step
 
 

@@ -13,6 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from archlab.config.any_attention import AnyResolved
+from archlab.config.layers import LayerConfig
+from archlab.config.position import BIASED
 from archlab.errors import UserError
 from archlab.model.arithmetic import at_least_float32, without_autocast
 
@@ -215,3 +218,32 @@ def choose_kernel(name: str, needs: Needs) -> Kernel:
     if name not in able:
         raise UserError(f"kernel {name} cannot do {KERNELS[name].lacks(needs)}; allowed: auto, {', '.join(able)}")
     return KERNELS[name].kernel
+
+
+class Attend:
+    """softmax(scale q k^T + bias) v as a layer's config asks for it, by the kernel of that name."""
+
+    def __init__(self, config: AnyResolved, layer: LayerConfig, kernel: str) -> None:
+        self.scale, self.softcap, self.dropout = config.scale, config.softcap, layer.dropout.attention
+        self.kernel = kernel
+        self.needs = Needs(
+            softcap=config.softcap is not None, dropout=layer.dropout.attention > 0, bias=layer.position.kind in BIASED
+        )
+        choose_kernel(kernel, self.needs)  # refuses at once what it can
+
+    def __call__(
+        self,
+        q_BHTC: Tensor,
+        k_BKSC: Tensor,
+        v_BKSV: Tensor,
+        mask_BTS: Tensor | None,
+        bias_BHTS: Tensor | None,
+        *,
+        sinks_H: Tensor | None = None,
+        training: bool,
+        is_cached: bool,
+    ) -> Tensor:
+        """-> [B, H, T, V]."""
+        needs = self.needs.in_call(q_BHTC, k_BKSC, v_BKSV, bias_BHTS, sinks_H, is_cached=is_cached)
+        scores = Scores(self.scale, self.softcap, self.dropout if training else 0.0, sinks_H)
+        return choose_kernel(self.kernel, needs)(q_BHTC, k_BKSC, v_BKSV, mask_BTS, bias_BHTS, scores)

@@ -6,12 +6,11 @@ from torch import Tensor, nn
 
 from archlab.config.latent_attention import ResolvedLatent
 from archlab.config.layers import LayerConfig
-from archlab.config.norm import RMSNorm
-from archlab.model.attention import Attend
 from archlab.model.context import Context
 from archlab.model.init import Projection
+from archlab.model.kernels import Attend
 from archlab.model.norms import make_norm
-from archlab.model.position_bias import make_position_bias
+from archlab.model.positions import make_position_bias
 from archlab.model.state import State
 
 
@@ -26,13 +25,12 @@ class LatentAttention(nn.Module):
     def __init__(self, config: ResolvedLatent, layer: LayerConfig, kernel: str) -> None:
         super().__init__()
         self.config, D, H = config, layer.d_model, config.n_heads
-        narrow = RMSNorm(eps=config.norm_eps, cast="before_weight")
         rank = config.q_rank
         self.q_down = Projection(D, rank, bias=config.qkv_bias, role="narrow") if rank else nn.Identity()
-        self.q_norm = make_norm(narrow, rank) if rank else nn.Identity()
+        self.q_norm = make_norm(config.narrow_norm, rank) if rank else nn.Identity()
         self.q_up = Projection(rank or D, H * config.query_width, bias=False, role="input")
         self.kv_down = Projection(D, config.kept_width, bias=config.qkv_bias, role="narrow")
-        self.kv_norm = make_norm(narrow, config.kv_rank)
+        self.kv_norm = make_norm(config.narrow_norm, config.kv_rank)
         self.kv_up = Projection(config.kv_rank, H * (config.nope_dim + config.v_dim), bias=False, role="input")
         self.position_bias = make_position_bias(layer.position, config)
         self.attend = Attend(config, layer, kernel)

@@ -1,30 +1,32 @@
-"""One layer: branches around the residual stream, with norms in the slots that the placement names."""
+"""One layer: branches around the residual stream, the norms in their slots, and which module each branch is."""
 
 from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from archlab.config.component import Component
+from archlab.config.dense import ResolvedDense
+from archlab.config.gated_delta import ResolvedGatedDelta
+from archlab.config.latent_attention import ResolvedLatent
 from archlab.config.layers import Branch, LayerConfig
+from archlab.config.mamba2 import ResolvedMamba2
+from archlab.config.moe import ResolvedMoE
+from archlab.config.multi_head import ResolvedMultiHead
 from archlab.config.norm import NoNorm
+from archlab.config.rglru import ResolvedRGLRU
+from archlab.config.short_conv import ShortConv as ShortConvConfig
 from archlab.model.arithmetic import scaled
-from archlab.model.components import make_component
+from archlab.model.attention import Attention
 from archlab.model.context import Context
-from archlab.model.norms import make_norm
+from archlab.model.gated_delta import GatedDelta
+from archlab.model.latent_attention import LatentAttention
+from archlab.model.mamba2 import Mamba2
+from archlab.model.mlp import MLP
+from archlab.model.moe import MoE
+from archlab.model.norms import BranchNorms
+from archlab.model.rglru import RGLRU
+from archlab.model.short_conv import ShortConv
 from archlab.model.state import NO_STATES, State
-
-
-class BranchNorms(nn.Module):
-    """The norms around one branch; an empty slot passes its input through."""
-
-    before: nn.Module
-    after: nn.Module
-    stream: nn.Module
-
-    def __init__(self, layer: LayerConfig, branch: Branch) -> None:
-        super().__init__()
-        for slot in ("before", "after", "stream"):
-            filled = slot in branch.norms
-            setattr(self, slot, make_norm(layer.norm, layer.d_model) if filled else nn.Identity())
 
 
 class Layer(nn.Module):
@@ -70,3 +72,26 @@ class Layer(nn.Module):
         norms = self.get_submodule(f"{branch.name}_norms")
         assert isinstance(norms, BranchNorms)
         return norms
+
+
+def make_component(config: Component, layer: LayerConfig, kernel: str) -> nn.Module:
+    """The module of that config, in that layer: `forward(x_BTD, context, state) -> y_BTD`."""
+    match config:
+        case ResolvedMultiHead():
+            return Attention(config, layer, kernel)
+        case ResolvedLatent():
+            return LatentAttention(config, layer, kernel)
+        case ResolvedMamba2():
+            return Mamba2(config, layer.d_model)
+        case ResolvedGatedDelta():
+            return GatedDelta(config, layer.d_model)
+        case ResolvedRGLRU():
+            return RGLRU(config, layer.d_model)
+        case ShortConvConfig():
+            return ShortConv(config, layer.d_model)
+        case ResolvedDense():
+            return MLP(config, layer)
+        case ResolvedMoE():
+            return MoE(config, layer)
+        case _:
+            raise TypeError(f"no module for a {type(config).__name__}")

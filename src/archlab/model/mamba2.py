@@ -1,7 +1,7 @@
 """Mamba 2's mixer: a state-space model with one decay per head (Dao & Gu 2024).
 
-Shapes: B batch, T tokens, D d_model, H heads, P head_dim, G groups, N d_state. Letters of the axes as in scan.py, and g
-group, r head within its group, p of head_dim, n of d_state.
+Shapes: B batch, T tokens, D d_model, H heads, P head_dim, G groups, N d_state. Letters of the axes as in recurrent.py,
+and g group, r head within its group, p of head_dim, n of d_state.
 """
 
 import torch
@@ -13,11 +13,9 @@ from archlab.config.norm import NoNorm
 from archlab.config.recurrent import GatedRMSNorm
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import at_least_float32, without_autocast
-from archlab.model.causal_conv import CausalConv
 from archlab.model.context import Context
-from archlab.model.gated_norm import Gate, GatedNorm
 from archlab.model.init import Projection
-from archlab.model.scan import chunked, decays, initial_decay, joined
+from archlab.model.recurrent import CausalConv, Gate, GatedNorm, chunked, decays, initial_decay, joined
 from archlab.model.state import State, is_step
 
 

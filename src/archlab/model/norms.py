@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archlab.config import norm as schema
-from archlab.config.multi_head import QKNorm
+from archlab.config.layers import Branch, LayerConfig
+from archlab.config.multi_head import QKNorm, ResolvedMultiHead
 from archlab.model.arithmetic import at_least_float32
 
 Shape = tuple[int, ...]
@@ -55,6 +56,22 @@ class RMSNorm(nn.Module):
         return (normed * (self.weight.to(normed.dtype) + self.offset)).to(x.dtype)
 
 
+class PartialRMSNorm(nn.Module):
+    """x / sqrt(mean(first^2) + eps) * w, `first` the first share of the features."""
+
+    def __init__(self, config: schema.PartialRMSNorm, shape: Shape) -> None:
+        super().__init__()
+        self.eps, self.n_first = config.eps, max(1, math.ceil(config.share * shape[-1]))
+        self.weight = nn.Parameter(torch.empty(shape))
+        self.constants = {"weight": 1.0}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., *shape] -> [..., *shape]; the mean square over the start of the last axis."""
+        wide = at_least_float32(x)
+        mean_square = wide[..., : self.n_first].square().mean(-1, keepdim=True)
+        return (wide * torch.rsqrt(mean_square + self.eps) * self.weight.to(wide.dtype)).to(x.dtype)
+
+
 class ScaleNorm(nn.Module):
     """g x / max(||x||, eps)."""
 
@@ -94,9 +111,45 @@ def make_norm(config: schema.Norm | QKNorm, *shape: int) -> nn.Module:
             return LayerNorm(config, shape)
         case schema.RMSNormScaling():
             return RMSNorm(config, shape)
+        case schema.PartialRMSNorm():
+            return PartialRMSNorm(config, shape)
         case schema.ScaleNorm():
             return ScaleNorm(config, shape)
         case schema.DynamicTanh():
             return DynamicTanh(config, shape)
         case schema.NoNorm():
             return nn.Identity()
+
+
+class HeadNorm(nn.Module):
+    """The norm of queries or keys, [B, heads, T, C] -> the same, in one of three scopes."""
+
+    def __init__(self, config: ResolvedMultiHead, heads: int) -> None:
+        super().__init__()
+        scope = "head" if isinstance(config.qk_norm, schema.NoNorm) else config.qk_norm.scope
+        shape = {"head": (config.head_dim,), "each_head": (heads, config.head_dim), "width": (heads * config.head_dim,)}
+        self.scope = scope
+        self.norm = make_norm(config.qk_norm, *shape[scope])
+
+    def forward(self, x_BHTC: Tensor) -> Tensor:
+        """[B, heads, T, C] -> the same."""
+        if isinstance(self.norm, nn.Identity) or self.scope == "head":
+            return self.norm(x_BHTC)
+        x_BTHC = x_BHTC.transpose(1, 2)
+        if self.scope == "each_head":
+            return self.norm(x_BTHC).transpose(1, 2)
+        return self.norm(x_BTHC.flatten(-2)).unflatten(-1, x_BTHC.shape[-2:]).transpose(1, 2)
+
+
+class BranchNorms(nn.Module):
+    """The norms around one branch; an empty slot passes its input through."""
+
+    before: nn.Module
+    after: nn.Module
+    stream: nn.Module
+
+    def __init__(self, layer: LayerConfig, branch: Branch) -> None:
+        super().__init__()
+        for slot in ("before", "after", "stream"):
+            filled = slot in branch.norms
+            setattr(self, slot, make_norm(layer.norm, layer.d_model) if filled else nn.Identity())

@@ -4,9 +4,9 @@ from torch import Tensor, nn
 
 from archlab.config.short_conv import ShortConv as Config
 from archlab.model.activations import make_activation
-from archlab.model.causal_conv import CausalConv
 from archlab.model.context import Context
 from archlab.model.init import Projection
+from archlab.model.recurrent import CausalConv
 from archlab.model.state import State
 
 

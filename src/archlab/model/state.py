@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from archlab.config.component import StateTensor
-from archlab.config.layers import layer_configs
+from archlab.config.layers import layer_configs, sees_as
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.model.arithmetic import WHOLE, wide
@@ -99,6 +99,11 @@ class Cache:
         device: torch.device | str = "cpu",
         padding: Tensor | Sequence[int] | None = None,
     ) -> None:
+        if sees_as(model, "two_sided"):
+            raise UserError(
+                "model.attention.visibility: two_sided; later tokens change what such a layer makes of earlier ones, "
+                "so nothing can be cached; allowed: causal, prefix"
+            )
         if capacity < 1:
             raise UserError(f"capacity: {capacity}; allowed: 1 token or more")
         self._length = Length(torch.device(device))

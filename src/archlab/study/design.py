@@ -14,7 +14,7 @@ from archlab.config.merge import Raw
 from archlab.config.problems import ConfigError, Problem, explain, is_under, raise_problems
 from archlab.config.schema import Config
 from archlab.config.study_schema import StudyConfig
-from archlab.config.training import resolve_train
+from archlab.config.training import check_next_token, resolve_train
 from archlab.cost.flops import computed_training_flops
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
@@ -128,6 +128,7 @@ def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -
     config, adjusted = build_config(authored), {}
     if study.equal and before:
         config, adjusted = matched(authored, study.equal, quantity(study.equal)(before[0].arm.config))
+    check_next_token(config.model)
     arm = Arm(
         name=name,
         label=study.labels.get(name, name),

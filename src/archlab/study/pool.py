@@ -20,7 +20,8 @@ from archlab.interrupt import interrupts_blocked, on_forced_exit, raise_if_inter
 from archlab.study.runs import Run
 from archlab.train.loop import train
 from archlab.train.progress import Callback, StepMetrics
-from archlab.train.run_folder import BusyError, RunSummary
+from archlab.train.run_folder import BusyError
+from archlab.train.summary import RunSummary
 
 SIDE_BY_SIDE_BELOW = 20_000_000
 """Parameters up to which several one-thread processes train more tokens per second than one process with

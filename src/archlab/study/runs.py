@@ -12,7 +12,8 @@ import archlab
 from archlab.config.identity import config_hash, resolved
 from archlab.config.schema import Config
 from archlab.train.device import choose_device
-from archlab.train.run_folder import NO_EFFECT_ON_RESULT, RunFolder, RunSummary
+from archlab.train.run_folder import NO_EFFECT_ON_RESULT, RunFolder
+from archlab.train.summary import RunSummary
 
 _DECIDING = ("config", "cost", "data", "model", "train")
 """The packages whose code decides a run's result."""

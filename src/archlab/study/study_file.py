@@ -6,9 +6,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from archlab.config.beside import find_text
-from archlab.config.check import validate, without
+from archlab.config.check import validate
 from archlab.config.io import studies
-from archlab.config.merge import Raw, merge
+from archlab.config.merge import Raw, merge, without
 from archlab.config.problems import ConfigError, Problem, nearest, raise_problems
 from archlab.config.study_schema import StudyConfig
 from archlab.config.text import visible

@@ -12,7 +12,7 @@ from archlab.data.sampler import held_out_windows
 from archlab.data.shards import DataFolder
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
-from archlab.train.loss import logits_and_targets
+from archlab.train.step import logits_and_targets
 
 
 @dataclass(frozen=True)

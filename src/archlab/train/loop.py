@@ -1,6 +1,5 @@
 """The training loop: from a config and a folder to a finished run."""
 
-import statistics
 import time
 from pathlib import Path
 from typing import cast
@@ -9,7 +8,7 @@ import torch
 from torch.optim import Optimizer
 
 from archlab.config.schema import Config
-from archlab.config.training import ResolvedTrain, resolve_train
+from archlab.config.training import ResolvedTrain, check_next_token, resolve_train
 from archlab.cost.flops import training_flops
 from archlab.cost.memory import training_memory
 from archlab.cost.params import parameters
@@ -21,12 +20,12 @@ from archlab.interrupt import stop_on_signal
 from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import load_metrics, load_optimizer, load_weights, newest_checkpoint, save_checkpoint
 from archlab.train.device import Device, choose_device, environment
-from archlab.train.divergence import NOT_FINITE, divergence
 from archlab.train.evaluate import HeldOut, evaluate
 from archlab.train.optim import make_optimizer
 from archlab.train.progress import Callback, StepMetrics, progress_callback
-from archlab.train.run_folder import RunFolder, RunSummary, imported
+from archlab.train.run_folder import RunFolder, imported
 from archlab.train.step import update
+from archlab.train.summary import NOT_FINITE, RunSummary, summarise
 
 
 def train(config: Config, out: str | Path, callback: Callback | None = None, corpus: str | None = None) -> RunSummary:
@@ -37,6 +36,7 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
     KeyboardInterrupt, after a checkpoint, when the run is asked to stop.
     """
     settings = resolve_train(config)
+    check_next_token(config.model)
     device = choose_device(config.train)
     device.check_memory(training_memory(parameters(config.model).total).total)
     env = environment(device)
@@ -102,14 +102,13 @@ def _train(
                 bits_per_byte = score.bits_per_byte
                 folder.log(step=done, tokens=tokens, bits_per_byte=bits_per_byte, held_out_loss=score.loss)
             callback.on_step(StepMetrics(done, steps, result.loss, speed, speed * mfu_per_speed, bits_per_byte))
-            stopping = stop.requested
-            if done < steps and (stopping or done % settings.checkpoint_every == 0):
-                save_checkpoint(folder.checkpoints, done, model, optimizer, folder.logged())
-                if stopping:
+            is_last, stopping = done == steps, stop.requested
+            if is_last or stopping or done % settings.checkpoint_every == 0:
+                save_checkpoint(folder.checkpoints, done, model, None if is_last else optimizer, folder.logged())
+                if stopping and not is_last:
                     raise KeyboardInterrupt
-        if why is None and first < steps:
-            save_checkpoint(folder.checkpoints, steps, model, None, folder.logged())
-        summary = _summary(why, config, settings, folder, device, mfu_per_speed)
+        is_imported = imported(folder.path) is not None
+        summary = summarise(folder.metrics(), why, model, device, mfu_per_speed, is_imported=is_imported)
         folder.finish(summary)
         if stop.requested:
             raise KeyboardInterrupt
@@ -133,31 +132,3 @@ def _resume(folder: RunFolder, model: Decoder, optimizer: Optimizer, steps: int,
         load_optimizer(path, model, optimizer)
     folder.rewind(load_metrics(path))
     return done
-
-
-def _summary(
-    why: str | None, config: Config, settings: ResolvedTrain, folder: RunFolder, device: Device, mfu_per_speed: float
-) -> RunSummary:
-    """Computed from the metrics, so that it does not matter how often the run was interrupted."""
-    metrics = folder.metrics()
-    updates, evaluations = ([m for m in metrics if key in m] for key in ("lr", "bits_per_byte"))
-    if why is None and evaluations:
-        first, last = (evaluations[at]["held_out_loss"] for at in (0, -1))
-        why = divergence(None if imported(folder.path) else first, last, config.model.vocab_size)
-    end = evaluations[-1] if why is None and evaluations else {}
-    speed = statistics.median(m["tokens_per_second"] for m in updates) if updates else None
-    last_tenth = updates[-max(1, len(updates) // 10) :]
-    return RunSummary(
-        status="diverged" if why else "finished",
-        why=why,
-        steps=len(updates),
-        tokens=len(updates) * settings.batch_tokens,
-        bits_per_byte=end.get("bits_per_byte"),
-        loss=end.get("held_out_loss"),
-        train_loss=statistics.fmean(m["loss"] for m in last_tenth) if last_tenth else None,
-        tokens_per_second=speed,
-        mfu=speed * mfu_per_speed if speed else None,
-        parameters=parameters(config.model).total,
-        device=device.name,
-        dtype=str(device.dtype).removeprefix("torch."),
-    )

@@ -11,11 +11,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any
 
-from pydantic import Field, model_validator
-
-from archlab.config.base import Base, NonNegative, Positive
+from archlab.config.base import Base
 from archlab.config.identity import diff
 from archlab.config.schema import Config
 from archlab.config.yaml_text import to_yaml
@@ -25,6 +23,7 @@ from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.files import TEMPORARY, disk_errors, make_folder, read_bytes, remove_leftovers, write_atomic
 from archlab.train.checkpoint import METRICS
+from archlab.train.summary import RunSummary
 
 NO_EFFECT_ON_RESULT = ("train.eval_every", "train.checkpoint_every")
 """Fields that do not decide how a run ends, so they may change when it goes on."""
@@ -59,39 +58,8 @@ def imported(run: Path) -> Imported | None:
         raise UserError(f"{path}: damaged; import the model again") from None
 
 
-Natural = Annotated[int, Field(ge=0)]
-
-
-class RunSummary(Base):
-    """How a run ended."""
-
-    status: Literal["finished", "diverged"]
-    """diverged: a loss or gradient was not finite, or the run ended too badly (divergence.py)."""
-    why: str | None = None
-    """Why it diverged, for people; null when finished."""
-    steps: Natural
-    """Updates made."""
-    tokens: Natural
-    """Training tokens seen."""
-    bits_per_byte: NonNegative | None
-    """Of the held-out text at the end; null when diverged."""
-    loss: NonNegative | None
-    """Held-out cross-entropy in nats per token."""
-    train_loss: NonNegative | None
-    """Mean cross-entropy over the last tenth of the steps."""
-    tokens_per_second: Positive | None
-    """Median over the steps, evaluation and checkpoints left out."""
-    mfu: NonNegative | None
-    """Model FLOPs (attention over visible pairs) per second over the peak measured on this machine."""
-    parameters: Natural
-    device: str
-    dtype: str
-
-    @model_validator(mode="after")
-    def _scored(self) -> Self:
-        if self.status == "finished" and self.bits_per_byte is None:
-            raise ValueError("finished, but without a score")
-        return self
+Changed = dict[str, tuple[Any, Any]]
+"""Dotted field -> its value in the folder's config and in the new one."""
 
 
 class BusyError(UserError):
@@ -113,16 +81,16 @@ class RunFolder:
 
         Returns a note where the run was begun on another machine, so that it goes on with other rounding.
         """
-        before: dict[str, Any] = {}
         names = self._begin()
         self.verify()
+        before = _read_object(self.path / "env.json") if "env.json" in names else {}
+        changed = diff(load_config(self.path), config) if "config.yaml" in names else {}
         new: dict[str, str | bytes] = {}
         if IMPORTED in names and "env.json" not in names:
-            self._check_imported(config, tokenizer)
+            self._check_imported(changed, tokenizer)
             new["config.yaml"] = to_yaml(config.model_dump(mode="json"))
         elif "config.yaml" in names:
-            before = _read_object(self.path / "env.json") if "env.json" in names else {}
-            self._check_same(config, env, before)
+            self._check_same(changed, env, before)
         else:
             new["config.yaml"] = to_yaml(config.model_dump(mode="json"))
         if "env.json" not in names:  # also when a kill came between these files
@@ -151,33 +119,35 @@ class RunFolder:
             if name not in (METRICS, SUMMARY):
                 verify(self.path / name)
 
-    def _check_imported(self, config: Config, tokenizer: Path) -> None:
-        """The model and the tokenizer must be the imported ones; how to train is decided by this config."""
-        changed = {f: v for f, v in diff(load_config(self.path), config).items() if f.startswith("model.")}
-        if changed:
-            lines = [f"  {field}: {old} there, {new} here" for field, (old, new) in changed.items()]
-            raise UserError("\n".join([f"{self.path}: holds an imported model of another config", *lines]))
+    def _check_imported(self, changed: Changed, tokenizer: Path) -> None:
+        """The model and the tokenizer must be the imported ones; how to train is decided by the new config."""
+        refused = {field: values for field, values in changed.items() if field.startswith("model.")}
+        self._refuse(refused, "holds an imported model of another config")
         if not same_tokenizer(own := own_tokenizer(self.path), tokenizer):
             hint = f"make the data with `archlab data --tokenizer {own}`"
             raise UserError(f"{self.path}: the data has another tokenizer than the imported model; {hint}")
 
-    def _check_same(self, config: Config, env: dict[str, Any], before: dict[str, Any]) -> None:
+    def _check_same(self, changed: Changed, env: dict[str, Any], before: dict[str, Any]) -> None:
         """The path of the text may differ as long as its tokens are the same."""
         moved = before.get("corpus") == env["corpus"]
-        changed = {
+        refused = {
             field: values
-            for field, values in diff(load_config(self.path), config).items()
+            for field, values in changed.items()
             if field not in NO_EFFECT_ON_RESULT and not (moved and field.startswith("data."))
         }
-        if changed:
-            lines = [f"  {field}: {old} there, {new} here" for field, (old, new) in changed.items()]
-            raise UserError("\n".join([f"{self.path}: holds a run of another config; name another folder", *lines]))
+        self._refuse(refused, "holds a run of another config; name another folder")
         for what in ("corpus", "dtype", "device"):
             if before and before.get(what) != env[what]:
                 raise UserError(
                     f"{self.path}: was begun with {what} {before.get(what)} and cannot go on "
                     f"with {env[what]}: the losses would not be the same; name another folder"
                 )
+
+    def _refuse(self, changed: Changed, why: str) -> None:
+        """UserError that lists the changed fields, if there are any."""
+        if changed:
+            lines = [f"  {field}: {old} there, {new} here" for field, (old, new) in changed.items()]
+            raise UserError("\n".join([f"{self.path}: {why}", *lines]))
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""One optimiser update."""
+"""One optimiser update: the pass, its objective, its learning rate."""
 
 import hashlib
 import math
@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from archlab.config.training import ResolvedTrain
+from archlab.model.context import Collected
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
-from archlab.train.loss import logits_and_targets, objective
 from archlab.train.routers import Routers
-from archlab.train.schedule import learning_rate
 
 
 @dataclass(frozen=True)
@@ -75,3 +76,67 @@ def update(
 
 def _dropout_seed(seed: int, step: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/dropout/{step}".encode()).digest()[:8], "little") >> 1
+
+
+def logits_and_targets(
+    model: Decoder, windows_BT: Tensor, device: Device, separator: int | None, collected: Collected | None = None
+) -> tuple[Tensor, Tensor]:
+    """(logits [B, T - 1, vocab], targets [B, T - 1]) of windows [B, T]: each token is predicted from those before it.
+
+    `separator` is the token that begins a document, where documents do not see each other; None where they do.
+    `collected` is where layers hand out losses and loads.
+    """
+    inputs_BT, targets_BT = windows_BT[:, :-1], windows_BT[:, 1:]
+    with torch.autocast(device.kind, torch.bfloat16, enabled=device.dtype is torch.bfloat16):
+        return model(inputs_BT, documents=document_ids(inputs_BT, separator), collected=collected), targets_BT
+
+
+def document_ids(tokens_BT: Tensor, separator: int | None) -> Tensor | None:
+    """Number of each token's document in its window, [B, T]; None where documents see each other.
+
+    0 is the rest of a document that began before the window. The separator belongs to the document that it begins, so
+    it is predicted from the document before it.
+    """
+    return None if separator is None else (tokens_BT == separator).cumsum(-1)
+
+
+def objective(logits_BTV: Tensor, targets_BT: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
+    """(what is minimised, the plain cross-entropy), both the mean in nats per token, in at least float32.
+
+    The objective adds z_loss * log^2 Z, where Z is the softmax denominator (PaLM).
+    """
+    logits_NV = logits_BTV.flatten(0, 1)
+    logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
+    cross_entropy = F.cross_entropy(logits_NV, targets_BT.flatten())
+    if not z_loss:
+        return cross_entropy, cross_entropy
+    return cross_entropy + z_loss * logits_NV.logsumexp(-1).square().mean(), cross_entropy
+
+
+def warmup_steps(train: ResolvedTrain) -> int:
+    """Warm-up in steps, from steps or a share of the run."""
+    return train.warmup if isinstance(train.warmup, int) else round(train.warmup * train.steps)
+
+
+def learning_rate(train: ResolvedTrain, step: int) -> float:
+    """The rate of update `step`, counted from 0: linear warm-up, then the schedule's shape."""
+    steps, warmup = train.steps, warmup_steps(train)
+    if step < warmup:
+        return train.lr * (step + 1) / warmup
+    done = (step - warmup) / max(steps - warmup, 1)
+    return train.lr * _shape(train, done)
+
+
+def _shape(train: ResolvedTrain, done: float) -> float:
+    """The rate as a share of its peak, when the share `done` of the steps after the warm-up is done."""
+    final = train.final_lr
+    match train.schedule:
+        case "constant":
+            return 1.0
+        case "linear":
+            return 1 + (final - 1) * done
+        case "cosine":
+            return final + (1 - final) * (1 + math.cos(math.pi * done)) / 2
+        case "wsd":
+            decay = train.decay
+            return 1 + (final - 1) * max(0.0, (done - (1 - decay)) / decay) if decay else 1.0

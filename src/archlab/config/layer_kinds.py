@@ -1,0 +1,122 @@
+"""What is wrong with the layer kinds of a model: rules that one breaks, and settings that all of them replace."""
+
+from collections.abc import Iterator, Sequence
+
+from pydantic import ValidationError
+
+from archlab.config.any_attention import AnyAttention
+from archlab.config.layers import COMPONENTS, PER_LAYER, final_norm, layer_configs, with_overrides
+from archlab.config.merge import Raw, expand, merge, section_classes
+from archlab.config.model_schema import ModelConfig
+from archlab.config.position import ON_THE_EMBEDDING
+from archlab.config.problems import Problem, choose, explain
+from archlab.config.rules import Rule
+from archlab.config.vocabulary import elsewhere, meant
+from archlab.errors import UserError
+
+_COMMON = (
+    "norm",
+    "norm.placement",
+    "position",
+    *dict.fromkeys(
+        f"{section}.{name}"
+        for section in ("block", *COMPONENTS, "dropout")
+        for schema in section_classes(ModelConfig.model_fields[section])
+        for name, field in schema.model_fields.items()
+        if not field.is_required() and name not in getattr(schema, "derived", ())
+    ),
+)
+"""What the layers have in common unless their kinds say otherwise; derived fields are written out for all."""
+
+
+def layer_problems(model: ModelConfig, rules: Sequence[Rule[ModelConfig]]) -> Iterator[Problem]:
+    """Those of the rules that the model breaks, or one of its layer kinds, and what no layer kind may say."""
+    broken = {rule.field: message for rule in rules if (message := rule.broken(model))}
+    yield from (Problem(f"model.{field}", message) for field, message in broken.items())
+    for name, change in (model.layers.kinds if model.layers else {}).items():
+        prefix = f"model.layers.{name}"
+        try:
+            wrong, view = _view(model, change)
+        except UserError as error:
+            yield Problem(prefix, str(error))
+            continue
+        yield from (Problem(f"{prefix}.{problem.path}".rstrip("."), problem.message) for problem in wrong)
+        if view is None:
+            continue
+        if clash := _moved_common_position(model, view):
+            yield Problem(f"{prefix}.position", clash)
+        if view.dropout.embedding != model.dropout.embedding:
+            message = "drops once, before all layers; a layer has dropout.attention and dropout.branch"
+            yield Problem(f"{prefix}.dropout.embedding", message)
+        for rule in rules:
+            message = rule.broken(view)
+            if message and message != broken.get(rule.field):
+                yield Problem(f"{prefix}.{rule.field}", message)
+
+
+def replaced_in_every_layer(model: ModelConfig) -> Iterator[Problem]:
+    """Settings of the model that every layer kind replaces with its own, so that they would do nothing."""
+    if model.layers is None:
+        return
+    used = _used(model)
+    for path in _COMMON:
+        without_it = _at_default(model, path)
+        if without_it == model:
+            continue
+        try:
+            does_nothing = _used(without_it) == used
+        except ValidationError:  # a layer kind builds on it
+            continue
+        if does_nothing:
+            yield Problem(f"model.{path}", "every layer kind has its own, so this would do nothing; leave it out")
+
+
+def _used(model: ModelConfig) -> tuple[object, ...]:
+    """All that reads what layers have in common: the layers, and the norms around them."""
+    around = (final_norm(model), model.norm if model.embedding.norm else None)
+    return (layer_configs(model), *(norm and norm.model_dump(exclude={"placement"}) for norm in around))
+
+
+def _at_default(model: ModelConfig, path: str) -> ModelConfig:
+    """The model with one setting as if it had been left out."""
+    section, _, name = path.partition(".")
+    if not name:
+        return model.model_copy(update={section: ModelConfig.model_fields[section].default})
+    inner = getattr(model, section)
+    if name not in type(inner).model_fields:
+        return model
+    if name == "kind":
+        kind = getattr(ModelConfig.model_fields[section].default, "kind", inner.kind)
+        raw = merge(model.model_dump(), {section: {"kind": kind}}, ModelConfig)
+        return model if kind == inner.kind else ModelConfig.model_validate(raw)
+    return model.model_copy(update={section: inner.model_copy(update={name: type(inner).model_fields[name].default})})
+
+
+def _view(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelConfig | None]:
+    """The model as one layer kind sees it, or what is wrong with that kind."""
+    change = expand(change)
+    unknown = [key for key in change if key not in PER_LAYER]
+    if unknown:
+        hint = (meant(unknown[0]) or elsewhere(unknown[0], "model.layers")).replace("model.", "")
+        if hint.removeprefix("write ").partition(".")[0] in PER_LAYER:
+            return [Problem(unknown[0], f"unknown; {hint}")], None
+        return [Problem("", f"{', '.join(unknown)} cannot differ per layer{choose(unknown[0], PER_LAYER)}")], None
+    try:
+        return [], with_overrides(model, change)
+    except ValidationError as error:
+        raw = merge(model.model_dump(exclude={"layers"}), change, ModelConfig)
+        return explain(error, ModelConfig, raw), None
+
+
+def _moved_common_position(model: ModelConfig, view: ModelConfig) -> str | None:
+    """Positions that all layers have in common, on the embedding or in one table, cannot differ per layer."""
+    if view.position.kind == "t5" and view.position.shared:
+        of_all, of_kind = (
+            m.attention.n_heads if isinstance(m.attention, AnyAttention) else None for m in (model, view)
+        )
+        same = view.position == model.position and of_kind in (of_all, None)
+        return None if same else "t5 has one table for all layers, of model's heads; give position.shared = false"
+    embedded = [p.kind for p in (view.position, model.position) if p.kind in ON_THE_EMBEDDING]
+    if view.position == model.position or not embedded:
+        return None
+    return f"{embedded[0]} is added once, to the embedding; allowed: the same in every layer"

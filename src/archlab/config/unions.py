@@ -1,0 +1,54 @@
+"""Which kinds the components of a layer may be, as one section of a config each: attention, mixer and mlp."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from archlab.config.component import Absent
+from archlab.config.dense import GatedMLP, PlainMLP, ResolvedGatedMLP, ResolvedPlainMLP
+from archlab.config.gated_delta import GatedDelta, ResolvedGatedDelta
+from archlab.config.latent_attention import Latent, ResolvedLatent
+from archlab.config.mamba2 import Mamba2, ResolvedMamba2
+from archlab.config.moe import MoE, ResolvedMoE
+from archlab.config.multi_head import MultiHead, ResolvedMultiHead
+from archlab.config.rglru import RGLRU, ResolvedRGLRU
+from archlab.config.short_conv import ShortConv
+
+
+class NoAttention(Absent):
+    """No attention in the layer."""
+
+    kind: Literal["none"] = "none"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+def _multi_head_by_default(value: Any) -> Any:
+    return {"kind": "multihead", **value} if isinstance(value, dict) else value
+
+
+Attention = Annotated[
+    MultiHead | Latent | NoAttention, Field(discriminator="kind"), BeforeValidator(_multi_head_by_default)
+]
+ResolvedAttention = ResolvedMultiHead | ResolvedLatent | NoAttention
+
+
+class NoMixer(Absent):
+    """No recurrent mixer in the layer."""
+
+    kind: Literal["none"] = "none"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+Mixer = Annotated[Mamba2 | GatedDelta | RGLRU | ShortConv | NoMixer, Field(discriminator="kind")]
+"""Recurrent: beside attention or in its place; what it keeps of a text has a fixed size."""
+ResolvedMixer = Annotated[
+    ResolvedMamba2 | ResolvedGatedDelta | ResolvedRGLRU | ShortConv | NoMixer, Field(discriminator="kind")
+]
+
+
+class NoMLP(Absent):
+    """No MLP in the layer."""
+
+    kind: Literal["none"] = "none"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+MLP = Annotated[PlainMLP | GatedMLP | MoE | NoMLP, Field(discriminator="kind")]
+ResolvedMLP = Annotated[ResolvedPlainMLP | ResolvedGatedMLP | ResolvedMoE | NoMLP, Field(discriminator="kind")]

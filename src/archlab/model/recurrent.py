@@ -1,0 +1,140 @@
+"""What recurrent mixers have in common: a short convolution, a scan chunk by chunk, a norm with a gate.
+
+A scan cuts a text into chunks. Within a chunk all tokens are mixed at once by matrix products, and a state is handed
+from chunk to chunk. Between two tokens it decays by the product of the decays of all tokens after the first, up to and
+with the second.
+
+Shapes: B batch, T tokens, C channels, K taps, W = K - 1 inputs that are held, S = W + T. Letters of a scan's axes: b
+batch, c chunk, q a token of a chunk, s an earlier one of the same chunk, h head.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from archlab.config.recurrent import GatedRMSNorm, chunking
+from archlab.model.arithmetic import at_least_float32
+from archlab.model.context import Context
+from archlab.model.roles import RoleName
+from archlab.model.state import State, is_step
+
+
+class CausalConv(nn.Module):
+    """y_t = sum over j of w_j x_{t-K+1+j} (+ b), channel by channel; what is before the text counts as 0.
+
+    The state `conv` holds the last K - 1 inputs. Padded places give nothing to others, and 0 comes out of them.
+    """
+
+    def __init__(self, channels: int, taps: int, *, bias: bool, activation: nn.Module) -> None:
+        super().__init__()
+        self.taps, self.activation = taps, activation
+        self.weight = nn.Parameter(torch.empty(channels, 1, taps))
+        self.bias = nn.Parameter(torch.empty(channels)) if bias else None
+        self.roles: dict[str, RoleName] = {"weight": "taps"}
+        self.constants = {"bias": 0.0}
+
+    def forward(self, x_BTC: Tensor, context: Context, state: State | None) -> Tensor:
+        """[B, T, C] -> [B, T, C], activated."""
+        x_BTC = without_padding(x_BTC, context)
+        if state is None:
+            window_BSC = F.pad(x_BTC, (0, 0, self.taps - 1, 0))
+        else:
+            window_BSC = torch.cat((state["conv"].to(x_BTC.dtype), x_BTC), 1)
+            state["conv"].copy_(window_BSC[:, x_BTC.shape[1] :].detach())
+        if state is not None and is_step(x_BTC.shape[1]):
+            y_BTC = self._biased((window_BSC * self.weight[:, 0].T).sum(1, keepdim=True)).to(x_BTC.dtype)
+        elif context.starts_BT is not None:
+            y_BTC = self._in_documents(window_BSC, context.starts_BT).to(x_BTC.dtype)
+        else:
+            y_BCT = F.conv1d(window_BSC.transpose(1, 2), self.weight, self.bias, groups=len(self.weight))
+            y_BTC = y_BCT.transpose(1, 2).contiguous()  # as what follows reads it
+        return without_padding(self.activation(y_BTC), context)
+
+    def _in_documents(self, window_BSC: Tensor, starts_BT: Tensor) -> Tensor:
+        """Tap by tap, for none may reach back beyond its document's start."""
+        T = starts_BT.shape[1]
+        age_BT1 = (torch.arange(T, device=starts_BT.device) - starts_BT)[..., None]
+        y_BTC = torch.zeros_like(window_BSC[:, :T])
+        for j in range(self.taps):
+            is_inside_BT1 = age_BT1 >= self.taps - 1 - j
+            y_BTC = y_BTC + window_BSC[:, j : j + T] * is_inside_BT1 * self.weight[:, 0, j]
+        return self._biased(y_BTC)
+
+    def _biased(self, y_BTC: Tensor) -> Tensor:
+        return y_BTC if self.bias is None else y_BTC + self.bias
+
+
+def without_padding(x_BTC: Tensor, context: Context) -> Tensor:
+    """0 at padded places."""
+    return x_BTC if context.is_real_BT is None else x_BTC * context.is_real_BT[..., None]
+
+
+def chunked(x_bt: Tensor) -> Tensor:
+    """[b, t, ...] -> [b, c, q, ...]; the last chunk is filled up with 0."""
+    T = x_bt.shape[1]
+    n, size = chunking(T)
+    return F.pad(x_bt, (0, 0) * (x_bt.ndim - 2) + (0, n * size - T)).unflatten(1, (n, size))
+
+
+def joined(x_bcq: Tensor, n_tokens: int) -> Tensor:
+    """[b, c, q, ...] -> [b, t, ...], the inverse of `chunked`."""
+    return x_bcq.flatten(1, 2)[:, :n_tokens]
+
+
+def decays(log_decay_bcqh: Tensor, starts_bt: Tensor | None) -> tuple[Tensor, Tensor]:
+    """How much of s is left at q, [b, c, h, q, s], and how much of the state before the chunk, [b, c, h, q].
+
+    Both are 0 where a document starts in between; s after q counts as 0, too. `log_decay` is <= 0, of each token.
+    """
+    log_bchq = log_decay_bcqh.transpose(2, 3)
+    n, size = log_decay_bcqh.shape[1:3]
+    causal_qs = torch.ones(size, size, dtype=torch.bool, device=log_decay_bcqh.device).tril()
+    # Sums over the tokens between the two, not differences of sums from the chunk's start, which would be far larger.
+    between_bchqs = log_bchq[..., None].expand(*log_bchq.shape, size).masked_fill(~causal_qs.tril(-1), 0).cumsum(-2)
+    since_bchq = log_bchq.cumsum(-1)
+    seen = causal_qs
+    if starts_bt is not None:
+        index_s = torch.arange(size, device=starts_bt.device)
+        first_c1 = size * torch.arange(n, device=starts_bt.device)[:, None]
+        starts_bc1q = (chunked(starts_bt) - first_c1)[:, :, None]
+        seen = causal_qs & (starts_bc1q[..., None] <= index_s)
+        since_bchq = since_bchq.masked_fill(starts_bc1q >= 0, -torch.inf)
+    # Hidden before exp, so that what is hidden is 0 and its gradient, too.
+    return between_bchqs.masked_fill(~seen, -torch.inf).exp(), since_bchq.exp()
+
+
+def initial_decay(n_heads: int, least: float, most: float) -> dict[str, Tensor]:
+    """A from `least` to `most` and steps dt from 0.001 to 0.1, as A_log = ln A and as the bias before dt's softplus.
+
+    Published code draws A evenly and dt evenly in its logarithm. Here they stand at even distances, dt in an order that
+    has nothing to do with A's, so that they depend on no seed.
+    """
+    heads = torch.arange(n_heads, dtype=torch.float64)
+    A = least + (most - least) * (heads + 0.5) / n_heads
+    dt = 0.001 * 100 ** ((heads * (5**0.5 - 1) / 2 + 0.5) % 1)
+    return {"A_log": A.log(), "dt_bias": dt.expm1().log()}
+
+
+class Gate(nn.Module):
+    """x silu(z), without a norm."""
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        """[..., width] twice -> the same, in at least float32."""
+        return at_least_float32(x) * F.silu(at_least_float32(z))
+
+
+class GatedNorm(nn.Module):
+    """Gate before: rms(x silu(z)) w. After: rms(x) w silu(z). The mean square is over each `width` features."""
+
+    def __init__(self, config: GatedRMSNorm, width: int, groups: int = 1) -> None:
+        super().__init__()
+        self.width, self.eps, self.gate_first = width, config.eps, config.gate == "before"
+        self.weight = nn.Parameter(torch.empty(groups * width))
+        self.constants = {"weight": 1.0}
+
+    def forward(self, x: Tensor, z: Tensor) -> Tensor:
+        """[..., n * width] twice -> the same, in at least float32; a weight of one group serves all n."""
+        x, gate = at_least_float32(x), F.silu(at_least_float32(z))
+        x = (x * gate if self.gate_first else x).unflatten(-1, (-1, self.width))
+        normed = F.rms_norm(x, (self.width,), eps=self.eps) * self.weight.to(x.dtype).view(-1, self.width)
+        return normed.flatten(-2) if self.gate_first else normed.flatten(-2) * gate

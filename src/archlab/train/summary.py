@@ -1,0 +1,109 @@
+"""How a run ended: finished with a score, or diverged."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from archlab.config.base import Base, NonNegative, Positive
+from archlab.model.decoder import Decoder
+from archlab.train.device import Device
+
+NOT_FINITE = "a loss or gradient is NaN or infinite"
+
+_UNTRAINED_MARGIN = 1.1
+"""An untrained model costs more than a uniform guess, because its logits scatter. A run of a few steps that ends this
+little above a guess has only begun."""
+
+_NO_PROGRESS_MARGIN = 1.01
+"""A run that learnt nothing ends within a hair of where it began, above it or below."""
+
+Natural = Annotated[int, Field(ge=0)]
+
+
+class RunSummary(Base):
+    """How a run ended."""
+
+    status: Literal["finished", "diverged"]
+    """diverged: a loss or gradient was not finite, or the run ended too badly (see `divergence`)."""
+    why: str | None = None
+    """Why it diverged, for people; null when finished."""
+    steps: Natural
+    """Updates made."""
+    tokens: Natural
+    """Training tokens seen."""
+    bits_per_byte: NonNegative | None
+    """Of the held-out text at the end; null when diverged."""
+    loss: NonNegative | None
+    """Held-out cross-entropy in nats per token."""
+    train_loss: NonNegative | None
+    """Mean cross-entropy over the last tenth of the steps."""
+    tokens_per_second: Positive | None
+    """Median over the steps, evaluation and checkpoints left out."""
+    mfu: NonNegative | None
+    """Model FLOPs (attention over visible pairs) per second over the peak measured on this machine."""
+    parameters: Natural
+    device: str
+    dtype: str
+
+    @model_validator(mode="after")
+    def _scored(self) -> Self:
+        if self.status == "finished" and self.bits_per_byte is None:
+            raise ValueError("finished, but without a score")
+        return self
+
+
+def summarise(
+    metrics: Sequence[dict[str, Any]],
+    why: str | None,
+    model: Decoder,
+    device: Device,
+    mfu_per_speed: float,
+    *,
+    is_imported: bool,
+) -> RunSummary:
+    """Computed from the metrics, so that it does not matter how often the run was interrupted.
+
+    `why` says that a loss or gradient was not finite; None where all were. `is_imported`: it began with published
+    weights.
+    """
+    updates, evaluations = ([m for m in metrics if key in m] for key in ("lr", "bits_per_byte"))
+    if why is None and evaluations:
+        first, last = (evaluations[at]["held_out_loss"] for at in (0, -1))
+        why = divergence(None if is_imported else first, last, model.config.vocab_size)
+    end = evaluations[-1] if why is None and evaluations else {}
+    speed = statistics.median(m["tokens_per_second"] for m in updates) if updates else None
+    last_tenth = updates[-max(1, len(updates) // 10) :]
+    return RunSummary(
+        status="diverged" if why else "finished",
+        why=why,
+        steps=len(updates),
+        tokens=updates[-1]["tokens"] if updates else 0,
+        bits_per_byte=end.get("bits_per_byte"),
+        loss=end.get("held_out_loss"),
+        train_loss=statistics.fmean(m["loss"] for m in last_tenth) if last_tenth else None,
+        tokens_per_second=speed,
+        mfu=speed * mfu_per_speed if speed else None,
+        parameters=sum(p.numel() for p in model.parameters()),
+        device=device.name,
+        dtype=str(device.dtype).removeprefix("torch."),
+    )
+
+
+def divergence(first: float | None, last: float, vocab_size: int) -> str | None:
+    """Why a run whose losses all stayed finite has diverged nonetheless; None where it has not.
+
+    `first` and `last` are its held-out losses in nats per token, before its first update and after its last one.
+    Training that leaves a model worse than a uniform guess, whose loss is ln(vocab_size), or worse than it was before
+    any training, has ruined it; how far beyond the bound it happens to end says nothing about the architecture.
+    The first evaluation is the one before the first update, so that the answer does not depend on `eval_every`. It is
+    None where the run began with published weights: to be worse than those is a bad result, but a result.
+    """
+    uniform = math.log(vocab_size)
+    if last > _UNTRAINED_MARGIN * uniform:
+        return f"it ended worse than a uniform guess ({last:,.2f} against {uniform:.2f} nats per token)"
+    if first is not None and last > _NO_PROGRESS_MARGIN * first:
+        return f"it ended worse than before its first step ({last:,.2f} against {first:,.2f} nats per token)"
+    return None
