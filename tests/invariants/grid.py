@@ -266,40 +266,63 @@ def _rows_with(pair: dict[str, Any], missing: set[Any], draw: random.Random) -> 
         row = least | other | pair
         if not _is_valid(_overrides(row)):
             continue
-        for factor in draw.sample([f for f in FACTORS if f not in pair | other], len(FACTORS) - len(pair | other)):
-            fuller = row | {factor: greedy[factor]}
-            row = fuller if _is_valid(_overrides(fuller)) else row
-        yield row
+        others = draw.sample([f for f in FACTORS if f not in pair | other], len(FACTORS) - len(pair | other))
+        yield _fuller(row, {factor: greedy[factor] for factor in others})
+
+
+def _fuller(row: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """The row with those values in it, less what the rules forbid: all at once, or one half after the other."""
+    if _is_valid(_overrides(row | more)):
+        return row | more
+    if len(more) == 1:
+        return row
+    factors = list(more.items())
+    middle = len(factors) // 2
+    return _fuller(_fuller(row, dict(factors[:middle])), dict(factors[middle:]))
 
 
 @functools.cache
-def _grid() -> tuple[tuple[tuple[str, ...], ...], frozenset[tuple[str, Any, str, Any]]]:
+def _grid() -> tuple[dict[tuple[str, ...], dict[str, Any]], frozenset[tuple[str, Any, str, Any]]]:
+    """Overrides -> the row that they are of; and the pairs that are in none."""
     draw = random.Random(0)
     every = [(a, x, b, y) for a, b in itertools.combinations(FACTORS, 2) for x in FACTORS[a] for y in FACTORS[b]]
     missing, impossible = set(every), set()
-    rows: dict[tuple[str, ...], None] = {}
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
     for pair in every:
         if pair not in missing:
             continue
         a, x, b, y = pair
         for row in _rows_with({a: x, b: y}, missing, draw):
             if _is_valid(_overrides(row)):
-                rows[_overrides(row)] = None
+                rows[_overrides(row)] = row
                 missing -= _pairs(row)
                 break
         else:
             impossible.add(pair)
             missing.discard(pair)
     while len(rows) < AT_LEAST:
-        overrides = _overrides({f: draw.choice(values) for f, values in FACTORS.items()})
-        if _is_valid(overrides):
-            rows[overrides] = None
-    return tuple(rows), frozenset(impossible)
+        row = {f: draw.choice(values) for f, values in FACTORS.items()}
+        if _is_valid(_overrides(row)):
+            rows[_overrides(row)] = row
+    return rows, frozenset(impossible)
 
 
+@functools.cache
 def grid() -> tuple[tuple[str, ...], ...]:
     """At least AT_LEAST sets of overrides, the same in every run."""
-    return _grid()[0]
+    return tuple(_grid()[0])
+
+
+def covering(*factors: str) -> list[int]:
+    """Rows that hold every pair of values of these factors that some row holds; of positions, every kind will do."""
+    chosen, seen = list[int](), set[Any]()
+    for index, row in enumerate(_grid()[0].values()):
+        values = [(f, row[f].partition(",")[0].rstrip("}") if f == "position" else row[f]) for f in factors]
+        pairs = set(itertools.combinations(values, 2))
+        if not pairs <= seen:
+            chosen.append(index)
+            seen |= pairs
+    return chosen
 
 
 def left_out() -> frozenset[tuple[str, Any, str, Any]]:
@@ -307,6 +330,7 @@ def left_out() -> frozenset[tuple[str, Any, str, Any]]:
     return _grid()[1]
 
 
+@functools.cache
 def config(index: int) -> Config:
     """Config number `index` of the grid."""
     return build_config(BASE, grid()[index])

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from archlab.config.identity import resolved
 from archlab.config.io import build_config, overlay, parse_overrides
-from archlab.config.layers import PER_LAYER, layer_configs, resolve
+from archlab.config.layers import PER_LAYER, layer_configs, resolve, with_overrides
 from archlab.config.merge import Raw
 from archlab.config.model_schema import Dropout, Init, ModelConfig
 from archlab.config.moe import Balance
@@ -78,9 +78,12 @@ def values(hint: Any) -> Iterator[Any]:
         raise TypeError(f"no values for {hint}")
 
 
+adapter = cache(TypeAdapter)
+
+
 def is_valid(hint: Any, value: Any) -> bool:
     try:
-        TypeAdapter(hint).validate_python(value)
+        adapter(hint).validate_python(value)
     except ValidationError:
         return False
     return True
@@ -184,17 +187,12 @@ def test_the_grid_has_every_choice_that_a_forward_pass_sees() -> None:
     seen: dict[tuple[type[BaseModel], str], set[str]] = {}
     for index in range(len(grid.grid())):
         model = grid.config(index).model
-        for section in (
-            model,
-            *dict.fromkeys(x for layer in layer_configs(model) for x in (layer.attention, layer.mlp)),
-        ):
+        kinds = model.layers.kinds.values() if model.layers else ()
+        for section in (model, *(with_overrides(model, change) for change in kinds)):
             for schema, name, value in found(section):
                 seen.setdefault((schema, name), set()).add(repr(value))
-    for schema in classes(ModelConfig) - {
-        Dropout,
-        Init,
-        Balance,
-    }:  # of training, and of the parameters that the grid draws
+    of_training = {Dropout, Init, Balance}  # and of the parameters that the grid draws
+    for schema in classes(ModelConfig) - of_training:
         for name, field in schema.model_fields.items():
             values = seen[schema, name]
             missing = options(field) - values
@@ -281,7 +279,9 @@ def outcome(
 ) -> Literal["works", "refused", "silent", "same"]:
     """Over company and configs of the grid: works where it first changes something, else the worst that was seen."""
     seen: Any = "same"
-    for setting, index in itertools.product(settings, BASES):
+    # The default, given where it would have been left out, is the same config twice: nothing to build.
+    differing = (setting for setting in settings if setting.after not in setting.before)
+    for setting, index in itertools.product(differing, BASES):
         was = without(index, setting, befores)
         if was is None:
             continue

@@ -128,7 +128,8 @@ def outcome(settings: list[Setting]) -> str:
     """works: the file changes, and is the model; refused: by name; silent: nothing of both, wherever it is laid; not valid:
     no config has it."""
     seen = "same"
-    for setting, base in itertools.product(settings, bases()):
+    differing = (setting for setting in settings if setting.after not in setting.before)
+    for setting, base in itertools.product(differing, bases()):
         is_now = changed(base, setting.after)
         was = next(filter(None, (changed(base, before) for before in setting.before)), None) if is_now else None
         if is_now is None:

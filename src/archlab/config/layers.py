@@ -173,7 +173,10 @@ def sees_as(model: ModelConfig, visibility: str) -> bool:
 
 def final_norm(model: ModelConfig) -> Norm:
     """The norm before the head: the model's, unless the last layer has just normalised the stream (post)."""
-    last = layer_configs(model)[-1].norm
+    last = model.norm
+    if model.layers is not None:
+        pattern = model.layers.pattern
+        last = with_overrides(model, model.layers.kinds[pattern[(model.n_layers - 1) % len(pattern)]]).norm
     ends_normed = not isinstance(last, NoNorm) and last.placement == "post"
     return NoNorm() if ends_normed else model.norm
 
