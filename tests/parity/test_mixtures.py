@@ -47,13 +47,16 @@ def test_a_file_with_all_experts_in_one_tensor_is_the_same_model(model_type: str
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
-@pytest.mark.parametrize("model_type", ["glm4_moe", "ernie4_5_moe", "minimax_m2"])
+@pytest.mark.parametrize("model_type", ["glm4_moe", "ernie4_5_moe", "minimax_m2", "qwen3_next"])
 def test_layers_that_predict_further_tokens_are_left_out(model_type: str, tmp_path: Path) -> None:
     tensors = written(model_type, tmp_path)
     n_layers = json.loads((tmp_path / "config.json").read_text())["num_hidden_layers"]
     first = {name: t for name, t in tensors.items() if "layers.0." in name}
     more = {name.replace("layers.0.", f"layers.{n_layers}."): t.clone() for name, t in first.items()}
-    save_file({**tensors, **more, "model.mtp_block.0.weight": torch.zeros(3)}, tmp_path / "model.safetensors")
+    save_file(
+        {**tensors, **more, "model.mtp_block.0.weight": torch.zeros(3), "mtp.fc.weight": torch.zeros(3)},
+        tmp_path / "model.safetensors",
+    )
     assert not check_hf(tmp_path)
     with torch.no_grad():
         assert load_hf(tmp_path)(TOKENS).isfinite().all()

@@ -104,6 +104,7 @@ FAMILY = Family(
         *AROUND,
     ],
     otherwise=TOGETHER,
+    predicts_more=True,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
     no_effect=ONLY_TRAINING | {"full_attention_interval"},

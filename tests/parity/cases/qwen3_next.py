@@ -21,7 +21,7 @@ CASES = [
         "model.layers.recurrent.mixer.negative_eigenvalues=true", "model.layers.recurrent.mixer.norm_eps=1e-6",
         "model.norm.eps=1e-6", "model.norm.unit_offset=false", "model.attention.qk_norm.eps=1e-6",
         "model.attention.gate=null", "model.attention.gate.bias=false", "model.position.fraction=1.0",
-        "model.mlp.shared.gate=false",
+        "model.mlp.shared.gate=false", "model.mlp.active=1",
     )),
     Case("qwen3_next", "by-interval", {
         **SMALL, **LINEAR, **EXPERTS, "linear_num_value_heads": 2, "linear_conv_kernel_dim": 4, "num_hidden_layers": 3,
