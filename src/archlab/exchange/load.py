@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from archlab.config.model_schema import ModelConfig
+from archlab.config.problems import MOST_LISTED
 from archlab.errors import UserError
 from archlab.exchange.published import read_model_config, read_origin
 from archlab.hf.family import Family
@@ -18,9 +19,6 @@ from archlab.hf.tensors import FORMATS, Tensors
 from archlab.hf.weights import Placed, fixed, of_further_tokens, placed
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.decoder import Decoder
-
-MOST_LISTED = 100
-"""Problems in one message."""
 
 
 def load_hf(folder: Path, dtype: torch.dtype | None = None, config: ModelConfig | None = None) -> Decoder:
