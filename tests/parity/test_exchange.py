@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import archlab
 from archlab.cli import app
@@ -98,6 +99,35 @@ def test_load_save_load_is_bit_identical(model_type: str, dtype: torch.dtype, tm
         assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("hf", "one"))
     assert all(torch.equal(before[name], after[name]) for name in before.keys() & after.keys())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("said", [{}, {"dtype": None}, {"dtype": None, "torch_dtype": "float32"}], ids=str)
+@pytest.mark.parametrize(
+    ("model_type", "wide"),
+    [
+        ("llama", "lm_head"), ("gpt2", "wte"), ("phi", ".bias"), ("mixtral", "experts.1."), ("mamba2", "conv1d"),
+        ("qwen3_next", "shared_expert_gate"), ("qwen3_next", "A_log"), ("llama", "norm"), ("mixtral", "gate.weight"),
+        ("gpt_oss", "sinks"),
+    ],
+)  # fmt: skip
+def test_a_file_of_mixed_formats_is_the_model_of_its_numbers(
+    model_type: str, wide: str, said: dict[str, Any], tmp_path: Path
+) -> None:
+    """All are bfloat16's. What is multiplied gets the format that config.json says; norms and the like keep theirs."""
+    folder = published(tmp_path, model_type, dtype=torch.bfloat16)
+    tokens, alike = torch.arange(3, 40)[None], load_hf(folder)
+    tensors = load_file(folder / "model.safetensors")
+    mixed = {name: tensor.float() if wide in name else tensor for name, tensor in tensors.items()}
+    assert {tensor.dtype for tensor in mixed.values()} == {torch.float32, torch.bfloat16}
+    save_file(mixed, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | said))
+    found = load_hf(folder)
+    matrices_agree = wide in ("A_log", "norm", "gate.weight", "sinks", ".bias")
+    if "torch_dtype" in said and not matrices_agree:
+        alike.float()
+    torch.testing.assert_close(found(tokens), alike(tokens), rtol=0, atol=0)
+    assert archlab.save_pretrained(found, tmp_path / "back") == model_type
 
 
 def test_the_special_tokens_go_along(tmp_path: Path) -> None:
@@ -227,6 +257,50 @@ def test_positions_that_only_layer_kinds_have_are_expressed(tmp_path: Path) -> N
     assert save_pretrained(made, tmp_path / "hf") == "smollm3"
     tokens = torch.arange(9)[None]
     torch.testing.assert_close(load_hf(tmp_path / "hf")(tokens), made.eval()(tokens))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("model_type", "name", "without"),
+    [
+        ("qwen3_next", "by-interval", {"full_attention_interval": 9}),
+        ("lfm2", "hybrid", {"layer_types": ["conv"] * 3}),
+        ("deepseek_v2", "", {"first_k_dense_replace": 9}),
+        ("qwen3_moe", "", {"num_experts": 0}),
+        ("qwen2_moe", "", {"shared_expert_intermediate_size": 0}),
+        ("qwen3_next", "by-interval", {"shared_expert_intermediate_size": 0}),
+    ],
+)
+def test_hybrids_and_mixtures_that_lack_a_part(
+    model_type: str, name: str, without: dict[str, Any], tmp_path: Path
+) -> None:
+    """No attention (for which transformers has no cache), no experts, or no shared expert."""
+    case = Case(model_type, "without", {**case_of(model_type, name).hf, **without})
+    (theirs := tiny_model(case)).save_pretrained(tmp_path / "hf")
+    ours, tokens = archlab.from_pretrained(tmp_path / "hf"), torch.arange(3, 40)[None]
+    assert archlab.save_pretrained(ours, tmp_path / "back") == model_type
+    back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back", attn_implementation="eager").eval()
+    for model in (theirs, back):
+        logits = model(tokens, use_cache=False).logits
+        assert (ours(tokens) - logits).abs().max() <= 1e-4 * logits.std()
+    if ours.config.attention.kind == "none":
+        needs = r"LlamaForCausalLM needs num_attention_heads, but model\.attention\.kind is none here"
+        with pytest.raises(UserError, match=needs):
+            archlab.save_pretrained(ours, tmp_path / "llama", "llama")
+
+
+def test_mamba_2s_embedding_has_an_old_name(tmp_path: Path) -> None:
+    """A tied head that is stored as well is compared with it there, too."""
+    folder = published(tmp_path / "hf", "mamba2")
+    tensors, alike = load_file(folder / "model.safetensors"), load_hf(folder)
+    old = {name.replace("embeddings", "embedding"): tensor for name, tensor in tensors.items()}
+    assert old.keys() != tensors.keys()
+    save_file(old, folder / "model.safetensors", metadata={"format": "pt"})
+    assert same_weights(load_hf(folder), alike)
+    head = old["backbone.embedding.weight"] + 1
+    save_file(old | {"lm_head.weight": head}, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"lm_head\.weight  differs from the embedding"):
+        load_hf(folder)
 
 
 def test_when_a_norm_rounds_is_no_matter_in_float32_only(tmp_path: Path) -> None:

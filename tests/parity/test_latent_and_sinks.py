@@ -189,6 +189,9 @@ def test_logits_are_the_published_ones_beyond_the_original_length(model_type: st
 # --- in four bits ---------------------------------------------------------------------------------------------
 
 
+TEXT = torch.arange(3, 40)[None]
+
+
 def test_gpt_oss_in_four_bits_is_the_model_of_what_its_file_means(tmp_path: Path) -> None:
     case = next(case for case in CASES if case.model_type == "gpt_oss")
     tiny_model(Case("gpt_oss", "four bits", {**case.hf, "intermediate_size": 64})).bfloat16().save_pretrained(tmp_path)
@@ -204,11 +207,16 @@ def test_gpt_oss_in_four_bits_is_the_model_of_what_its_file_means(tmp_path: Path
     file = tmp_path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"quantization_config": {"quant_method": "mxfp4"}}))
     assert check_hf(tmp_path) == []
-    experts = load_hf(tmp_path).layers[1].get_submodule("mlp.experts")
+    experts = (model := load_hf(tmp_path)).layers[1].get_submodule("mlp.experts")
     both = meant["model.layers.1.mlp.experts.gate_up_proj"]
     assert torch.equal(experts.get_parameter("gate"), both[..., 0::2].mT)
     assert torch.equal(experts.get_parameter("up"), both[..., 1::2].mT)
     assert torch.equal(experts.get_parameter("down"), meant["model.layers.1.mlp.experts.down_proj"].mT)
+    # All else may be stored wide: config.json says what it becomes.
+    wide = {name: t if t.dtype == torch.uint8 else t.float() for name, t in stored.items()}
+    save_file(wide, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with torch.no_grad():
+        assert torch.equal(load_hf(tmp_path)(TEXT), model(TEXT))
 
 
 def test_sinks_are_read_in_every_layer(tmp_path: Path) -> None:

@@ -28,6 +28,26 @@ def test_malformed_values_are_messages(family: Family) -> None:
                 assert "bad.json" in str(error)  # noqa: PT017 - a good value for one key is no error at all
 
 
+@pytest.mark.parametrize(
+    ("model_type", "key", "value"),
+    [
+        ("mamba2", "conv_kernel", 0), ("lfm2", "conv_L_cache", 0), ("qwen3_next", "linear_conv_kernel_dim", 1),
+        ("qwen3_next", "linear_num_value_heads", 5), ("deepseek_v3", "n_group", 3), ("deepseek_v2", "topk_group", 0),
+        ("gemma2", "sliding_window", -1), ("qwen3_moe", "intermediate_size", 0),
+        ("llama", "rope_theta", -1),
+    ],
+)  # fmt: skip
+def test_what_breaks_a_rule_is_named_by_its_key(model_type: str, key: str, value: int) -> None:
+    """Also in a kind of layer, and where several keys give one part of our config."""
+    family = FAMILIES[model_type]
+    case = next(case for case in CASES if case.model_type == model_type)
+    case_values = {name: given for name, given in case.hf.items() if name != "rope_parameters"}
+    with pytest.raises(UserError) as caught:
+        family.model_config({**case_values, key: value}, "bad.json")
+    assert f"  {key}  " in str(caught.value)
+    assert "model." not in str(caught.value)
+
+
 def known_good(family: Family) -> dict[str, Any]:
     case = next(case for case in CASES if case.model_type == family.model_type)
     return json.loads(transformers.CONFIG_MAPPING[family.model_type](**case.hf).to_json_string(use_diff=False))

@@ -53,13 +53,13 @@ def test_layers_that_predict_further_tokens_are_left_out(model_type: str, tmp_pa
     n_layers = json.loads((tmp_path / "config.json").read_text())["num_hidden_layers"]
     first = {name: t for name, t in tensors.items() if "layers.0." in name}
     more = {name.replace("layers.0.", f"layers.{n_layers}."): t.clone() for name, t in first.items()}
-    save_file(
-        {**tensors, **more, "model.mtp_block.0.weight": torch.zeros(3), "mtp.fc.weight": torch.zeros(3)},
-        tmp_path / "model.safetensors",
-    )
+    more |= {f"{name}.weight": torch.zeros(3) for name in ("model.mtp_block.0", "mtp.layers.0.norm", "mtp.fc")}
+    save_file({**tensors, **more}, tmp_path / "model.safetensors")
     assert not check_hf(tmp_path)
     with torch.no_grad():
         assert load_hf(tmp_path)(TOKENS).isfinite().all()
+    save_file({**tensors, "model.layers.0.mtpfoo.weight": torch.zeros(3)}, tmp_path / "model.safetensors")
+    assert check_hf(tmp_path) == ["model.layers.0.mtpfoo.weight  surplus"]
     written("mixtral", other := tmp_path / "other")
     save_file(load_file(other / "model.safetensors") | more, other / "model.safetensors")
     assert any("surplus" in problem for problem in check_hf(other))

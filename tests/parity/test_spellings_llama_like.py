@@ -124,6 +124,66 @@ def test_a_stretch_by_1_is_what_transformers_makes_of_it(scaling: dict[str, Any]
     assert (ours.config.position.scaling.kind == "none") == (not stretches)
 
 
+LFM2: dict[str, Any] = {
+    "block_dim": 32, "block_mlp_init_scale": 1.0, "block_norm_eps": 1e-2, "block_out_init_scale": 1.0,
+    "block_use_swiglu": True, "block_use_xavier_init": True, "conv_dim": 32, "conv_dim_out": 32,
+    "conv_use_xavier_init": True, "num_heads": 4, "use_pos_enc": True, "theta": 1e6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model_type", "more"),
+    [
+        ("qwen3_next", {"use_sliding_window": False}),
+        ("lfm2", LFM2),
+        (
+            "ernie4_5_moe",
+            {
+                "use_rmsnorm": True,
+                "moe_capacity": [64, 64, 64],
+                "moe_gate": "topk",
+                "moe_use_aux_free": True,
+                "num_nextn_predict_layers": 1,
+            },
+        ),
+        (
+            "minimax_m2",
+            {
+                "layernorm_full_attention_beta": 1.0,
+                "layernorm_linear_attention_beta": 1.0,
+                "layernorm_mlp_beta": 1.0,
+                "shared_moe_mode": "sigmoid",
+                "mlp_intermediate_size": 8192,
+            },
+        ),
+        ("llama", {"is_llama_config": True, "rope_interleaved": False, "pruned_heads": {}, "use_bfloat16": False}),
+        ("llama", {"max_length": 20, "do_sample": True, "temperature": 0.6, "top_k": 50, "repetition_penalty": 1.0}),
+        ("mistral", {"_attn_implementation_autoset": True, "unsloth_fixed": True, "neftune_noise_alpha": 5}),
+    ],
+)
+def test_keys_that_say_nothing_more_are_understood(model_type: str, more: dict[str, Any]) -> None:
+    """As they stand in published files; transformers' class reads none of them."""
+    values = written_by_transformers(model_type, next(case.hf for case in CASES if case.model_type == model_type))
+    assert not set(more) & set(values)
+    assert read(model_type, {**values, **more}) == read(model_type, values)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "key"),
+    [
+        ("deepseek_v3", "norm_topk_prob"), ("deepseek_v3", "rope_interleave"), ("falcon", "parallel_attn"),
+        ("falcon", "multi_query"),
+    ],
+)  # fmt: skip
+def test_a_switch_that_is_null_is_off_though_one_that_is_missing_is_on(model_type: str, key: str) -> None:
+    """transformers keeps the null and asks `if`."""
+    values = next(case.hf for case in CASES if case.model_type == model_type)
+    null, off, on = (written_by_transformers(model_type, {**values, key: said}) for said in (None, False, True))
+    missing = {name: value for name, value in on.items() if name != key}
+    assert not transformers.CONFIG_MAPPING[model_type](**null).to_dict()[key]
+    assert read(model_type, {**null, key: None}) == read(model_type, off) != read(model_type, missing)
+
+
 SLIDES = ["sliding_attention"] * 3
 
 
@@ -155,6 +215,24 @@ SLIDES = ["sliding_attention"] * 3
         ("apertus", {"rope_theta": 1e4}, "rope_theta"),
         ("hunyuan_v1_dense", {"use_cla": True}, "use_cla"),
         ("granite", {"num_local_experts": 4}, "num_local_experts"),
+        # transformers' convolution of the mixer has hidden_act, too
+        ("qwen3_next", {"hidden_act": "gelu"}, "hidden_act"),
+        ("qwen3_next", {"use_sliding_window": True}, "use_sliding_window"),
+        # read by no line of the published code
+        ("qwen3_moe", {"use_sliding_window": True, "layer_types": ["full_attention"] * 3}, "layer_types"),
+        ("qwen3_moe", {"layer_types": SLIDES}, "layer_types"),
+        # a window of 0, which transformers takes for one
+        ("qwen3_moe", {"use_sliding_window": True, "sliding_window": 0}, "sliding_window"),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 0, "max_window_layers": 0}, "sliding_window"),
+        ("ernie4_5_moe", {"moe_use_aux_free": False}, "moe_use_aux_free"),
+        ("ernie4_5_moe", {"moe_gate": "sinkhorn"}, "moe_gate"),
+        ("minimax_m2", {"layernorm_mlp_beta": 0.5}, "layernorm_mlp_beta"),
+        ("llama", {"rope_interleaved": True}, "rope_interleaved"),
+        ("llama", {"pruned_heads": {"0": [1]}}, "pruned_heads"),
+        ("lfm2", {"block_use_swiglu": False}, "block_use_swiglu"),
+        ("lfm2", {"use_pos_enc": False}, "use_pos_enc"),
+        ("lfm2", {"theta": 1e4}, "theta"),
+        ("lfm2", {"num_heads": 2}, "num_heads"),
     ],
 )
 def test_what_cannot_be_built_is_refused_by_name(model_type: str, changes: dict[str, Any], named: str) -> None:

@@ -365,11 +365,15 @@ def test_schema(kind, capsys):
         ("llama-3-8b", ["model.mlp.kind=plain", "model.mlp.d_ff=null"], ""),
         ("llama-3-8b", ["model.mlp={kind: plain, d_ff: 8}"], ""),
         ("llama-3-8b", ["model.mlp.kind=gated"], ""),
+        ("llama-3-8b", ["model.mlp.kind=none"], ""),
         ("llama-3-8b", [], ""),
+        ("mixtral-8x7b", ["model.mlp.active=1"], "model.mlp.active=1 with model.mlp.router.normalise=true weighs the "),
+        ("mixtral-8x7b", ["model.mlp.active=1", "model.mlp.router.normalise=false"], ""),
+        ("mixtral-8x7b", [], ""),
     ],
 )
 @pytest.mark.parametrize("verb", ["show", "cost"])
-def test_a_width_that_was_made_for_another_mlp_is_noted(verb, preset, overrides, note, capsys):
+def test_what_a_valid_config_perhaps_does_not_mean_is_noted(verb, preset, overrides, note, capsys):
     assert app.main([verb, preset, *overrides]) == 0
     said = capsys.readouterr().err
     assert note in said

@@ -89,11 +89,12 @@ def run_folder(tmp_path: Path) -> Path:
 
 
 def test_from_pretrained_takes_a_device_and_a_format(run_folder: Path) -> None:
-    assert archlab.from_pretrained(run_folder).embedding.weight.device.type == "cpu"
+    for stored in (archlab.from_pretrained(run_folder), archlab.from_pretrained(run_folder, "auto")):
+        assert (stored.embedding.weight.device.type, stored.embedding.weight.dtype) == ("cpu", torch.float32)
     found = archlab.from_pretrained(run_folder, torch.bfloat16, "meta")
     assert {(x.device.type, x.dtype) for x in found.parameters()} == {("meta", torch.bfloat16)}
     archlab.save_pretrained(archlab.from_pretrained(run_folder), run_folder / "hf")
-    found = archlab.from_pretrained(run_folder / "hf", device="meta")
+    found = archlab.from_pretrained(run_folder / "hf", "auto", device="meta")
     assert {(x.device.type, x.dtype) for x in found.parameters()} == {("meta", torch.float32)}
 
 
@@ -150,7 +151,7 @@ def test_the_peak_is_that_of_random_numbers_and_draws_none_from_elsewhere() -> N
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"dtype": "int8"}, "dtype: 'int8'; allowed: float32, bfloat16"),
+        ({"dtype": "int8"}, "dtype: 'int8'; allowed: auto, float32, bfloat16"),
         ({"dtype": "half-precision"}, "dtype: 'half-precision'; allowed"),
         ({"device": "nope"}, "device: 'nope'; allowed: cpu, cuda"),
     ],

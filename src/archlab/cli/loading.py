@@ -13,6 +13,6 @@ def load_with_notes(config: str, overrides: Sequence[str]) -> Config:
     """As `archlab.load_config`; what a person should know about the config is printed to stderr."""
     raw = read_config(config)
     loaded = build_config(raw, overrides, config)
-    for text in notes(raw, overrides):
+    for text in notes(raw, overrides, loaded):
         note(text)
     return loaded

@@ -121,7 +121,7 @@ def section_at(schema: type[BaseModel], path: Sequence[str], raw: Raw) -> type[B
     section: type[BaseModel] | None = schema
     for key in path:
         field = section.model_fields.get(key) if section else None
-        raw = raw.get(key) or {}
+        raw = given if isinstance(given := raw.get(key), dict) else {}
         section = section_schema(field, raw) if field else None
     return section
 

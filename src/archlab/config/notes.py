@@ -4,16 +4,32 @@ from collections.abc import Sequence
 
 from archlab.config.dense import GatedMLP
 from archlab.config.io import overlay, parse_overrides
+from archlab.config.layers import layer_configs
 from archlab.config.merge import Raw, merge
+from archlab.config.moe import ResolvedMoE
 from archlab.config.schema import Config
 
 
-def notes(raw: Raw, overrides: Sequence[str]) -> list[str]:
-    """Of raw values and the overrides that were laid over them; the two together are a valid config."""
+def notes(raw: Raw, overrides: Sequence[str], config: Config) -> list[str]:
+    """Of raw values, the overrides that were laid over them, and the valid config that the two are together."""
+    return [*_kept_width(raw, overrides, config.model.mlp.kind), *_one_active(config)]
+
+
+def _one_active(config: Config) -> list[str]:
+    mixtures = [layer.mlp for layer in layer_configs(config.model) if isinstance(layer.mlp, ResolvedMoE)]
+    if not any(mlp.active == 1 and mlp.router.normalise for mlp in mixtures):
+        return []
+    always = (
+        "model.mlp.active=1 with model.mlp.router.normalise=true weighs the one chosen expert 1, whatever its score"
+    )
+    return [f"{always}: the loss of the text teaches the router nothing; model.mlp.router.normalise=false lets it"]
+
+
+def _kept_width(raw: Raw, overrides: Sequence[str], kind: str) -> list[str]:
     before = merge({}, raw, Config).get("model", {}).get("mlp") or {}
     change = overlay({}, parse_overrides(overrides)[0], Config).get("model", {}).get("mlp", {})
-    kind, width = before.get("kind", GatedMLP().kind), before.get("d_ff")
-    if width is None or "d_ff" in change or change.get("kind", kind) == kind:
+    old, width = before.get("kind", GatedMLP().kind), before.get("d_ff")
+    if width is None or "d_ff" in change or kind in (old, "none"):
         return []
-    made_for = f"model.mlp.d_ff stays {width}, which was made for a {kind} MLP"
-    return [f"{made_for}; model.mlp.d_ff=null derives it anew for a {change['kind']} one"]
+    made_for = f"model.mlp.d_ff stays {width}, which was made for a {old} MLP"
+    return [f"{made_for}; model.mlp.d_ff=null derives it anew for a {kind} one"]

@@ -30,9 +30,11 @@ ALIASES = {
 MOST_LISTED = 100
 """Problems in one message; a file with more is not one with a few mistakes in it."""
 
+SECTION = "keys and values"
+
 _ALLOWED = {
     "bool_type": "true or false",
-    "dict_type": "keys and values",
+    "dict_type": SECTION,
     "finite_number": "a finite number",
     "float_type": "a number",
     "greater_than": "more than {gt:g}",
@@ -42,8 +44,8 @@ _ALLOWED = {
     "less_than": "less than {lt:g}",
     "less_than_equal": "at most {le:g}",
     "list_type": "a list",
-    "model_attributes_type": "keys and values",
-    "model_type": "keys and values",
+    "model_attributes_type": SECTION,
+    "model_type": SECTION,
     "string_type": "text",
     "too_long": "at most {max_length} items",
     "too_short": "at least {min_length} items",
@@ -142,9 +144,30 @@ def _message(path: str, details: list[ErrorDetails], schema: type[BaseModel], ra
     value = _kind(first["input"]) if first["type"] == "union_tag_invalid" else first["input"]
     names = [name for detail in details for name in _names(detail)]
     others = [_in_words(detail) for detail in details if not _names(detail)]
+    others = [
+        words + _as_in(key, section_at(schema, [*above, key], raw)) if words == SECTION else words for words in others
+    ]
     allowed = " or ".join(filter(None, [*dict.fromkeys(others), ", ".join(names)]))
-    word = key if value is True else str(value)
-    return f"{_short(value)}{_hint(meant(word)) or nearest(word, names) or ';'} allowed: {allowed}"
+    said, near = meant(key if value is True else str(value)), nearest(str(value), names)
+    field = re.sub(r"^(model\.)layers\.\w+\.", r"\1", path)
+    hint = near if near and field not in said else _hint(said)  # a name of this field goes before another field's
+    return f"{_short(value)}{hint or ';'} allowed: {allowed}"
+
+
+def _as_in(key: str, section: type[BaseModel] | None) -> str:
+    """What may stand for a section, by example: what it needs, or else a default of it."""
+    if section is None:
+        return ""
+    needed = [f"{name}: ..." for name, field in section.model_fields.items() if name == "kind" or field.is_required()]
+    if needed:
+        return f", as in {key}={{{', '.join(needed)}}}"
+    plain = (f"{name}: {_bare(field.default)}" for name, field in section.model_fields.items() if _bare(field.default))
+    return f", as in {key}={{{next(plain, '')}}}; {{}} for the defaults"
+
+
+def _bare(default: object) -> str:
+    """A default as YAML has it; nothing for one that is no single value."""
+    return json.dumps(default).strip('"') if isinstance(default, bool | int | float | str) else ""
 
 
 def _known(key: str, above: Sequence[str], value: Any, schema: type[BaseModel]) -> str:

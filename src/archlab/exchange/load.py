@@ -1,6 +1,7 @@
 """Published weights to our models."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import MOST_LISTED
 from archlab.errors import UserError
@@ -18,12 +20,20 @@ from archlab.hf.quantized import Dequantised, method
 from archlab.hf.tensors import FORMATS, Tensors
 from archlab.hf.weights import Placed, fixed, of_further_tokens, placed
 from archlab.model.arithmetic import at_least_float32
-from archlab.model.decoder import Decoder
+from archlab.model.decoder import Decoder, Head, TokenEmbedding
+from archlab.model.init import Projection
+from archlab.model.moe import Experts
+from archlab.model.recurrent import CausalConv
+
+MULTIPLIED = (TokenEmbedding, Projection, Experts, CausalConv, Head)
+"""Modules whose parameters meet activations in products, so all need one format. Others (norms, routers, decays, sinks)
+widen what they read and may be stored wide."""
 
 
 def load_hf(folder: Path, dtype: torch.dtype | None = None, config: ModelConfig | None = None) -> Decoder:
     """The model of a Hugging Face folder, ready for inference, in the format it is stored in unless `dtype` is given.
 
+    Where the file mixes formats, what is multiplied has the one that config.json names, or the most common one.
     `config`: another architecture that takes the same weights. One tensor is read at a time, so little more than the
     model itself is ever in memory. UserError lists every missing, surplus and mis-shaped tensor at once.
     """
@@ -36,8 +46,22 @@ def load_hf(folder: Path, dtype: torch.dtype | None = None, config: ModelConfig 
         raise UserError("\n".join([f"{folder}: {count} {family.architecture}", *listed, *rest]))
     unfilled = [name for name, tensor in model.state_dict().items() if tensor.is_meta]
     assert not unfilled, f"{family.model_type}'s table has no row for {unfilled}"
+    if dtype is None:
+        _agree(model, read_json(folder / CONFIG))
     model.origin = read_origin(folder)
     return model.eval()
+
+
+def _agree(model: Decoder, published: Raw) -> None:
+    """Bring all that is multiplied to one format, where the file has several."""
+    modules = [module for module in model.modules() if isinstance(module, MULTIPLIED)]
+    parameters = [parameter for module in modules for parameter in module.parameters(recurse=False)]
+    found = Counter(parameter.dtype for parameter in parameters if parameter.dim() > 1)
+    said = published.get("dtype") or published.get("torch_dtype")
+    named = {_format_name(dtype): dtype for dtype in FORMATS}.get(str(said))
+    common = named if named and len(found) > 1 else found.most_common(1)[0][0]
+    for parameter in parameters:
+        parameter.data = parameter.data.to(common)
 
 
 def _without_weights(config: ModelConfig, folder: Path) -> Decoder:
@@ -84,7 +108,8 @@ def _fill_all(
         if name in tensors and not tensors[name].is_number(value):
             problems.append(f"{name}  is another number than {value}, the only one that archlab can build")
     copies = {row.theirs for row in family.weights if row.names == ("head.weight",)} if config.head.tied else set()
-    embedding = next(row.theirs for row in family.weights if row.names == ("embedding.weight",))
+    tables = (*family.weights, *family.otherwise)
+    embeddings = [row.theirs for row in tables if row.names == ("embedding.weight",) and row.theirs in tensors]
     for name in tensors:
         if name in used or any(name.endswith(suffix) for suffix in family.buffers):
             continue
@@ -94,7 +119,7 @@ def _fill_all(
             continue
         if name not in copies:
             problems.append(f"{name}  surplus")
-        elif embedding in tensors and not tensors[name].equals(tensors[embedding]):
+        elif not all(tensors[name].equals(tensors[embedding]) for embedding in embeddings):
             problems.append(f"{name}  differs from the embedding, to which config.json ties it")
     return problems
 

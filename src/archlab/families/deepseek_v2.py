@@ -1,6 +1,7 @@
 """DeepSeek V2: latent attention and a mixture of experts. (transformers: DeepseekV2ForCausalLM)"""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
@@ -11,12 +12,14 @@ from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, TOGETHER
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key, Source
 from archlab.hf.latent import LATENT, LATENT_WEIGHTS, Heads, LatentRope
-from archlab.hf.mixture import SharedExperts, first_dense
+from archlab.hf.mixture import GROUPS_SPELLED, SharedExperts, first_dense
 
 
 @dataclass(frozen=True)
 class TopKMethod:
     """`topk_method`: groups are read with one of its two values only."""
+
+    spelled: ClassVar = GROUPS_SPELLED
 
     def read(self, hf: Source, ours: Raw) -> None:
         """All groups kept is no limit."""
@@ -31,6 +34,7 @@ class TopKMethod:
         groups = model.mlp.router.groups if isinstance(model.mlp, MoE) else None
         hf["topk_method"] = "group_limited_greedy" if groups else "greedy"
         hf["n_group"], hf["topk_group"] = (groups.n, groups.kept) if groups else (None, None)
+        hf.setdefault("num_experts_per_tok", 1)  # must be there even if all layers are dense
 
 
 FAMILY = Family(

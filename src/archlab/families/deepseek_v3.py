@@ -7,7 +7,7 @@ from archlab.families.glm4_moe import EXPERTS, SIGMOID
 from archlab.families.llama import AROUND, PRE_NORMS, RMS_NORM, WIDTHS
 from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, TOGETHER
 from archlab.hf.family import Family
-from archlab.hf.fields import Key
+from archlab.hf.fields import Flag, Key
 from archlab.hf.latent import LATENT, LATENT_WEIGHTS, Heads, LatentRope
 from archlab.hf.mixture import GroupKeys, SharedExperts, first_dense
 
@@ -24,7 +24,7 @@ FAMILY = Family(
         Key("n_routed_experts", "mlp.experts", 256),
         Key("num_experts_per_tok", "mlp.active", 8),
         Key("moe_intermediate_size", "mlp.d_ff", 2048),
-        Key("norm_topk_prob", "mlp.router.normalise", True),
+        Flag("norm_topk_prob", "mlp.router.normalise", True),
         Key("routed_scaling_factor", "mlp.router.factor", 2.5, there=float),
         GroupKeys(8, 4),
         SharedExperts("n_shared_experts", 1),

@@ -10,7 +10,7 @@ from archlab.families.glm4_moe import EXPERTS as GLM_EXPERTS
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, kv_heads, rms_norm
 from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, TOGETHER
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, Key, Source
+from archlab.hf.fields import Always, Key, Only, Source
 from archlab.hf.mixture import DenseLayers, SharedExperts
 from archlab.hf.rope import RopeKeys
 from archlab.hf.weights import Row, Step
@@ -70,6 +70,9 @@ FAMILY = Family(
         Key("use_bias", "head.bias", False),
         Key("tie_word_embeddings", "head.tied", True),
         DenseLayers(between, _between, bias_key="use_bias"),
+        Only("use_rmsnorm", True, written=False),
+        Only("moe_gate", "topk", written=False),
+        Only("moe_use_aux_free", True, written=False),  # chooses with the correction
     ],
     weights=[
         *ATTENTION,
@@ -83,6 +86,6 @@ FAMILY = Family(
     predicts_more=True,
     buffers=("rotary_emb.inv_freq",),
     prefix="model.",
-    no_effect=ONLY_TRAINING,
+    no_effect=ONLY_TRAINING | {"moe_capacity", "num_nextn_predict_layers"},
     aliases={"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k"},
 )

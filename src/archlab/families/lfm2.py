@@ -1,12 +1,14 @@
 """LFM2. (transformers: Lfm2ForCausalLM)"""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import SIZES, kv_heads
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, Key, Source, lookup
+from archlab.hf.fields import Always, Key, Only, Source, lookup
 from archlab.hf.layer_types import FULL, MixerLayers
 from archlab.hf.rope import RopeKeys
 from archlab.hf.weights import Row, linear, stacked
@@ -32,6 +34,25 @@ class Width:
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """As it is."""
         hf["intermediate_size"], hf["block_auto_adjust_ff_dim"] = lookup(model, "mlp.d_ff"), False
+
+
+@dataclass(frozen=True)
+class Again:
+    """A key of published files that the published code does not read, for another one says the same."""
+
+    hf_key: str
+    other: str
+    ours: Callable[[Raw], Any]
+    """What the other says."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """UserError where the two disagree. Stands after the other."""
+        said = self.ours(ours)
+        if (found := hf.get(self.hf_key, said)) != said:
+            raise hf.refuse(self.hf_key, found, f"{said}, as {self.other} says")
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Once is enough."""
 
 
 def types_of(hf: Source, n_layers: int) -> list[str]:
@@ -60,6 +81,12 @@ FAMILY = Family(
         Always("mlp.kind", "gated"),
         Always("mlp.activation", "silu"),
         RopeKeys(theta=1e6),
+        *(Again(key, "hidden_size", lambda ours: ours["d_model"]) for key in ("block_dim", "conv_dim", "conv_dim_out")),
+        Again("num_heads", "num_attention_heads", lambda ours: ours["attention.n_heads"]),
+        Again("block_norm_eps", "norm_eps", lambda ours: ours["norm.eps"]),
+        Again("theta", "rope_theta", lambda ours: ours["position"]["theta"]),
+        Only("block_use_swiglu", True, written=False),
+        Only("use_pos_enc", True, written=False),
         MixerLayers(
             CONV,
             (
@@ -92,6 +119,10 @@ FAMILY = Family(
         Row("lm_head.weight", "head.weight"),
     ],
     prefix="model.",
-    no_effect=frozenset({"block_multiple_of", "block_ffn_dim_multiplier", "full_attn_idxs"}),
+    no_effect=frozenset({
+        "block_multiple_of", "block_ffn_dim_multiplier", "full_attn_idxs",
+        # initial values
+        "block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init",
+    }),
     aliases={"tie_embedding": "tie_word_embeddings", "block_ff_dim": "intermediate_size"},
-)
+)  # fmt: skip

@@ -112,6 +112,7 @@ FAMILY = Family(
         *linear("backbone.norm_f", "norm"),
         Row("lm_head.weight", "head.weight"),
     ],
+    otherwise=[Row("backbone.embedding.weight", "embedding.weight")],
     prefix="backbone.",
     no_effect=frozenset({
         # initial values

@@ -6,7 +6,7 @@ from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, RMS_NORM, SIZES
 from archlab.families.mixtral import EXPERTS, MIXTURE, ONLY_TRAINING, TOGETHER
 from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, Key, Source
+from archlab.hf.fields import Always, Key, Only, Source
 from archlab.hf.rope import RopeKeys
 from archlab.hf.weights import Row
 
@@ -41,6 +41,8 @@ FAMILY = Family(
         Key("num_experts_per_tok", "mlp.active", 8),
         RotaryDim(theta=5e6, partial=True),
         Key("tie_word_embeddings", "head.tied", False),
+        # factors on what a branch adds, of the line before, which its code does not read
+        *(Only(f"layernorm_{kind}_beta", 1.0, written=False) for kind in ("full_attention", "linear_attention", "mlp")),
     ],
     weights=[
         *ATTENTION,
@@ -56,6 +58,13 @@ FAMILY = Family(
     prefix="model.",
     no_effect=ONLY_TRAINING
     | {"attn_type_list", "mtp_transformer_layers", "num_mtp_modules", "qk_norm_type", "scoring_func"}
-    | {"shared_intermediate_size", "use_mtp", "use_qk_norm", "use_routing_bias"},
+    | {
+        "shared_intermediate_size",
+        "shared_moe_mode",
+        "mlp_intermediate_size",
+        "use_mtp",
+        "use_qk_norm",
+        "use_routing_bias",
+    },
     aliases={"num_experts": "num_local_experts"},
 )

@@ -12,7 +12,7 @@ from archlab.hf.rope import RopeKeys
 def upper_layers(hf: Source, n_layers: int) -> list[str]:
     """Layers from max_window_layers on slide, if use_sliding_window says so."""
     window, first = hf.or_null("sliding_window", 4096), hf.get("max_window_layers", 28)
-    slides = bool(hf.get("use_sliding_window", False) and window)
+    slides = hf.get("use_sliding_window", False) and window is not None
     return [SLIDING if slides and i >= first else FULL for i in range(n_layers)]
 
 

@@ -1,13 +1,15 @@
 """Qwen 1.5 and 2, mixtures of experts. (transformers: Qwen2MoeForCausalLM)"""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import AROUND, ATTENTION, MLP, PRE_NORMS, SIZES, kv_heads, rms_norm
 from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, ROUTER, TOGETHER
 from archlab.families.qwen2 import Windows
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, Field, Key, Source
+from archlab.hf.fields import Field, Key, Source
 from archlab.hf.layer_types import FULL, SLIDING
 from archlab.hf.mixture import DenseLayers, each_expert
 from archlab.hf.rope import RopeKeys
@@ -16,15 +18,16 @@ from archlab.hf.weights import Row, linear
 
 def even_lower_layers(hf: Source, n_layers: int) -> list[str]:
     """Even layers below max_window_layers slide, if use_sliding_window says so."""
-    slides = bool(hf.get("use_sliding_window", False) and hf.get("sliding_window", 4096))
+    slides = hf.get("use_sliding_window", False)
     first_full = hf.get("max_window_layers", 28)
     return [SLIDING if slides and i % 2 == 0 and i < first_full else FULL for i in range(n_layers)]
 
 
 def listed_or_between(hf: Source, n_layers: int) -> Iterable[bool]:
-    """Layers in mlp_only_layers are dense, and all but every decoder_sparse_step-th."""
+    """Layers in mlp_only_layers are dense, and all but every decoder_sparse_step-th; without experts all are."""
     listed, step = hf.get("mlp_only_layers", []), hf.get("decoder_sparse_step", 1)
-    return [i in listed or (i + 1) % step != 0 for i in range(n_layers)]
+    none = hf.get("num_experts") == 0
+    return [none or i in listed or (i + 1) % step != 0 for i in range(n_layers)]
 
 
 def _listed(dense: list[bool]) -> Raw:
@@ -42,9 +45,23 @@ def experts(number: int, active: int, d_ff: int) -> tuple[Field, ...]:
     )
 
 
-def shared_expert(d_ff: int) -> tuple[Field, ...]:
-    """The keys of the expert that all tokens pass through, times a gate, with a family's default width."""
-    return Key("shared_expert_intermediate_size", "mlp.shared.d_ff", d_ff), Always("mlp.shared.gate", True)
+@dataclass(frozen=True)
+class SharedExpert(Key):
+    """The width of the expert that all tokens pass through, times a gate; 0 for none."""
+
+    hf_key: str = "shared_expert_intermediate_size"
+    field: str = "mlp.shared.d_ff"
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """Its width, and that it has a gate."""
+        if hf.get(self.hf_key, self.default) != 0:
+            super().read(hf, ours)
+            ours["mlp.shared.gate"] = True
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Its width, or 0."""
+        super().write(model, hf)
+        hf.setdefault(self.hf_key, 0)
 
 
 SOME_DENSE = DenseLayers(listed_or_between, _listed)
@@ -63,6 +80,9 @@ SHARED = [
     Row("model.layers.{i}.mlp.shared_expert_gate.weight", "layers.{i}.mlp.shared_gate.weight"),
 ]
 
+UNREAD = ("rotary_emb.inv_freq", "shared_expert_gate.weight")
+"""The latter where the shared expert is 0 wide."""
+
 WEIGHTS = [*ATTENTION, *EXPERTS, *PRE_NORMS, *AROUND]
 
 FAMILY = Family(
@@ -73,7 +93,7 @@ FAMILY = Family(
         kv_heads(16),
         *rms_norm(1e-6),
         *experts(60, 4, 1408),
-        *shared_expert(5632),
+        SharedExpert(default=5632),
         RopeKeys(),
         Windows(even_lower_layers),
         Key("qkv_bias", "attention.qkv_bias", True),
@@ -82,7 +102,7 @@ FAMILY = Family(
     ],
     weights=[*WEIGHTS, *SHARED],
     otherwise=TOGETHER,
-    buffers=("rotary_emb.inv_freq",),
+    buffers=UNREAD,
     prefix="model.",
     no_effect=ONLY_TRAINING,
     aliases={"num_local_experts": "num_experts"},

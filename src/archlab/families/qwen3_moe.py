@@ -16,12 +16,19 @@ from archlab.hf.rope import RopeKeys
 
 def all_or_none(hf: Source, n_layers: int) -> list[str]:
     """All layers slide if use_sliding_window says so; max_window_layers is not read."""
-    slides = bool(hf.get("use_sliding_window", False) and hf.get("sliding_window", 4096))
+    slides = hf.get("use_sliding_window", False) and hf.or_null("sliding_window", 4096) is not None
     return [SLIDING if slides else FULL] * n_layers
 
 
 class OneWindow(Windows):
-    """Its files have no list of types."""
+    """All layers slide or none does: the published code reads no list of types."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """A list may say the same once more."""
+        implied = self.implied(hf, ours["n_layers"])
+        if (listed := hf.get("layer_types", implied)) != implied:
+            raise hf.refuse("layer_types", listed, f"{implied[0]} for all, for the published code reads no list")
+        super().read(hf, ours)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """The window; reading back shows whether all layers have it."""

@@ -1,14 +1,17 @@
 """Qwen3-Next: one layer in four has attention, the others the gated delta rule. (transformers: Qwen3NextForCausalLM)"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from archlab.config.gated_delta import ResolvedGatedDelta
 from archlab.config.layers import LayerConfig
+from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import AROUND, SIZES, kv_heads
 from archlab.families.mixtral import ONLY_TRAINING, TOGETHER
-from archlab.families.qwen2_moe import EXPERTS, SHARED, SOME_DENSE, experts, shared_expert
+from archlab.families.qwen2_moe import EXPERTS, SHARED, SOME_DENSE, UNREAD, SharedExpert, experts
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, Key, Source
+from archlab.hf.fields import Always, Key, Only, Source
 from archlab.hf.layer_types import FULL, MixerLayers
 from archlab.hf.rope import RopeKeys
 from archlab.hf.weights import Row, linear, per_group
@@ -65,6 +68,22 @@ DELTA = (
     Key("rms_norm_eps", "mixer.norm_eps", 1e-6),
 )
 
+LAYERS = MixerLayers(LINEAR, DELTA, types_of)
+
+
+@dataclass(frozen=True)
+class ConvolutionSilu:
+    """The published code takes the experts' activation for the mixer's convolution as well, where ours has silu."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """Stands after the MLP's fields."""
+        if ours["mlp.activation"] != "silu" and LINEAR in LAYERS.types(hf, ours["n_layers"]):
+            raise hf.refuse("hidden_act", hf.get("hidden_act"), f"silu, swish, for layer_types has {LINEAR}")
+
+    def write(self, model: ModelConfig, hf: Raw) -> None:
+        """Nothing; reading back shows whether it is silu."""
+
+
 FAMILY = Family(
     model_type="qwen3_next",
     architecture="Qwen3NextForCausalLM",
@@ -78,9 +97,11 @@ FAMILY = Family(
         RopeKeys(fraction=0.25),
         *experts(512, 10, 512),
         Key("norm_topk_prob", "mlp.router.normalise", True),
-        *shared_expert(512),
-        MixerLayers(LINEAR, DELTA, types_of),
+        SharedExpert(default=512),
+        LAYERS,
+        ConvolutionSilu(),
         SOME_DENSE,
+        Only("use_sliding_window", False, written=False),
         Key("tie_word_embeddings", "head.tied", False),
     ],
     weights=[
@@ -105,7 +126,7 @@ FAMILY = Family(
     ],
     otherwise=TOGETHER,
     predicts_more=True,
-    buffers=("rotary_emb.inv_freq",),
+    buffers=UNREAD,
     prefix="model.",
     no_effect=ONLY_TRAINING | {"full_attention_interval"},
     aliases={"num_local_experts": "num_experts"},

@@ -17,7 +17,7 @@ from archlab.config.position import NoPosition, Rope
 from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.hf.fields import Field, Key, Only, Source
+from archlab.hf.fields import REQUIRED, Field, Key, Only, Source, lookup, spelled
 from archlab.hf.quantized import Quantization
 from archlab.hf.weights import Constant, Row
 
@@ -32,9 +32,25 @@ NO_EFFECT = {
     "_attn_implementation", "attn_implementation", "task_specific_params", "summary_type", "summary_use_proj",
     "summary_activation", "summary_proj_to_labels", "summary_first_dropout", "is_decoder", "finetuning_task",
     "tokenizer_class", "unsloth_version", "torchscript", "init_std", "layer_norm_eps_init",
-    "cache_implementation", "_sliding_window_pattern", "prefix",
+    "cache_implementation", "_sliding_window_pattern", "prefix", "use_bfloat16", "tf_legacy_loss",
+    "_attn_implementation_autoset", "unsloth_fixed", "neftune_noise_alpha", "is_llama_config",
+    # how text is drawn from it, which older files say here
+    "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty",
+    "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores",
+    "return_dict_in_generate", "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
+    "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
 }  # fmt: skip
 """Keys that do not change the forward pass of a loaded model."""
+
+
+EVERYWHERE: Sequence[Field] = (
+    Only("is_encoder_decoder", False, written=False),
+    Only("rope_interleaved", False, written=False),
+    Only("pruned_heads", {}, written=False),
+    Quantization(),
+)
+"""Keys of any family."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +82,7 @@ class Family:
     def model_config(self, values: Mapping[str, Any], where: str) -> ModelConfig:
         """Our config of theirs; UserError for a key that archlab does not understand or cannot express."""
         hf, ours = Source(_canonical(values, self.aliases, where), where), dict[str, Any]()
-        parts = (Only("is_encoder_decoder", False, written=False), Quantization(), *self.fields)
-        refused = [problem for part in parts if (problem := _refusal(part, hf, ours))]
+        refused = [problem for part in (*EVERYWHERE, *self.fields) if (problem := _refusal(part, hf, ours))]
         unknown = {k: v for k, v in hf.unread().items() if k not in NO_EFFECT | self.no_effect and v is not None}
         if unknown:
             listed = ", ".join(f"{key} = {value!r}" for key, value in unknown.items())
@@ -81,9 +96,11 @@ class Family:
             raise
 
     def _in_their_words(self, problem: Problem) -> Problem:
-        """With the key of the config.json in place of our field, where one gives it."""
-        keys = {f"model.{part.field}": part.hf_key for part in self.fields if isinstance(part, Key)}
-        return Problem(keys.get(problem.path, problem.path), problem.message)
+        """With the key of the config.json in place of our field, where one gives it; that of a layer kind as well."""
+        keys = spelled(self.fields)
+        field = problem.path.removeprefix("model.")
+        of_any_kind = re.sub(r"^layers\.\w+\.", "", field)
+        return Problem(keys.get(field, keys.get(of_any_kind, problem.path)), problem.message)
 
     def hf_config(self, model: ModelConfig, *, wide: bool = False) -> Raw:
         """Their config of ours; UserError that names the fields which this family cannot express.
@@ -95,6 +112,7 @@ class Family:
         full = resolve(_mixture_in_common(_turning_in_common(model)))
         for part in self.fields:
             part.write(full, out)
+        self._check_all_said(full, out)
         again = self.model_config(out, f"{self.model_type} export")
         lost = {
             name: pair
@@ -109,6 +127,14 @@ class Family:
             lines = [f"  model.{name}: {here} here, {there} there" for name, here, there in once]
             raise UserError("\n".join([f"{self.architecture} cannot express this model", *lines]))
         return out
+
+    def _check_all_said(self, model: ModelConfig, hf: Raw) -> None:
+        """UserError for a key that must be there and of which the model has no field."""
+        for part in self.fields:
+            if isinstance(part, Key) and part.default is REQUIRED and part.hf_key not in hf:
+                component, _, name = part.field.partition(".")
+                kind = f"model.{component}.kind is {lookup(model, f'{component}.kind')} here"
+                raise UserError(f"{self.architecture} needs {part.hf_key}, but {kind}, which has no {name}")
 
 
 def _turning_in_common(model: ModelConfig) -> ModelConfig:

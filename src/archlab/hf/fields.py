@@ -4,9 +4,9 @@ A family's translation is a list of these, read in both directions: a value that
 cannot be written is found by reading it back (see family.py).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
@@ -57,6 +57,21 @@ class Field(Protocol):
         """Set keys of the config.json from a resolved model config."""
 
 
+@runtime_checkable
+class Spelled(Protocol):
+    """A part that gives fields which the schema may find fault with."""
+
+    @property
+    def spelled(self) -> Mapping[str, str]:
+        """Our field -> the key of theirs to name in a message."""
+        ...
+
+
+def spelled(parts: Iterable[Field]) -> dict[str, str]:
+    """Of all those parts."""
+    return {field: key for part in parts if isinstance(part, Spelled) for field, key in part.spelled.items()}
+
+
 REQUIRED = object()
 """As a default: the key must be there."""
 
@@ -79,6 +94,11 @@ class Key:
     nullable: bool = False
     """null in the file is not the default, but "none" (a soft cap, say)."""
 
+    @property
+    def spelled(self) -> Mapping[str, str]:
+        """Field and key."""
+        return {self.field: self.hf_key}
+
     def read(self, hf: Source, ours: Raw) -> None:
         """The key's value, or its default in the published code."""
         get = hf.or_null if self.nullable else hf.get
@@ -90,6 +110,16 @@ class Key:
         value = lookup(model, self.field)
         if value is not ABSENT:
             hf[self.hf_key] = None if value is None else self.back(value)
+
+
+@dataclass(frozen=True)
+class Flag(Key):
+    """A key that is true or false, and whose null is false, as the published code's `if` has it."""
+
+    def read(self, hf: Source, ours: Raw) -> None:
+        """As it is, or its default."""
+        value = hf.or_null(self.hf_key, self.default)
+        ours[self.field] = False if value is None else value
 
 
 @dataclass(frozen=True)
@@ -138,6 +168,11 @@ class Switch:
     default: bool
     on: str
     more: Sequence[Field] = ()
+
+    @property
+    def spelled(self) -> Mapping[str, str]:
+        """What comes with it."""
+        return spelled(self.more)
 
     def read(self, hf: Source, ours: Raw) -> None:
         """The field, and what comes with it."""

@@ -78,7 +78,7 @@ class LatentRope(RopeKeys):
     def read(self, hf: Source, ours: Raw) -> None:
         """Stands after the widths."""
         super().read(hf, ours)
-        if self.interleave_key and not hf.get(self.interleave_key, True):
+        if self.interleave_key and not hf.or_null(self.interleave_key, True):
             ours[self.field]["pairing"] = "half"
         given = hf.get("rope_scaling") or hf.get("rope_parameters") or {}
         if kind_of(given) != "default" and (everywhere := given.get("mscale_all_dim")):

@@ -3,13 +3,13 @@ it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from archlab.config.component import Absent
 from archlab.config.layers import layer_configs
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.hf.fields import Field, Source
+from archlab.hf.fields import Field, Source, spelled
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
@@ -45,6 +45,7 @@ class LayerTypes:
     """Overrides of full layers."""
     unused: int | None = None
     """Written as the window where no layer slides: some published code wants a number there."""
+    spelled: ClassVar = {"attention.window": "sliding_window"}
 
     def read(self, hf: Source, ours: Raw) -> None:
         """One kind of layer needs no pattern."""
@@ -79,15 +80,28 @@ class MixerLayers:
     implied: Callable[[Source, int], list[str]] = all_full
     """The types where the file does not list them."""
 
+    @property
+    def spelled(self) -> Mapping[str, str]:
+        """The mixer's."""
+        return spelled(self.mixer)
+
+    def types(self, hf: Source, n_layers: int) -> list[str]:
+        """The type of each layer."""
+        return _types(hf, self.implied(hf, n_layers), {self.theirs, FULL}, n_layers)
+
     def read(self, hf: Source, ours: Raw) -> None:
-        """Layers with attention need no pattern."""
-        types = _types(hf, self.implied(hf, ours["n_layers"]), {self.theirs, FULL}, ours["n_layers"])
+        """Layers of one kind need no pattern. Stands after all fields of attention."""
+        types = self.types(hf, ours["n_layers"])
         recurrent = {"attention.kind": "none"}
         for part in self.mixer:
             part.read(hf, recurrent)
-        if self.theirs in types:
-            kinds = {"recurrent": recurrent} | ({"full": {}} if FULL in types else {})
-            ours["layers"] = kinds | {"pattern": ["full" if kind == FULL else "recurrent" for kind in types]}
+        if FULL not in types:
+            for field in [field for field in ours if field.startswith(("attention.", "position"))]:
+                del ours[field]
+            ours |= {**recurrent, "position.kind": "none"}
+        elif self.theirs in types:
+            pattern = ["full" if kind == FULL else "recurrent" for kind in types]
+            ours["layers"] = {"recurrent": recurrent, "full": {}, "pattern": pattern}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """The list, written out, and the keys of the first mixer."""
@@ -96,6 +110,8 @@ class MixerLayers:
         first = next((mixer for mixer in mixers if not isinstance(mixer, Absent)), mixers[0])
         for part in self.mixer:
             part.write(model.model_copy(update={"mixer": first}), hf)
+        if FULL not in hf["layer_types"]:  # which the published code wants all the same
+            hf |= {"num_attention_heads": 1, "num_key_value_heads": 1}
 
 
 def _types(hf: Source, implied: list[str], known: set[str], n_layers: int) -> list[str]:

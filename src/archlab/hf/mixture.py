@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -59,6 +60,7 @@ class DenseLayers:
     """The keys that say so."""
     bias_key: str | None = None
     """Of dense MLPs, where mixtures have none."""
+    spelled: ClassVar = {"layers.dense.mlp.d_ff": "intermediate_size"}
 
     def read(self, hf: Source, ours: Raw) -> None:
         """Layer kinds, crossed with those that there are already."""
@@ -97,6 +99,12 @@ def crossed(layers: Raw | None, flags: list[bool], change: Raw, name: str = "den
     }
 
 
+GROUPS_SPELLED = {
+    "mlp.router.groups.n": "n_group", "mlp.router.groups.by": "n_group",
+    "mlp.router.groups.kept": "topk_group", "mlp.router.groups": "topk_group",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class GroupKeys:
     """`n_group` and `topk_group`; where none can be left out there are none. Stands after `active`."""
@@ -104,6 +112,7 @@ class GroupKeys:
     n: int = 1
     kept: int = 1
     by: str = "top2"
+    spelled: ClassVar = GROUPS_SPELLED
 
     def read(self, hf: Source, ours: Raw) -> None:
         """Null is the default, too."""

@@ -30,6 +30,11 @@ class RopeKeys:
     longest: int | None = None
     """Default of `max_position_embeddings`."""
 
+    @property
+    def spelled(self) -> Mapping[str, str]:
+        """As older files have it."""
+        return {f"{self.field}.theta": self.theta_key}
+
     def read(self, hf: Source, ours: Raw) -> None:
         """Either spelling."""
         given = hf.get("rope_parameters") or {}

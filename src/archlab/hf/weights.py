@@ -138,8 +138,8 @@ def placed(rows: Sequence[Row], model: ModelConfig) -> Iterator[Placed]:
 
 def of_further_tokens(name: str, n_layers: int) -> bool:
     """Whether their tensor belongs to what predicts tokens after the next (DeepSeek-V3's layer 61, say)."""
-    numbered = re.search(r"\blayers\.(\d+)\.", name)
-    return "mtp" in name or (numbered is not None and int(numbered[1]) >= n_layers)
+    numbered = re.match(r"(?:model\.)?layers\.(\d+)\.", name)
+    return re.match(r"(model\.)?mtp[._]", name) is not None or (numbered is not None and int(numbered[1]) >= n_layers)
 
 
 @dataclass(frozen=True)

@@ -30,12 +30,13 @@ def from_pretrained(
     """A trained model, ready for inference: from a run folder (its last checkpoint), a Hugging Face folder, or a hub id
     (`organisation/name`; needs network and the extra `hub`).
 
-    It has the number format in which it is stored, unless `dtype` is given (`torch.bfloat16` or its name). It is on the
-    CPU, unless `device` is given (`cuda:1`).
+    It has the number format in which it is stored, unless `dtype` is given (`torch.bfloat16` or its name; "auto" is as
+    stored, too). It is on the CPU, unless `device` is given (`cuda:1`).
     """
+    dtype = None if dtype == "auto" else dtype
     wanted = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if dtype is not None and not (isinstance(wanted, torch.dtype) and wanted.is_floating_point):
-        raise UserError(f"dtype: {dtype!r}; allowed: float32, bfloat16, float16, float64")
+        raise UserError(f"dtype: {dtype!r}; allowed: auto, float32, bfloat16, float16, float64")
     place = torch_device(device or "cpu")
     folder = find_folder(folder_or_hub_id)
     model = load_model(folder) if is_run_folder(folder) else load_hf(folder, wanted)

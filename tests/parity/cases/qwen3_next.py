@@ -21,12 +21,13 @@ CASES = [
         "model.layers.recurrent.mixer.negative_eigenvalues=true", "model.layers.recurrent.mixer.norm_eps=1e-6",
         "model.norm.eps=1e-6", "model.norm.unit_offset=false", "model.attention.qk_norm.eps=1e-6",
         "model.attention.gate=null", "model.attention.gate.bias=false", "model.position.fraction=1.0",
-        "model.mlp.shared.gate=false", "model.mlp.active=1",
+        "model.mlp.shared.gate=false",
     )),
     Case("qwen3_next", "by-interval", {
         **SMALL, **LINEAR, **EXPERTS, "linear_num_value_heads": 2, "linear_conv_kernel_dim": 4, "num_hidden_layers": 3,
         "full_attention_interval": 2, "norm_topk_prob": False, "tie_word_embeddings": True, "head_dim": 24,
         "mlp_only_layers": [0],
         "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
-    }, ("model.layers.recurrent.mixer=none", "model.position.theta=10000.0", "model.mlp.router.normalise=true")),
+    }, ("model.layers.recurrent.mixer=none", "model.position.theta=10000.0", "model.mlp.router.normalise=true",
+        "model.mlp.active=1")),
 ]  # fmt: skip
