@@ -15,7 +15,7 @@ from archlab.config.moe import ResolvedMoE
 from archlab.model.context import Collected, Context
 from archlab.model.grouped import grouped_linear, grouped_outer
 from archlab.model.moe import MoE
-from archlab.model.router import Load, handed_out
+from archlab.model.router import Load, collected_loads
 from tests.reference.moe import Choices, balance_loss, mixture, router_z_loss, scores
 
 D, T = 12, 20
@@ -119,7 +119,7 @@ def test_what_it_hands_out_gives_the_losses_counted_directly(text: str, more: di
     layers, collected = [drawn(text), drawn(text, seed=1)], defaultdict[str, list[Tensor]](list)
     for module in layers:
         module(tokens(), context(is_real, collected), None)
-    loads = handed_out(collected)
+    loads = collected_loads(collected)
     real = tokens()[is_real].numpy()
     pairs = [(real, weights(module)) for module in layers]
     pooled = Load(*map(sum, zip(*loads, strict=True)))
@@ -251,7 +251,7 @@ def test_training_compiles_into_one_graph() -> None:
     seen, seen_compiled = defaultdict[str, list[Tensor]](list), defaultdict[str, list[Tensor]](list)
     y_BTD, compiled = step(x_BTD, seen), torch.compile(step, fullgraph=True, backend="aot_eager")(x_BTD, seen_compiled)
     torch.testing.assert_close(compiled, y_BTD)
-    for ours, theirs in zip(handed_out(seen), handed_out(seen_compiled), strict=True):
+    for ours, theirs in zip(collected_loads(seen), collected_loads(seen_compiled), strict=True):
         torch.testing.assert_close(ours, theirs)
     compiled.sum().backward()
     assert module.router.weight.grad is not None

@@ -28,7 +28,7 @@ ALIASES = {
 """Other names in use for our values, for the hint only."""
 
 MOST_LISTED = 100
-"""Problems in one message; a file with more is no config with mistakes in it."""
+"""Problems in one message; a file with more is not one with a few mistakes in it."""
 
 SECTION = "keys and values"
 

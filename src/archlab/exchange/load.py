@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
+from archlab.config.problems import MOST_LISTED
 from archlab.errors import UserError
 from archlab.exchange.published import read_model_config, read_origin
 from archlab.hf.family import Family
@@ -23,9 +24,6 @@ from archlab.model.decoder import Decoder, Head, TokenEmbedding
 from archlab.model.init import Projection
 from archlab.model.moe import Experts
 from archlab.model.recurrent import CausalConv
-
-MOST_LISTED = 100
-"""Problems in one message."""
 
 MULTIPLIED = (TokenEmbedding, Projection, Experts, CausalConv, Head)
 """Modules whose parameters meet activations in products, so all need one format. Others (norms, routers, decays, sinks)

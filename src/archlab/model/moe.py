@@ -12,7 +12,7 @@ from archlab.model.grouped import grouped_linear
 from archlab.model.init import Projection
 from archlab.model.mlp import MLP, inner
 from archlab.model.roles import RoleName
-from archlab.model.router import Router, hand_out, load_of
+from archlab.model.router import Router, collect, load_of
 from archlab.model.state import State
 
 
@@ -35,7 +35,7 @@ class MoE(nn.Module):
         routing = self.router(x_ND)
         y_BTD = self.experts(x_ND, routing.chosen_NK, routing.weights_NK).view_as(x_BTD)
         if context.collected is not None:
-            hand_out(load_of(routing, context.is_real_BT), context.collected)
+            collect(load_of(routing, context.is_real_BT), context.collected)
         if self.shared is None:
             return y_BTD
         shared_BTD = self.shared(x_BTD, context, state)

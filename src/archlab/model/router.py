@@ -112,12 +112,12 @@ def load_of(routing: Routing, is_real_BT: Tensor | None) -> Load:
     return Load(chosen_E, scores_E, (is_real_N * squares_N).sum(), is_real_N.sum())
 
 
-def hand_out(load: Load, collected: Collected) -> None:
+def collect(load: Load, collected: Collected) -> None:
     """Put it where the pass collects them, layer after layer."""
     for name, value in load._asdict().items():
         collected[f"router.{name}"].append(value)
 
 
-def handed_out(collected: Collected) -> list[Load]:
+def collected_loads(collected: Collected) -> list[Load]:
     """What the routers of one pass did, in the order of their layers."""
     return [Load(*values) for values in zip(*(collected[f"router.{name}"] for name in Load._fields), strict=True)]

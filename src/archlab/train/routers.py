@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from archlab.model.context import Collected
 from archlab.model.moe import MoE
-from archlab.model.router import Load, handed_out
+from archlab.model.router import Load, collected_loads
 
 
 class RouterLosses(NamedTuple):
@@ -22,7 +22,7 @@ class RouterLosses(NamedTuple):
 
 
 class Routers:
-    """All routers of a model during one update, and what its micro batches have told of them so far."""
+    """All routers of a model during one update, and the loads and losses of its micro batches so far."""
 
     def __init__(self, model: nn.Module) -> None:
         self.mixtures = [module for module in model.modules() if isinstance(module, MoE)]
@@ -36,7 +36,7 @@ class Routers:
         """What a pass adds to the objective; remembered until the update."""
         if collected is None:
             return 0.0
-        loads = handed_out(collected)
+        loads = collected_loads(collected)
         losses = router_losses(self.mixtures, loads)
         detached = [Load(*(x.detach() for x in load)) for load in loads]
         self._passes.append((detached, RouterLosses(*(x.detach() for x in losses))))
