@@ -194,7 +194,8 @@ def test_the_grid_has_every_choice_that_a_forward_pass_sees() -> None:
     of_training = {Dropout, Init, Balance}  # and of the parameters that the grid draws
     for schema in classes(ModelConfig) - of_training:
         for name, field in schema.model_fields.items():
-            values = seen[schema, name]
+            values = seen.get((schema, name), set())
+            assert values, f"no config of the grid has a {schema.__name__}"
             missing = options(field) - values
             assert not missing, f"{schema.__name__}.{name} is never {missing}"
             is_varied = field.is_required() or name == "kind" or values - {repr(field.default)}

@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archlab.config.io import build_config
+from archlab.config.short_conv import ShortConv
+from archlab.cost.flops import forward_flops
 from archlab.cost.params import parameters
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
@@ -120,3 +122,13 @@ def test_roles_of_gpt_2_by_hand():
 def test_how_many_norms_a_placement_has(placement, parallel, norms):
     model = load_config("tiny-llama", f"model.norm.placement={placement}", f"model.block.parallel={parallel}").model
     assert parameters(model).norms == norms * 128
+
+
+def test_a_part_that_no_sum_knows_is_refused_and_not_left_out(monkeypatch):
+    model = load_config("tiny-llama", "model.mixer=short_conv").model
+    monkeypatch.setattr(ShortConv, "parameters", lambda self, site: {"gates": 7})
+    monkeypatch.setattr(ShortConv, "flops", lambda self, site, seq_len, counting: {"scan": 7.0})
+    with pytest.raises(ValueError, match="gates"):
+        parameters(model)
+    with pytest.raises(ValueError, match="scan"):
+        forward_flops(model, 8)

@@ -1,6 +1,7 @@
 """One update: decay groups, the objective, gradient accumulation, bits per byte."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ from tiny import config
 
 from archlab.config.training import resolve_train
 from archlab.model.decoder import Decoder
+from archlab.model.roles import ROLES
 from archlab.train.device import Device
 from archlab.train.evaluate import HeldOut, evaluate
-from archlab.train.optim import decay_groups, make_optimizer
+from archlab.train.optim import groups_by_role, make_optimizer
 from archlab.train.step import objective, update
 
 CPU = Device("cpu", torch.float32)
@@ -36,7 +38,8 @@ EVERY_PARAMETER = (
 def test_only_projections_decay(overrides, decay_embeddings):
     model = Decoder(config(*overrides).model)
     names = {parameter: name for name, parameter in model.named_parameters()}
-    decayed, kept = ([names[p] for p in group] for group in decay_groups(model, decay_embeddings))
+    groups = groups_by_role(model, decay_embeddings)
+    decayed, kept = ([names[p] for p in groups[decays, 1.0]] for decays in (True, False))
     assert sorted(decayed + kept) == sorted(names.values())
 
     def should_decay(name):
@@ -50,10 +53,22 @@ def test_only_projections_decay(overrides, decay_embeddings):
 def test_the_groups_reach_the_optimiser():
     settings = resolve_train(config("train.weight_decay=0.3", "train.lr=0.002"))
     model = Decoder(config().model)
-    decayed, kept = make_optimizer(model, settings).param_groups
+    decayed, kept = sorted(make_optimizer(model, settings).param_groups, key=lambda g: -g["weight_decay"])
     assert (decayed["weight_decay"], kept["weight_decay"]) == (0.3, 0.0)
     assert (decayed["lr"], decayed["betas"]) == (0.002, (0.9, 0.95))
     assert sum(p.numel() for g in (decayed, kept) for p in g["params"]) == sum(p.numel() for p in model.parameters())
+
+
+def test_a_roles_multiplier_reaches_its_parameters_rate(monkeypatch):
+    monkeypatch.setitem(ROLES, "output", replace(ROLES["output"], lr_multiplier=0.25))
+    settings = resolve_train(config("train.lr=0.002", "train.schedule=constant", "train.warmup=0"))
+    model = Decoder(config().model)
+    optimizer = make_optimizer(model, settings)
+    update(model, optimizer, windows(), settings, 0, CPU)
+    rates = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    for name, parameter in model.named_parameters():
+        is_output = name.endswith(("attention.out.weight", "mlp.down.weight"))
+        assert rates[parameter] == (0.0005 if is_output else 0.002)
 
 
 def test_decay_pulls_a_projection_but_not_a_norm():

@@ -80,8 +80,8 @@ class ResolvedGatedDelta(GatedDelta):
     def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
         """A step reads the state at k, writes to it at k and reads it at q; chunks do the same by larger products.
 
-        The inverse of a chunk's triangular matrix is no product and is not counted: Q^2 / 3 of a token and head, below
-        2% of the rest at published widths.
+        The inverse of a chunk's triangular matrix is no product and is not counted: about Q^2 of a token and head,
+        below 3% of the rest at published widths.
         """
         Hk, Hv, K, V = self.n_key_heads, self.n_value_heads, self.key_dim, self.value_dim
         scan = seq_len * 6 * Hv * K * V

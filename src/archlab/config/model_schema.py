@@ -106,7 +106,8 @@ class Init(Base):
     head: Positive | None = None
     """The untied head. null: 1 / sqrt(d_model)."""
     depth_scaled: bool = False
-    """Divide the output projections' deviation by sqrt(2 n_layers) (GPT-2)."""
+    """Divide the output projections' deviation by the root of the number of branches: 2 n_layers where each layer
+    has attention and an MLP (GPT-2)."""
 
 
 class Layers(Base):

@@ -18,7 +18,8 @@ class TrainConfig(Base):
     batch_tokens: BatchTokens | None = None
     """Tokens per step. null: as many whole sequences as hold 8192 tokens."""
     micro_batch_tokens: BatchTokens | None = None
-    """Tokens per forward and backward pass, accumulated to batch_tokens. null: the whole batch at once."""
+    """Tokens per forward and backward pass, accumulated to batch_tokens. null: the whole batch at once. The balance of
+    experts is asked of each pass by itself, so with mlp.balance.loss it is another objective."""
     seq_len: BatchTokens | None = None
     """Tokens per training window. null: model.max_seq_len."""
     document_mask: bool = False
@@ -34,9 +35,9 @@ class TrainConfig(Base):
     decay: Share | None = None
     """wsd only: share of the steps after the warm-up that decay. null: 0.2 (other schedules: 0)."""
     weight_decay: NonNegative = 0.1
-    """Decoupled weight decay of the matrices; norms and biases never decay (Loshchilov 2019)."""
+    """Decoupled weight decay of matrices and of convolutions' taps; norms and biases never decay (Loshchilov 2019)."""
     decay_embeddings: bool = False
-    """Decay the token and position embeddings, and the head, too."""
+    """Decay tables, too: the token and position embeddings, distances beside the scores, and the head."""
     betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = (0.9, 0.95)
     """AdamW's averaging factors."""
     eps: Positive = 1e-8

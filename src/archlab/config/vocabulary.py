@@ -72,6 +72,8 @@ WRITE = {
     "gateddeltanet deltanet gdn deltarule linearattention": "model.mixer.kind=gated_delta",
     "rglru griffin hawk recurrentgemma realgatedlru": "model.mixer.kind=rglru",
     "shortconvolution conv lfm liv": "model.mixer.kind=short_conv",
+    "dconv convkernel convkernelsize kernelsize convlcache": "model.mixer.kind=mamba2 model.mixer.taps=4",
+    "dstate statesize ssmstatesize": "model.mixer.kind=mamba2 model.mixer.d_state=128",
     # positions
     "nope noposition nopositions nopos nopositionalencoding": "model.position.kind=none",
     "rope rotary rotaryembedding roformer": "model.position.kind=rope",

@@ -42,11 +42,11 @@ class Flops(Base):
 
 def forward_flops(model: ModelConfig, seq_len: int, counting: Counting = "visible") -> Flops:
     """FLOPs per token of a forward pass over a sequence of `seq_len` tokens."""
-    parts = Counter[str]()
+    parts: Counter[str] = Counter(dict.fromkeys(("projections", "scores", "mixer", "mlp"), 0))
     for layer in layer_configs(model):
         for branch in layer.branches:
             parts.update(branch.component.flops(layer.site, seq_len, counting))  # pyright: ignore[reportArgumentType] - floats
-    per_token = {name: parts[name] / seq_len for name in ("projections", "scores", "mixer", "mlp")}
+    per_token = {name: n / seq_len for name, n in parts.items()}  # a part of another name is refused by Flops
     width, vocab = model.embedding.width, model.vocab_size
     # A narrow embedding has two projections, too.
     head = 2.0 * (model.d_model * vocab if width is None else width * (vocab + 2 * model.d_model))

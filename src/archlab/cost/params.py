@@ -55,14 +55,15 @@ def parameters(model: ModelConfig) -> Parameters:
     """Counts for a whole model."""
     narrow, vocab = model.embedding.width, model.vocab_size
     width, projection = narrow or model.d_model, (narrow or 0) * model.d_model
-    counts, idle = Counter(positions=_positions(model), norms=_outer_norms(model)), 0
+    counts = Counter(positions=_positions(model), attention=0, mixer=0, mlp=0, norms=_outer_norms(model))
+    idle = 0
     for layer in layer_configs(model):
         own = layer.parameters()
         counts.update(own)
         idle += own.total() - layer.active_parameters()
     return Parameters(
         embedding=vocab * width + projection,
-        **{name: counts[name] for name in ("positions", "attention", "mixer", "mlp", "norms")},
+        **counts,  # a part of another name is refused, not left out of the sum
         head=(0 if model.head.tied else vocab * width) + (vocab if model.head.bias else 0) + projection,
         idle=idle,
     )

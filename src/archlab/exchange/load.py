@@ -24,8 +24,9 @@ from archlab.model.decoder import Decoder, Head, TokenEmbedding
 from archlab.model.init import Projection
 from archlab.model.moe import Experts
 from archlab.model.recurrent import CausalConv
+from archlab.model.rglru import BlockGate
 
-MULTIPLIED = (TokenEmbedding, Projection, Experts, CausalConv, Head)
+MULTIPLIED = (TokenEmbedding, Projection, Experts, CausalConv, BlockGate, Head)
 """Modules whose parameters meet activations in products, so all need one format. Others (norms, routers, decays, sinks)
 widen what they read and may be stored wide."""
 

@@ -1,4 +1,4 @@
-"""PublishedCodec models to run folders, and run folders to published formats."""
+"""Published models to run folders, and run folders to published formats."""
 
 from pathlib import Path
 

@@ -27,7 +27,7 @@ class MoE(nn.Module):
         shared = config.shared_mlp
         self.shared = None if shared is None else MLP(shared, layer)
         is_gated = config.shared is not None and config.shared.gate
-        self.shared_gate = Projection(layer.d_model, 1, bias=False, role="input") if is_gated else None
+        self.shared_gate = Projection(layer.d_model, 1, bias=False, role="narrow") if is_gated else None
 
     def forward(self, x_BTD: Tensor, context: Context, state: State | None) -> Tensor:
         """[B, T, D] -> [B, T, D]."""

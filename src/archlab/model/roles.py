@@ -1,7 +1,8 @@
-"""What a parameter is for, and what follows: how it starts, whether it decays, which optimiser step, how it is cut.
+"""What a parameter is for, and what follows: how it starts, whether it decays, its learning rate, how it is cut.
 
-Initial values, the optimiser and sharding read the same table. A module says for each of its parameters either a role
-(`roles`: name -> role) or the number or tensor at which it starts (`constants`: name -> value).
+Initial values and the optimiser read the same table, and so will sharding, when there is any. A module says for each
+of its parameters either a role (`roles`: name -> role) or the number or tensor at which it starts (`constants`: name ->
+value).
 """
 
 import math
@@ -11,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor, nn
 
+from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 
 RoleName = Literal["embedding", "input", "narrow", "output", "head", "taps", "constant"]
@@ -25,12 +27,13 @@ class Role:
     decays: Literal["always", "if_asked", "never"]
     """Under weight decay; `if_asked`: with train.decay_embeddings."""
     group: Literal["matrix", "table", "vector"]
-    """For the optimiser: a linear map, a table of which rows are looked up or compared, or all the rest."""
+    """What it is: a linear map, a table of which rows are looked up or compared, or all the rest. For optimisers that
+    treat them unlike; AdamW does not."""
     shard_axis: int | None
     """Along which tensor parallelism cuts it, counted from the end, for matrices may be stacked (experts); None: each
     process has all of it."""
     lr_multiplier: float = 1.0
-    """On the learning rate."""
+    """On the learning rate; parameters of equal decay and multiplier are one group of the optimiser."""
 
 
 def _input(model: ModelConfig, fan_in: int) -> float:
@@ -39,7 +42,9 @@ def _input(model: ModelConfig, fan_in: int) -> float:
 
 def _output(model: ModelConfig, fan_in: int) -> float:
     deviation = model.init.output or 1 / math.sqrt(fan_in)
-    return deviation / math.sqrt(2 * model.n_layers) if model.init.depth_scaled else deviation
+    if not model.init.depth_scaled:
+        return deviation
+    return deviation / math.sqrt(sum(len(layer.branches) for layer in layer_configs(model)))
 
 
 def _embedding(model: ModelConfig, _fan_in: int) -> float:
@@ -64,7 +69,7 @@ ROLES: dict[RoleName, Role] = {
     "narrow": Role(_input, decays="always", group="matrix", shard_axis=None),  # all is read at once
     "output": Role(_output, decays="always", group="matrix", shard_axis=-1),  # of what goes in
     "head": Role(_head, decays="if_asked", group="table", shard_axis=-2),
-    "taps": Role(_taps, decays="always", group="vector", shard_axis=0),
+    "taps": Role(_taps, decays="always", group="vector", shard_axis=-3),
     "constant": Role(_constant, decays="never", group="vector", shard_axis=None),
 }
 """`input` reads the stream (q, k, v, up, gate) or a narrow vector that `narrow` has made of it, `output` writes to it

@@ -1,25 +1,32 @@
-"""AdamW with stated decay groups."""
+"""AdamW, its groups by the parameters' roles."""
 
 from torch import nn
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
 from archlab.config.schema import TrainConfig
 from archlab.model.roles import roles_of
 
 
-def decay_groups(model: nn.Module, decay_embeddings: bool) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """(decayed, not decayed), by each parameter's role."""
-    decayed: list[nn.Parameter] = []
-    kept: list[nn.Parameter] = []
+def groups_by_role(model: nn.Module, decay_embeddings: bool) -> dict[tuple[bool, float], list[nn.Parameter]]:
+    """(whether they decay, multiplier of the learning rate) -> the parameters whose roles say so."""
+    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for _, parameter, role, _ in roles_of(model):
         is_decayed = role.decays == "always" or (role.decays == "if_asked" and decay_embeddings)
-        (decayed if is_decayed else kept).append(parameter)
-    assert sum(p.numel() for p in decayed + kept) == sum(p.numel() for p in model.parameters())
-    return decayed, kept
+        groups.setdefault((is_decayed, role.lr_multiplier), []).append(parameter)
+    assert sum(p.numel() for group in groups.values() for p in group) == sum(p.numel() for p in model.parameters())
+    return groups
 
 
 def make_optimizer(model: nn.Module, train: TrainConfig) -> AdamW:
-    """AdamW (Loshchilov 2019) over the two groups."""
-    decayed, kept = decay_groups(model, train.decay_embeddings)
-    groups = [{"params": decayed, "weight_decay": train.weight_decay}, {"params": kept, "weight_decay": 0.0}]
+    """AdamW (Loshchilov 2019) over the groups; `set_rate` says at which learning rate."""
+    groups = [
+        {"params": parameters, "weight_decay": train.weight_decay if decays else 0.0, "lr_multiplier": multiplier}
+        for (decays, multiplier), parameters in groups_by_role(model, train.decay_embeddings).items()
+    ]
     return AdamW(groups, lr=train.lr, betas=train.betas, eps=train.eps, fused=True)
+
+
+def set_rate(optimizer: Optimizer, lr: float) -> None:
+    """The learning rate of the next update, of each group times its multiplier."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["lr_multiplier"]

@@ -16,6 +16,7 @@ from archlab.config.training import ResolvedTrain
 from archlab.model.context import Collected
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
+from archlab.train.optim import set_rate
 from archlab.train.routers import Routers
 
 
@@ -66,8 +67,7 @@ def update(
     grad_norm = clip_grad_norm_(model.parameters(), train.grad_clip or math.inf)
     result = StepResult(loss.item(), grad_norm.item(), learning_rate(train, step), routers.metrics())
     if result.is_finite:
-        for group in optimizer.param_groups:
-            group["lr"] = result.lr
+        set_rate(optimizer, result.lr)
         optimizer.step()
         routers.correct()
     optimizer.zero_grad()
