@@ -160,7 +160,7 @@ def test_saving_gives_transformers_the_same_logits_and_the_same_file_again(case:
 def test_the_comparison_would_see_it(case: Case, override: str, tmp_path: Path) -> None:
     _, logits = saved(case, tmp_path)
     ours = load_hf(tmp_path)
-    broken = Decoder(_changed(ours.config, override), seed=None).eval()
+    broken = Decoder(_changed(ours.config, override), seed=0).eval()  # what the file lacks is drawn, not left over
     broken.load_state_dict(ours.state_dict(), strict=False)
     with torch.no_grad():
         assert (

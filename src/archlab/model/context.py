@@ -15,7 +15,7 @@ from archlab.model.rotary import Rotation, rotation
 from archlab.model.state import NO_STATES, Cache, State
 
 Collected = defaultdict[str, list[Tensor]]
-"""What components hand out beside the stream, by name, a tensor per layer: losses on the way, loads of experts."""
+"""What components report beside the stream, by name, a tensor per layer: auxiliary losses, loads of experts."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Context:
     bias_BHTS: Tensor | None
     """On the scores, from the table that all layers share; None where they share none."""
     collected: Collected | None
-    """Where components hand out losses and loads; None where nobody asks for them."""
+    """Where components put auxiliary losses and loads; None where nobody asks for them."""
 
 
 @dataclass(frozen=True)

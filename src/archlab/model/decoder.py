@@ -109,7 +109,7 @@ class Decoder(nn.Module):
         `prefix` [B]: so many first tokens of each text (padding not counted) see each other both ways, in layers whose
         `attention.visibility` is prefix.
         `cache`: goes on after the tokens in it, and adds these; a prefix is read in one pass.
-        `collected`: where components hand out losses and loads, by name.
+        `collected`: components put auxiliary losses and loads here, by name.
         """
         hidden_BTD = self.hidden(tokens_BT, documents=documents, prefix=prefix, cache=cache, collected=collected)
         return self.head(hidden_BTD, self.embedding.weight)

@@ -84,7 +84,7 @@ def logits_and_targets(
     """(logits [B, T - 1, vocab], targets [B, T - 1]) of windows [B, T]: each token is predicted from those before it.
 
     `separator` is the token that begins a document, where documents do not see each other; None where they do.
-    `collected` is where layers hand out losses and loads.
+    `collected`: layers put auxiliary losses and loads here.
     """
     inputs_BT, targets_BT = windows_BT[:, :-1], windows_BT[:, 1:]
     with torch.autocast(device.kind, torch.bfloat16, enabled=device.dtype is torch.bfloat16):
