@@ -7,7 +7,7 @@ from archlab.flatten.write import flatten
 
 
 def run(config: str, /, *overrides: str) -> None:
-    """Print a config as one PyTorch file: only what this model uses, dimensions named, under 250 lines.
+    """Print a config as one PyTorch file: only what this model uses, dimensions named, under 350 lines.
 
     Parameters
     ----------

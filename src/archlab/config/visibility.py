@@ -56,6 +56,8 @@ def visible(rule: Visibility, query: "Positions", key: "Positions", prefix: "Pos
     faces = query >= key
     if rule.visibility == "prefix":
         faces = faces | (key < prefix)  # a later query has all of the prefix before it
+    if rule.window is None and rule.blocks is None:
+        return faces  # pyright: ignore[reportReturnType]
     return faces & _in_reach(rule, query, key)  # pyright: ignore[reportReturnType, reportOperatorIssue]
 
 

@@ -1,42 +1,44 @@
 """The model: what is computed once per pass, the layers in their order, and the way in and out."""
 
-from collections.abc import Callable
+import ast
+import sys
 
-from archlab.config.layers import final_norm
 from archlab.config.model_schema import ModelConfig
-from archlab.config.position import T5, Alibi, Rope
-from archlab.flatten.bias import alibi, t5_bucket
-from archlab.flatten.block import Blocks, blocks
-from archlab.flatten.embedding import embedding, has_class, positions, scaled
-from archlab.flatten.head import head
+from archlab.config.visibility import Visibility, is_plain_causal
+from archlab.flatten.assumed import parsed
+from archlab.flatten.classes import Writer
+from archlab.flatten.evaluate import lift
 from archlab.flatten.kinds import Kind, kinds_of, period, runs
-from archlab.flatten.norms import norm
 from archlab.flatten.page import WIDTH, Page, lines
-from archlab.flatten.rotary import rotation
-from archlab.flatten.shared import Shared, shared_by
-from archlab.flatten.visibility import visibility
+from archlab.flatten.source import module
+from archlab.flatten.statements import Body, Frame
+from archlab.flatten.steps import Renamed, Step, assign, name_variables, needed
+from archlab.flatten.text import written
+from archlab.flatten.values import Code, Known, Record, named, stores
+
+SKELETON = "archlab.flatten.skeleton"
 
 
 def decoder(page: Page, model: ModelConfig) -> None:
     """Write the model's class, and all that it uses."""
     kinds, order = kinds_of(model)
-    shared = shared_by(model, kinds)
     page.constant("", "N_LAYERS", model.n_layers)
-    made_embedding = embedding(page, model)
-    made_positions, added = positions(page, model)
-    given = _given(page, kinds, shared)
-    made_table = _shared_table(page, model, shared)
-    made_blocks = blocks(page, kinds, shared)
-    made_norm = norm(page, "outer", final_norm(model), "D_MODEL")
-    made_head, logits = head(page, model)
-    by_kind = any(
-        len(set(per_kind.values())) > 1
-        for per_kind in (*given.values(), made_blocks.classes, *made_blocks.parts.values())
-    )
-    if by_kind:
-        _layers(page, order)
-    rows = "self.embedding(tokens_BT)"
-    scaling = [f"        x_BTD = {rows}"] if has_class(model) else scaled(page, model, "x_BTD", rows)
+    writer = Writer(page, "outer", kinds[0].layer)
+    root = writer.instance("Decoder", SKELETON, Known(model))
+    way_in = _written(writer, root, "x_BTD = self.embedded(tokens_BT, positions_BT)")
+    rules = [kind.layer.attention for kind in kinds if isinstance(kind.layer.attention, Visibility)]
+    masked = not all(is_plain_causal(rule, sys.maxsize) for rule in rules)  # whatever the text's length
+    layers = [_Layer(page, kind, root, masked) for kind in kinds]
+    making = _make_layers(layers)
+    way_out = _written(writer, root, "return self.logits(x_BTD)")
+    by_kind = len({tuple(layer.lines()) for layer in layers}) > 1
+    body = [*way_in, *_through(layers, by_kind), *way_out]
+    if any("positions_BT" in line for line in body):
+        body = ["        positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]", *body]
+    made = writer.init_lines(root)
+    last = [line for line in made if line.strip().startswith(("self.norm ", "self.head "))]
+    if any("in LAYERS" in line or "(LAYERS" in line for line in (*making, *body)):
+        _pattern(page, order)
     page.define(
         "outer",
         "Decoder",
@@ -46,57 +48,101 @@ def decoder(page: Page, model: ModelConfig) -> None:
             "",
             "    def __init__(self) -> None:",
             "        super().__init__()",
-            f"        self.embedding = {made_embedding}",
-            f"        self.positions = {made_positions}" if made_positions else None,
-            f"        self.position_bias = {made_table}" if made_table else None,
-            _make_layers(made_blocks),
-            f"        self.norm = {made_norm}" if made_norm else None,
-            f"        self.head = {made_head}" if made_head else None,
+            [line for line in made if line not in last],
+            making,
+            last,
             "",
             "    def forward(self, tokens_BT: Tensor) -> Tensor:",
             '        """[B, T] -> [B, T, V]."""',
-            scaling,
-            "        position_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)"
-            if added or given
-            else None,
-            f"        x_BTD = x_BTD + {added}" if added else None,
-            _embedding_dropout(page, model),
-            _once(given),
-            _loop(given, by_kind),
-            "        x_BTD = self.norm(x_BTD)" if made_norm else None,
-            _capped(page, model, logits),
+            body,
         ),
     )
 
 
-def _given(page: Page, kinds: list[Kind], shared: Shared) -> dict[str, dict[str, str]]:
-    """Argument of a layer -> kind -> the expression it is made by."""
-    makers: dict[str, Callable[[Kind], str]] = {
-        "seen_TS": lambda kind: f"{visibility(page, kind.name, kind.layer.multi_head)}(position_T)",
-        "bias_HTS": lambda kind: _bias(page, kind, shared),
-        "rotation": lambda kind: f"{rotation(page, kind, shared.rope or Rope())}(position_T)",
-    }
-    return {name: {kind.name: makers[name](kind) for kind in kinds} for name in shared.names}
+def _written(writer: Writer, root: Record, text: str) -> list[str]:
+    """Lines of the pass, from one in the words of the skeleton."""
+    names = {name: Code(named(name)) for name in ("tokens_BT", "positions_BT", "x_BTD")}
+    frame = Frame(module(SKELETON), {**names, "self": root})
+    writer.body = Body(frames=[frame])
+    returned = writer.run(ast.parse(text).body)
+    if returned is not None:
+        return writer.lines(writer.body.steps, returned, "        ")
+    *steps, last = writer.finished(writer.body.steps, [lift(frame.names["x_BTD"])])
+    assert isinstance(last.node, ast.Return)
+    assert last.node.value is not None
+    if ast.unparse(last.node.value) != "x_BTD":
+        steps.append(Step(ast.Assign([ast.Name("x_BTD", ast.Store())], last.node.value)))
+    return list(written(steps, writer.name, "        "))
 
 
-def _bias(page: Page, kind: Kind, shared: Shared) -> str:
-    match kind.layer.position:
-        case Alibi() as config:
-            return f"{alibi(page, kind, config)}(position_T)"
-        case T5(shared=True) if shared.t5:
-            return f"self.position_bias({t5_bucket(page, 'outer', shared.t5)}(position_T)).permute(2, 0, 1)"
-        case _:
-            return "position_T.new_zeros(1, 1, 1)"
+class _Layer:
+    """One kind of layer: its class, and what the pass hands it."""
+
+    def __init__(self, page: Page, kind: Kind, root: Record, masked: bool) -> None:
+        self.kind, self.writer = kind, Writer(page, kind.name, kind.layer, masked)
+        names = {"positions_BT": Code(named("positions_BT")), "self": root, "layer": Known(kind.layer)}
+        frame = Frame(module(SKELETON), names)
+        self.writer.body = Body(frames=[frame])
+        context = self.writer.evaluate(parsed("self.context(layer, positions_BT)"), names, frame.home)
+        record = self.writer.instance("Layer", "archlab.model.layer", Known(kind.layer), Known("auto"))
+        record.path = named("layer")
+        call = self.writer.call(record, [Code(named("x_BTD")), context, Known({})], {})
+        assert isinstance(call, Code)
+        assert isinstance(call.expr, ast.Call)
+        assert isinstance(record.making, ast.Call)
+        self.name = ast.unparse(record.making.func)
+        given = dict(zip(record.parameters, call.expr.args, strict=True))
+        given.pop("x_BTD")
+        steps, end = list[Step](), list[ast.expr]()
+        for name, value in given.items():
+            if not isinstance(value, ast.Name):
+                variable = self.writer.variable(name)
+                steps.append(assign([variable], value))
+                value = named(variable)
+            self.writer.wanted[value.id] = name
+            end.append(value)
+        last = Step(ast.Expr(ast.Tuple(end, ast.Load())))
+        self.steps = name_variables(needed([*self.writer.body.steps, *steps, last]), self.writer.wanted)
+
+    def lines(self, prefix: str = "") -> list[str]:
+        """What computes its arguments, and the arguments; variables with a prefix, if there is one."""
+        if prefix:
+            own = {name for step in self.steps for name in stores(step.node)}
+            Renamed({name: f"{prefix}_{name}" for name in own}).steps(self.steps)
+        *steps, end = self.steps
+        return [*written(steps, self.writer.name, "        "), written_tuple(end)]
 
 
-def _shared_table(page: Page, model: ModelConfig, shared: Shared) -> str | None:
-    if shared.t5 is None:
-        return None
-    buckets = page.constant("outer", "BUCKETS", shared.t5.buckets)
-    return f"nn.Embedding({buckets}, {page.constant('outer', 'N_HEADS', model.multi_head.n_heads)})"
+def written_tuple(end: Step) -> str:
+    """Its names, one behind the other."""
+    assert isinstance(end.node, ast.Expr)
+    assert isinstance(end.node.value, ast.Tuple)
+    return ", ".join(ast.unparse(name) for name in end.node.value.elts)
 
 
-def _layers(page: Page, order: list[str]) -> None:
+def _through(layers: list[_Layer], by_kind: bool) -> list[str]:
+    if not by_kind:
+        *steps, arguments = layers[0].lines()
+        given = f"x_BTD, {arguments}" if arguments else "x_BTD"
+        return [*steps, "        for layer in self.layers:", f"            x_BTD = layer({given})"]
+    steps, table = list[str](), list[str]()
+    for layer in layers:
+        *before, arguments = layer.lines(layer.kind.name)
+        steps += before
+        table.append(
+            f'            "{layer.kind.name}": ({arguments}{"" if ", " in arguments or not arguments else ","}),'
+        )
+    return [
+        *steps,
+        "        context = {",
+        *table,
+        "        }",
+        "        for kind, layer in zip(LAYERS, self.layers, strict=True):",
+        "            x_BTD = layer(x_BTD, *context[kind])",
+    ]
+
+
+def _pattern(page: Page, order: list[str]) -> None:
     cycle = period(order)
     pattern = runs(cycle)
     if len(f"PATTERN = {pattern}") > WIDTH:
@@ -110,59 +156,12 @@ def _layers(page: Page, order: list[str]) -> None:
     page.constant("", "LAYERS", "[PATTERN[i % len(PATTERN)] for i in range(N_LAYERS)]")
 
 
-def _make_layers(blocks: Blocks) -> list[str]:
-    tables = [f"        {name} = {_table(classes)}" for name, classes in blocks.parts.items()]
-    if len(set(blocks.classes.values())) > 1:
-        table = f"        block = {_table(blocks.classes)}"
-        return [table, "        self.layers = nn.ModuleList(block[kind]() for kind in LAYERS)"]
-    only = next(iter(blocks.classes.values()))
-    if not tables:
-        return [f"        self.layers = nn.ModuleList({only}() for _ in range(N_LAYERS))"]
-    made = f"{only}({', '.join(f'{name}[kind]' for name in blocks.parts)})"
-    return [*tables, f"        layers = ({made} for kind in LAYERS)", "        self.layers = nn.ModuleList(layers)"]
-
-
-def _table(values: dict[str, str]) -> str:
-    """Kind -> an expression, as a dict."""
-    return "{" + ", ".join(f'"{kind}": {text}' for kind, text in values.items()) + "}"
-
-
-def _once(given: dict[str, dict[str, str]]) -> list[str]:
-    """Each argument made, once or once per kind of layer."""
-    out: list[str] = []
-    for name, per_kind in given.items():
-        made = set(per_kind.values())
-        if len(made) == 1:
-            out.append(f"        {name} = {made.pop()}")
-        else:
-            out.append(f"        {name} = {_table(per_kind)}")
-    return out
-
-
-def _loop(given: dict[str, dict[str, str]], by_kind: bool) -> list[str]:
-    several = {name for name, per_kind in given.items() if len(set(per_kind.values())) > 1}
-    arguments = ["x_BTD", *(f"{name}[kind]" if name in several else name for name in given)]
-    if several:
-        start = "        for kind, layer in zip(LAYERS, self.layers, strict=True):"
-    else:
-        start = "        for layer in self.layers:"
-    return [start, f"            x_BTD = layer({', '.join(arguments)})"]
-
-
-def _embedding_dropout(page: Page, model: ModelConfig) -> str | None:
-    if not model.dropout.embedding:
-        return None
-    rate = page.constant("", "EMBEDDING_DROPOUT", model.dropout.embedding)
-    return f"        x_BTD = F.dropout(x_BTD, {rate}, self.training)"
-
-
-def _capped(page: Page, model: ModelConfig, logits: str) -> list[str]:
-    config = model.head
-    if config.scale != 1:
-        logits = f"{logits} * {page.constant('', 'LOGIT_SCALE', config.scale)}"
-    if config.tied and len(logits) < 40:
-        logits += "  # tied (Press & Wolf 2016)"
-    if config.softcap is None:
-        return [f"        return {logits}"]
-    cap = page.constant("", "LOGIT_SOFTCAP", config.softcap)
-    return [f"        logits_BTV = {logits}", f"        return {cap} * torch.tanh(logits_BTV / {cap})  # Gemma 2"]
+def _make_layers(layers: list[_Layer]) -> list[str]:
+    classes = {layer.kind.name: layer.name for layer in layers}
+    if len(set(classes.values())) == 1:
+        return [f"        self.layers = nn.ModuleList({layers[0].name}() for _ in range(N_LAYERS))"]
+    items = [f'"{kind}": {name}' for kind, name in classes.items()]
+    table = [f"        layer = {{{', '.join(items)}}}"]
+    if len(table[0]) > WIDTH:
+        table = ["        layer = {", *(f"            {item}," for item in items), "        }"]
+    return [*table, "        self.layers = nn.ModuleList(layer[kind]() for kind in LAYERS)"]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 WIDTH = 88
-"""Columns: ruff's and black's default, so the file is formatted whatever the reader's settings."""
+"""Columns: ruff's and black's default."""
 
 NAME = "<name>"
 """In a definition's text, where its own name goes."""
@@ -40,8 +40,7 @@ class Page:
         """The name under which a function or class stands; `text` has <name> where its name goes."""
         prefixed = camel(kind) + name if name[0].isupper() else f"{kind}_{name}"
         used = self._name(kind, name, text, prefixed)
-        written = text.replace(NAME, used).splitlines()
-        self.definitions.setdefault(used, lines(*(fit(line) for line in written)))
+        self.definitions.setdefault(used, text.replace(NAME, used))
         return used
 
     def _name(self, kind: str, name: str, text: str, prefixed: str) -> str:
@@ -52,7 +51,7 @@ class Page:
             self.clashes.add(name)
         used = prefixed if taken or (self.several and name in self.clashes) else name
         while used in taken:
-            used += "_"
+            used += "2" if used[-1].islower() else "_2"
         self._taken[name, text] = used
         return used
 
@@ -69,25 +68,6 @@ def number(value: int | float) -> str:
     if isinstance(value, float) and value.is_integer() and value < 1e16:
         text = f"{value:{grouped}.1f}"
     return re.sub(r"e([+-]?)0*(\d)", r"e\1\2", text).replace("e+", "e")
-
-
-def fit(line: str) -> list[str]:
-    """The line, or, when it is too long, what its last brackets hold one below the other."""
-    end = max(line.rfind(bracket) for bracket in ")}")
-    if len(line) <= WIDTH or end < 0 or line.lstrip().startswith('"""'):
-        return [line]
-    depth, start, cuts = 0, end, [end]
-    while start >= 0:
-        depth += (line[start] in ")}]") - (line[start] in "({[")
-        if depth == 0:
-            break
-        if depth == 1 and line[start] == ",":
-            cuts.insert(0, start)
-        start -= 1
-    indent = " " * (len(line) - len(line.lstrip()))
-    edges = zip([start, *cuts], cuts, strict=False)
-    inner = [f"{indent}    {line[a + 1 : b].strip()}," for a, b in edges if line[a + 1 : b].strip()]
-    return [line[: start + 1], *inner, indent + line[end:]] if inner else [line]
 
 
 def lines(*parts: str | Sequence[str] | None) -> str:

@@ -9,7 +9,7 @@ from archlab.flatten.kinds import kinds_of
 from archlab.flatten.known import refuse_unknown
 from archlab.flatten.page import WIDTH, Page, lines
 
-MOST_LINES = 250
+MOST_LINES = 350
 
 ORDER = (
     "VOCAB_SIZE", "EMBEDDING_WIDTH", "D_MODEL", "N_LAYERS", "MAX_SEQ_LEN", "N_HEADS", "N_KV_HEADS", "HEAD_DIM", "V_DIM",
@@ -18,10 +18,10 @@ ORDER = (
 """Constants that come first; the others follow as they come up, the pattern of layers last."""
 
 LEGEND = {
-    "B": "batch", "T": "tokens (as queries)", "S": "tokens (as keys)", "D": "d_model", "H": "query heads",
-    "K": "key/value heads", "C": "head_dim", "W": "v_dim", "E": "all heads side by side", "F": "d_ff",
-    "X": "experts", "A": "a token's experts", "R": "an expert's tokens", "G": "groups of experts",
-    "L": "a token's groups", "P": "pairs of dimensions", "N": "distances", "V": "vocabulary",
+    "B": "batch", "T": "tokens", "Q": "tokens as queries", "S": "tokens as keys", "D": "d_model", "H": "heads",
+    "K": "key/value heads or a token's experts", "C": "head_dim", "V": "v_dim or vocabulary",
+    "E": "experts or all heads side by side", "F": "d_ff", "N": "all tokens of the batch",
+    "R": "a token and one of its experts", "G": "groups", "O": "features out",
 }  # fmt: skip
 """What the letters of a tensor's suffix count."""
 

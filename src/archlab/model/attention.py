@@ -41,10 +41,12 @@ class Attention(nn.Module):
         self.out = Projection(config.out_width, D, bias=config.out_bias, role="output")
 
     def forward(self, x_BTD: Tensor, context: Context, state: State | None = None) -> Tensor:
-        """[B, T, D] -> [B, T, D]; the new keys and values are added to the state."""
-        q_BHTC = self._normed_and_rotated(self._split(self.q(x_BTD), self.config.head_dim), self.q_norm, context)
-        k_BKTC = self._normed_and_rotated(self._split(self.k(x_BTD), self.config.head_dim), self.k_norm, context)
+        """[B, T, D] -> [B, T, D]. The new keys and values are added to the state."""
+        q_BHTC = self._split(self.q(x_BTD), self.config.head_dim)
+        k_BKTC = self._split(self.k(x_BTD), self.config.head_dim)
         v_BKTV = self._split(self.v(x_BTD), self.config.v_dim)
+        q_BHTC = self._normed_and_rotated(q_BHTC, self.q_norm, context)
+        k_BKTC = self._normed_and_rotated(k_BKTC, self.k_norm, context)
         if self.config.temperature is not None:
             q_BHTC = _with_temperature(q_BHTC, self.config.temperature, context.positions_BT)
         k_BKSC, v_BKSV = state.extend(k=k_BKTC, v=v_BKTV) if state else (k_BKTC, v_BKTV)

@@ -24,7 +24,7 @@ from archlab.model.state import NO_STATES, Cache
 
 
 class TokenEmbedding(nn.Module):
-    """A row per token, times the config's scale, widened and normalised if asked."""
+    """A row per token. Times the config's scale, widened and normalised if asked."""
 
     roles: ClassVar[dict[str, RoleName]] = {"weight": "embedding"}
 
@@ -61,7 +61,7 @@ class Head(nn.Module):
         self.constants = {"bias": 0.0}
 
     def forward(self, x_BTD: Tensor, embedding_VD: Tensor) -> Tensor:
-        """[B, T, D] -> [B, T, V]: the product, the bias, the scale, the soft cap."""
+        """[B, T, D] -> [B, T, V]. The product, the bias, the scale, the soft cap."""
         logits_BTV = F.linear(self.narrow(x_BTD), embedding_VD if self.weight is None else self.weight, self.bias)
         logits_BTV = scaled(logits_BTV, self.config.scale)
         cap = self.config.softcap

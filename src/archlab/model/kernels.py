@@ -40,7 +40,10 @@ or None for none, scores) -> [B, H, Q, V]."""
 def reference(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, scores: Scores
 ) -> Tensor:
-    """dropout(softmax(mask(cap(scale q k^T + bias)))) v written out; the scores in at least float32."""
+    """Attention written out, the scores in at least float32.
+
+    It is dropout(softmax(mask(cap(scale q k^T + bias)))) v.
+    """
     group = q_BHQC.shape[1] // k_BKSC.shape[1]
     k_BHSC, v_BHSV = (x.repeat_interleave(group, dim=1) for x in (k_BKSC, v_BKSV))
     with without_autocast(q_BHQC):
@@ -64,11 +67,28 @@ def sdpa(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, scores: Scores
 ) -> Tensor:
     """torch's fused attention."""
-    dtype, n_queries = q_BHQC.dtype, q_BHQC.shape[2]
-    if q_BHQC.device.type == "cpu" or bias_BHQS is not None:
-        # On CPU its bfloat16 backward is two to three times slower than float32's; a bias must have the format of q,
-        # and in bfloat16 far keys' biases would lose their differences.
-        q_BHQC, k_BKSC, v_BKSV = (at_least_float32(x) for x in (q_BHQC, k_BKSC, v_BKSV))
+    if not _is_better_wide(q_BHQC, bias_BHQS):
+        return _fused(q_BHQC, k_BKSC, v_BKSV, mask_BQS, bias_BHQS, scores)
+    q_BHQC_wide, k_BKSC, v_BKSV = (at_least_float32(x) for x in (q_BHQC, k_BKSC, v_BKSV))
+    return _fused(q_BHQC_wide, k_BKSC, v_BKSV, mask_BQS, bias_BHQS, scores).to(q_BHQC.dtype)
+
+
+def _is_better_wide(q_BHQC: Tensor, bias_BHQS: Tensor | None) -> bool:
+    """On CPU its bfloat16 backward is two to three times slower than float32's; a bias must have the format of q, and
+    in bfloat16 far keys' biases would lose their differences."""
+    return q_BHQC.device.type == "cpu" or bias_BHQS is not None
+
+
+def _is_grouped(q_BHQC: Tensor, k_BKSC: Tensor) -> bool:
+    """Whether several query heads share a key."""
+    return q_BHQC.shape[1] != k_BKSC.shape[1]
+
+
+def _fused(
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, scores: Scores
+) -> Tensor:
+    """By torch's fused kernel. In the format of the queries."""
+    n_queries = q_BHQC.shape[2]
     mask = None if mask_BQS is None else mask_BQS[:, None]
     if bias_BHQS is not None:
         causal = torch.ones(bias_BHQS.shape[-2:], dtype=torch.bool, device=bias_BHQS.device).tril()
@@ -77,12 +97,18 @@ def sdpa(
         q_BHQC, k_BKSC, v_BKSV, mask = _with_sinks(
             q_BHQC, k_BKSC, v_BKSV, mask, at_least_float32(scores.sinks_H) / scores.scale
         )
-    grouped = q_BHQC.shape[1] != k_BKSC.shape[1]
     with without_autocast(q_BHQC):
         mixed_BHQV = F.scaled_dot_product_attention(
-            q_BHQC, k_BKSC, v_BKSV, mask, scores.dropout, is_causal=mask is None, scale=scores.scale, enable_gqa=grouped
+            q_BHQC,
+            k_BKSC,
+            v_BKSV,
+            attn_mask=mask,
+            dropout_p=scores.dropout,
+            is_causal=mask is None,
+            scale=scores.scale,
+            enable_gqa=_is_grouped(q_BHQC, k_BKSC),
         )
-    return mixed_BHQV[:, :, -n_queries:].to(dtype)
+    return mixed_BHQV if scores.sinks_H is None else mixed_BHQV[:, :, -n_queries:]
 
 
 def _with_sinks(

@@ -37,7 +37,7 @@ class LatentAttention(nn.Module):
         self.out = Projection(H * config.v_dim, D, bias=config.out_bias, role="output")
 
     def forward(self, x_BTD: Tensor, context: Context, state: State | None = None) -> Tensor:
-        """[B, T, D] -> [B, T, D]; the new tokens' narrow vectors are added to the state."""
+        """[B, T, D] -> [B, T, D]. The new tokens' narrow vectors are added to the state."""
         q_BHTC = self.q_up(self.q_norm(self.q_down(x_BTD))).unflatten(-1, (self.config.n_heads, -1)).transpose(1, 2)
         q_BHTC = self._rotated(q_BHTC, self.config.nope_dim, context)
         latent_B1TR, rope_B1TP = self.kv_down(x_BTD)[:, None].split((self.config.kv_rank, self.config.rope_dim), -1)

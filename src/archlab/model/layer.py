@@ -30,7 +30,9 @@ from archlab.model.state import NO_STATES, State
 
 
 class Layer(nn.Module):
-    """One stage after the other. A stage with the branches f, g, ...; m is a branch's multiplier:
+    """What each branch makes of the stream is added to it.
+
+    One stage after the other. A stage with the branches f, g, ...; m is a branch's multiplier:
 
     x ─┬─ before ─┬─ f ─ after ─ · m ─ dropout ─ + ─ stream ─>
        │          └─ g ─ after ─ · m ─ dropout ──┤               (g behind the same norm, or behind one of its own)
@@ -52,7 +54,7 @@ class Layer(nn.Module):
         self.is_carried = not isinstance(layer.norm, NoNorm) and layer.norm.placement == "carried"
 
     def forward(self, x_BTD: Tensor, context: Context, states: Mapping[str, State] = NO_STATES) -> Tensor:
-        """[B, T, D] -> [B, T, D]; `states` by the names of branches."""
+        """[B, T, D] -> [B, T, D]. `states` by the names of branches."""
         for stage in self.stages:
             x_BTD = self._stage(stage, x_BTD, context, states)
         return x_BTD

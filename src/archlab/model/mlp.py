@@ -13,7 +13,10 @@ from archlab.model.state import State
 
 
 class MLP(nn.Module):
-    """plain: down(act(up x)). gated: down(act(gate x) * (up x + offset)) (Shazeer 2020), products clamped first."""
+    """The feed-forward branch.
+
+    plain: down(act(up x)). gated: down(act(gate x) * (up x + offset)) (Shazeer 2020), products clamped first.
+    """
 
     def __init__(self, config: ResolvedDense, layer: LayerConfig) -> None:
         super().__init__()

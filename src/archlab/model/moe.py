@@ -17,7 +17,7 @@ from archlab.model.state import State
 
 
 class MoE(nn.Module):
-    """sum over the chosen experts e of weight_e * MLP_e(x), and the shared expert's MLP(x)."""
+    """sum over the chosen experts e of weight_e * MLP_e(x). Beside it the shared expert's MLP(x), if there is one."""
 
     def __init__(self, config: ResolvedMoE, layer: LayerConfig) -> None:
         super().__init__()

@@ -122,7 +122,7 @@ def make_norm(config: schema.Norm | QKNorm, *shape: int) -> nn.Module:
 
 
 class HeadNorm(nn.Module):
-    """The norm of queries or keys, [B, heads, T, C] -> the same, in one of three scopes."""
+    """The norm of queries or keys. Its scope is each head, or all heads side by side."""
 
     def __init__(self, config: ResolvedMultiHead, heads: int) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class HeadNorm(nn.Module):
 
 
 class BranchNorms(nn.Module):
-    """The norms around one branch; an empty slot passes its input through."""
+    """The norms around one branch. An empty slot passes its input through."""
 
     before: nn.Module
     after: nn.Module

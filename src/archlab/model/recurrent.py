@@ -20,7 +20,7 @@ from archlab.model.state import State, is_step
 
 
 class CausalConv(nn.Module):
-    """y_t = sum over j of w_j x_{t-K+1+j} (+ b), channel by channel; what is before the text counts as 0.
+    """y_t = sum over j of w_j x_{t-K+1+j} (+ b), channel by channel. What is before the text counts as 0.
 
     The state `conv` holds the last K - 1 inputs. Padded places give nothing to others, and 0 comes out of them.
     """
@@ -124,7 +124,10 @@ class Gate(nn.Module):
 
 
 class GatedNorm(nn.Module):
-    """Gate before: rms(x silu(z)) w. After: rms(x) w silu(z). The mean square is over each `width` features."""
+    """RMS norm and gate of a mixer's output.
+
+    Gate before: rms(x silu(z)) w. After: rms(x) w silu(z). The mean square is over each `width` features.
+    """
 
     def __init__(self, config: GatedRMSNorm, width: int, groups: int = 1) -> None:
         super().__init__()
@@ -133,8 +136,9 @@ class GatedNorm(nn.Module):
         self.constants = {"weight": 1.0}
 
     def forward(self, x: Tensor, z: Tensor) -> Tensor:
-        """[..., n * width] twice -> the same, in at least float32; a weight of one group serves all n."""
+        """[..., n * width] twice -> the same, in at least float32. A weight of one group serves all n."""
         x, gate = at_least_float32(x), F.silu(at_least_float32(z))
         x = (x * gate if self.gate_first else x).unflatten(-1, (-1, self.width))
-        normed = F.rms_norm(x, (self.width,), eps=self.eps) * self.weight.to(x.dtype).view(-1, self.width)
+        normed = F.rms_norm(x, (self.width,), eps=self.eps)
+        normed = normed * self.weight.to(x.dtype).view(-1, self.width)
         return normed.flatten(-2) if self.gate_first else normed.flatten(-2) * gate

@@ -47,21 +47,23 @@ def frequencies(config: Rope, n: int, lengths_BT1: Tensor, pairs: Tensor) -> Fre
 
 
 def _llama3(s: schema.Llama3Scaling, plain: Tensor) -> Tensor:
-    """By the number of turns within the original length: fewer than low stretched, more than high kept."""
+    """By the number of turns within the original length: fewer than low stretched, more than high kept (Llama 3.1)."""
     turns = s.original_max_seq_len * plain / (2 * math.pi)
     kept = ((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)).clamp(0, 1)
     return kept * plain + (1 - kept) * plain / s.factor
 
 
 def _yarn(s: schema.Yarn, theta: float, n: int, pairs: Tensor) -> Tensor:
+    """Pairs that turn often keep their frequency, slow ones are stretched, with a blend between (Peng 2023)."""
+
     def pair_that_turns(times: float) -> float:
         return n * math.log(s.original_max_seq_len / (times * 2 * math.pi)) / (2 * math.log(theta))
 
-    low, high = pair_that_turns(s.beta_fast), pair_that_turns(s.beta_slow)
+    last_kept, first_slowed = pair_that_turns(s.beta_fast), pair_that_turns(s.beta_slow)
     if s.truncate:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, n - 1)
-    kept = 1 - ((pairs - low) / ((high - low) or 1e-3)).clamp(0, 1)
+        last_kept, first_slowed = math.floor(last_kept), math.ceil(first_slowed)
+    last_kept, first_slowed = max(last_kept, 0), min(first_slowed, n - 1)
+    kept = 1 - ((pairs - last_kept) / ((first_slowed - last_kept) or 1e-3)).clamp(0, 1)
     waves = theta ** (2 * pairs / n)
     # Each step as published code has it, for the same reason as above.
     return 1 / (s.factor * waves) * (1 - kept) + 1 / waves * kept

@@ -17,22 +17,28 @@ class Rotation:
     cos: Tensor
     sin: Tensor
     interleaved: bool
+    is_partial: bool
+    """Whether some dimensions do not rotate."""
 
     def rotate(self, x: Tensor) -> Tensor:
-        """[B, H, T, head_dim] -> the same, its first `rotating` dimensions rotated."""
+        """[B, H, T, head_dim] -> the same, pairs of its dimensions rotated."""
         rotating = 2 * self.cos.shape[-1]
-        first, rest = x[..., :rotating].to(self.cos.dtype), x[..., rotating:]
+        first = (x[..., :rotating] if self.is_partial else x).to(self.cos.dtype)
         a, b = (first[..., 0::2], first[..., 1::2]) if self.interleaved else first.chunk(2, dim=-1)
         rotated = (a * self.cos - b * self.sin, b * self.cos + a * self.sin)
         joined = torch.stack(rotated, dim=-1).flatten(-2) if self.interleaved else torch.cat(rotated, dim=-1)
-        return torch.cat((joined.to(x.dtype), rest), dim=-1) if rest.shape[-1] else joined.to(x.dtype)
+        joined = joined.to(x.dtype)
+        return torch.cat((joined, x[..., rotating:]), dim=-1) if self.is_partial else joined
 
 
 def rotation(config: Rope, width: int, positions_BT: Tensor, lengths_BT: Tensor, dtype: torch.dtype) -> Rotation:
-    """The rotation of vectors of that width at positions of texts of those lengths; angles in float32, or `dtype` if
-    wider."""
-    rotating = int(width * config.fraction)
+    """cos and sin of the angles at every position.
+
+    By them rotate vectors of that width, in texts of those lengths; angles in float32, or `dtype` if wider.
+    """
+    rotating = width if config.fraction == 1 else int(width * config.fraction)
     pairs = torch.arange(rotating // 2, device=positions_BT.device, dtype=wide(dtype))
     per_token, amplitude = frequencies(config, rotating, lengths_BT[..., None], pairs)
     angles = (positions_BT[..., None].to(wide(dtype)) * per_token)[:, None]
-    return Rotation(angles.cos() * amplitude, angles.sin() * amplitude, config.pairing == "interleaved")
+    cos, sin = angles.cos() * amplitude, angles.sin() * amplitude
+    return Rotation(cos, sin, config.pairing == "interleaved", is_partial=rotating < width)

@@ -31,7 +31,7 @@ class Routing(NamedTuple):
 
 
 class Router(nn.Module):
-    """Logits W x + b, scores, choice and weights; all in at least float32."""
+    """Each token's experts, and their weights. Logits W x + b, scores, choice; all in at least float32."""
 
     correction: Tensor | None
 
@@ -57,7 +57,7 @@ class Router(nn.Module):
         return Routing(logits_NE, scores_NE, chosen_NK, weights_NK * self.config.factor)
 
     def choose(self, scores_NE: Tensor) -> Tensor:
-        """[N, E] -> [N, K], the best first: by corrected scores, among the experts that groups allow."""
+        """[N, E] -> [N, K], the best first. By corrected scores, among the experts that groups allow."""
         corrected_NE = scores_NE if self.correction is None else scores_NE + self.correction
         return self._allowed(corrected_NE).topk(self.active, dim=-1).indices
 
@@ -73,11 +73,13 @@ class Router(nn.Module):
         return scores_NGE.masked_fill(~kept_NG[..., None], float("-inf")).flatten(-2)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """As of any module, but the correction keeps its digits: rounded to bfloat16 it would choose others."""
-        kept = self.correction
+        """As of any module, but the correction keeps its digits. Rounded to bfloat16 it would choose others."""
+        kept = dict(self.named_buffers(recurse=False))
         super()._apply(fn, recurse)
-        if kept is not None and self.correction is not None and self.correction.itemsize < kept.itemsize:
-            self.correction = kept.to(self.correction.device)
+        for name, buffer in kept.items():
+            now = getattr(self, name)
+            if now.itemsize < buffer.itemsize:
+                setattr(self, name, buffer.to(now.device))
         return self
 
     @torch.no_grad()

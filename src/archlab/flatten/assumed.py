@@ -1,0 +1,64 @@
+"""What holds in a flattened file: a pass over whole texts, without cache, padding, documents or autocast; what must be
+wide is float32; attention is torch's fused kernel, or written out where that cannot do it."""
+
+import ast
+
+from archlab.config.layers import LayerConfig
+from archlab.config.multi_head import ResolvedMultiHead
+from archlab.flatten.evaluate import lift, plain
+from archlab.flatten.source import module
+from archlab.flatten.specialise import Specialiser
+from archlab.flatten.values import Class, Code, Function, Known, Record, Sequence, Value
+
+
+def parsed(text: str) -> ast.expr:
+    """An expression."""
+    return ast.parse(text, mode="eval").body
+
+
+class Assumed(Specialiser):
+    """Calls that are decided by what holds."""
+
+    layer: LayerConfig
+    masked: bool
+    """Whether some layer does not see all before it, so that all of them are given masks."""
+
+    def replaced(self, function: Function | Class, arguments: list[Value], keywords: dict[str, Value]) -> Value | None:
+        """What a file has in the place of a call; None: its source."""
+        name, owner = getattr(function.node, "name", ""), getattr(function, "owner", None)
+        match name, arguments:
+            case "at_least_float32", [x]:
+                return Code(ast.Call(ast.Attribute(lift(x), "float", ast.Load()), [], []))
+            case "wide", _:
+                return Code(parsed("torch.float32"))
+            case "as_autocast", _:
+                return Sequence(tuple(arguments))
+            case "grouped_linear", _ if function.home is not module("archlab.flatten.skeleton"):
+                return self.call(self.top("grouped_linear", module("archlab.flatten.skeleton")), arguments, {})
+            case "Projection", [d_in, d_out]:
+                bias = [] if plain(keywords["bias"]) else [ast.keyword("bias", ast.Constant(False))]
+                return Record("nn.Linear", making=ast.Call(parsed("nn.Linear"), [lift(d_in), lift(d_out)], bias))
+            case "is_plain_causal", _:
+                return Known(not self.masked)
+            case "_mask", [attention, query, key]:
+                call = parsed("visible(rule, query[:, :, None], key[:, None, :])")
+                names = {"rule": attention, "query": query, "key": key}
+                return self.evaluate(call, names, module("archlab.model.context"))
+            case "in_call", [_, _, _, _, sinks] if owner is not None:
+                return Record(owner.made_by, {**owner.attributes, "sinks": Known(not isinstance(sinks, Known))})
+            case "choose_kernel", [_, Record(attributes=needs)]:
+                is_written_out = plain(needs["softcap"]) or plain(needs["sinks"])
+                return self.top("reference" if is_written_out else "sdpa", module("archlab.model.kernels"))
+            case "_is_better_wide", [_, bias]:
+                return Known(not isinstance(bias, Known))
+            case "_is_grouped", _:
+                attention = self.layer.attention
+                return Known(isinstance(attention, ResolvedMultiHead) and attention.n_kv_heads != attention.n_heads)
+            case _:
+                return None
+
+    def torch_module(self, name: str, arguments: list[Value], keywords: dict[str, Value]) -> Record | None:
+        """The module of torch's own that the call makes; None for another call."""
+        if name == "nn.Identity" or (name == "nn.Dropout" and plain(arguments[0]) == 0):
+            return Record("nn.Identity")
+        return Record(name, making=ast.Call(parsed(name), [lift(arguments[0])], [])) if name == "nn.Dropout" else None

@@ -1,0 +1,305 @@
+"""Functions and classes of the file: what the specialiser leaves of those of the model's source."""
+
+import ast
+import re
+import textwrap
+from typing import Any
+
+from archlab.config.base import Base
+from archlab.config.layers import COMPONENTS, Branch, LayerConfig
+from archlab.flatten.assumed import Assumed, parsed
+from archlab.flatten.evaluate import NotWritableError, lift, plain
+from archlab.flatten.known import cannot_be_written
+from archlab.flatten.names import COMMENTS, constant, constant_name, root
+from archlab.flatten.page import WIDTH, Page, lines
+from archlab.flatten.specialise import opened
+from archlab.flatten.statements import Body
+from archlab.flatten.steps import Put, Step, joined, name_variables, needed, only_read, read_in
+from archlab.flatten.text import fitted, written
+from archlab.flatten.values import Class, Code, Function, Known, Record, Value, codes, loads, named
+
+
+class Writer(Assumed):
+    """Writes on a page what one kind of layer needs."""
+
+    def __init__(self, page: Page, kind: str, layer: LayerConfig, masked: bool = False) -> None:
+        super().__init__()
+        self.page, self.kind, self.layer, self.masked = page, kind, layer, masked
+        self._widths: dict[int, tuple[Base, str]] = {}
+
+    # --- constants ----------------------------------------------------------------------------------------------------
+
+    def attribute(self, value: Value, name: str) -> Value:
+        """With names for widths of experts, and for branches' multipliers."""
+        result = super().attribute(value, name)
+        if isinstance(value, Known) and isinstance(value.value, Branch) and name == "multiplier":
+            factor = value.value.multiplier
+            return Known(factor, constant(f"{value.value.name.upper()}_MULTIPLIER", factor))
+        if isinstance(result, Known) and name in ("shared_mlp", "expert_mlp") and isinstance(result.value, Base):
+            self._widths[id(result.value)] = result.value, {"shared_mlp": "D_SHARED", "expert_mlp": "D_EXPERT"}[name]
+        return result
+
+    def constant(self, owner: Base, name: str, value: Any) -> ast.expr | None:
+        """What the file calls a number of the config."""
+        called = constant_name(owner, name)
+        if called == "D_FF" and id(owner) in self._widths:
+            called = self._widths[id(owner)][1]
+        if called == "NORM_EPS" and value != getattr(self.layer.norm, "eps", value):
+            whose = type(owner).__name__.removesuffix("LayerNorm").removesuffix("RMSNorm") or "other"
+            called = f"{whose}_NORM_EPS".upper()
+        if name == "scale" and (said := self._root(owner, value)):
+            return said
+        return constant(called, value)
+
+    def _root(self, owner: Base, value: float) -> ast.expr | None:
+        """The root of a width, or one over it, where the number is that."""
+        about = (owner, "query_width") if hasattr(owner, "query_width") else (self.layer, "d_model")
+        width = self.attribute(Known(about[0]), about[1])
+        said = root(value, plain(width))
+        return Put("width", lift(width)).visit(parsed(said)) if said else None
+
+    def folded(self, name: str, value: float) -> ast.expr:
+        """What the file calls a number that was worked out under that name."""
+        return constant(FOLDED.get(name, name.upper()), value)
+
+    def name(self, node: ast.Name) -> str:
+        """The name in the file of what an expression reads."""
+        if not hasattr(node, "constant"):
+            return node.id
+        value: Any = node.constant  # pyright: ignore[reportAttributeAccessIssue]
+        text = numbers(value) if isinstance(value, tuple) else value
+        return self.page.constant(self.kind, node.id, text, COMMENTS.get(node.id, ""))
+
+    # --- functions ----------------------------------------------------------------------------------------------------
+
+    def define_function(
+        self, function: Function, parameters: list[str], body: list[Step], leaves: list[ast.expr]
+    ) -> str:
+        """The name of a function of the file."""
+        node = function.node
+        assert isinstance(node, ast.FunctionDef)
+        said = [f"{name}: {annotation(node, name)}" for name in parameters]
+        text = lines(
+            signature("", "<name>", said, result_type(len(leaves))),
+            documentation(node, "    "),
+            list(written(self.finished(body, leaves), self.name, "    ")),
+        )
+        called = FUNCTIONS.get(node.name, node.name.strip("_"))
+        return self.page.define(self.kind, called, text)
+
+    def finished(self, body: list[Step], leaves: list[ast.expr]) -> list[Step]:
+        """The body of a function that returns those: nothing in it that is not read, and all variables with names."""
+        end = Step(ast.Return(leaves[0] if len(leaves) == 1 else ast.Tuple(leaves, ast.Load())))
+        steps = joined(needed([*body, end]))
+        for step in steps:
+            if step.complete:
+                step.complete(only_read(step, steps))
+        return name_variables(steps, self.wanted)
+
+    def lines(self, body: list[Step], returned: Value, indent: str) -> list[str]:
+        """The same as text."""
+        return list(written(self.finished(body, codes(returned)), self.name, indent))
+
+    # --- classes ------------------------------------------------------------------------------------------------------
+
+    def run_module(self, record: Record, arguments: list[Value], keywords: dict[str, Value]) -> Value:
+        """A call of a module that holds parameters."""
+        assert record.path is not None
+        if isinstance(record.made_by, str):
+            return Code(ast.Call(record.path, [lift(argument) for argument in arguments], []))
+        method = record.made_by.method("forward")
+        if method is None:
+            raise NotWritableError(f"{record.made_by.node.name} without forward")
+        path, function = record.path, Function(method, record.made_by.home, owner=record)
+        given, leaves = self.bind(function, arguments, keywords), dict[str, ast.expr]()
+        inner = {name: opened(name, value, leaves) for name, value in given.items()}
+        outer, self.body = self.body, Body()
+        record.path = named("self")
+        try:
+            returned = self.run_function(function, inner)
+            read = read_in(needed([*self.body.steps, Step(ast.Expr(ast.Tuple(codes(returned), ast.Load())))]))
+            record.parameters = tuple(name for name in leaves if name in read)
+            body, several = self.body.steps, not isinstance(returned, Code)
+            if not several:
+                self._define_class(record, method, body, codes(returned))
+        except NotWritableError as error:
+            if record.name in COMPONENTS:
+                raise cannot_be_written(self.layer, record.name, str(error)) from error
+            raise
+        finally:
+            self.body, record.path = outer, path
+        call = Code(ast.Call(path, [leaves[name] for name in record.parameters], []))
+
+        def complete(wanted: list[int]) -> None:
+            record.path = named("self")
+            self._define_class(record, method, body, [codes(returned)[i] for i in wanted])
+            record.path = path
+
+        return self.taken_apart(call, returned, complete if several else None)
+
+    def _define_class(
+        self, record: Record, method: ast.FunctionDef | None, body: list[Step], leaves: list[ast.expr]
+    ) -> None:
+        made_by = record.made_by
+        assert isinstance(made_by, Class)
+        forward: list[str] = []
+        if method is not None:
+            steps = self.finished(body, leaves)
+            if made := torchs_own(record, steps):
+                record.making = made
+                return
+            given = ["self", *(f"{name}: {annotation(method, name)}" for name in record.parameters)]
+            forward = [
+                "", *signature("    ", "forward", given, result_type(len(leaves))),
+                *documentation(method, "        "), *written(steps, self.name, "        "),
+            ]  # fmt: skip
+        init, kept = self._init(record)
+        head = ", ".join(["self", *("*shape: int" if name == "shape" else f"{name}: int" for name in kept)])
+        text = lines(
+            "class <name>(nn.Module):",
+            documentation(made_by.node, "    "),
+            "",
+            f"    def __init__({head}) -> None:",
+            "        super().__init__()",
+            init,
+            forward,
+            self._kept_whole(record),
+        )
+        called = self.page.define(self.kind, OWN_NAME.get(record.name, made_by.node.name), text)
+        given_shape = [record.arguments[name] for name in kept]
+        spread = [e for a in given_shape for e in (a.elts if isinstance(a, ast.Tuple) else [a])]
+        record.making = ast.Call(named(called), spread, [])
+
+    def _kept_whole(self, record: Record) -> list[str]:
+        """How a module with buffers keeps their digits, in the source's words."""
+        assert isinstance(record.made_by, Class)
+        node = record.made_by.method("_apply")
+        if node is None or not any(isinstance(v, Code) and not is_parameter(v) for v in record.attributes.values()):
+            return []
+        bare = [ast.arg(argument.arg) for argument in node.args.args]
+        said = ast.arguments([], bare, None, [], [], None, node.args.defaults)
+        body = ast.unparse(ast.fix_missing_locations(ast.Module(node.body[1:], [])))
+        return [
+            "",
+            f"    def {node.name}({ast.unparse(said)}):",
+            *documentation(node, " " * 8),
+            *textwrap.indent(body, " " * 8).splitlines(),
+        ]
+
+    def _init(self, record: Record) -> tuple[list[str], list[str]]:
+        """Lines that make what the module holds, and the parameters that they read."""
+        out: list[tuple[str, ast.expr]] = []
+        for name, value in record.attributes.items():
+            if isinstance(value, Code):
+                out.append((name, started(value.expr, record.initial.get(name))))
+            elif isinstance(value, Record) and value.holds_tensors:
+                out.append((name, self._made(name, value)))
+        kept = [name for name in record.arguments if any(name in set(loads(expr)) for _, expr in out)]
+        made: list[str] = []
+        for name, expr in out:
+            held = record.attributes[name]
+            is_buffer = isinstance(held, Code) and not is_parameter(held)
+            start, end = (f'self.register_buffer("{name}", ', ")") if is_buffer else (f"self.{name} = ", "")
+            made += fitted(f"        {start}", expr, end, self.name)
+        return made, kept
+
+    def init_lines(self, record: Record) -> list[str]:
+        """Lines that make what a module of this file's own words holds."""
+        return self._init(record)[0]
+
+    def _made(self, name: str, record: Record) -> ast.expr:
+        if record.making is None:  # never called itself: it only holds others
+            record.name = name
+            self._define_class(record, None, [], [])
+        assert record.making is not None
+        return record.making
+
+
+def is_parameter(value: Code) -> bool:
+    """Whether the module learns it; else it is a buffer."""
+    return isinstance(value.expr, ast.Call) and ast.unparse(value.expr.func) == "nn.Parameter"
+
+
+FOLDED = {"rotating": "ROTARY_DIM"}
+"""Variable of the model that holds a number -> constant, where that is called otherwise."""
+
+OWN_NAME = {"shared": "SharedExpert"}
+"""Module -> the name of its class, where that is another's."""
+
+FUNCTIONS = {"rotation": "rope", "reference": "attend"}
+"""Function of the model -> its name in a file, where that is another."""
+
+
+def result_type(several: int) -> str:
+    """The annotation of what a function of the file returns."""
+    return "Tensor" if several == 1 else f"tuple[{', '.join(['Tensor'] * several)}]"
+
+
+def annotation(node: ast.FunctionDef, name: str) -> str:
+    """Of a parameter: a tensor, unless the source says that it is a number."""
+    said = next((a.annotation for a in (*node.args.args, *node.args.kwonlyargs) if a.arg == name), None)
+    text = "" if said is None else ast.unparse(said)
+    return text if text in ("int", "float") else "Tensor"
+
+
+def signature(indent: str, name: str, parameters: list[str], result: str) -> list[str]:
+    """The lines that open a function."""
+    whole = f"{indent}def {name}({', '.join(parameters)}) -> {result}:"
+    if len(whole) <= WIDTH:
+        return [whole]
+    return [
+        f"{indent}def {name}(",
+        *(f"{indent}    {parameter}," for parameter in parameters),
+        f"{indent}) -> {result}:",
+    ]
+
+
+def documentation(node: ast.FunctionDef | ast.ClassDef, indent: str) -> list[str]:
+    """The first sentence of what the source says of it, which holds for every config."""
+    text = re.split(r"(?<=[.])\s+(?=[A-Z`])|\n\n", ast.get_docstring(node) or "")[0].replace("\n", " ")
+    if len(indent) + len(text) + 6 <= WIDTH:
+        return [f'{indent}"""{text}"""'] if text else []
+    wrapped = textwrap.wrap(f'"""{text}', WIDTH - 12, initial_indent=indent, subsequent_indent=indent)
+    return [*wrapped, f'{indent}"""']
+
+
+def torchs_own(record: Record, steps: list[Step]) -> ast.expr | None:
+    """How torch's own module is made that does the same as a class would; None where it has none."""
+    made = {name: value.expr for name, value in record.attributes.items() if isinstance(value, Code)}
+    said = [ast.unparse(ast.fix_missing_locations(step.node)) for step in steps]
+    x = record.parameters[0] if record.parameters else ""
+    match sorted(made), made.get("weight"):
+        case ["weight"] | ["bias", "weight"], ast.Call(args=[ast.Call(args=[ast.Tuple(elts=[a, b])] | [a, b])]):
+            bias = [] if "bias" in made else [ast.keyword("bias", ast.Constant(False))]
+            if said == [f"return F.embedding({x}, self.weight)"]:
+                return ast.Call(parsed("nn.Embedding"), [a, b], [])
+            if said == [f"return F.linear({x}, self.weight{', self.bias' if 'bias' in made else ''})"]:
+                return ast.Call(parsed("nn.Linear"), [b, a], bias)
+        case _:
+            pass
+    return None
+
+
+def started(expr: ast.expr, initial: Value | None) -> ast.expr:
+    """A new parameter, filled with the constant that it starts at, if it does at one."""
+    match expr, initial:
+        case ast.Call(func=func, args=[ast.Call(args=shape)]), Known(value=value) if (
+            ast.unparse(func) == "nn.Parameter"
+        ):
+            assert initial is not None
+            name = {0: "torch.zeros", 1: "torch.ones"}.get(value, "torch.full")
+            given = [ast.Tuple(shape, ast.Load()), lift(initial)] if name == "torch.full" else list(shape)
+            return ast.Call(func, [ast.Call(parsed(name), given, [])], [])
+        case _:
+            return expr
+
+
+def numbers(values: tuple[float, ...]) -> str:
+    """A tuple as text, several to a line."""
+    rows, row = list[str](), ""
+    for value in values:
+        text = f"{value!r}, "
+        if len(row) + len(text) > 80:
+            rows, row = [*rows, f"    {row.rstrip()}"], ""
+        row += text
+    return lines("(", [*rows, f"    {row.rstrip()}"], ")  # fmt: skip")

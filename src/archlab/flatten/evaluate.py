@@ -1,0 +1,466 @@
+"""Partial evaluation: the model's source with everything that the config decides already decided.
+
+An expression is either known, and then its value goes on from here, or it stays code. What is known is not in the file,
+unless code reads it: then by the name of a constant. So no option is left, and no branch that is never taken.
+"""
+
+import ast
+import builtins
+import importlib
+import math
+import operator
+from collections.abc import Callable, Iterable
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+from archlab.config.base import Base
+from archlab.flatten.names import constant
+from archlab.flatten.source import Module, definition, module
+from archlab.flatten.values import Class, Code, Function, Known, Native, Record, Sequence, Table, Value, named
+
+OPERATORS: dict[type[ast.operator | ast.cmpop | ast.unaryop], Callable[..., Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.MatMult: operator.matmul,
+    ast.BitAnd: operator.and_, ast.BitOr: operator.or_,
+    ast.Mod: operator.mod, ast.Pow: operator.pow, ast.Eq: operator.eq,
+    ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.Is: operator.is_, ast.IsNot: operator.is_not, ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
+    ast.USub: operator.neg, ast.Not: operator.not_, ast.Invert: operator.invert, ast.UAdd: operator.pos,
+}  # fmt: skip
+
+TORCH = ("torch", "archlab.model")
+"""Packages that are not imported: the first stays code, the second is read."""
+
+
+class NotWritableError(Exception):
+    """The source does something that cannot be written into a file."""
+
+
+class Evaluator:
+    """Expressions in, values out. What statements and calls do is added below it."""
+
+    def constant(self, owner: Base, name: str, value: Any) -> ast.expr | None:
+        """What the file calls a number of the config."""
+        raise NotImplementedError
+
+    def call(self, function: Value, arguments: list[Value], keywords: dict[str, Value]) -> Value:
+        """Of a function, class or module of the source."""
+        raise NotImplementedError
+
+    def read(self, name: str, names: dict[str, Value], home: Module) -> Value:
+        """What a name means in a function of that module."""
+        return names[name] if name in names else self.top(name, home)
+
+    def top(self, name: str, home: Module) -> Value:
+        """What a name means at the top of a module."""
+        match home.names.get(name):
+            case ast.FunctionDef() as node:
+                return Function(node, home)
+            case ast.ClassDef() as node:
+                return Class(node, home)
+            case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
+                return self.evaluate(value, {}, home)
+            case ast.Import(names=aliases):
+                full = next(alias.name for alias in aliases if name == (alias.asname or alias.name))
+                return (
+                    Code(named(name)) if full.startswith(TORCH) else Known(importlib.import_module(full), named(name))
+                )
+            case ast.ImportFrom(module=str(source), names=aliases):
+                original = next(alias.name for alias in aliases if name == (alias.asname or alias.name))
+                if source.startswith("archlab.model"):
+                    return self.top(original, module(source))
+                return Code(named(name)) if source.startswith(TORCH) else Known(_import(source, original))
+            case None if hasattr(builtins, name):
+                return Known(getattr(builtins, name), named(name))
+            case _:
+                raise NotWritableError(f"{name} in {home.name}")
+
+    def evaluate(self, node: ast.expr, names: dict[str, Value], home: Module) -> Value:
+        """The value of an expression."""
+
+        def of(inner: ast.expr) -> Value:
+            return self.evaluate(inner, names, home)
+
+        match node:
+            case ast.Constant(value=value):
+                return Known(value, node)
+            case ast.Name(id=name):
+                return self.read(name, names, home)
+            case ast.Attribute(value=inner, attr=attr):
+                return self.attribute(of(inner), attr)
+            case ast.Tuple(elts=elts) | ast.List(elts=elts):
+                return Sequence(tuple(self._spread(elts, of)))
+            case ast.Dict(keys=keys, values=values):
+                return _table([None if key is None else of(key) for key in keys], [of(value) for value in values])
+            case ast.Lambda():
+                return Function(node, home, dict(names))
+            case ast.JoinedStr(values=parts):
+                return Known(
+                    "".join(
+                        str(plain(of(getattr(part, "value", part) if isinstance(part, ast.FormattedValue) else part)))
+                        for part in parts
+                    )
+                )
+            case ast.UnaryOp(op=op, operand=operand):
+                return fold(OPERATORS[type(op)], lambda x: ast.UnaryOp(op, x), of(operand))
+            case ast.BinOp(left=left, op=op, right=right):
+                return self._binary(op, of(left), of(right))
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                return _compare(op, of(left), of(right))
+            case ast.BoolOp(op=op, values=values):
+                return _boolean(op, values, of)
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return _choice(of(test), body, orelse, of)
+            case ast.Subscript(value=inner, slice=index):
+                return _item(of(inner), of(index))
+            case ast.Slice(lower=lower, upper=upper, step=step):
+                parts = [None if part is None else of(part) for part in (lower, upper, step)]
+                return _slice(parts)
+            case ast.GeneratorExp(elt=elt, generators=[loop]) | ast.ListComp(elt=elt, generators=[loop]) if (
+                not loop.ifs
+            ):
+                items = of(loop.iter)
+                if isinstance(items, Code):
+                    inner = {n.id: Code(named(n.id)) for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+                    each = ast.comprehension(loop.target, items.expr, [], 0)
+                    return Code(ast.ListComp(lift(self.evaluate(elt, {**names, **inner}, home)), [each]))
+                each_names = ({**names, **bound(loop.target, item)} for item in unrolled(items))
+                return Sequence(tuple(self.evaluate(elt, inner, home) for inner in each_names))
+            case ast.Call(func=function, args=arguments, keywords=keywords):
+                return self._call(node, of(function), self._spread(arguments, of), keywords, of)
+            case _:
+                raise NotWritableError(ast.unparse(node))
+
+    def attribute(self, value: Value, name: str) -> Value:
+        """`value.name`."""
+        match value:
+            case Known(value=Base() as config):
+                return self._of_config(config, name)
+            case Known(value=known, code=code):
+                inner = getattr(known, name)
+                is_named = isinstance(known, ModuleType) and code is not None
+                return Known(inner, ast.Attribute(code, name, ast.Load()) if is_named and code else None)
+            case Record(attributes=attributes, made_by=made_by):
+                return _part(value, name) if name in attributes else self._of_class(value, made_by, name)
+            case _:
+                return Code(ast.Attribute(lift(value), name, ast.Load()))
+
+    def _of_config(self, config: Base, name: str) -> Value:
+        value = getattr(config, name)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float | tuple)
+            or name not in type(config).model_fields
+        ):
+            getter = getattr(getattr(type(config), name, None), "fget", None)
+            if isinstance(value, int | float) and isinstance(getter, FunctionType):
+                home, node = definition(getter)
+                worked_out = self.call(Function(node, home), [Known(config)], {})
+                return worked_out if isinstance(worked_out, Known) and worked_out.value == value else Known(value)
+            return Known(value)
+        return Known(value, self.constant(config, name, value))
+
+    def _of_class(self, record: Record, made_by: Class | str, name: str) -> Value:
+        """A method, or what the class says for all."""
+        if isinstance(made_by, str):
+            return Code(ast.Attribute(lift(record), name, ast.Load()))
+        if method := made_by.method(name):
+            return Function(method, made_by.home, owner=record)
+        for node in made_by.node.body:
+            if isinstance(node, ast.Assign):
+                found = bound(node.targets[0], self.evaluate(node.value, {}, made_by.home))
+                if name in found:
+                    return found[name]
+        if record.is_module and name in OF_MODULES:
+            return Native(lambda *given: OF_MODULES[name](record, *given))
+        if record.is_module:  # torch's own, as training is
+            return Code(ast.Attribute(lift(record), name, ast.Load()))
+        raise NotWritableError(f"{made_by.node.name}.{name}")
+
+    def torch_module(self, name: str, arguments: list[Value], keywords: dict[str, Value]) -> Record | None:
+        """The module of torch's own that the call makes; None for another call."""
+        raise NotImplementedError
+
+    def _spread(self, elts: Iterable[ast.expr], of: Callable[[ast.expr], Value]) -> list[Value]:
+        out: list[Value] = []
+        for elt in elts:
+            if isinstance(elt, ast.Starred):
+                value = of(elt.value)
+                out += [Code(ast.Starred(value.expr, ast.Load()))] if isinstance(value, Code) else unrolled(value)
+            else:
+                out.append(of(elt))
+        return out
+
+    def _call(
+        self, node: ast.Call, function: Value, arguments: list[Value], keywords: list[ast.keyword],
+        of: Callable[[ast.expr], Value],
+    ) -> Value:  # fmt: skip
+        given = {keyword.arg: of(keyword.value) for keyword in keywords if keyword.arg}
+        match function:
+            case Known(value=known, code=code):
+                return self._call_known(known, code, arguments, given)
+            case Native(function=native):
+                return native(*arguments, **given)
+            case Code(expr=expr):
+                if ast.unparse(expr) == "F.dropout" and isinstance(arguments[1], Known) and arguments[1].value == 0:
+                    return arguments[0]
+                if made := self.torch_module(ast.unparse(expr), arguments, given):
+                    return made
+                while arguments and isinstance(arguments[-1], Known) and arguments[-1].value is None:
+                    arguments = arguments[:-1]
+                kept = [ast.keyword(name, lift(value)) for name, value in given.items() if not is_default(name, value)]
+                return Code(ast.Call(expr, [lift(value) for value in arguments], kept))
+            case _:
+                return self.call(function, arguments, given)
+
+    def _call_known(self, known: Any, code: ast.expr | None, arguments: list[Value], given: dict[str, Value]) -> Value:
+        if known is isinstance:
+            return Known(_is_instance(*arguments))
+        if known is getattr and len(arguments) == 2:
+            return self.attribute(arguments[0], plain(arguments[1]))
+        if known is setattr and isinstance(record := arguments[0], Record):
+            return _set(record, *arguments[1:])
+        if known is len and isinstance(arguments[0], Sequence):
+            return Known(len(arguments[0].items))
+        try:
+            values, named_values = [plain(value) for value in arguments], {k: plain(v) for k, v in given.items()}
+        except NotWritableError:
+            function = known.__func__ if isinstance(known, MethodType) else known
+            if isinstance(function, FunctionType) and function.__module__.startswith("archlab"):
+                home, node = definition(function)
+                owner = [Known(known.__self__)] if isinstance(known, MethodType) else []
+                return self.call(Function(node, home), [*owner, *arguments], given)
+            if code is None:
+                raise
+            return Code(
+                ast.Call(code, [lift(v) for v in arguments], [ast.keyword(k, lift(v)) for k, v in given.items()])
+            )
+        result = known(*values, **named_values)
+        # A logarithm reads well as it is said; what rounds or compares is worth its outcome only.
+        said = isinstance(code, ast.Attribute) and not isinstance(result, int) and not given
+        return Known(result, ast.Call(code, [lift(value) for value in arguments], []) if said and code else None)
+
+    def _binary(self, op: ast.operator, left: Value, right: Value) -> Value:
+        for one, other, gone in ((left, right, (ast.Mult, ast.Add)), (right, left, (ast.Mult, ast.Add, ast.Div))):
+            neutral = 0 if isinstance(op, ast.Add) else 1
+            known = isinstance(one, Known) and not isinstance(one.value, bool) and one.value == neutral
+            if isinstance(op, gone) and known and isinstance(other, Code):
+                return other
+        if isinstance(left, Sequence) and isinstance(right, Sequence) and isinstance(op, ast.Add):
+            return Sequence((*left.items, *right.items))
+        return fold(OPERATORS[type(op)], lambda a, b: ast.BinOp(a, op, b), left, right)
+
+
+def _part(record: Record, name: str) -> Value:
+    """What a record holds; a module's tensors and modules are read from it when the file runs."""
+    value = record.attributes[name]
+    if not record.is_module or record.path is None:
+        return value
+    path = ast.Attribute(record.path, name, ast.Load())
+    if isinstance(value, Record) and value.is_module:
+        value.path, value.name = path, name
+    if (
+        isinstance(value, Known)
+        and value.code is not None
+        and any(not hasattr(n, "constant") for n in names_in(value.code))
+    ):
+        return Known(value.value)  # said by what only __init__ sees
+    if isinstance(value, Sequence) and all(isinstance(item, Known) for item in value.items):
+        return Known(plain(value), constant(name.upper(), plain(value)))
+    return Code(path) if isinstance(value, Code) else value
+
+
+def names_in(expr: ast.expr) -> list[ast.Name]:
+    """Its names, but for that of Python's own module."""
+    return [n for n in ast.walk(expr) if isinstance(n, ast.Name) and n.id != "math"]
+
+
+def _set(record: Record, name: Value, value: Value, *_: Value) -> Value:
+    record.attributes[plain(name)] = value
+    return Known(None)
+
+
+OF_MODULES: dict[str, Callable[..., Value]] = {
+    "add_module": _set,
+    "register_buffer": _set,
+    "get_submodule": lambda record, name: _part(record, plain(name)),
+}
+"""What a module has from torch, and a source may call while it is read."""
+
+
+def _import(source: str, name: str) -> Any:
+    home = importlib.import_module(source)
+    return getattr(home, name) if hasattr(home, name) else importlib.import_module(f"{source}.{name}")
+
+
+DEFAULTS: dict[str, Any] = {
+    "attn_mask": None, "dropout_p": 0.0, "is_causal": False, "enable_gqa": False, "unitriangular": False, "padding": 0,
+}  # fmt: skip
+"""Keywords of torch's functions that a file leaves out where they change nothing."""
+
+
+def is_default(name: str, value: Value) -> bool:
+    """Whether torch's function does the same without it."""
+    return name in DEFAULTS and isinstance(value, Known) and value.value == DEFAULTS[name]
+
+
+def fold(function: Callable[..., Any], write: Callable[..., ast.expr], *values: Value) -> Value:
+    """The outcome of an operation on known values, said by the names of constants if one has a name; else its code."""
+    try:
+        result = function(*(plain(value) for value in values))
+    except NotWritableError:
+        return Code(write(*(lift(value) for value in values)))
+    is_said = any(isinstance(value, Known) and value.code is not None for value in values)
+    is_number = isinstance(result, int | float) and not isinstance(result, bool)
+    if is_number and all(isinstance(value, Known) and isinstance(value.code, ast.Constant) for value in values):
+        return Known(result, ast.Constant(result) if result >= 0 else write(*map(lift, values)))
+    return Known(result, write(*(lift(value) for value in values)) if is_said and is_number else None)
+
+
+def plain(value: Value) -> Any:
+    """The Python value; NotWritableError where it is not known."""
+    match value:
+        case Known(value=known):
+            return known
+        case Sequence(items=items):
+            return tuple(plain(item) for item in items)
+        case Table(items=table):
+            return {key: plain(item) for key, item in table.items()}
+        case _:
+            raise NotWritableError("a value that is not known")
+
+
+def lift(value: Value) -> ast.expr:
+    """The expression that gives the value in the file."""
+    match value:
+        case Known(code=ast.expr() as code):
+            return code
+        case Known(value=float() as known) if math.isinf(known):
+            return ast.parse(f"{'-' if known < 0 else ''}torch.inf", mode="eval").body
+        case Known(value=known) if known is None or isinstance(known, str | int | float | bool):
+            return ast.parse(repr(known), mode="eval").body
+        case Known(value=tuple() as known):
+            return ast.Tuple([lift(Known(item)) for item in known], ast.Load())
+        case Code(expr=expr):
+            return expr
+        case Sequence(items=items):
+            return ast.Tuple([lift(item) for item in items], ast.Load())
+        case Record(path=ast.expr() as path):
+            return path
+        case _:
+            raise NotWritableError(f"a {type(value).__name__} in an expression")
+
+
+def unrolled(value: Value) -> list[Value]:
+    """The items of a sequence whose length is known."""
+    match value:
+        case Sequence(items=items):
+            return list(items)
+        case Record(made_by=Class(), attributes=attributes, path=None):
+            return list(attributes.values())
+        case Known(value=known, code=code) if isinstance(known, tuple | list | range):
+            at = (ast.Subscript(code, ast.Constant(i), ast.Load()) if code else None for i in range(len(known)))
+            return [Known(item, said) for item, said in zip(known, at, strict=True)]
+        case _:
+            raise NotWritableError("a loop over what is not known")
+
+
+def bound(target: ast.expr, value: Value) -> dict[str, Value]:
+    """The names that an assignment of that value sets."""
+    if isinstance(target, ast.Name):
+        return {target.id: value}
+    if isinstance(target, ast.Tuple | ast.List):
+        items = unrolled(value)
+        return {k: v for t, item in zip(target.elts, items, strict=True) for k, v in bound(t, item).items()}
+    raise NotWritableError(ast.unparse(target))
+
+
+def _table(keys: list[Value | None], values: list[Value]) -> Table:
+    items: dict[Any, Value] = {}
+    for key, value in zip(keys, values, strict=True):
+        if key is None:
+            items |= value.items if isinstance(value, Table) else {}
+        else:
+            items[plain(key)] = value
+    return Table(items)
+
+
+def _compare(op: ast.cmpop, left: Value, right: Value) -> Value:
+    if isinstance(op, ast.Is | ast.IsNot):
+        is_none = [isinstance(v, Known) and v.value is None for v in (left, right)]
+        if any(is_none) and not (isinstance(left, Known) and isinstance(right, Known)):
+            return Known(isinstance(op, ast.IsNot))
+    if left is right and not isinstance(left, Code):
+        return Known(isinstance(op, ast.Is | ast.Eq))
+    return fold(OPERATORS[type(op)], lambda a, b: ast.Compare(a, [op], [b]), left, right)
+
+
+def is_true(value: Value) -> bool | None:
+    """Whether it counts as true; None where that is not known."""
+    match value:
+        case Known(value=known):
+            return bool(known)
+        case Sequence(items=items) | Table(items=items):
+            return bool(items)
+        case Code():
+            return None
+        case _:
+            return True
+
+
+def _boolean(op: ast.boolop, nodes: list[ast.expr], of: Callable[[ast.expr], Value]) -> Value:
+    left: list[ast.expr] = []
+    for i, node in enumerate(nodes):
+        value = of(node)
+        truth = is_true(value)
+        if truth is None:
+            left.append(lift(value))
+        elif truth == isinstance(op, ast.Or):  # it decides
+            if not left:
+                return value
+            left.append(lift(value))
+            break
+        elif i == len(nodes) - 1 and not left:
+            return value
+    return Code(left[0] if len(left) == 1 else ast.BoolOp(op, left))
+
+
+def _choice(test: Value, body: ast.expr, orelse: ast.expr, of: Callable[[ast.expr], Value]) -> Value:
+    truth = is_true(test)
+    if truth is not None:
+        return of(body if truth else orelse)
+    a, b = of(body), of(orelse)
+    if isinstance(a, Known) and isinstance(b, Known) and a.value == b.value:
+        return a
+    return Code(ast.IfExp(lift(test), lift(a), lift(b)))
+
+
+def _item(value: Value, index: Value) -> Value:
+    if isinstance(value, Table):
+        return value.items[plain(index)]
+    if isinstance(index, Known) and isinstance(value, Sequence):
+        picked = value.items[index.value]
+        return Sequence(picked) if isinstance(picked, tuple) else picked
+    if isinstance(value, Known):
+        return fold(operator.getitem, lambda a, b: ast.Subscript(a, b, ast.Load()), value, index)
+    return Code(ast.Subscript(lift(value), lift(index), ast.Load()))
+
+
+def _slice(parts: list[Value | None]) -> Value:
+    code: Any = ast.Slice(*(None if part is None else lift(part) for part in parts))
+    try:
+        return Known(slice(*(None if part is None else plain(part) for part in parts)), code)
+    except NotWritableError:
+        return Code(code)
+
+
+def _is_instance(value: Value, of: Value) -> bool:
+    match value, of:
+        case Known(value=known), Known(value=wanted):
+            return isinstance(known, wanted)
+        case Record(made_by=str(name)), Code(expr=expr):
+            return ast.unparse(expr) == name
+        case (Record(made_by=Class() as made_by), Class() as wanted):
+            return made_by.node is wanted.node
+        case _:
+            return False

@@ -1,0 +1,53 @@
+"""What a flattened file has that the model's source says otherwise: the pass without cache, padding and documents, and
+the product for which the model has an operator of its own. It is read as that source is, and runs only in the file."""
+
+import torch
+from torch import Tensor, nn
+
+from archlab.config.layers import LayerConfig, final_norm
+from archlab.config.model_schema import ModelConfig
+from archlab.model.context import Context, Pass
+from archlab.model.decoder import Head, TokenEmbedding
+from archlab.model.norms import make_norm
+from archlab.model.positions import make_positions, make_shared_bias
+from archlab.model.state import NO_STATES
+
+
+class Decoder(nn.Module):
+    """Tokens to logits: at every position, of the token that comes next."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.embedding = TokenEmbedding(config)
+        self.positions = make_positions(config)
+        self.position_bias = make_shared_bias(config)
+        self.dropout = nn.Dropout(config.dropout.embedding)
+        self.norm = make_norm(final_norm(config), config.d_model)
+        self.head = Head(config)
+
+    def embedded(self, tokens_BT: Tensor, positions_BT: Tensor) -> Tensor:
+        """[B, T] -> [B, T, D]."""
+        x_BTD = self.embedding(tokens_BT)
+        if self.positions is not None:
+            x_BTD = x_BTD + self.positions(positions_BT, x_BTD.dtype)
+        return self.dropout(x_BTD)
+
+    def context(self, layer: LayerConfig, positions_BT: Tensor) -> Context:
+        """As one kind of layer sees the pass."""
+        lengths_BT = positions_BT[:, -1:] + 1
+        this_pass = Pass(
+            positions_BT, lengths_BT, starts_BT=None, is_plain=True, prefix_B11=None, cache=None, dtype=torch.float32
+        )
+        return this_pass.context(layer, NO_STATES, self.position_bias, None)
+
+    def logits(self, x_BTD: Tensor) -> Tensor:
+        """[B, T, D] -> [B, T, V]."""
+        x_BTD = self.norm(x_BTD)
+        return self.head(x_BTD, self.embedding.weight)
+
+
+def grouped_linear(x_ND: Tensor, weight_EOD: Tensor, ends_E: Tensor) -> Tensor:
+    """[N, D] -> [N, O]. Every row with its expert's matrix; `ends_E` says where the rows of each end."""
+    rows_E = ends_E.diff(prepend=ends_E.new_zeros(1)).tolist()
+    pairs = zip(x_ND.split(rows_E), weight_EOD, strict=True)
+    return torch.cat([x_RD @ weight_OD.T for x_RD, weight_OD in pairs])

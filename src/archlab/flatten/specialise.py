@@ -1,0 +1,198 @@
+"""Calls of the model's source, for one kind of layer.
+
+A call is written out in its caller where what it does is short. What is longer becomes a function of the file; a module
+that holds tensors becomes a class.
+"""
+
+import ast
+from collections.abc import Callable
+
+from archlab.flatten.evaluate import NotWritableError, lift, names_in, plain
+from archlab.flatten.source import module
+from archlab.flatten.statements import Body, Frame, Statements, is_simple
+from archlab.flatten.steps import Step, assign, bare, needed, read_in
+from archlab.flatten.values import Class, Code, Function, Known, Record, Sequence, Value, codes, named
+
+KEPT = {"shape", "heads"}
+"""Parameters of `__init__` that a class of the file has, too, for modules that differ in nothing else."""
+
+SHORT = 2
+"""Statements of a function that is written out where it is called, its return among them."""
+
+
+class Specialiser(Statements):
+    """Reads calls."""
+
+    def replaced(self, function: Function | Class, arguments: list[Value], keywords: dict[str, Value]) -> Value | None:
+        """What a file has in the place of a call; None: its source."""
+        raise NotImplementedError
+
+    def define_function(
+        self, function: Function, parameters: list[str], body: list[Step], leaves: list[ast.expr]
+    ) -> str:
+        """The name of a function of the file."""
+        raise NotImplementedError
+
+    def run_module(self, record: Record, arguments: list[Value], keywords: dict[str, Value]) -> Value:
+        """A call of a module that holds tensors."""
+        raise NotImplementedError
+
+    def call(self, function: Value, arguments: list[Value], keywords: dict[str, Value]) -> Value:
+        """Of a function, class or instance of the source."""
+        match function:
+            case Function() | Class() if instead := self.replaced(function, arguments, keywords):
+                return instead
+            case Function():
+                given = self.bind(function, arguments, keywords)
+                return self._as_function(function, given) or self._written_out(function, given)
+            case Class():
+                return self.make(function, arguments, keywords)
+            case Record(made_by="nn.Identity"):
+                return arguments[0]
+            case Record(holds_tensors=True):
+                return self.run_module(function, arguments, keywords)
+            case Record(is_module=is_module):
+                method = self.attribute(function, "forward" if is_module else "__call__")
+                return self.call(method, arguments, keywords)
+            case _:
+                raise NotWritableError(f"a call of a {type(function).__name__}")
+
+    def instance(self, name: str, home: str, *arguments: Value) -> Record:
+        """Of a class of that module."""
+        made_by = self.top(name, module(home))
+        assert isinstance(made_by, Class)
+        return self.make(made_by, list(arguments), {})
+
+    def make(self, made_by: Class, arguments: list[Value], keywords: dict[str, Value]) -> Record:
+        """An instance: what its `__init__` sets, or its fields."""
+        record = Record(made_by, path=named("self") if made_by.is_module else None)
+        init = made_by.method("__init__")
+        if init is None:
+            fields = {n.target.id: n.value for n in made_by.node.body
+                      if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}  # fmt: skip
+            given = {**dict(zip(fields, arguments, strict=False)), **keywords}
+            rest = {
+                name: self.evaluate(value, {}, made_by.home)
+                for name, value in fields.items()
+                if name not in given and value
+            }
+            record.attributes = {name: {**rest, **given}[name] for name in fields}
+            return record
+        function = Function(init, made_by.home, owner=record)
+        given = self.bind(function, arguments, keywords)
+        for name in KEPT & set(given):
+            if isinstance(value := plain(given[name]), int | tuple):
+                record.arguments[name], given[name] = lift(given[name]), Known(value, named(name))
+        outer, self.body = self.body, Body(is_init=True)
+        try:
+            self.run_function(function, given)
+        finally:
+            self.body = outer
+        return record
+
+    def bind(self, function: Function, arguments: list[Value], keywords: dict[str, Value]) -> dict[str, Value]:
+        """Parameter -> value."""
+        said = function.node.args
+        parameters = [p.arg for p in (*said.posonlyargs, *said.args)][function.owner is not None :]
+        given = {**dict(zip(parameters, arguments, strict=False)), **keywords}
+        if said.vararg:
+            given[said.vararg.arg] = Sequence(tuple(arguments[len(parameters) :]))
+        defaults = dict(zip(parameters[::-1], said.defaults[::-1], strict=False))
+        defaults |= {p.arg: d for p, d in zip(said.kwonlyargs, said.kw_defaults, strict=True) if d is not None}
+        return {**{n: self.evaluate(d, {}, function.home) for n, d in defaults.items() if n not in given}, **given}
+
+    def run_function(self, function: Function, given: dict[str, Value]) -> Value:
+        """What it returns; its statements are written."""
+        names = {**function.names, **given, **({"self": function.owner} if function.owner else {})}
+        if isinstance(function.node, ast.Lambda):
+            return self.evaluate(function.node.body, names, function.home)
+        self.body.frames.append(Frame(function.home, names))
+        try:
+            return self.run(function.node.body) or Known(None)
+        finally:
+            self.body.frames.pop()
+
+    def _written_out(self, function: Function, given: dict[str, Value]) -> Value:
+        """In the caller, with a variable for each argument that is more than a name."""
+        for name, value in given.items():
+            if isinstance(value, Code) and not is_simple(value.expr) and not self.body.is_init:
+                variable = self.variable(name)
+                self.body.steps.append(assign([variable], value.expr, is_argument=True))
+                given = {**given, name: Code(named(variable))}
+        return self.run_function(function, given)
+
+    def _as_function(self, function: Function, given: dict[str, Value]) -> Value | None:
+        """The call of a function of the file; None where it is short, or cannot be one."""
+        owner = function.owner
+        if self.body.is_init or function.names or any(map(has_module, (*given.values(), *([owner] if owner else [])))):
+            return None
+        leaves: dict[str, ast.expr] = {}
+        inner = {name: opened(name, value, leaves) for name, value in given.items()}
+        if owner is not None:
+            inner["self"] = opened("self", owner, leaves)
+        outer, self.body = self.body, Body()
+        try:
+            returned = self.run_function(Function(function.node, function.home), inner)
+            end = Step(ast.Expr(ast.Tuple(codes(returned), ast.Load())))
+            *body, end = needed([*self.body.steps, end])
+        finally:
+            self.body = outer
+        gives_on = any(isinstance(expr, ast.Name) and expr.id in leaves for expr in codes(returned))
+        if sum(1 + len(step.body) for step in body) < SHORT or gives_on or not codes(returned):
+            return None
+        read = read_in([*body, end])
+        used = [name for name in leaves if name in read]
+        name = self.define_function(function, used, body, end.node.value.elts)  # pyright: ignore[reportAttributeAccessIssue]
+        return self.taken_apart(Code(ast.Call(named(name), [leaves[leaf] for leaf in used], [])), returned)
+
+    def taken_apart(self, call: Code, returned: Value, complete: Callable[[list[int]], None] | None = None) -> Value:
+        """What a function or a module of the file returns: if several things, each is a variable."""
+        if isinstance(returned, Code):
+            return call
+        variables: list[str] = []
+
+        def variable(name: str, value: Value) -> Value:
+            if not isinstance(value, Code):
+                return value
+            name = self.wanted.get(value.expr.id, bare(value.expr.id)) if isinstance(value.expr, ast.Name) else name
+            variables.append(self.variable(name))
+            return Code(named(variables[-1]))
+
+        match returned:
+            case Sequence(items=items):
+                result: Value = Sequence(tuple(variable(f"part_{i}", item) for i, item in enumerate(items)))
+            case Record(made_by=made_by, attributes=attributes):
+                result = Record(made_by, {name: variable(name, item) for name, item in attributes.items()})
+            case _:
+                raise NotWritableError("what a function returns")
+        self.body.steps.append(assign(variables, call.expr, complete=complete))
+        return result
+
+
+def has_module(value: Value) -> bool:
+    """Whether a function of the file cannot be given it."""
+    match value:
+        case Record(is_module=True) | Function() | Class():
+            return True
+        case Record(attributes=attributes):
+            return any(map(has_module, attributes.values()))
+        case Sequence(items=items):
+            return any(map(has_module, items))
+        case _:
+            return False
+
+
+def opened(name: str, value: Value, leaves: dict[str, ast.expr]) -> Value:
+    """The value as a function of the file sees it: what is code becomes a parameter."""
+    match value:
+        case Code(expr=expr):
+            leaves[name] = expr
+            return Code(named(name))
+        case Record(made_by=made_by, attributes=attributes, is_module=False):
+            return Record(made_by, {inner: opened(inner, item, leaves) for inner, item in attributes.items()})
+        case Sequence(items=items):
+            return Sequence(tuple(opened(f"{name}_{i}", item, leaves) for i, item in enumerate(items)))
+        case Known(value=known, code=ast.expr() as said) if any(not hasattr(n, "constant") for n in names_in(said)):
+            return Known(known) if isinstance(known, int | float) else value
+        case _:
+            return value

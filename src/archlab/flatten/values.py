@@ -1,0 +1,138 @@
+"""What is known of a value when a file is written: all of it, its parts, or only the expression that will give it."""
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from archlab.flatten.source import Module
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A value of the config, or what follows from it."""
+
+    value: Any
+    code: ast.expr | None = None
+    """How the file writes it, where that is not the value itself: by the names of constants."""
+
+
+@dataclass(frozen=True, eq=False)
+class Code:
+    """Known only when the file runs: a tensor, mostly. Never None."""
+
+    expr: ast.expr
+
+
+@dataclass(frozen=True, eq=False)
+class Sequence:
+    """A tuple or list of so many values."""
+
+    items: tuple["Value", ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A dictionary with known keys."""
+
+    items: dict[Any, "Value"]
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """A function or lambda of the source, with the names that it sees."""
+
+    node: ast.FunctionDef | ast.Lambda
+    home: Module
+    names: dict[str, "Value"] = field(default_factory=dict)
+    owner: "Record | None" = None
+
+
+@dataclass(frozen=True, eq=False)
+class Native:
+    """A function of ours in the place of one that the file cannot have."""
+
+    function: Callable[..., "Value"]
+    """Of values, by position and by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Class:
+    """A class of the source."""
+
+    node: ast.ClassDef
+    home: Module
+
+    def method(self, name: str) -> ast.FunctionDef | None:
+        """Its own, not one of a base."""
+        return next((n for n in self.node.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
+
+    @property
+    def is_module(self) -> bool:
+        """Whether it is a module of torch's."""
+        return any("Module" in ast.unparse(base) for base in self.node.bases)
+
+
+@dataclass(eq=False)
+class Record:
+    """An instance of a class of the source, or of a module of torch's own."""
+
+    made_by: "Class | str"
+    """Or the name of torch's class."""
+    attributes: dict[str, "Value"] = field(default_factory=dict)
+    path: ast.expr | None = None
+    """Where `forward` finds it, for a module."""
+    making: ast.expr | None = None
+    """The call that makes it in the file, once that is known."""
+    arguments: dict[str, ast.expr] = field(default_factory=dict)
+    """What the class is given in the file, by the parameters of `__init__` that it keeps."""
+    name: str = ""
+    """Of the attribute that holds it, for a module."""
+    parameters: tuple[str, ...] = ()
+    """Of its forward in the file."""
+    initial: dict[str, "Value"] = field(default_factory=dict)
+    """Of parameters that start at a constant."""
+
+    @property
+    def is_module(self) -> bool:
+        """Whether it is a module."""
+        return isinstance(self.made_by, str) or self.made_by.is_module
+
+    @property
+    def holds_tensors(self) -> bool:
+        """Whether the file must have it: it has parameters, buffers or torch's own modules, here or further in."""
+        if isinstance(self.made_by, str):
+            return self.made_by != "nn.Identity"
+        own = self.attributes.values()
+        return self.is_module and any(isinstance(v, Code) or (isinstance(v, Record) and v.holds_tensors) for v in own)
+
+
+Value = Known | Code | Sequence | Table | Function | Native | Class | Record
+
+
+def named(name: str) -> ast.Name:
+    """A name that is read."""
+    return ast.Name(name, ast.Load())
+
+
+def loads(node: ast.AST) -> Iterator[str]:
+    """The names that are read in it, as often as they are."""
+    return (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+
+
+def stores(node: ast.AST) -> Iterator[str]:
+    """The names that are set in it."""
+    return (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+
+
+def codes(value: Value) -> list[ast.expr]:
+    """The expressions of what a function gives, of a record those of its fields."""
+    match value:
+        case Code(expr=expr):
+            return [expr]
+        case Sequence(items=items):
+            return [expr for item in items for expr in codes(item)]
+        case Record(attributes=attributes, is_module=False):
+            return [expr for item in attributes.values() for expr in codes(item)]
+        case _:
+            return []
