@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.special import softmax
 from torch.nn.attention import flex_attention
+from torch.profiler import ProfilerActivity, profile
 
 from archlab.errors import UserError
 from archlab.model import kernels
@@ -94,6 +95,19 @@ def test_dropout_drops_weights_and_scales_up_the_rest(kernel: str, sunk: bool) -
 
 
 CPU: dict[str, Any] = {"on_cuda": False}
+
+
+@pytest.mark.parametrize("v_dim", [8, 16, 24])
+@pytest.mark.parametrize("sunk", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_on_a_cpu_torchs_kernel_is_the_fused_one(v_dim: int, sunk: bool, masked: bool) -> None:
+    """Else it multiplies every query with every key, and keeps the square."""
+    q, k, v = (torch.randn(1, 2, 9, width) for width in (16, 16, v_dim))
+    mask = torch.ones(1, 9, 9, dtype=torch.bool).tril() if masked else None
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        assert sdpa(q, k, v, mask, None, Scores(1.0, sinks_H=torch.zeros(2) if sunk else None)).shape == v.shape
+    used = {event.key for event in seen.key_averages() if event.key.startswith("aten::_scaled_dot_product")}
+    assert used == {"aten::_scaled_dot_product_flash_attention_for_cpu"}
 
 
 @pytest.mark.parametrize(

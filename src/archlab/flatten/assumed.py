@@ -51,6 +51,8 @@ class Assumed(Specialiser):
                 return self.top("reference" if is_written_out else "sdpa", module("archlab.model.kernels"))
             case "_is_better_wide", [_, bias]:
                 return Known(not isinstance(bias, Known))
+            case "_fuses_equal_widths_only", _:
+                return Known(False)
             case "_is_grouped", _:
                 attention = self.layer.attention
                 return Known(isinstance(attention, ResolvedMultiHead) and attention.n_kv_heads != attention.n_heads)

@@ -79,6 +79,11 @@ def _is_better_wide(q_BHQC: Tensor, bias_BHQS: Tensor | None) -> bool:
     return q_BHQC.device.type == "cpu" or bias_BHQS is not None
 
 
+def _fuses_equal_widths_only(q_BHQC: Tensor) -> bool:
+    """On CPU, values as wide as queries; else torch multiplies the whole square and keeps it."""
+    return q_BHQC.device.type == "cpu"
+
+
 def _is_grouped(q_BHQC: Tensor, k_BKSC: Tensor) -> bool:
     """Whether several query heads share a key."""
     return q_BHQC.shape[1] != k_BKSC.shape[1]
@@ -88,7 +93,7 @@ def _fused(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, scores: Scores
 ) -> Tensor:
     """By torch's fused kernel. In the format of the queries."""
-    n_queries = q_BHQC.shape[2]
+    n_queries, v_dim = q_BHQC.shape[2], v_BKSV.shape[-1]
     mask = None if mask_BQS is None else mask_BQS[:, None]
     if bias_BHQS is not None:
         causal = torch.ones(bias_BHQS.shape[-2:], dtype=torch.bool, device=bias_BHQS.device).tril()
@@ -97,6 +102,10 @@ def _fused(
         q_BHQC, k_BKSC, v_BKSV, mask = _with_sinks(
             q_BHQC, k_BKSC, v_BKSV, mask, at_least_float32(scores.sinks_H) / scores.scale
         )
+    is_padded = _fuses_equal_widths_only(q_BHQC) and q_BHQC.shape[-1] != v_BKSV.shape[-1]
+    if is_padded:
+        width = max(q_BHQC.shape[-1], v_dim)
+        q_BHQC, k_BKSC, v_BKSV = (F.pad(x, (0, width - x.shape[-1])) for x in (q_BHQC, k_BKSC, v_BKSV))
     with without_autocast(q_BHQC):
         mixed_BHQV = F.scaled_dot_product_attention(
             q_BHQC,
@@ -108,6 +117,7 @@ def _fused(
             scale=scores.scale,
             enable_gqa=_is_grouped(q_BHQC, k_BKSC),
         )
+    mixed_BHQV = mixed_BHQV[..., :v_dim] if is_padded else mixed_BHQV
     return mixed_BHQV if scores.sinks_H is None else mixed_BHQV[:, :, -n_queries:]
 
 
