@@ -23,7 +23,7 @@ from archlab.config.dense import Dense, GatedMLP
 from archlab.config.latent_attention import ResolvedLatent
 from archlab.config.layers import layer_configs, resolve
 from archlab.config.multi_head import ResolvedMultiHead
-from archlab.config.norm import LayerNorm, NoNorm, Scaling
+from archlab.config.norm import LayerNorm, NoNorm, WeightedNorm
 from archlab.config.position import NoScaling, Rope
 from archlab.config.schema import Config
 
@@ -105,7 +105,7 @@ def _gated(layers: Layers) -> list[GatedMLP]:
 
 def _norms(layers: Layers) -> Iterator[Trick]:
     norm = layers[0].norm
-    if not isinstance(norm, Scaling):
+    if not isinstance(norm, WeightedNorm):
         return
     if not norm.weight:
         yield "norm without weight", "norm.weight"

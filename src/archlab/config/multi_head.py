@@ -8,7 +8,7 @@ from pydantic import Field
 from archlab.config.any_attention import AnyAttention, AnyResolved, QueryHeads
 from archlab.config.base import Base, Heads, Index, Length, Positive, Width
 from archlab.config.component import Counting, Site, StateTensor, filled_in
-from archlab.config.norm import LayerNormScaling, NoNorm, RMSNormScaling
+from archlab.config.norm import AnyLayerNorm, AnyRMSNorm, NoNorm
 from archlab.config.visibility import keys_kept
 
 
@@ -18,11 +18,11 @@ class _Scoped(Base):
     [heads, head_dim] (Command R+); width: over all heads at once, before the split (OLMo 2)."""
 
 
-class QKLayerNorm(_Scoped, LayerNormScaling):
+class QKLayerNorm(_Scoped, AnyLayerNorm):
     """Layer norm of queries and keys."""
 
 
-class QKRMSNorm(_Scoped, RMSNormScaling):
+class QKRMSNorm(_Scoped, AnyRMSNorm):
     """RMS norm of queries and keys."""
 
 

@@ -9,7 +9,7 @@ from archlab.config.base import Base, Positive, Share
 Placement = Literal["pre", "post", "double", "output", "carried"]
 
 
-class Scaling(Base):
+class WeightedNorm(Base):
     """What layer norm and RMS norm have in common: the epsilon, and the learned weight."""
 
     kind: str
@@ -25,7 +25,7 @@ class Scaling(Base):
         return width * self.weight
 
 
-class LayerNormScaling(Scaling):
+class AnyLayerNorm(WeightedNorm):
     """(x - mean) / sqrt(var + eps) * w + b over the features, in float32 (Ba 2016)."""
 
     kind: Literal["layernorm"] = "layernorm"  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -37,7 +37,7 @@ class LayerNormScaling(Scaling):
         return width * (self.weight + self.bias)
 
 
-class RMSNormScaling(Scaling):
+class AnyRMSNorm(WeightedNorm):
     """x / sqrt(mean(x^2) + eps) * w over the features, in float32 (Zhang & Sennrich 2019)."""
 
     kind: Literal["rmsnorm"] = "rmsnorm"  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -61,11 +61,11 @@ class _Placed(Base):
     Names as in Xiong 2020."""
 
 
-class LayerNorm(_Placed, LayerNormScaling):
+class LayerNorm(_Placed, AnyLayerNorm):
     """Layer norm in the block."""
 
 
-class RMSNorm(_Placed, RMSNormScaling):
+class RMSNorm(_Placed, AnyRMSNorm):
     """RMS norm in the block."""
 
 

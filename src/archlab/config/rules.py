@@ -17,7 +17,7 @@ from archlab.config.mamba2 import Mamba2
 from archlab.config.model_schema import ModelConfig
 from archlab.config.moe import MoE
 from archlab.config.multi_head import MultiHead, QKNorm
-from archlab.config.norm import RMSNormScaling, Scaling
+from archlab.config.norm import AnyRMSNorm, WeightedNorm
 from archlab.config.position import BIASED, DynamicNTK, Llama3Scaling, Longrope, Proportional, Rope, Yarn
 from archlab.config.rglru import RGLRU
 
@@ -163,7 +163,7 @@ def needs_a_norm(field: str) -> Callable[[ModelConfig], str | None]:
 def _offset_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[ModelConfig], str | None]:
     def broken(m: ModelConfig) -> str | None:
         norm = norm_of(m)
-        lacks = isinstance(norm, Scaling) and norm.unit_offset and not norm.weight
+        lacks = isinstance(norm, WeightedNorm) and norm.unit_offset and not norm.weight
         return "concerns the norm's weight, but this norm has none; allowed: false" if lacks else None
 
     return broken
@@ -172,7 +172,7 @@ def _offset_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[Mod
 def _cast_has_a_weight(norm_of: Callable[[ModelConfig], Any]) -> Callable[[ModelConfig], str | None]:
     def broken(m: ModelConfig) -> str | None:
         norm = norm_of(m)
-        lacks = isinstance(norm, RMSNormScaling) and norm.cast == "before_weight" and not norm.weight
+        lacks = isinstance(norm, AnyRMSNorm) and norm.cast == "before_weight" and not norm.weight
         return "concerns the norm's weight, but this norm has none; allowed: after_weight" if lacks else None
 
     return broken

@@ -118,11 +118,10 @@ def _pairs_before(rule: Visibility, seq_len: int) -> int:
         earlier = _blocks_before(seq_len, size)
         return _up_to(seq_len) - size * earlier + summary * earlier
     window = min(rule.window or seq_len, seq_len)
-    beyond = seq_len - window
-    """Queries that see a whole window and have keys behind it."""
+    beyond = seq_len - window  # queries that see a whole window and have keys behind it
     pairs = _up_to(window) + beyond * window
+    # Queries that have fewer keys behind the window than there are global ones, or just as many.
     few = min(rule.global_tokens, beyond)
-    """Queries that have fewer keys behind the window than there are global ones, or just as many."""
     pairs += _up_to(few) + (beyond - few) * rule.global_tokens
     if rule.stride is None:
         return pairs

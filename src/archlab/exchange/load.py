@@ -21,8 +21,8 @@ from archlab.hf.tensors import FORMATS, Tensors
 from archlab.hf.weights import Placed, fixed, of_further_tokens, placed
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.decoder import Decoder, Head, TokenEmbedding
-from archlab.model.init import Projection
 from archlab.model.moe import Experts
+from archlab.model.projection import Projection
 from archlab.model.recurrent import CausalConv
 from archlab.model.rglru import BlockGate
 

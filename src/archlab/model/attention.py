@@ -11,10 +11,10 @@ from archlab.config.position import Rope
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import wide
 from archlab.model.context import Context
-from archlab.model.init import Projection
 from archlab.model.kernels import Attend
 from archlab.model.norms import HeadNorm, make_norm
 from archlab.model.positions import make_position_bias
+from archlab.model.projection import Projection
 from archlab.model.state import State
 
 

@@ -13,12 +13,13 @@ from archlab.config.norm import NoNorm
 from archlab.errors import UserError
 from archlab.model.arithmetic import scaled
 from archlab.model.context import Collected, start_pass
-from archlab.model.init import Projection, initialise
+from archlab.model.init import initialise
 from archlab.model.inputs import check_inputs
 from archlab.model.layer import Layer
 from archlab.model.norms import make_norm
 from archlab.model.origin import Origin
 from archlab.model.positions import make_positions, make_shared_bias
+from archlab.model.projection import Projection
 from archlab.model.roles import RoleName
 from archlab.model.state import NO_STATES, Cache
 

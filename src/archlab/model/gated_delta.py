@@ -15,7 +15,7 @@ from archlab.config.recurrent import GatedRMSNorm
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.context import Context
-from archlab.model.init import Projection
+from archlab.model.projection import Projection
 from archlab.model.recurrent import CausalConv, GatedNorm, chunked, decays, initial_decay, joined
 from archlab.model.state import State, is_step
 

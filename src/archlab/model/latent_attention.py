@@ -7,10 +7,10 @@ from torch import Tensor, nn
 from archlab.config.latent_attention import ResolvedLatent
 from archlab.config.layers import LayerConfig
 from archlab.model.context import Context
-from archlab.model.init import Projection
 from archlab.model.kernels import Attend
 from archlab.model.norms import make_norm
 from archlab.model.positions import make_position_bias
+from archlab.model.projection import Projection
 from archlab.model.state import State
 
 

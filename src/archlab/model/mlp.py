@@ -7,8 +7,8 @@ from archlab.config.layers import LayerConfig
 from archlab.config.norm import NoNorm
 from archlab.model.activations import make_activation
 from archlab.model.context import Context
-from archlab.model.init import Projection
 from archlab.model.norms import make_norm
+from archlab.model.projection import Projection
 from archlab.model.state import State
 
 

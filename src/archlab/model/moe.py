@@ -9,8 +9,8 @@ from archlab.model.activations import make_activation
 from archlab.model.arithmetic import as_autocast
 from archlab.model.context import Context
 from archlab.model.grouped import grouped_linear
-from archlab.model.init import Projection
 from archlab.model.mlp import MLP, inner
+from archlab.model.projection import Projection
 from archlab.model.roles import RoleName
 from archlab.model.router import Router, collect, load_of
 from archlab.model.state import State

@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 class LayerNorm(nn.Module):
     """(x - mean) / sqrt(var + eps) * w + b."""
 
-    def __init__(self, config: schema.LayerNormScaling, shape: Shape) -> None:
+    def __init__(self, config: schema.AnyLayerNorm, shape: Shape) -> None:
         super().__init__()
         self.eps, self.offset, self.per_feature = config.eps, float(config.unit_offset), len(shape) == 1
         self.weight = nn.Parameter(torch.empty(shape)) if config.weight else None
@@ -40,7 +40,7 @@ class LayerNorm(nn.Module):
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * w."""
 
-    def __init__(self, config: schema.RMSNormScaling, shape: Shape) -> None:
+    def __init__(self, config: schema.AnyRMSNorm, shape: Shape) -> None:
         super().__init__()
         self.eps, self.offset, self.cast = config.eps, float(config.unit_offset), config.cast
         self.weight = nn.Parameter(torch.empty(shape)) if config.weight else None
@@ -107,9 +107,9 @@ class DynamicTanh(nn.Module):
 def make_norm(config: schema.Norm | QKNorm, *shape: int) -> nn.Module:
     """The norm that the config names; the last axis of `shape` is normalised, each entry has a weight."""
     match config:
-        case schema.LayerNormScaling():
+        case schema.AnyLayerNorm():
             return LayerNorm(config, shape)
-        case schema.RMSNormScaling():
+        case schema.AnyRMSNorm():
             return RMSNorm(config, shape)
         case schema.PartialRMSNorm():
             return PartialRMSNorm(config, shape)

@@ -9,7 +9,7 @@ from archlab.config.rglru import ResolvedRGLRU
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.context import Context
-from archlab.model.init import Projection
+from archlab.model.projection import Projection
 from archlab.model.recurrent import CausalConv
 from archlab.model.roles import RoleName
 from archlab.model.state import State

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from archlab.config.short_conv import ShortConv as Config
 from archlab.model.activations import make_activation
 from archlab.model.context import Context
-from archlab.model.init import Projection
+from archlab.model.projection import Projection
 from archlab.model.recurrent import CausalConv
 from archlab.model.state import State
 
