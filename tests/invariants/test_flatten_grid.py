@@ -15,6 +15,7 @@ from test_every_setting import PATHS, Setting, meaning
 from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.layers import sees_as
 from archlab.config.merge import Raw
+from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.flatten.write import flatten
@@ -26,19 +27,30 @@ OF_TRAINING = ("init", "dropout", "mlp.balance", "mlp.router.correction.rate", "
 """What changes no logits of a model with given weights and a text that fits; tests/parity/test_flatten.py sees where dropout falls."""
 
 
+@cache
+def file_of(model: ModelConfig) -> str:
+    """The flattened file."""
+    return flatten(model, "grid", LONGEST)
+
+
 def refusal(config: Config) -> str:
     """Why the config is not flattened; nothing where it is."""
     try:
-        flatten(config.model, "grid", LONGEST)
+        file_of(config.model)
     except UserError as error:
         return str(error)
     return ""
 
 
+def without_prefix(row: tuple[str, ...]) -> tuple[str, ...]:
+    """The same row, causal where it reads a prefix, which no flattened file does."""
+    return tuple(text.replace("visibility=prefix", "visibility=causal") for text in row)
+
+
 def gap(config: Config, model: Decoder) -> float:
     """Largest difference of the file's logits from the model's, in units of their deviation."""
     names: dict[str, Any] = {}
-    exec(compile(flatten(config.model, "grid", LONGEST), "grid", "exec"), names)
+    exec(compile(file_of(config.model), "grid", "exec"), names)
     flat, model, tokens = names["Decoder"]().eval(), deepcopy(model).float(), grid.tokens(2) % config.model.vocab_size
     flat.load_state_dict(model.state_dict())
     with torch.no_grad():
@@ -55,7 +67,7 @@ def test_the_flattened_file_gives_the_same_logits(start: int) -> None:
             assert gap(config, grid.randomised(config)) < 1e-3, row
             continue
         assert "  model.attention.visibility  prefix; allowed" in refusal(config), row
-        config = build_config(grid.BASE, tuple(text.replace("visibility=prefix", "visibility=causal") for text in row))
+        config = build_config(grid.BASE, without_prefix(row))
         assert gap(config, grid.randomised(config)) < 1e-3, row
 
 
@@ -66,7 +78,7 @@ def test_the_flattened_file_gives_the_same_logits(start: int) -> None:
 def bases() -> list[Raw]:
     """Rows that differ much: each has a choice that those before it lack."""
     chosen, seen = list[Raw](), set[str]()
-    for row in grid.grid():
+    for row in map(without_prefix, grid.grid()):
         if not set(row) <= seen:
             chosen.append(overlay(grid.BASE, parse_overrides(row)[0], Config))
             seen.update(row)
@@ -99,7 +111,7 @@ def outcome(settings: list[Setting]) -> str:
             named = [f"model.{'.'.join(parts[:n])}" for n in range(1, len(parts) + 1)]
             assert any(f"  {name} " in said_so or f"  {name}.kind " in said_so for name in named), said_so
             return "refused"
-        if flatten(was.model, "grid", LONGEST) != flatten(is_now.model, "grid", LONGEST):
+        if file_of(was.model) != file_of(is_now.model):
             assert gap(is_now, grid.randomised(is_now)) < 1e-3, setting
             return "works"
         seen = "silent"

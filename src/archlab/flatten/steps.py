@@ -95,21 +95,29 @@ def copied(node: Any) -> Any:
 
 def needed(steps: list[Step]) -> list[Step]:
     """Without what nothing reads, and with arguments where they are read, if that is in one place."""
-    while True:
-        read = read_in(steps)
+    before = -1
+    while len(steps) != before:
+        before, read = len(steps), read_in(steps)
         steps = [step for step in steps if step.target is None or any(name in read for name in stores(step.target))]
-        found = next((step for step in steps if step.is_argument and _is_movable(step, steps)), None)
-        if found is None:
-            return steps
-        steps.remove(found)
-        _put(found, steps)
+    is_movable = _movable(steps)
+    for step in [step for step in steps if step.is_argument and is_movable(step)]:
+        steps.remove(step)
+        _put(step, steps)
+    return steps
 
 
-def _is_movable(step: Step, steps: list[Step]) -> bool:
-    (name,) = stores(step.node)
-    set_again = {n for n, count in Counter(n for s in every(steps) for n in stores(s.node)).items() if count > 1}
-    uses = sum(read == name for s in steps for read in loads(s.node))
-    return uses == read_in(steps)[name] == 1 and not set_again & set(loads(step.node))
+def _movable(steps: list[Step]) -> Callable[[Step], bool]:
+    """Whether what a step sets may stand where it is read: in one place, outside loops, and reading nothing that is set
+    again. To move one changes nothing for the others."""
+    read, outside = read_in(steps), Counter(name for step in steps for name in loads(step.node))
+    counts = Counter(name for step in every(steps) for name in stores(step.node))
+    again = {name for name, count in counts.items() if count > 1}
+
+    def is_movable(step: Step) -> bool:
+        (name,) = stores(step.node)
+        return read[name] == outside[name] == 1 and name not in again and not again & set(loads(step.node))
+
+    return is_movable
 
 
 def _put(step: Step, steps: list[Step]) -> None:
@@ -122,6 +130,7 @@ def _put(step: Step, steps: list[Step]) -> None:
 
 def joined(steps: list[Step]) -> list[Step]:
     """With what is read once, and right behind, written where it is read, while that is short."""
+    is_movable = _movable(steps)
     for i in reversed(range(len(steps) - 1)):
         step, following = steps[i], steps[i + 1]
         if step.target is None or step.above or step.complete or following.body:
@@ -130,7 +139,7 @@ def joined(steps: list[Step]) -> list[Step]:
         returned = following.node.value if isinstance(following.node, ast.Return) else None
         if returned is not None and ast.unparse(step.target) == ast.unparse(returned):
             following.node, following.behind = ast.Return(step.node.value), step.behind
-        elif isinstance(step.target, ast.Name) and not step.behind and _is_movable(step, steps):
+        elif isinstance(step.target, ast.Name) and not step.behind and is_movable(step):
             name, value = step.target.id, step.node.value
             length = len(text_of(following.node)) + len(text_of(value)) - len(name)
             if name not in set(loads(following.node)) or length > SHORT_LINE:

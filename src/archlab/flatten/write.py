@@ -34,10 +34,11 @@ def flatten(model: ModelConfig, title: str, most_lines: int = MOST_LINES) -> str
     refuse_unknown(model)
     title = re.sub(r"[^\w .,+=/-]", "_", title)[:40]
     several = len(kinds_of(model)[0]) > 1
-    trial = Page(several)
-    decoder(trial, model)
-    page = Page(several, clashes=trial.clashes)
+    page = Page(several)
     decoder(page, model)
+    if several and page.clashes:  # again, now that it is known which names need their kind beside them
+        page = Page(several, clashes=page.clashes)
+        decoder(page, model)
     body = "\n\n\n".join(page.definitions.values())
     constants = "\n".join(_constants(page))
     text = lines(
