@@ -62,6 +62,12 @@ def test_chunks_bound_the_cache_and_blocks_with_a_summary_do_not():
         assert kv_cache_bytes(load_config("tiny-llama", blocks).model, 100) == kept * 6 * 2 * 2 * 32 * 2
 
 
+def test_a_decoding_step_reads_the_weights_but_one_table_and_the_cache():
+    """Llama 3 8B by hand: all weights, of the embedding one row, and 128 KiB of keys and values per token."""
+    found = cost(load_config("llama-3-8b"), context=4096)
+    assert found.read_bytes_per_decoded_token == 2 * (8_030_261_248 - 128_255 * 4096) + 4096 * 131_072
+
+
 def test_where_a_layer_sees_to_both_sides_nothing_is_decoded_from_a_cache():
     found = cost(
         load_config("tiny-llama", "model.layers={a: {attention.visibility: two_sided}, b: {}, pattern: [a, b]}")

@@ -3,6 +3,7 @@
 Counts, costs, caches and descriptions sum over components and know none of them.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
@@ -27,6 +28,9 @@ class Site:
     attention_dropout: float = 0.0
 
 
+FLOAT32_BYTES = 4
+
+
 class StateTensor(NamedTuple):
     """A tensor that a component keeps between passes, of one sequence."""
 
@@ -37,6 +41,10 @@ class StateTensor(NamedTuple):
     """Whether it has a row per token that may still be seen, so that it grows with the text, as keys and values do."""
     float32: bool = False
     """Held in float32 at least, whatever the format of the other tensors."""
+
+    def n_bytes(self, bytes_each: int) -> int:
+        """Of one sequence, where numbers are held in so many bytes unless they are float32."""
+        return math.prod(self.shape) * (FLOAT32_BYTES if self.float32 else bytes_each)
 
 
 class Component(Base):
@@ -72,6 +80,11 @@ class Component(Base):
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         """What it keeps between passes over a text of up to `capacity` tokens."""
         return ()
+
+    def read_bytes(self, site: Site, context: int, bytes_each: int) -> int:
+        """Bytes that decoding one token reads: its active parameters, and what it keeps of `context` tokens."""
+        kept = sum(tensor.n_bytes(bytes_each) for tensor in self.state(site, context))
+        return self.active_parameters(site) * bytes_each + kept
 
 
 class Absent(Component):

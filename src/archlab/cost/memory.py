@@ -1,7 +1,6 @@
 """Bytes: what layers keep between passes (keys and values, recurrent states), the weights, and what training keeps
 besides activations."""
 
-import math
 from collections.abc import Iterator
 from typing import Literal
 
@@ -43,12 +42,12 @@ def kv_bytes_per_token(model: ModelConfig, bytes_each: int = BYTES["bfloat16"]) 
 def kv_cache_bytes(model: ModelConfig, context: int, batch: int = 1, bytes_each: int = BYTES["bfloat16"]) -> int:
     """Bytes that layers keep per token (keys and values, or latents) of `batch` sequences of `context` tokens; a layer
     keeps no more than its window."""
-    return batch * sum(_size(tensor, bytes_each) for tensor in _state(model, context) if tensor.per_token)
+    return batch * sum(tensor.n_bytes(bytes_each) for tensor in _state(model, context) if tensor.per_token)
 
 
 def recurrent_bytes(model: ModelConfig, batch: int = 1, bytes_each: int = BYTES["bfloat16"]) -> int:
     """Bytes that layers keep of `batch` sequences whatever their length: the states of recurrent mixers."""
-    return batch * sum(_size(tensor, bytes_each) for tensor in _state(model, 1) if not tensor.per_token)
+    return batch * sum(tensor.n_bytes(bytes_each) for tensor in _state(model, 1) if not tensor.per_token)
 
 
 def _state(model: ModelConfig, context: int) -> Iterator[StateTensor]:
@@ -57,10 +56,6 @@ def _state(model: ModelConfig, context: int) -> Iterator[StateTensor]:
     for layer in layer_configs(model):
         for branch in layer.branches:
             yield from branch.component.state(layer.site, context)
-
-
-def _size(tensor: StateTensor, bytes_each: int) -> int:
-    return math.prod(tensor.shape) * (BYTES["float32"] if tensor.float32 else bytes_each)
 
 
 def training_memory(n_parameters: int) -> TrainingMemory:

@@ -1,7 +1,7 @@
 """Everything that can be counted about a config without building it."""
 
 from archlab.config.base import Base
-from archlab.config.layers import sees_as
+from archlab.config.layers import layer_configs, sees_as
 from archlab.config.model_schema import ModelConfig
 from archlab.config.position import Learned
 from archlab.config.schema import Config
@@ -87,9 +87,10 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
 
 
 def _read(model: ModelConfig, context: int, counts: Parameters, dtype: Format) -> int:
-    weights = (counts.active - _unread(model)) * BYTES[dtype]
-    cache = kv_cache_bytes(model, context, 1, BYTES[dtype]) + recurrent_bytes(model, 1, BYTES[dtype])
-    return weights + cache
+    """What each component says, and what stands around them: norms, the head, one row of each table."""
+    branches = [(branch.component, layer.site) for layer in layer_configs(model) for branch in layer.branches]
+    around = counts.active - sum(component.active_parameters(site) for component, site in branches) - _unread(model)
+    return around * BYTES[dtype] + sum(c.read_bytes(site, context, BYTES[dtype]) for c, site in branches)
 
 
 def _unread(model: ModelConfig) -> int:
