@@ -34,11 +34,12 @@ from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.train import loop
 from archlab.train.device import Device
+from archlab.train.loss import objective
 from archlab.train.optim import make_optimizer
 from archlab.train.progress import Callback
 from archlab.train.routers import Routers
 from archlab.train.run_folder import RunFolder
-from archlab.train.step import objective, update
+from archlab.train.step import update
 
 # --- from types to values -------------------------------------------------------------------------------------
 
@@ -221,7 +222,7 @@ def outputs(config: Config) -> Iterator[Tensor]:
     routers = Routers(model.eval())
     collected = routers.collector()
     minimised, _ = objective(model(window[:, :-1], collected=collected), window[:, 1:], config.train.z_loss)
-    yield minimised + routers.minimised(collected)
+    yield sum(routers.minimised(collected), minimised)
     routers.correct()
     yield model(tokens)
     yield model.bfloat16()(tokens)

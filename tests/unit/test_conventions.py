@@ -31,7 +31,8 @@ from archlab.model.rotary import rotation
 from archlab.model.state import Cache
 from archlab.train.device import Device
 from archlab.train.evaluate import HeldOut, evaluate
-from archlab.train.step import learning_rate, objective
+from archlab.train.loss import objective
+from archlab.train.step import learning_rate
 
 DOCS = Path(__file__).parents[2] / "docs" / "conventions.md"
 RNG = np.random.default_rng(0)

@@ -13,8 +13,9 @@ from archlab.model.decoder import Decoder
 from archlab.model.roles import ROLES
 from archlab.train.device import Device
 from archlab.train.evaluate import HeldOut, evaluate
+from archlab.train.loss import objective
 from archlab.train.optim import groups_by_role, make_optimizer
-from archlab.train.step import objective, update
+from archlab.train.step import update
 
 CPU = Device("cpu", torch.float32)
 

@@ -49,11 +49,12 @@ class TrainConfig(Base):
     seed: Seed = 0
     """Decides initial values, data order and dropout."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the matrix products; weights stay float32. auto: bfloat16 where the processor has it natively."""
+    """Of the matrix products; weights stay float32. auto: bfloat16 where the processor multiplies it faster."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: cuda where there is one."""
-    compile: bool = False
-    """torch.compile the model."""
+    compile: Literal["auto"] | bool = "auto"
+    """torch.compile the layers. auto: where the run is long enough to gain by it, and a C++ compiler is there (a GPU
+    needs none)."""
     eval_every: Count | None = None
     """Steps between evaluations on the held-out text. null: a tenth of the run."""
     eval_tokens: BatchTokens = 65536

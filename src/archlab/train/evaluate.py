@@ -12,7 +12,8 @@ from archlab.data.sampler import held_out_windows
 from archlab.data.shards import DataFolder
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
-from archlab.train.step import logits_and_targets
+from archlab.train.loss import logits_in_pieces
+from archlab.train.step import hidden_and_targets
 
 
 @dataclass(frozen=True)
@@ -53,20 +54,23 @@ class Score:
 
 
 @torch.no_grad()
+@torch.compiler.set_stance("force_eager")  # whose batches have other shapes than training's: not worth compiling for
 def evaluate(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: int = 8192) -> Score:
     """Total bits of the text's tokens over its total bytes."""
     was_training = model.training
     model.eval()
     nats, n_tokens, n_bytes = 0.0, 0, 0
+    token_bytes = torch.from_numpy(held_out.token_bytes).to(device.kind)
     rows = max(1, batch_tokens // held_out.windows.shape[1])
     for start in range(0, len(held_out.windows), rows):
         windows_BT = torch.from_numpy(held_out.windows[start : start + rows]).to(device.kind)
-        logits_BTV, targets_BT = logits_and_targets(model, windows_BT, device, held_out.separator)
-        losses_N = F.cross_entropy(logits_BTV.flatten(0, 1).float(), targets_BT.flatten(), reduction="none")
-        bytes_N = torch.from_numpy(held_out.token_bytes).to(device.kind)[targets_BT.flatten()]
-        is_text_N = bytes_N > 0
-        nats += losses_N[is_text_N].double().sum().item()
-        n_tokens += int(is_text_N.sum())
-        n_bytes += int(bytes_N.sum())
+        hidden_BTD, targets_BT = hidden_and_targets(model, windows_BT, device, held_out.separator)
+        for _, logits_NV, targets_N in logits_in_pieces(model, hidden_BTD, targets_BT, device):
+            losses_N = F.cross_entropy(logits_NV.float(), targets_N, reduction="none")
+            bytes_N = token_bytes[targets_N]
+            is_text_N = bytes_N > 0
+            nats += losses_N[is_text_N].double().sum().item()
+            n_tokens += int(is_text_N.sum())
+            n_bytes += int(bytes_N.sum())
     model.train(was_training)
     return Score(nats / math.log(2) / n_bytes, nats / n_tokens)

@@ -2,11 +2,10 @@
 
 import time
 from pathlib import Path
-from typing import cast
 
-import torch
 from torch.optim import Optimizer
 
+from archlab.allocator import keep_freed_memory
 from archlab.config.schema import Config
 from archlab.config.training import ResolvedTrain, check_next_token, resolve_train
 from archlab.cost.flops import training_flops
@@ -19,6 +18,7 @@ from archlab.errors import UserError
 from archlab.interrupt import stop_on_signal
 from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import load_metrics, load_optimizer, load_weights, newest_checkpoint, save_checkpoint
+from archlab.train.compiling import compile_layers, is_compiled
 from archlab.train.device import Device, choose_device, environment
 from archlab.train.evaluate import HeldOut, evaluate
 from archlab.train.optim import make_optimizer
@@ -35,6 +35,7 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
     ended. Raises UserError for a folder that holds another run, and for text of another fingerprint than `corpus`;
     KeyboardInterrupt, after a checkpoint, when the run is asked to stop.
     """
+    keep_freed_memory()
     settings = resolve_train(config)
     check_next_token(config.model)
     device = choose_device(config.train)
@@ -71,17 +72,21 @@ def _train(
     first = _resume(folder, model, optimizer, steps, callback)
     if first:
         callback.on_resume(first)
-    forward = cast(Decoder, torch.compile(model)) if settings.compile else model
+    if is_compiled(config, settings, device):
+        callback.on_note(
+            f"layers are compiled (train.compile: {settings.compile}), which takes the first step up to a minute"
+        )
+        compile_layers(model)
     mfu_per_speed = training_flops(config.model, seq_len) / device.peak_flops()
     why: str | None = None
 
     with stop_on_signal() as stop, callback:
-        if first == 0 and (score := evaluate(forward, held_out, device)).is_finite:
+        if first == 0 and (score := evaluate(model, held_out, device)).is_finite:
             folder.log(step=0, tokens=0, bits_per_byte=score.bits_per_byte, held_out_loss=score.loss)
         for step in range(first, steps):
             start = time.perf_counter()
             windows = batch(data, settings.seed, step, settings.rows, seq_len)
-            result = update(forward, optimizer, windows, settings, step, device, held_out.separator)
+            result = update(model, optimizer, windows, settings, step, device, held_out.separator)
             speed = settings.batch_tokens / (time.perf_counter() - start)
             if not result.is_finite:
                 why = NOT_FINITE
@@ -94,7 +99,7 @@ def _train(
             )  # fmt: skip
             bits_per_byte = None
             if done % settings.eval_every == 0 or done == steps:
-                score = evaluate(forward, held_out, device)
+                score = evaluate(model, held_out, device)
                 if not score.is_finite:
                     why = NOT_FINITE
                     folder.log(step=done, diverged=True, held_out_loss=str(score.loss))

@@ -32,15 +32,15 @@ class Routers:
         """What a pass is given to collect loads in; None where nothing is to be collected."""
         return defaultdict(list) if self.mixtures else None
 
-    def minimised(self, collected: Collected | None) -> Tensor | float:
-        """What a pass adds to the objective; remembered until the update."""
+    def minimised(self, collected: Collected | None) -> list[Tensor]:
+        """What a pass adds to the objective, empty without routers; remembered until the update."""
         if collected is None:
-            return 0.0
+            return []
         loads = collected_loads(collected)
         losses = router_losses(self.mixtures, loads)
         detached = [Load(*(x.detach() for x in load)) for load in loads]
         self._passes.append((detached, RouterLosses(*(x.detach() for x in losses))))
-        return losses.minimised
+        return [losses.minimised]
 
     def correct(self) -> None:
         """After the update: move the corrections by the loads of all its micro batches together."""

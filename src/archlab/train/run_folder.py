@@ -31,7 +31,7 @@ NO_EFFECT_ON_RESULT = ("train.eval_every", "train.checkpoint_every")
 IMPORTED = "imported.json"
 SUMMARY = "summary.json"
 _LOCK = ".lock"
-_CHANGES_ROUNDING = ("threads", "torch", "processor")
+_CHANGES_ROUNDING = ("threads", "torch", "processor", "compiled")
 """Parts of the environment. Where one differs, numbers are rounded in another way: a run that goes on is then only
 nearly the uninterrupted one."""
 

@@ -1,4 +1,4 @@
-"""One optimiser update: the pass, its objective, its learning rate."""
+"""One optimiser update: the pass, its gradient, its learning rate."""
 
 import hashlib
 import math
@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
@@ -16,6 +15,7 @@ from archlab.config.training import ResolvedTrain
 from archlab.model.context import Collected
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
+from archlab.train.loss import backward_through_head
 from archlab.train.optim import set_rate
 from archlab.train.routers import Routers
 
@@ -60,10 +60,14 @@ def update(
     loss, routers = torch.zeros((), device=device.kind), Routers(model)
     for micro_BT in micro_batches:
         collected = routers.collector()
-        logits_BTV, targets_BT = logits_and_targets(model, micro_BT, device, separator, collected)
-        minimised, cross_entropy = objective(logits_BTV, targets_BT, train.z_loss)
-        ((minimised + routers.minimised(collected)) / len(micro_batches)).backward()
-        loss += cross_entropy.detach() / len(micro_batches)
+        hidden_BTD, targets_BT = hidden_and_targets(model, micro_BT, device, separator, collected)
+        share = 1 / len(micro_batches)
+        gradient_BTD, cross_entropy = backward_through_head(model, hidden_BTD, targets_BT, train.z_loss, share, device)
+        of_routers = routers.minimised(collected)
+        torch.autograd.backward(
+            [hidden_BTD, *of_routers], [gradient_BTD, *(torch.full_like(loss, share) for loss in of_routers)]
+        )
+        loss += cross_entropy * share
     grad_norm = clip_grad_norm_(model.parameters(), train.grad_clip or math.inf)
     result = StepResult(loss.item(), grad_norm.item(), learning_rate(train, step), routers.metrics())
     if result.is_finite:
@@ -78,17 +82,18 @@ def _dropout_seed(seed: int, step: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/dropout/{step}".encode()).digest()[:8], "little") >> 1
 
 
-def logits_and_targets(
+def hidden_and_targets(
     model: Decoder, windows_BT: Tensor, device: Device, separator: int | None, collected: Collected | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(logits [B, T - 1, vocab], targets [B, T - 1]) of windows [B, T]: each token is predicted from those before it.
+    """(hidden states [B, T - 1, D], targets [B, T - 1]) of windows [B, T]: each token is predicted by those before it.
 
     `separator` is the token that begins a document, where documents do not see each other; None where they do.
     `collected`: layers put auxiliary losses and loads here.
     """
     inputs_BT, targets_BT = windows_BT[:, :-1], windows_BT[:, 1:]
-    with torch.autocast(device.kind, torch.bfloat16, enabled=device.dtype is torch.bfloat16):
-        return model(inputs_BT, documents=document_ids(inputs_BT, separator), collected=collected), targets_BT
+    with device.autocast():
+        hidden_BTD = model.hidden(inputs_BT, documents=document_ids(inputs_BT, separator), collected=collected)
+    return hidden_BTD, targets_BT
 
 
 def document_ids(tokens_BT: Tensor, separator: int | None) -> Tensor | None:
@@ -98,19 +103,6 @@ def document_ids(tokens_BT: Tensor, separator: int | None) -> Tensor | None:
     it is predicted from the document before it.
     """
     return None if separator is None else (tokens_BT == separator).cumsum(-1)
-
-
-def objective(logits_BTV: Tensor, targets_BT: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
-    """(what is minimised, the plain cross-entropy), both the mean in nats per token, in at least float32.
-
-    The objective adds z_loss * log^2 Z, where Z is the softmax denominator (PaLM).
-    """
-    logits_NV = logits_BTV.flatten(0, 1)
-    logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
-    cross_entropy = F.cross_entropy(logits_NV, targets_BT.flatten())
-    if not z_loss:
-        return cross_entropy, cross_entropy
-    return cross_entropy + z_loss * logits_NV.logsumexp(-1).square().mean(), cross_entropy
 
 
 def warmup_steps(train: ResolvedTrain) -> int:

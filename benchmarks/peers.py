@@ -1,0 +1,99 @@
+"""The same Llama-shaped model in archlab and in three libraries that people train with."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a model, with SwiGLU, RMSNorm, RoPE and no biases."""
+
+    vocab_size: int
+    d_model: int
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    d_ff: int
+    seq_len: int
+    batch: int
+
+    @property
+    def tokens(self) -> int:
+        """Per step."""
+        return self.seq_len * self.batch
+
+
+SHAPES = {
+    "1.3m": Shape(2048, 128, 6, 4, 2, 344, 128, 8),
+    "15.7m": Shape(8192, 384, 6, 6, 2, 1024, 256, 8),
+    "243m": Shape(32768, 1024, 16, 16, 8, 2816, 512, 2),
+    "1b": Shape(32768, 2048, 16, 32, 8, 8192, 2048, 4),
+}
+
+
+def transformers_config(shape: Shape) -> Any:
+    """As transformers' Llama."""
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        vocab_size=shape.vocab_size, hidden_size=shape.d_model, intermediate_size=shape.d_ff,
+        num_hidden_layers=shape.n_layers, num_attention_heads=shape.n_heads, num_key_value_heads=shape.n_kv_heads,
+        max_position_embeddings=max(shape.seq_len, 4096), tie_word_embeddings=False,
+    )  # fmt: skip
+
+
+def build_transformers(shape: Shape) -> nn.Module:
+    """transformers' Llama."""
+    from transformers import LlamaForCausalLM
+
+    return LlamaForCausalLM(transformers_config(shape))
+
+
+def build_litgpt(shape: Shape) -> nn.Module:
+    """litgpt's GPT."""
+    from litgpt import GPT, Config
+
+    return GPT(
+        Config(
+            vocab_size=shape.vocab_size, padded_vocab_size=shape.vocab_size, n_embd=shape.d_model,
+            n_layer=shape.n_layers, n_head=shape.n_heads, n_query_groups=shape.n_kv_heads, block_size=shape.seq_len,
+            intermediate_size=shape.d_ff, norm_class_name="RMSNorm", mlp_class_name="LLaMAMLP", bias=False,
+            parallel_residual=False, rotary_percentage=1.0,
+        )
+    )  # fmt: skip
+
+
+def build_x_transformers(shape: Shape) -> nn.Module:
+    """x-transformers' decoder."""
+    from x_transformers import Decoder, TransformerWrapper
+
+    width = shape.d_model // shape.n_heads
+    return TransformerWrapper(
+        num_tokens=shape.vocab_size, max_seq_len=shape.seq_len, use_abs_pos_emb=False,
+        attn_layers=Decoder(
+            dim=shape.d_model, depth=shape.n_layers, heads=shape.n_heads, attn_kv_heads=shape.n_kv_heads,
+            attn_dim_head=width, rotary_pos_emb=True, rotary_emb_dim=width, use_rmsnorm=True, ff_glu=True,
+            ff_swish=True, ff_no_bias=True, ff_mult=shape.d_ff / shape.d_model, attn_flash=True,
+        ),
+    )  # fmt: skip
+
+
+PEERS = {"transformers": build_transformers, "litgpt": build_litgpt, "x-transformers": build_x_transformers}
+
+
+def logits_of(output: Any) -> torch.Tensor:
+    """transformers wraps them."""
+    return output if isinstance(output, torch.Tensor) else output.logits
+
+
+def archlab_overrides(shape: Shape) -> list[str]:
+    """As overrides of the preset tiny-llama."""
+    return [
+        f"model.vocab_size={shape.vocab_size}", f"model.d_model={shape.d_model}", f"model.n_layers={shape.n_layers}",
+        f"model.attention={{n_heads: {shape.n_heads}, n_kv_heads: {shape.n_kv_heads}}}",
+        f"model.mlp.d_ff={shape.d_ff}", f"model.max_seq_len={max(shape.seq_len, 4096)}", "model.head.tied=false",
+        "model.embedding.scale=1.0", f"train.seq_len={shape.seq_len}", f"train.batch_tokens={shape.tokens}",
+    ]  # fmt: skip

@@ -1,0 +1,80 @@
+"""Programs measured side by side: each in a process of its own, in turns, so that what slows the machine slows all."""
+
+import json
+import multiprocessing as mp
+import platform
+import resource
+import statistics
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Round = Callable[[], float]
+"""Measures once: units of work per second."""
+
+RECORDS = Path(__file__).parent / "records"
+
+
+def measure(entrants: Mapping[str, tuple[Callable[..., Round], tuple[Any, ...]]], rounds: int) -> dict[str, Any]:
+    """Name -> {median, best, peak memory in bytes} of what each one's maker, called with its arguments, measures.
+
+    A maker builds, warms up and compiles; makers run one after the other, then `rounds` rounds of all in turn.
+    """
+    context = mp.get_context("spawn")
+    running = {}
+    for name, (make, arguments) in entrants.items():
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs, make, arguments), daemon=True)
+        process.start()
+        failed = ours.recv()
+        print(f"  {name}: {failed or 'ready'}", flush=True)
+        if not failed:
+            running[name] = ours
+    found: dict[str, list[float]] = {name: [] for name in running}
+    for _ in range(rounds):
+        for name, connection in running.items():
+            connection.send("round")
+            found[name].append(connection.recv())
+    results = {}
+    for name, connection in running.items():
+        connection.send("end")
+        results[name] = {
+            "median": round(statistics.median(found[name]), 1), "best": round(max(found[name]), 1), "peak": connection.recv(),
+        }  # fmt: skip
+    return results
+
+
+def _serve(connection: Connection, make: Callable[..., Round], arguments: tuple[Any, ...]) -> None:
+    before = _peak()
+    try:
+        measure_once = make(*arguments)
+    except Exception as error:
+        connection.send(f"{type(error).__name__}: {str(error)[:200]}")
+        return
+    connection.send(None)
+    while connection.recv() == "round":
+        connection.send(measure_once())
+    connection.send(_peak() - before)  # imports are not what is compared
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers are of."""
+    found = torch.cpu.get_capabilities()
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else found.get("cpu_name", platform.machine())
+    bf16 = [feature for feature, has in found.items() if has is True and feature.endswith("bf16")]
+    return {"machine": name, "threads": torch.get_num_threads(), "bfloat16": bf16, "torch": torch.__version__}
+
+
+def record(benchmark: str, results: dict[str, Any]) -> None:
+    """Print one JSON line, and write it to records/."""
+    line = json.dumps({"benchmark": benchmark, **machine(), **results})
+    print(line)
+    RECORDS.mkdir(exist_ok=True)
+    (RECORDS / f"{benchmark}.json").write_text(line + "\n")

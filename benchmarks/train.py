@@ -1,0 +1,134 @@
+"""Training tokens/s and peak memory of archlab against transformers, litgpt and x-transformers, at the same shape.
+
+pip install -e '.[bench]'
+python benchmarks/train.py                     # 15.7M parameters, every library, eager and compiled, both formats
+python benchmarks/train.py --shape 1.3m --rounds 9 --formats float32
+
+A step is the whole of it: forward, loss, backward, clipping, AdamW (fused, for all). archlab runs what `archlab train`
+runs; its row `auto` is what a user gets who sets nothing.
+"""
+
+import argparse
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from peers import PEERS, SHAPES, Shape, archlab_overrides, logits_of
+from rounds import Round, measure, record
+from torch.optim import AdamW
+
+STEPS = 4
+"""Per round."""
+
+
+def windows(shape: Shape) -> np.ndarray:
+    """Random text."""
+    return np.random.default_rng(0).integers(0, shape.vocab_size, (shape.batch, shape.seq_len + 1))
+
+
+def peer(name: str, shape: Shape, mode: str, format_: str) -> Round:
+    """The training loop of the textbook around a library's model."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = PEERS[name](shape).train().to(device)
+    run = torch.compile(model) if mode == "compiled" else model
+    optimizer = AdamW(model.parameters(), lr=1e-4, fused=True)
+    text = torch.from_numpy(windows(shape)).to(device)
+
+    def step() -> None:
+        with torch.autocast(device, torch.bfloat16, enabled=format_ == "bfloat16"):
+            logits = logits_of(run(text[:, :-1]))
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), text[:, 1:].flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        loss.item()
+
+    return timed(step, shape)
+
+
+def ours(shape: Shape, mode: str, format_: str) -> Round:
+    """archlab's own step."""
+    from archlab.allocator import keep_freed_memory
+    from archlab.config.training import resolve_train
+    from archlab.exchange.configs import load_config
+    from archlab.model.decoder import Decoder
+    from archlab.train.compiling import compile_layers
+    from archlab.train.device import choose_device
+    from archlab.train.optim import make_optimizer
+    from archlab.train.step import update
+
+    keep_freed_memory()
+    config = load_config("tiny-llama", *archlab_overrides(shape), f"train.dtype={format_}")
+    train, device = resolve_train(config), choose_device(config.train)
+    model = Decoder(config.model).train().to(device.kind)
+    optimizer = make_optimizer(model, train)
+    if mode == "compiled":
+        compile_layers(model)
+    text = windows(shape)
+    return timed(lambda: update(model, optimizer, text, train, 0, device), shape)
+
+
+def matmul(format_: str) -> Round:
+    """FLOP/s of one large product: the limit."""
+    from archlab.train.device import Device
+
+    device = Device("cuda" if torch.cuda.is_available() else "cpu", getattr(torch, format_))
+    return device.peak_flops
+
+
+def timed(step, shape: Shape) -> Round:  # noqa: ANN001
+    """Tokens per second of a round, after two steps that do not count."""
+
+    def run() -> float:
+        start = time.perf_counter()
+        for _ in range(STEPS):
+            step()
+        return STEPS * shape.tokens / (time.perf_counter() - start)
+
+    run()
+    return run
+
+
+def main() -> None:
+    """The table and the record."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", choices=SHAPES, default="15.7m")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--modes", nargs="+", default=["eager", "compiled"])
+    parser.add_argument("--formats", nargs="+", default=["bfloat16", "float32"])
+    parser.add_argument("--only", nargs="+", default=[*PEERS, "archlab"])
+    chosen = parser.parse_args()
+    shape = SHAPES[chosen.shape]
+    entrants = {}
+    for mode in chosen.modes:
+        for format_ in chosen.formats:
+            for name in chosen.only:
+                entrants[f"{name} {mode} {format_}"] = (
+                    (ours, (shape, mode, format_)) if name == "archlab" else (peer, (name, shape, mode, format_))
+                )
+        if "archlab" in chosen.only:
+            entrants[f"archlab {mode} auto"] = ours, (shape, mode, "auto")
+    peaks = {f"matmul {format_}": (matmul, (format_,)) for format_ in chosen.formats}
+    results = measure({**entrants, **peaks}, chosen.rounds)
+    flops = flops_per_token(shape)
+    print(f"{'':34}{'tok/s':>9}{'of matmul':>11}{'memory':>10}")
+    for name in (name for name in results if name in entrants):
+        format_ = name.split()[-1]
+        peak = results.get(f"matmul {format_}", {"median": float("nan")})["median"]
+        found = results[name]
+        print(f"{name:34}{found['median']:9,.0f}{found['median'] * flops / peak:11.0%}{found['peak'] / 2**20:7,.0f} MiB")
+    record(f"train-{chosen.shape}", {"flops_per_token": flops, "rounds": chosen.rounds, "results": results})
+
+
+def flops_per_token(shape: Shape) -> float:
+    """As archlab counts them: products and visible pairs, forward and backward."""
+    from archlab.cost.flops import training_flops
+    from archlab.exchange.configs import load_config
+
+    return training_flops(load_config("tiny-llama", *archlab_overrides(shape)).model, shape.seq_len)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Whether a run's layers are compiled, and compiling them."""
+
+import shutil
+
+import torch
+
+from archlab.config.schema import Config
+from archlab.config.training import ResolvedTrain
+from archlab.cost.flops import training_flops
+from archlab.model.decoder import Decoder
+from archlab.train.device import Device
+
+PAYS_FROM = {"cpu": 2e14, "cuda": 4e16}
+"""Training FLOPs from which compiling pays by kind of device: it takes a processor up to a minute and saves a tenth to
+a fifth of some ten minutes, and a GPU as long and saves half of two."""
+
+FORMS = 64
+"""Of a layer that torch may compile before it goes on uncompiled: kinds of layers times shapes of a batch."""
+
+
+def is_compiled(config: Config, train: ResolvedTrain, device: Device) -> bool:
+    """What `train.compile` means for this run on this machine: auto does where it pays and there is a compiler."""
+    if train.compile != "auto":
+        return train.compile
+    flops = training_flops(config.model, train.seq_len) * train.trained
+    return flops >= PAYS_FROM[device.kind] and (device.kind == "cuda" or shutil.which("c++") is not None)
+
+
+def compile_layers(model: Decoder) -> None:
+    """In place, when they first run. Layers of the same config share what is compiled, and later runs find it in torch's
+    cache."""
+    torch._dynamo.config.recompile_limit = FORMS  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
+    for layer in model.layers:
+        layer.compile()
