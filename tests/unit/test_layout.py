@@ -39,6 +39,11 @@ def test_every_folder_has_its_place():
     assert sorted(path.parent.name for path in HOME.glob("*/__init__.py")) == sorted(FLOORS)
 
 
+def test_what_sums_over_components_names_none():
+    files = [*(HOME / "cost").glob("*.py"), HOME / "config" / "describe.py"]
+    assert [file.name for file in files if re.search("attention|mamba|moe|T5", file.read_text())] == []
+
+
 def test_the_table_of_families_leaves_none_out():
     files = {path.stem for path in (HOME / "families").glob("*.py")} - {"__init__", "registry"}
     assert {name.replace("-", "_") for name in FAMILIES} == files

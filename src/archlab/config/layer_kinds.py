@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import ValidationError
 
-from archlab.config.any_attention import AnyAttention
 from archlab.config.layers import COMPONENTS, PER_LAYER, final_norm, layer_configs, with_overrides
 from archlab.config.merge import Raw, expand, merge, section_classes
 from archlab.config.model_schema import ModelConfig
@@ -111,10 +110,8 @@ def _view(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelConfig |
 def _moved_common_position(model: ModelConfig, view: ModelConfig) -> str | None:
     """Positions that all layers have in common, on the embedding or in one table, cannot differ per layer."""
     if view.position.kind == "t5" and view.position.shared:
-        of_all, of_kind = (
-            m.attention.n_heads if isinstance(m.attention, AnyAttention) else None for m in (model, view)
-        )
-        same = view.position == model.position and of_kind in (of_all, None)
+        of_all, of_kind = (m.attention.score_heads for m in (model, view))
+        same = view.position == model.position and of_kind in (of_all, 0)
         return None if same else "t5 has one table for all layers, of model's heads; give position.shared = false"
     embedded = [p.kind for p in (view.position, model.position) if p.kind in ON_THE_EMBEDDING]
     if view.position == model.position or not embedded:

@@ -12,13 +12,25 @@ Longer = Annotated[float, Field(gt=1)]
 """A stretch that is one."""
 
 
-class NoPosition(Base):
+class AnyPosition(Base):
+    """What every kind of position says of the numbers that it learns."""
+
+    def of_all_layers(self, d_model: int, max_seq_len: int, n_heads: int) -> int:
+        """Learned numbers of a table that stands once in the model: on the embedding, or beside all layers' scores."""
+        return 0
+
+    def of_a_layer(self, n_heads: int, query_width: int) -> int:
+        """Learned numbers of a table that stands beside one layer's scores."""
+        return 0
+
+
+class NoPosition(AnyPosition):
     """No position information but the causal mask (NoPE)."""
 
     kind: Literal["none"] = "none"
 
 
-class Sinusoidal(Base):
+class Sinusoidal(AnyPosition):
     """Fixed sines and cosines added to the embedding (Vaswani 2017)."""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
@@ -30,23 +42,31 @@ class Sinusoidal(Base):
     """Where the first position stands on the waves (XGLM: 2)."""
 
 
-class Learned(Base):
+class Learned(AnyPosition):
     """A learned vector per position, added to the embedding; max_seq_len of them."""
 
     kind: Literal["learned"] = "learned"
     offset: Index = 0
     """Unused rows before the first position's (OPT: 2)."""
 
+    def of_all_layers(self, d_model: int, max_seq_len: int, n_heads: int) -> int:
+        """A vector per position."""
+        return (self.offset + max_seq_len) * d_model
 
-class Shaw(Base):
+
+class Shaw(AnyPosition):
     """Learned vectors a of the distance beside the keys: q.(k + a) (Shaw 2018); per layer, shared by its heads."""
 
     kind: Literal["shaw"] = "shaw"
     max_distance: Width = 16
     """Larger distances share the last vector."""
 
+    def of_a_layer(self, n_heads: int, query_width: int) -> int:
+        """A vector per distance."""
+        return (self.max_distance + 1) * query_width
 
-class T5(Base):
+
+class T5(AnyPosition):
     """A learned bias per head and bucket of distances (Raffel 2020), one-sided."""
 
     kind: Literal["t5"] = "t5"
@@ -57,8 +77,16 @@ class T5(Base):
     shared: bool = True
     """One table for all layers, or one per layer."""
 
+    def of_all_layers(self, d_model: int, max_seq_len: int, n_heads: int) -> int:
+        """A number per bucket and head, where layers share them."""
+        return self.buckets * n_heads if self.shared else 0
 
-class Alibi(Base):
+    def of_a_layer(self, n_heads: int, query_width: int) -> int:
+        """A number per bucket and head, where each layer has its own."""
+        return 0 if self.shared else self.buckets * n_heads
+
+
+class Alibi(AnyPosition):
     """A bias falling linearly with the distance, steeper in some heads (Press 2021)."""
 
     kind: Literal["alibi"] = "alibi"
@@ -161,7 +189,7 @@ RopeScaling = Annotated[
 ]
 
 
-class Rope(Base):
+class Rope(AnyPosition):
     """Rotary embedding of queries and keys (Su 2021)."""
 
     kind: Literal["rope"] = "rope"
@@ -182,7 +210,7 @@ BIASED = ("shaw", "t5", "alibi")
 
 ON_THE_EMBEDDING = ("sinusoidal", "learned")
 """Kinds that are added once, to the token embedding."""
-WITHOUT_ATTENTION = ("none", *ON_THE_EMBEDDING)
-"""Kinds that ask nothing of attention."""
+WITHOUT_QUERIES = ("none", *ON_THE_EMBEDDING)
+"""Kinds that do nothing to queries, keys or their scores."""
 
 Position = Annotated[NoPosition | Sinusoidal | Learned | Shaw | T5 | Alibi | Rope, Field(discriminator="kind")]
