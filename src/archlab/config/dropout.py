@@ -8,7 +8,7 @@ from archlab.config.base import Base, Probability
 
 
 class Dropout(Base):
-    """Where activations are dropped in training; a single number sets all places."""
+    """Where activations are dropped in training; a single number sets all of them."""
 
     embedding: Probability = 0.0
     """After the embedding and its positions."""

@@ -113,7 +113,7 @@ class LinearScaling(Base):
 
 class DynamicNTK(Base):
     """Theta grows with the sequence once it is longer than the original; cached decoding then differs from the full
-    pass by design, for earlier keys were turned at another theta."""
+    pass by design, for earlier keys were rotated at another theta."""
 
     kind: Literal["dynamic"] = "dynamic"
     factor: Stretch
@@ -137,7 +137,7 @@ class Llama3Scaling(Base):
 
 
 class Yarn(Base):
-    """Frequencies interpolated by how often they turn within the original length (Peng 2023)."""
+    """Frequencies interpolated by how often they rotate within the original length (Peng 2023)."""
 
     kind: Literal["yarn"] = "yarn"
     factor: Stretch
@@ -145,9 +145,9 @@ class Yarn(Base):
     original_max_seq_len: Length
     """Length before the stretch."""
     beta_fast: Positive = 32.0
-    """Pairs that turn more often than this are kept."""
+    """Pairs that rotate more often than this are kept."""
     beta_slow: Positive = 1.0
-    """Pairs that turn less often than this are interpolated."""
+    """Pairs that rotate less often than this are interpolated."""
     truncate: bool = True
     """Round the range between the two outward to whole pairs."""
     attention_factor: Positive | None = None
@@ -172,14 +172,14 @@ class Longrope(Base):
 
 
 class Proportional(Base):
-    """p-RoPE: only the fastest pairs turn, the others stand still (Barbero 2024)."""
+    """p-RoPE: only the fastest pairs rotate, the others are left as they are (Barbero 2024)."""
 
     kind: Literal["proportional"] = "proportional"
     turning: Annotated[float, Field(gt=0, lt=1)]
-    """Share of the pairs that turn."""
+    """Share of the pairs that rotate."""
 
-    def turning_pairs(self, n: int) -> int:
-        """How many of the pairs of n dimensions turn."""
+    def rotated_pairs(self, n: int) -> int:
+        """How many of the pairs of n dimensions rotate."""
         return int(self.turning * n // 2)
 
 
@@ -196,11 +196,11 @@ class Rope(AnyPosition):
     theta: Theta = 10000.0
     """Base of the rotation frequencies."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Part of each head that turns: its first int(head_dim * fraction) dimensions."""
+    """Part of each head that is rotated: its first int(head_dim * fraction) dimensions."""
     pairing: Literal["half", "interleaved"] = "half"
-    """Which dimensions turn together: i with i + dim/2 (rotate_half), or 2i with 2i + 1."""
+    """Which dimensions rotate together: i with i + dim/2 (rotate_half), or 2i with 2i + 1."""
     order: Literal["after_qk_norm", "before_qk_norm"] = "after_qk_norm"
-    """Queries and keys are turned after or before their norm (Hunyuan: before)."""
+    """Queries and keys are rotated after or before their norm (Hunyuan: before)."""
     scaling: RopeScaling = NoScaling()
     """How the angles stretch for sequences longer than in training."""
 

@@ -69,16 +69,16 @@ def _rotary(m: ModelConfig) -> tuple[str, int] | None:
     return f"{attention.rotary_field} = {attention.rotary_width}", attention.rotary_width
 
 
-def _rope_turns_pairs(m: ModelConfig) -> str | None:
+def _rope_rotates_pairs(m: ModelConfig) -> str | None:
     rotary = _rotary(m)
     if rotary is None or not isinstance(m.position, Rope):
         return None
     field, width = rotary
-    turning = int(width * m.position.fraction)
-    if turning >= 2 and turning % 2 == 0:
+    rotated = int(width * m.position.fraction)
+    if rotated >= 2 and rotated % 2 == 0:
         return None
-    found = f"{m.position.fraction} of {field} is {turning} dimensions"
-    return f"{found}; RoPE turns pairs: allowed are even numbers from 2"
+    found = f"{m.position.fraction} of {field} is {rotated} dimensions"
+    return f"{found}; RoPE rotates pairs: allowed are even numbers from 2"
 
 
 def _a_layer_has_a_branch(m: ModelConfig) -> str | None:
@@ -218,22 +218,22 @@ def _longrope_has_a_factor_per_pair(m: ModelConfig) -> str | None:
     match m.position, _rotary(m):
         case Rope(scaling=Longrope(short_factor=short, long_factor=long)), (field, width):
             pairs, given = int(width * m.position.fraction) // 2, {len(short), len(long)}
-            found = f"lists of {sorted(given)} factors; {field} has {pairs} turning pairs"
+            found = f"lists of {sorted(given)} factors; {field} has {pairs} rotated pairs"
             return None if given == {pairs} else found
         case _:
             return None
 
 
-def _scaling_has_pairs_to_turn(m: ModelConfig) -> str | None:
+def _scaling_has_pairs_to_rotate(m: ModelConfig) -> str | None:
     rotary = _rotary(m)
     if rotary is None or not isinstance(m.position, Rope):
         return None
     n = int(rotary[1] * m.position.fraction)
     match m.position.scaling:
         case DynamicNTK() if n == 2:
-            return "dynamic stretches between the fastest and the slowest pair; of 2 turning dimensions there is one"
-        case Proportional(turning=turning) as scaling if scaling.turning_pairs(n) < 1:
-            return f"turning {turning} of {n // 2} pairs turns nothing; say position.kind = none instead"
+            return "dynamic stretches between the fastest and the slowest pair; of 2 rotated dimensions there is one"
+        case Proportional(turning=turning) as scaling if scaling.rotated_pairs(n) < 1:
+            return f"turning {turning} of {n // 2} pairs rotates nothing; say position.kind = none instead"
         case _:
             return None
 
@@ -397,12 +397,12 @@ LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("mlp.balance.pooled", ("mlp.balance",), _of("mlp", MoE, _pooled_has_a_loss)),
     Rule("norm.unit_offset", ("norm",), _offset_has_a_weight(_norm)),
     Rule("norm.cast", ("norm",), _cast_has_a_weight(_norm)),
-    Rule("position.fraction", ("position", *_ROTARY_WIDTH), _rope_turns_pairs),
+    Rule("position.fraction", ("position", *_ROTARY_WIDTH), _rope_rotates_pairs),
     Rule("position.order", ("position", "attention.qk_norm"), _order_matters),
     Rule("position.scaling", ("position", *_ROTARY_WIDTH), _longrope_has_a_factor_per_pair),
     Rule("position.scaling.factor", ("position",), _longrope_has_one_factor),
     Rule("position.scaling.factor", ("position",), _yarn_stretches),
-    Rule("position.scaling", ("position", *_ROTARY_WIDTH), _scaling_has_pairs_to_turn),
+    Rule("position.scaling", ("position", *_ROTARY_WIDTH), _scaling_has_pairs_to_rotate),
     Rule("position.scaling", ("position",), _scaling_bands_in_order),
     Rule("position.max_distance", ("position",), _t5_buckets_reach),
     Rule("block.parallel", ("block", "norm", *COMPONENTS), _parallel_has_a_norm_before),

@@ -236,9 +236,9 @@ class Evaluator:
                 ast.Call(code, [lift(v) for v in arguments], [ast.keyword(k, lift(v)) for k, v in given.items()])
             )
         result = known(*values, **named_values)
-        # A logarithm reads well as it is said; what rounds or compares is worth its outcome only.
-        said = isinstance(code, ast.Attribute) and not isinstance(result, int) and not given
-        return Known(result, ast.Call(code, [lift(value) for value in arguments], []) if said and code else None)
+        # A logarithm reads well as it is written; what rounds or compares is worth its outcome only.
+        readable = isinstance(code, ast.Attribute) and not isinstance(result, int) and not given
+        return Known(result, ast.Call(code, [lift(value) for value in arguments], []) if readable and code else None)
 
     def _binary(self, op: ast.operator, left: Value, right: Value) -> Value:
         for one, other, gone in ((left, right, (ast.Mult, ast.Add)), (right, left, (ast.Mult, ast.Add, ast.Div))):
@@ -264,7 +264,7 @@ def _part(record: Record, name: str) -> Value:
         and value.code is not None
         and any(not hasattr(n, "constant") for n in names_in(value.code))
     ):
-        return Known(value.value)  # said by what only __init__ sees
+        return Known(value.value)  # made of what only __init__ sees
     if isinstance(value, Sequence) and all(isinstance(item, Known) for item in value.items):
         return Known(plain(value), constant(name.upper(), plain(value)))
     return Code(path) if isinstance(value, Code) else value
@@ -305,16 +305,16 @@ def is_default(name: str, value: Value) -> bool:
 
 
 def fold(function: Callable[..., Any], write: Callable[..., ast.expr], *values: Value) -> Value:
-    """The outcome of an operation on known values, said by the names of constants if one has a name; else its code."""
+    """What an operation on known values gives, written with names of constants if one has a name; else its code."""
     try:
         result = function(*(plain(value) for value in values))
     except NotWritableError:
         return Code(write(*(lift(value) for value in values)))
-    is_said = any(isinstance(value, Known) and value.code is not None for value in values)
+    is_named = any(isinstance(value, Known) and value.code is not None for value in values)
     is_number = isinstance(result, int | float) and not isinstance(result, bool)
     if is_number and all(isinstance(value, Known) and isinstance(value.code, ast.Constant) for value in values):
         return Known(result, ast.Constant(result) if result >= 0 else write(*map(lift, values)))
-    return Known(result, write(*(lift(value) for value in values)) if is_said and is_number else None)
+    return Known(result, write(*(lift(value) for value in values)) if is_named and is_number else None)
 
 
 def plain(value: Value) -> Any:
@@ -360,7 +360,7 @@ def unrolled(value: Value) -> list[Value]:
             return list(attributes.values())
         case Known(value=known, code=code) if isinstance(known, tuple | list | range):
             at = (ast.Subscript(code, ast.Constant(i), ast.Load()) if code else None for i in range(len(known)))
-            return [Known(item, said) for item, said in zip(known, at, strict=True)]
+            return [Known(item, expr) for item, expr in zip(known, at, strict=True)]
         case _:
             raise NotWritableError("a loop over what is not known")
 

@@ -54,7 +54,7 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOu
     else:
         steps, model = 0, load_model(folder, config.model)
     held_out = HeldOut.of(data, resolve_train(config), tokens or len(data.held_out))
-    found = evaluate(model.to(device.kind), held_out, device)
+    found = evaluate(model.to(device.type), held_out, device)
     if not found.is_finite:
         raise UserError(f"{source}: the model's output is NaN or infinite: its training diverged")
     return HeldOutScore(

@@ -60,10 +60,10 @@ def evaluate(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: in
     nats, n_tokens, n_bytes = 0.0, 0, 0
     rows = max(1, batch_tokens // held_out.windows.shape[1])
     for start in range(0, len(held_out.windows), rows):
-        windows_BT = torch.from_numpy(held_out.windows[start : start + rows]).to(device.kind)
+        windows_BT = torch.from_numpy(held_out.windows[start : start + rows]).to(device.type)
         logits_BTV, targets_BT = logits_and_targets(model, windows_BT, device, held_out.separator)
         losses_N = F.cross_entropy(logits_BTV.flatten(0, 1).float(), targets_BT.flatten(), reduction="none")
-        bytes_N = torch.from_numpy(held_out.token_bytes).to(device.kind)[targets_BT.flatten()]
+        bytes_N = torch.from_numpy(held_out.token_bytes).to(device.type)[targets_BT.flatten()]
         is_text_N = bytes_N > 0
         nats += losses_N[is_text_N].double().sum().item()
         n_tokens += int(is_text_N.sum())

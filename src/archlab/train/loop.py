@@ -66,7 +66,7 @@ def _train(
     callback: Callback,
 ) -> RunSummary:
     steps, seq_len = settings.steps, settings.seq_len
-    model = Decoder(config.model, seed=settings.seed).to(device.kind).train()
+    model = Decoder(config.model, seed=settings.seed).to(device.type).train()
     optimizer = make_optimizer(model, settings)
     first = _resume(folder, model, optimizer, steps, callback)
     if first:
