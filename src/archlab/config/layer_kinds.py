@@ -9,7 +9,7 @@ from archlab.config.merge import Raw, expand, merge, section_classes
 from archlab.config.model_schema import ModelConfig
 from archlab.config.position import ON_THE_EMBEDDING
 from archlab.config.problems import Problem, choose, explain
-from archlab.config.rules import Rule
+from archlab.config.rule import Rule
 from archlab.config.vocabulary import elsewhere, meant
 from archlab.errors import UserError
 

@@ -4,7 +4,7 @@ from archlab.config.any_attention import AnyAttention
 from archlab.config.model_schema import ModelConfig
 from archlab.config.position import WITHOUT_QUERIES
 from archlab.config.problems import choose
-from archlab.config.rules import Rule, needs_a_norm
+from archlab.config.rule import Rule, needs_a_norm
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 

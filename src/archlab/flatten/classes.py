@@ -8,9 +8,9 @@ from typing import Any
 from archlab.config.base import Base
 from archlab.config.layers import COMPONENTS, Branch, LayerConfig
 from archlab.flatten.assumed import Assumed, parsed
-from archlab.flatten.evaluate import NotWritableError, lift, plain
 from archlab.flatten.known import cannot_be_written
 from archlab.flatten.names import COMMENTS, constant, constant_name, root
+from archlab.flatten.operations import NotWritableError, lift, plain
 from archlab.flatten.page import WIDTH, Page, lines
 from archlab.flatten.specialise import opened
 from archlab.flatten.statements import Body

@@ -7,7 +7,7 @@ that holds tensors becomes a class.
 import ast
 from collections.abc import Callable
 
-from archlab.flatten.evaluate import NotWritableError, lift, names_in, plain
+from archlab.flatten.operations import NotWritableError, lift, names_in, plain
 from archlab.flatten.source import module
 from archlab.flatten.statements import Body, Frame, Statements, is_simple
 from archlab.flatten.steps import Step, assign, bare, needed, read_in

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from archlab.flatten.evaluate import Evaluator, NotWritableError, bound, is_true, lift, plain, unrolled
+from archlab.flatten.evaluate import Evaluator
+from archlab.flatten.operations import NotWritableError, bound, is_true, lift, plain, unrolled
 from archlab.flatten.source import Module
 from archlab.flatten.steps import Step, assign
 from archlab.flatten.values import Code, Function, Known, Record, Sequence, Value, named, stores
