@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from archlab.config.model_schema import ModelConfig
 from archlab.data import tokenizer as bpe
-from archlab.data.shards import TOKENIZER
+from archlab.data.tokenizer import TOKENIZER
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.exchange.load import load_hf

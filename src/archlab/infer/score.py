@@ -5,8 +5,7 @@ from pathlib import Path
 from archlab.config.base import Base
 from archlab.config.training import check_next_token, resolve_train
 from archlab.data.prepare import open_data
-from archlab.data.shards import TOKENIZER
-from archlab.data.tokenizer import own_tokenizer, same_tokenizer
+from archlab.data.tokenizer import TOKENIZER, own_tokenizer, same_tokenizer
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.hf.folder import is_hf_folder, own_file
