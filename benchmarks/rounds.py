@@ -42,8 +42,10 @@ def measure(entrants: Mapping[str, tuple[Callable[..., Round], tuple[Any, ...]]]
     for name, connection in running.items():
         connection.send("end")
         results[name] = {
-            "median": round(statistics.median(found[name]), 1), "best": round(max(found[name]), 1), "peak": connection.recv(),
-        }  # fmt: skip
+            "median": round(statistics.median(found[name]), 1),
+            "best": round(max(found[name]), 1),
+            "peak": connection.recv(),
+        }
     return results
 
 

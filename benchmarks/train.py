@@ -62,7 +62,7 @@ def ours(shape: Shape, mode: str, format_: str) -> Round:
     keep_freed_memory()
     config = load_config("tiny-llama", *archlab_overrides(shape), f"train.dtype={format_}")
     train, device = resolve_train(config), choose_device(config.train)
-    model = Decoder(config.model).train().to(device.kind)
+    model = Decoder(config.model).train().to(device.type)
     optimizer = make_optimizer(model, train)
     if mode == "compiled":
         compile_layers(model)
@@ -118,7 +118,9 @@ def main() -> None:
         format_ = name.split()[-1]
         peak = results.get(f"matmul {format_}", {"median": float("nan")})["median"]
         found = results[name]
-        print(f"{name:34}{found['median']:9,.0f}{found['median'] * flops / peak:11.0%}{found['peak'] / 2**20:7,.0f} MiB")
+        print(
+            f"{name:34}{found['median']:9,.0f}{found['median'] * flops / peak:11.0%}{found['peak'] / 2**20:7,.0f} MiB"
+        )
     record(f"train-{chosen.shape}", {"flops_per_token": flops, "rounds": chosen.rounds, "results": results})
 
 

@@ -22,11 +22,12 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from torch import Tensor
 
+from archlab.config.dropout import Dropout
 from archlab.config.identity import resolved
 from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.layers import PER_LAYER, layer_configs, resolve, with_overrides
 from archlab.config.merge import Raw
-from archlab.config.model_schema import Dropout, Init, ModelConfig
+from archlab.config.model_schema import Init, ModelConfig
 from archlab.config.moe import Balance
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.training import resolve_train

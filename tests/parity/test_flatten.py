@@ -19,8 +19,8 @@ from archlab.config.visibility import Visibility
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.exchange.load import load_hf
-from archlab.flatten.evaluate import NotWritableError
 from archlab.flatten.known import KNOWN
+from archlab.flatten.operations import NotWritableError
 from archlab.flatten.statements import Statements
 from archlab.flatten.write import MOST_LINES, flatten
 from archlab.model.decoder import Decoder

@@ -245,7 +245,7 @@ BROKEN_RULES = [
     (
         ["model.attention={kind: latent, kv_rank: 8, nope_dim: 4, rope_dim: 5}"],
         "model.position.fraction",
-        "1.0 of rope_dim = 5 is 5 dimensions; RoPE turns pairs",
+        "1.0 of rope_dim = 5 is 5 dimensions; RoPE rotates pairs",
     ),
     (
         ["model.attention.sub_norm=true", "model.norm=none"],
@@ -271,7 +271,11 @@ BROKEN_RULES = [
     ),
     (["model.norm.weight=false", "model.norm.unit_offset=true"], "model.norm.unit_offset", "but this norm has none"),
     (["model.norm.weight=false", "model.norm.cast=before_weight"], "model.norm.cast", "allowed: after_weight"),
-    (["model.position.fraction=0.1"], "model.position.fraction", "is 3 dimensions; RoPE turns pairs: allowed are even"),
+    (
+        ["model.position.fraction=0.1"],
+        "model.position.fraction",
+        "is 3 dimensions; RoPE rotates pairs: allowed are even",
+    ),
     (["model.position.order=before_qk_norm"], "model.position.order", "attention.qk_norm, but there is none"),
     (
         ["model.position.order=before_qk_norm", "model.attention.qk_norm={kind: rmsnorm, weight: false}"],
@@ -293,7 +297,7 @@ BROKEN_RULES = [
             "model.position.scaling={kind: longrope, factor: 2, original_max_seq_len: 8, short_factor: [1], long_factor: [1]}"
         ],
         "model.position.scaling",
-        "lists of [1] factors; head_dim = 32 has 16 turning pairs",
+        "lists of [1] factors; head_dim = 32 has 16 rotated pairs",
     ),
     (
         [
@@ -301,7 +305,7 @@ BROKEN_RULES = [
             "model.position.fraction=0.0625",
         ],
         "model.position.scaling",
-        "of 2 turning dimensions there is one",
+        "of 2 rotated dimensions there is one",
     ),
     (
         ["model.position.scaling={kind: yarn, factor: 2, original_max_seq_len: 8, beta_slow: 9, beta_fast: 8}"],

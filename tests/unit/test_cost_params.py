@@ -124,11 +124,25 @@ def test_how_many_norms_a_placement_has(placement, parallel, norms):
     assert parameters(model).norms == norms * 128
 
 
-def test_a_part_that_no_sum_knows_is_refused_and_not_left_out(monkeypatch):
+def test_a_component_names_its_parts_and_none_is_left_out(monkeypatch):
     model = load_config("tiny-llama", "model.mixer=short_conv").model
-    monkeypatch.setattr(ShortConv, "parameters", lambda self, site: {"gates": 7})
-    monkeypatch.setattr(ShortConv, "flops", lambda self, site, seq_len, counting: {"scan": 7.0})
-    with pytest.raises(ValueError, match="gates"):
-        parameters(model)
-    with pytest.raises(ValueError, match="scan"):
-        forward_flops(model, 8)
+    counted, flops = parameters(model), forward_flops(model, 8)
+    monkeypatch.setattr(ShortConv, "parameters", lambda self, site: {"gates": 7, "mixer": 5, "norms": 3})
+    monkeypatch.setattr(ShortConv, "flops", lambda self, site, seq_len, counting: {"scan": 80.0})
+    n, found = model.n_layers, parameters(model)
+    assert list(found.parts) == ["embedding", "positions", "attention", "gates", "mixer", "mlp", "norms", "head"]
+    assert (found.parts["gates"], found.parts["mixer"], found.norms) == (7 * n, 5 * n, counted.norms + 3 * n)
+    assert found.total == counted.total - counted.parts["mixer"] + 15 * n
+    new = dict(forward_flops(model, 8))
+    assert (new["scan"], sum(new.values())) == (10.0 * n, flops.total - flops.mixer + 10 * n)
+
+
+def test_parts_of_absent_components_are_zero():
+    """So that a script may ask any config for the same keys."""
+    names = [
+        list(dict(f(load_config("tiny-llama", *ov).model)))
+        for f in (parameters, lambda m: forward_flops(m, 8))
+        for ov in ([], ["model.attention.kind=none", "model.position=none", "model.mixer=mamba2", "model.mlp=none"])
+    ]
+    assert names[0] == names[1]
+    assert names[2] == names[3]

@@ -39,6 +39,37 @@ def test_every_folder_has_its_place():
     assert sorted(path.parent.name for path in HOME.glob("*/__init__.py")) == sorted(FLOORS)
 
 
+def test_what_sums_over_components_names_none():
+    files = [*(HOME / "cost").glob("*.py"), HOME / "config" / "describe.py"]
+    assert [file.name for file in files if re.search("attention|mamba|moe|T5", file.read_text())] == []
+
+
+def defined(file: Path) -> set[str]:
+    """The names that a module binds at its top, but by importing them."""
+    found: set[str] = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return found
+
+
+def test_every_name_is_imported_from_where_it_is_defined():
+    names = {".".join(("archlab", *file.relative_to(HOME).with_suffix("").parts)): file for file in HOME.rglob("*.py")}
+    tops = {name: defined(file) for name, file in names.items()}
+    wrong = [
+        f"{importer} has {alias.name} from {node.module}"
+        for importer, file in names.items()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module in tops
+        for alias in node.names
+        if alias.name not in tops[node.module]
+    ]
+    assert wrong == []
+
+
 def test_the_table_of_families_leaves_none_out():
     files = {path.stem for path in (HOME / "families").glob("*.py")} - {"__init__", "registry"}
     assert {name.replace("-", "_") for name in FAMILIES} == files

@@ -226,8 +226,8 @@ def ratio(layers: Layers) -> str:
     text = ", ".join(named) or "sparse"
     if all(local):
         return text
-    runs = [(kind, len(list(run))) for kind, run in groupby(local)]
-    most = {kind: max(n for found, n in runs if found == kind) for kind in (True, False)}
+    runs = [(value, len(list(run))) for value, run in groupby(local)]
+    most = {value: max(n for found, n in runs if found == value) for value in (True, False)}
     return f"{most[True]}:{most[False]} {text}"
 
 

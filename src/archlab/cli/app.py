@@ -31,7 +31,7 @@ VERBS = (
     ("convert", "convert:run", "Turn multi-head into grouped-query attention."),
     ("study", "study:app", "Run a comparison, or read one."),
 )
-"""Verb, its place in archlab.cli (a function or a cyclopts App), and its line in `archlab --help`."""
+"""Verb, its module in archlab.cli (a function or a cyclopts App), and its line in `archlab --help`."""
 
 HELP = """Compare architectures of decoder-only language models.
 
@@ -53,8 +53,8 @@ def make_app() -> App:
         console=console(),
         suppress_keyboard_interrupt=False,
     )
-    for place, (verb, target, summary) in enumerate(VERBS):
-        app.command(f"archlab.cli.{target}", name=verb, help=summary, sort_key=place)
+    for index, (verb, target, summary) in enumerate(VERBS):
+        app.command(f"archlab.cli.{target}", name=verb, help=summary, sort_key=index)
     return app
 
 

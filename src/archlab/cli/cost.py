@@ -47,7 +47,7 @@ def _print(found: Cost) -> None:
     counts, flops, memory = found.parameters, found.forward_flops, found.training_memory
     print_table(
         ("parameters", "count", "share"),
-        [(role, f"{n:,}", f"{n / counts.total:.1%}") for role, n in counts if n and role != "idle"]
+        [(role, f"{n:,}", f"{n / counts.total:.1%}") for role, n in counts.parts.items() if n]
         + [("total", f"{counts.total:,}", count(counts.total))]
         + ([("active per token", f"{counts.active:,}", count(counts.active))] if counts.idle else [])
         + [("non-embedding", f"{counts.non_embedding:,}", count(counts.non_embedding))],

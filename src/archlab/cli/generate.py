@@ -55,13 +55,13 @@ def run(
     from archlab.infer.load import find_folder, from_pretrained, load_codec
     from archlab.infer.sampling import Sampling
     from archlab.infer.text import stream_text
-    from archlab.train.device import device_kind
+    from archlab.train.device import resolve_device_type
 
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
-    kind = device_kind(device, "--device")
+    device_type = resolve_device_type(device, "--device")
     home = find_folder(folder)
     codec, wanted = load_codec(home), getattr(torch, dtype) if dtype else None
-    pieces = stream_text(from_pretrained(home, wanted, kind), codec, prompt, max_new_tokens, sampling, stop)
+    pieces = stream_text(from_pretrained(home, wanted, device_type), codec, prompt, max_new_tokens, sampling, stop)
     print(prompt, end="", flush=True)
     for piece in pieces:
         print(piece, end="", flush=True)

@@ -85,7 +85,7 @@ def _wrong_value(error: CoercionError | ValidationError, argument: Argument) -> 
 
 
 def _allowed(argument: Argument) -> str:
-    hint = next((kind for kind in get_args(argument.hint) if kind is not type(None)), argument.hint)
+    hint = next((part for part in get_args(argument.hint) if part is not type(None)), argument.hint)
     if choices := _choices(argument.hint):
         return ", ".join(map(str, choices))
     validators = argument.parameter.validator
@@ -102,7 +102,7 @@ def _choices(hint: Any) -> tuple[object, ...]:
     """Of a Literal, or of one that may be left out."""
     if get_origin(hint) is Literal:
         return get_args(hint)
-    return next((get_args(kind) for kind in get_args(hint) if get_origin(kind) is Literal), ())
+    return next((get_args(part) for part in get_args(hint) if get_origin(part) is Literal), ())
 
 
 def _arguments(error: CycloptsError) -> list[Argument]:

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from archlab.config.base import Heads, Positive
 from archlab.config.component import Component, Counting, Site
-from archlab.config.position import BIASED, T5, Shaw
+from archlab.config.position import BIASED, Shaw
 from archlab.config.visibility import Visibility, is_plain_causal, visible_pairs
 
 
@@ -27,6 +27,11 @@ class AnyAttention(Visibility, QueryHeads):
     """The field that says how wide the part of a query is that RoPE may rotate."""
 
     @property
+    def score_heads(self) -> int:
+        """All query heads."""
+        return self.n_heads
+
+    @property
     def query_width(self) -> int:
         """Dimensions of one query and one key."""
         raise NotImplementedError
@@ -35,16 +40,6 @@ class AnyAttention(Visibility, QueryHeads):
     def rotary_width(self) -> int:
         """Those of them that RoPE may rotate."""
         return getattr(self, self.rotary_field)
-
-    def _distances(self, site: Site) -> int:
-        """Learned numbers beside the scores, by distance."""
-        match site.position:
-            case T5(shared=False, buckets=buckets):
-                return buckets * self.n_heads
-            case Shaw(max_distance=max_distance):
-                return (max_distance + 1) * self.query_width
-            case _:
-                return 0
 
     def _scores(self, value_width: int, site: Site, seq_len: int, counting: Counting) -> float:
         """FLOPs: one product with the key and one with the value (with Shaw's vectors one more) per pair and head."""
@@ -63,7 +58,7 @@ class AnyAttention(Visibility, QueryHeads):
         """
         masked = not is_plain_causal(self, seq_len) or self.softcap is not None
         biased = site.position.kind in BIASED
-        is_square = counting == "packed" or (counting == "computed" and (masked or biased or site.attention_dropout))
+        is_square = counting == "packed" or (counting == "computed" and (masked or biased or site.dropout.attention))
         return seq_len**2 if is_square else visible_pairs(self, seq_len)
 
 

@@ -70,7 +70,7 @@ LARGEST_SEED = 2**63 - 1
 """The largest number that torch seeds a generator with."""
 
 Index = Annotated[int, Field(ge=0, le=LONGEST)]
-"""A place in a sequence, or a number of them."""
+"""A position in a sequence, or a number of them."""
 Length = Annotated[int, Field(ge=1, le=LONGEST)]
 """Of a sequence or a part of it, in tokens."""
 Width = Annotated[int, Field(ge=1, le=WIDEST)]

@@ -35,5 +35,5 @@ def _is_there(path: str, folder: Path) -> bool:
 
 def _places(values: Any) -> Iterator[tuple[dict[str, Any], str]]:
     for section, key in ((values, "data.path"), (values.get("data") if isinstance(values, dict) else None, "path")):
-        if isinstance(section, dict) and isinstance(said := section.get(key), str) and said not in ("", _DEFAULT):
+        if isinstance(section, dict) and isinstance(given := section.get(key), str) and given not in ("", _DEFAULT):
             yield section, key

@@ -4,10 +4,11 @@ Counts, costs, caches and descriptions sum over components and know none of them
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from archlab.config.base import Base
+from archlab.config.dropout import Dropout
 from archlab.config.norm import Norm
 from archlab.config.position import Position
 from archlab.errors import UserError
@@ -25,7 +26,7 @@ class Site:
     norm: Norm
     """The layer's norm, which inner norms take after."""
     position: Position
-    attention_dropout: float = 0.0
+    dropout: Dropout = field(default_factory=Dropout)
 
 
 FLOAT32_BYTES = 4
@@ -59,13 +60,18 @@ class Component(Base):
         """The same with derived fields written out; resolving twice changes nothing."""
         return self
 
+    @property
+    def score_heads(self) -> int:
+        """Heads in which queries are compared with keys, so that a position may stand beside their scores."""
+        return 0
+
     def describe(self) -> dict[str, str]:
         """Heading -> a few words, for a table of layers."""
         raise NotImplementedError
 
     def parameters(self, site: Site) -> dict[str, int]:
-        """Learned numbers by what they belong to: the branch itself (`attention`, `mixer`, `mlp`), or `norms` and
-        `positions`."""
+        """Learned numbers by the part of a table of costs that they belong to: `norms`, `positions`, or what the
+        component calls its own."""
         raise NotImplementedError
 
     def active_parameters(self, site: Site) -> int:
@@ -74,7 +80,7 @@ class Component(Base):
 
     def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
         """Floating-point operations of matrix products and convolutions in a forward pass over one whole sequence, by
-        part."""
+        what the component calls its parts."""
         raise NotImplementedError
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
@@ -88,7 +94,12 @@ class Component(Base):
 
 
 class Absent(Component):
-    """No such branch in the layer."""
+    """No such branch in the layer: zero of each part that one would have."""
+
+    part: ClassVar[str]
+    """What such a branch calls its parameters."""
+    flop_parts: ClassVar[tuple[str, ...]]
+    """What it calls the parts of its FLOPs."""
 
     def describe(self) -> dict[str, str]:
         """Nothing."""
@@ -96,11 +107,11 @@ class Absent(Component):
 
     def parameters(self, site: Site) -> dict[str, int]:
         """None."""
-        return {}
+        return {self.part: 0}
 
     def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
         """None."""
-        return {}
+        return dict.fromkeys(self.flop_parts, 0.0)
 
 
 _C = TypeVar("_C", bound=Component)

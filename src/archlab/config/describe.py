@@ -1,10 +1,9 @@
 """Layers in a few words each, for people to read."""
 
-from archlab.config.any_attention import AnyAttention
 from archlab.config.layers import LayerConfig, layer_runs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.norm import NoNorm
-from archlab.config.position import WITHOUT_ATTENTION, Rope
+from archlab.config.position import WITHOUT_QUERIES, Rope
 
 
 def layer_table(model: ModelConfig) -> list[dict[str, str]]:
@@ -30,8 +29,8 @@ def _branches(layer: LayerConfig) -> dict[str, str]:
 
 def _position(layer: LayerConfig) -> str:
     position = layer.position
-    if not isinstance(layer.attention, AnyAttention) and position.kind not in WITHOUT_ATTENTION:
-        return "-"  # it is about queries and keys
+    if position.kind not in WITHOUT_QUERIES and not any(component.score_heads for component in layer.components):
+        return "-"
     return f"rope {position.theta:g}" if isinstance(position, Rope) else position.kind
 
 

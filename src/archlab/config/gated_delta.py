@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from archlab.config.base import Heads, Positive, Width
 from archlab.config.component import Component, Counting, Site, StateTensor, filled_in
-from archlab.config.recurrent import Taps, chunking
+from archlab.config.recurrent import KernelSize, chunking
 
 
 class GatedDelta(Component):
@@ -20,7 +20,7 @@ class GatedDelta(Component):
     """Width of one query or key: rows of a head's state."""
     value_dim: Width | None = None
     """Width of one value: columns of a head's state. null: 2 key_dim."""
-    taps: Taps = 4
+    taps: KernelSize = 4
     """Tokens that the convolution of queries, keys and values sees."""
     negative_eigenvalues: bool = False
     """beta goes from 0 to 2 and not to 1, so that a state may turn a key's value round (Grazzi 2024)."""

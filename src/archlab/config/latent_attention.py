@@ -77,7 +77,8 @@ class ResolvedLatent(Latent, AnyResolved):  # pyright: ignore[reportIncompatible
         narrow = (self.q_rank or 0) + self.kept_width
         biases = self.qkv_bias * narrow + self.out_bias * site.d_model
         norms = self.narrow_norm.n_parameters((self.q_rank or 0) + self.kv_rank)
-        return {"attention": self._matrices(site) + biases, "norms": norms, "positions": self._distances(site)}
+        positions = site.position.of_a_layer(self.n_heads, self.query_width)
+        return {"attention": self._matrices(site) + biases, "norms": norms, "positions": positions}
 
     def _matrices(self, site: Site) -> int:
         """Numbers in all projections."""

@@ -4,13 +4,12 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import ValidationError
 
-from archlab.config.any_attention import AnyAttention
 from archlab.config.layers import COMPONENTS, PER_LAYER, final_norm, layer_configs, with_overrides
 from archlab.config.merge import Raw, expand, merge, section_classes
 from archlab.config.model_schema import ModelConfig
 from archlab.config.position import ON_THE_EMBEDDING
 from archlab.config.problems import Problem, choose, explain
-from archlab.config.rules import Rule
+from archlab.config.rule import Rule
 from archlab.config.vocabulary import elsewhere, meant
 from archlab.errors import UserError
 
@@ -36,20 +35,20 @@ def layer_problems(model: ModelConfig, rules: Sequence[Rule[ModelConfig]]) -> It
     for name, change in (model.layers.kinds if model.layers else {}).items():
         prefix = f"model.layers.{name}"
         try:
-            wrong, view = _view(model, change)
+            wrong, own = _overridden(model, change)
         except UserError as error:
             yield Problem(prefix, str(error))
             continue
         yield from (Problem(f"{prefix}.{problem.path}".rstrip("."), problem.message) for problem in wrong)
-        if view is None:
+        if own is None:
             continue
-        if clash := _moved_common_position(model, view):
+        if clash := _moved_common_position(model, own):
             yield Problem(f"{prefix}.position", clash)
-        if view.dropout.embedding != model.dropout.embedding:
+        if own.dropout.embedding != model.dropout.embedding:
             message = "drops once, before all layers; a layer has dropout.attention and dropout.branch"
             yield Problem(f"{prefix}.dropout.embedding", message)
         for rule in rules:
-            message = rule.broken(view)
+            message = rule.broken(own)
             if message and message != broken.get(rule.field):
                 yield Problem(f"{prefix}.{rule.field}", message)
 
@@ -92,7 +91,7 @@ def _at_default(model: ModelConfig, path: str) -> ModelConfig:
     return model.model_copy(update={section: inner.model_copy(update={name: type(inner).model_fields[name].default})})
 
 
-def _view(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelConfig | None]:
+def _overridden(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelConfig | None]:
     """The model as one layer kind sees it, or what is wrong with that kind."""
     change = expand(change)
     unknown = [key for key in change if key not in PER_LAYER]
@@ -108,15 +107,13 @@ def _view(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelConfig |
         return explain(error, ModelConfig, raw), None
 
 
-def _moved_common_position(model: ModelConfig, view: ModelConfig) -> str | None:
+def _moved_common_position(model: ModelConfig, own: ModelConfig) -> str | None:
     """Positions that all layers have in common, on the embedding or in one table, cannot differ per layer."""
-    if view.position.kind == "t5" and view.position.shared:
-        of_all, of_kind = (
-            m.attention.n_heads if isinstance(m.attention, AnyAttention) else None for m in (model, view)
-        )
-        same = view.position == model.position and of_kind in (of_all, None)
+    if own.position.kind == "t5" and own.position.shared:
+        of_all, of_kind = (m.attention.score_heads for m in (model, own))
+        same = own.position == model.position and of_kind in (of_all, 0)
         return None if same else "t5 has one table for all layers, of model's heads; give position.shared = false"
-    embedded = [p.kind for p in (view.position, model.position) if p.kind in ON_THE_EMBEDDING]
-    if view.position == model.position or not embedded:
+    embedded = [p.kind for p in (own.position, model.position) if p.kind in ON_THE_EMBEDDING]
+    if own.position == model.position or not embedded:
         return None
     return f"{embedded[0]} is added once, to the embedding; allowed: the same in every layer"

@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 from archlab.config.base import Base, Overrides
 from archlab.config.component import Absent, Component, Site, expect
 from archlab.config.dense import ResolvedDense
+from archlab.config.dropout import Dropout
 from archlab.config.merge import expand, merge
-from archlab.config.model_schema import Block, Dropout, Layers, ModelConfig
+from archlab.config.model_schema import Block, Layers, ModelConfig
 from archlab.config.multi_head import ResolvedMultiHead
 from archlab.config.norm import NoNorm, Norm, Placement
 from archlab.config.position import Position
 from archlab.config.unions import ResolvedAttention, ResolvedMixer, ResolvedMLP
+from archlab.config.visibility import Visibility
 
 COMPONENTS = ("attention", "mixer", "mlp")
 """The sections of `model` that are components, in the order in which a layer has them."""
@@ -93,13 +95,19 @@ class LayerConfig(Base):
     @property
     def site(self) -> Site:
         """What components must know of the layer to say what they cost."""
-        return Site(self.d_model, self.norm, self.position, self.dropout.attention)
+        return Site(self.d_model, self.norm, self.position, self.dropout)
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """One per section, in order, absent ones too."""
+        return tuple(getattr(self, name) for name in COMPONENTS)
 
     def parameters(self) -> Counter[str]:
-        """Learned numbers by what they belong to, of all branches and the norms around them."""
-        counts = Counter(norms=self._norms_around())
-        for branch in self.branches:
-            counts.update(branch.component.parameters(self.site))
+        """Learned numbers by the parts that components name, with the norms around branches."""
+        counts = Counter[str]()
+        for component in self.components:
+            counts.update(component.parameters(self.site))
+        counts["norms"] += self._norms_around()
         return counts
 
     def active_parameters(self) -> int:
@@ -167,8 +175,9 @@ def layer_runs(model: ModelConfig) -> list[tuple[int, int, LayerConfig]]:
 
 
 def sees_as(model: ModelConfig, visibility: str) -> bool:
-    """Whether some layer's attention has that `visibility`."""
-    return any(getattr(layer.attention, "visibility", None) == visibility for layer in layer_configs(model))
+    """Whether some layer has a component of that `visibility`."""
+    components = (branch.component for layer in layer_configs(model) for branch in layer.branches)
+    return any(isinstance(rule, Visibility) and rule.visibility == visibility for rule in components)
 
 
 def final_norm(model: ModelConfig) -> Norm:

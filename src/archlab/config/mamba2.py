@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from archlab.config.base import Heads, NonNegative, Positive, Width
 from archlab.config.component import Component, Counting, Site, StateTensor, filled_in
-from archlab.config.recurrent import GatedNorm, GatedRMSNorm, Taps, chunking
+from archlab.config.recurrent import GatedNorm, GatedRMSNorm, KernelSize, chunking
 
 
 class Mamba2(Component):
@@ -22,7 +22,7 @@ class Mamba2(Component):
     """Width of B and C: columns of a head's state."""
     n_groups: Heads = 1
     """Of neighbouring heads that have one B and one C; the norm's mean square is over one of them, too."""
-    taps: Taps = 4
+    taps: KernelSize = 4
     """Tokens that the convolution of x, B and C sees."""
     conv_bias: bool = True
     """Bias on that convolution."""

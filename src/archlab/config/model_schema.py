@@ -6,7 +6,7 @@ A field left at `null` is derived from others; `layers.py` says how, and everyon
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from archlab.config.base import (
     MOST_KINDS,
@@ -16,11 +16,11 @@ from archlab.config.base import (
     Length,
     Overrides,
     Positive,
-    Probability,
     Width,
 )
 from archlab.config.component import expect
 from archlab.config.dense import Dense, GatedMLP
+from archlab.config.dropout import Dropout, DropoutPlaces
 from archlab.config.multi_head import MultiHead
 from archlab.config.norm import Norm, RMSNorm
 from archlab.config.position import Position, Rope
@@ -71,27 +71,6 @@ class Head(Base):
     """Factor on the logits (Cohere; Granite divides)."""
     softcap: Positive | None = None
     """Logits z become c tanh(z / c), after the scale (Gemma 2). null: not."""
-
-
-class Dropout(Base):
-    """Where activations are dropped in training; a single number sets all places."""
-
-    embedding: Probability = 0.0
-    """After the embedding and its positions."""
-    attention: Probability = 0.0
-    """On the attention weights."""
-    branch: Probability = 0.0
-    """On the output of every branch, before the addition."""
-
-
-def _everywhere(value: Any) -> Any:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return dict.fromkeys(Dropout.model_fields, float(value))
-    return value
-
-
-DropoutPlaces = Annotated[Dropout, BeforeValidator(_everywhere, json_schema_input_type=Dropout | Probability)]
-"""Dropout by place, or one number for all."""
 
 
 class Init(Base):

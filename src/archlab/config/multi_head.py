@@ -139,7 +139,8 @@ class ResolvedMultiHead(MultiHead, AnyResolved):  # pyright: ignore[reportIncomp
         projections = self.qkv_width * (d + self.qkv_bias) + (self.out_width + self.out_bias) * d
         gate = self.gate_width * (d + (self.gate is not None and self.gate.bias))
         norms = self._qk_norms() + self.sub_norm * site.norm.n_parameters(self.out_width)
-        return {"attention": projections + gate + sinks, "norms": norms, "positions": self._distances(site)}
+        positions = site.position.of_a_layer(self.n_heads, self.query_width)
+        return {"attention": projections + gate + sinks, "norms": norms, "positions": positions}
 
     def _qk_norms(self) -> int:
         norm = self.qk_norm

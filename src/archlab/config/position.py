@@ -12,13 +12,25 @@ Longer = Annotated[float, Field(gt=1)]
 """A stretch that is one."""
 
 
-class NoPosition(Base):
+class AnyPosition(Base):
+    """What every kind of position says of the numbers that it learns."""
+
+    def of_all_layers(self, d_model: int, max_seq_len: int, n_heads: int) -> int:
+        """Learned numbers of a table that stands once in the model: on the embedding, or beside all layers' scores."""
+        return 0
+
+    def of_a_layer(self, n_heads: int, query_width: int) -> int:
+        """Learned numbers of a table that stands beside one layer's scores."""
+        return 0
+
+
+class NoPosition(AnyPosition):
     """No position information but the causal mask (NoPE)."""
 
     kind: Literal["none"] = "none"
 
 
-class Sinusoidal(Base):
+class Sinusoidal(AnyPosition):
     """Fixed sines and cosines added to the embedding (Vaswani 2017)."""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
@@ -30,23 +42,31 @@ class Sinusoidal(Base):
     """Where the first position stands on the waves (XGLM: 2)."""
 
 
-class Learned(Base):
+class Learned(AnyPosition):
     """A learned vector per position, added to the embedding; max_seq_len of them."""
 
     kind: Literal["learned"] = "learned"
     offset: Index = 0
     """Unused rows before the first position's (OPT: 2)."""
 
+    def of_all_layers(self, d_model: int, max_seq_len: int, n_heads: int) -> int:
+        """A vector per position."""
+        return (self.offset + max_seq_len) * d_model
 
-class Shaw(Base):
+
+class Shaw(AnyPosition):
     """Learned vectors a of the distance beside the keys: q.(k + a) (Shaw 2018); per layer, shared by its heads."""
 
     kind: Literal["shaw"] = "shaw"
     max_distance: Width = 16
     """Larger distances share the last vector."""
 
+    def of_a_layer(self, n_heads: int, query_width: int) -> int:
+        """A vector per distance."""
+        return (self.max_distance + 1) * query_width
 
-class T5(Base):
+
+class T5(AnyPosition):
     """A learned bias per head and bucket of distances (Raffel 2020), one-sided."""
 
     kind: Literal["t5"] = "t5"
@@ -57,8 +77,16 @@ class T5(Base):
     shared: bool = True
     """One table for all layers, or one per layer."""
 
+    def of_all_layers(self, d_model: int, max_seq_len: int, n_heads: int) -> int:
+        """A number per bucket and head, where layers share them."""
+        return self.buckets * n_heads if self.shared else 0
 
-class Alibi(Base):
+    def of_a_layer(self, n_heads: int, query_width: int) -> int:
+        """A number per bucket and head, where each layer has its own."""
+        return 0 if self.shared else self.buckets * n_heads
+
+
+class Alibi(AnyPosition):
     """A bias falling linearly with the distance, steeper in some heads (Press 2021)."""
 
     kind: Literal["alibi"] = "alibi"
@@ -85,7 +113,7 @@ class LinearScaling(Base):
 
 class DynamicNTK(Base):
     """Theta grows with the sequence once it is longer than the original; cached decoding then differs from the full
-    pass by design, for earlier keys were turned at another theta."""
+    pass by design, for earlier keys were rotated at another theta."""
 
     kind: Literal["dynamic"] = "dynamic"
     factor: Stretch
@@ -109,7 +137,7 @@ class Llama3Scaling(Base):
 
 
 class Yarn(Base):
-    """Frequencies interpolated by how often they turn within the original length (Peng 2023)."""
+    """Frequencies interpolated by how often they rotate within the original length (Peng 2023)."""
 
     kind: Literal["yarn"] = "yarn"
     factor: Stretch
@@ -117,9 +145,9 @@ class Yarn(Base):
     original_max_seq_len: Length
     """Length before the stretch."""
     beta_fast: Positive = 32.0
-    """Pairs that turn more often than this are kept."""
+    """Pairs that rotate more often than this are kept."""
     beta_slow: Positive = 1.0
-    """Pairs that turn less often than this are interpolated."""
+    """Pairs that rotate less often than this are interpolated."""
     truncate: bool = True
     """Round the range between the two outward to whole pairs."""
     attention_factor: Positive | None = None
@@ -144,14 +172,14 @@ class Longrope(Base):
 
 
 class Proportional(Base):
-    """p-RoPE: only the fastest pairs turn, the others stand still (Barbero 2024)."""
+    """p-RoPE: only the fastest pairs rotate, the others are left as they are (Barbero 2024)."""
 
     kind: Literal["proportional"] = "proportional"
     turning: Annotated[float, Field(gt=0, lt=1)]
-    """Share of the pairs that turn."""
+    """Share of the pairs that rotate."""
 
-    def turning_pairs(self, n: int) -> int:
-        """How many of the pairs of n dimensions turn."""
+    def rotated_pairs(self, n: int) -> int:
+        """How many of the pairs of n dimensions rotate."""
         return int(self.turning * n // 2)
 
 
@@ -161,18 +189,18 @@ RopeScaling = Annotated[
 ]
 
 
-class Rope(Base):
+class Rope(AnyPosition):
     """Rotary embedding of queries and keys (Su 2021)."""
 
     kind: Literal["rope"] = "rope"
     theta: Theta = 10000.0
     """Base of the rotation frequencies."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Part of each head that turns: its first int(head_dim * fraction) dimensions."""
+    """Part of each head that is rotated: its first int(head_dim * fraction) dimensions."""
     pairing: Literal["half", "interleaved"] = "half"
-    """Which dimensions turn together: i with i + dim/2 (rotate_half), or 2i with 2i + 1."""
+    """Which dimensions rotate together: i with i + dim/2 (rotate_half), or 2i with 2i + 1."""
     order: Literal["after_qk_norm", "before_qk_norm"] = "after_qk_norm"
-    """Queries and keys are turned after or before their norm (Hunyuan: before)."""
+    """Queries and keys are rotated after or before their norm (Hunyuan: before)."""
     scaling: RopeScaling = NoScaling()
     """How the angles stretch for sequences longer than in training."""
 
@@ -182,7 +210,7 @@ BIASED = ("shaw", "t5", "alibi")
 
 ON_THE_EMBEDDING = ("sinusoidal", "learned")
 """Kinds that are added once, to the token embedding."""
-WITHOUT_ATTENTION = ("none", *ON_THE_EMBEDDING)
-"""Kinds that ask nothing of attention."""
+WITHOUT_QUERIES = ("none", *ON_THE_EMBEDDING)
+"""Kinds that do nothing to queries, keys or their scores."""
 
 Position = Annotated[NoPosition | Sinusoidal | Learned | Shaw | T5 | Alibi | Rope, Field(discriminator="kind")]

@@ -148,9 +148,9 @@ def _message(path: str, details: list[ErrorDetails], schema: type[BaseModel], ra
         words + _as_in(key, section_at(schema, [*above, key], raw)) if words == SECTION else words for words in others
     ]
     allowed = " or ".join(filter(None, [*dict.fromkeys(others), ", ".join(names)]))
-    said, near = meant(key if value is True else str(value)), nearest(str(value), names)
+    synonym, near = meant(key if value is True else str(value)), nearest(str(value), names)
     field = re.sub(r"^(model\.)layers\.\w+\.", r"\1", path)
-    hint = near if near and field not in said else _hint(said)  # a name of this field goes before another field's
+    hint = near if near and field not in synonym else _hint(synonym)  # a name of this field goes before another field's
     return f"{_short(value)}{hint or ';'} allowed: {allowed}"
 
 
@@ -176,12 +176,12 @@ def _known(key: str, above: Sequence[str], value: Any, schema: type[BaseModel]) 
         return ""
     words = [word for word in (_kind(value), value, key) if isinstance(word, str)]
     section = ".".join(above if schema is Config else ("model", *above))
-    said = next(filter(None, map(meant, words)), "") or elsewhere(key, section)
-    if above and re.search(rf"\b{re.escape(section)}\.{key}\b", said):  # it is there, but for another kind
+    instead = next(filter(None, map(meant, words)), "") or elsewhere(key, section)
+    if above and re.search(rf"\b{re.escape(section)}\.{key}\b", instead):  # it is there, but for another kind
         return "not a field of this kind"
     if value is False:  # then what is meant is not to be written, but its opposite
-        return re.sub(r"=(\w+)", lambda written: "=false" if written[1] == "true" else "", said)
-    return said
+        return re.sub(r"=(\w+)", lambda written: "=false" if written[1] == "true" else "", instead)
+    return instead
 
 
 def _hint(text: str) -> str:

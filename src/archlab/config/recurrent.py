@@ -11,7 +11,7 @@ from archlab.config.norm import NoNorm
 CHUNK = 64
 """Tokens that a scan mixes at once by matrix products, at most; between chunks it hands on a state."""
 
-Taps = Annotated[int, Field(ge=2, le=1000)]
+KernelSize = Annotated[int, Field(ge=2, le=1000)]
 """Of a causal convolution: how many tokens it sees, its own among them. Published models have up to 7."""
 
 

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from archlab.config.base import Heads, Width
 from archlab.config.component import Component, Counting, Site, StateTensor, filled_in
-from archlab.config.recurrent import Taps
+from archlab.config.recurrent import KernelSize
 
 
 class RGLRU(Component):
@@ -19,7 +19,7 @@ class RGLRU(Component):
     """Channels, each with a state of one number. null: d_model."""
     n_heads: Heads = 1
     """Groups of neighbouring channels; a gate of a channel reads the channels of its group (RecurrentGemma: 256)."""
-    taps: Taps = 4
+    taps: KernelSize = 4
     """Tokens that the convolution of u sees."""
 
     derived: ClassVar[tuple[str, ...]] = ("lru_width",)

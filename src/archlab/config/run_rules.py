@@ -2,9 +2,9 @@
 
 from archlab.config.any_attention import AnyAttention
 from archlab.config.model_schema import ModelConfig
-from archlab.config.position import WITHOUT_ATTENTION
+from archlab.config.position import WITHOUT_QUERIES
 from archlab.config.problems import choose
-from archlab.config.rules import Rule, needs_a_norm
+from archlab.config.rule import Rule, needs_a_norm
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 
@@ -24,10 +24,10 @@ def _layer_kinds_are_used(m: ModelConfig) -> str | None:
 
 
 def _position_has_attention(m: ModelConfig) -> str | None:
-    if m.layers is not None or isinstance(m.attention, AnyAttention) or m.position.kind in WITHOUT_ATTENTION:
+    if m.layers is not None or isinstance(m.attention, AnyAttention) or m.position.kind in WITHOUT_QUERIES:
         return None
     found = f"{m.position.kind} is about queries and keys, and there is no attention"
-    return f"{found}; allowed: {', '.join(WITHOUT_ATTENTION)}"
+    return f"{found}; allowed: {', '.join(WITHOUT_QUERIES)}"
 
 
 def _tied_head_has_no_values(m: ModelConfig) -> str | None:

@@ -35,7 +35,7 @@ class TrainConfig(Base):
     decay: Share | None = None
     """wsd only: share of the steps after the warm-up that decay. null: 0.2 (other schedules: 0)."""
     weight_decay: NonNegative = 0.1
-    """Decoupled weight decay of matrices and of convolutions' taps; norms and biases never decay (Loshchilov 2019)."""
+    """Decoupled weight decay of matrices and of convolutions; norms and biases never decay (Loshchilov 2019)."""
     decay_embeddings: bool = False
     """Decay tables, too: the token and position embeddings, distances beside the scores, and the head."""
     betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = (0.9, 0.95)

@@ -3,14 +3,14 @@
 from typing import Literal
 
 from archlab.config.component import Component, Counting, Site, StateTensor
-from archlab.config.recurrent import Taps
+from archlab.config.recurrent import KernelSize
 
 
 class ShortConv(Component):
     """W (C * conv(B * x)): a convolution over a few tokens between two gates B and C that the input sets (LFM2)."""
 
     kind: Literal["short_conv"] = "short_conv"  # pyright: ignore[reportIncompatibleVariableOverride]
-    taps: Taps = 3
+    taps: KernelSize = 3
     """Tokens that the convolution sees."""
     bias: bool = False
     """Biases on all projections and on the convolution."""

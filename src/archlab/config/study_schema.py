@@ -96,9 +96,9 @@ class StudyConfig(Base):
             points = prod(map(len, known["tune"].values())) if known["tune"] else 0
             factors |= {"points of the grid": points, "seeds": known.get("tune_seeds", 1)}
         if (runs := prod(factors.values())) > MOST_RUNS:
-            said = " x ".join(f"{number:,} {what}" for what, number in factors.items())
+            product = " x ".join(f"{number:,} {what}" for what, number in factors.items())
             raise ValueError(
-                f"{runs:,} runs ({said}); allowed: up to {MOST_RUNS:,}, for each is a training and a folder"
+                f"{runs:,} runs ({product}); allowed: up to {MOST_RUNS:,}, for each is a training and a folder"
             )
         return value
 

@@ -1,6 +1,6 @@
 """Which kinds the components of a layer may be, as one section of a config each: attention, mixer and mlp."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -20,6 +20,9 @@ class NoAttention(Absent):
 
     kind: Literal["none"] = "none"  # pyright: ignore[reportIncompatibleVariableOverride]
 
+    part: ClassVar[str] = "attention"
+    flop_parts: ClassVar[tuple[str, ...]] = ("projections", "scores")
+
 
 def _multi_head_by_default(value: Any) -> Any:
     return {"kind": "multihead", **value} if isinstance(value, dict) else value
@@ -36,6 +39,9 @@ class NoMixer(Absent):
 
     kind: Literal["none"] = "none"  # pyright: ignore[reportIncompatibleVariableOverride]
 
+    part: ClassVar[str] = "mixer"
+    flop_parts: ClassVar[tuple[str, ...]] = ("mixer",)
+
 
 Mixer = Annotated[Mamba2 | GatedDelta | RGLRU | ShortConv | NoMixer, Field(discriminator="kind")]
 """Recurrent: beside attention or in its place; what it keeps of a text has a fixed size."""
@@ -48,6 +54,9 @@ class NoMLP(Absent):
     """No MLP in the layer."""
 
     kind: Literal["none"] = "none"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    part: ClassVar[str] = "mlp"
+    flop_parts: ClassVar[tuple[str, ...]] = ("mlp",)
 
 
 MLP = Annotated[PlainMLP | GatedMLP | MoE | NoMLP, Field(discriminator="kind")]

@@ -6,7 +6,7 @@ kernels multiply, needed or not.
 
 from collections import Counter
 
-from pydantic import computed_field
+from pydantic import ConfigDict, Field, computed_field
 
 from archlab.config.base import Base
 from archlab.config.component import Counting
@@ -20,18 +20,11 @@ BACKWARD = 2
 
 
 class Flops(Base):
-    """FLOPs per token by part, averaged over the positions of one sequence."""
+    """FLOPs per token, averaged over the positions of one sequence: those of the parts that components name, and of
+    `head`, from the last hidden state to logits, the same whether tied or not."""
 
-    projections: float
-    """Projections of attention: queries, keys, values and the output."""
-    scores: float
-    """q.k and the weighted sum of values."""
-    mixer: float
-    """Recurrent mixers."""
-    mlp: float
-    """MLPs, of experts those that a token is sent to."""
-    head: float
-    """Last hidden state to logits; the same whether tied or not."""
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, float] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @computed_field
     @property
@@ -42,15 +35,15 @@ class Flops(Base):
 
 def forward_flops(model: ModelConfig, seq_len: int, counting: Counting = "visible") -> Flops:
     """FLOPs per token of a forward pass over a sequence of `seq_len` tokens."""
-    parts: Counter[str] = Counter(dict.fromkeys(("projections", "scores", "mixer", "mlp"), 0))
+    parts = Counter[str]()
     for layer in layer_configs(model):
-        for branch in layer.branches:
-            parts.update(branch.component.flops(layer.site, seq_len, counting))  # pyright: ignore[reportArgumentType] - floats
-    per_token = {name: n / seq_len for name, n in parts.items()}  # a part of another name is refused by Flops
+        for component in layer.components:
+            parts.update(component.flops(layer.site, seq_len, counting))  # pyright: ignore[reportArgumentType] - floats
+    per_token = {name: n / seq_len for name, n in parts.items()}
     width, vocab = model.embedding.width, model.vocab_size
     # A narrow embedding has two projections, too.
     head = 2.0 * (model.d_model * vocab if width is None else width * (vocab + 2 * model.d_model))
-    return Flops(**per_token, head=head)
+    return Flops(**per_token, head=head)  # pyright: ignore[reportCallIssue] - parts are as components name them
 
 
 def training_flops(model: ModelConfig, seq_len: int, counting: Counting = "visible") -> float:

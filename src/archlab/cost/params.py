@@ -2,29 +2,25 @@
 
 from collections import Counter
 
-from pydantic import computed_field
+from pydantic import ConfigDict, Field, computed_field
 
-from archlab.config.any_attention import AnyAttention
 from archlab.config.base import Base
-from archlab.config.layers import final_norm, layer_configs
+from archlab.config.layers import COMPONENTS, final_norm, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.norm import NoNorm
-from archlab.config.position import T5, Learned
 
 
 class Parameters(Base):
-    """Learned numbers by role; a tied head counts once, as the embedding."""
+    """Learned numbers by part: those named here, and those that components name. A tied head counts once, as the
+    embedding."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, int] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     embedding: int
     """The token embedding, with the projection that widens it."""
     positions: int
     """Learned positions: vectors on the embedding, or numbers beside the scores."""
-    attention: int
-    """Projections of attention in all layers."""
-    mixer: int
-    """Recurrent mixers of all layers, but their norms."""
-    mlp: int
-    """MLPs of all layers, routers and every expert included."""
     norms: int
     """Weights and biases of all norms, the final one included."""
     head: int
@@ -32,17 +28,23 @@ class Parameters(Base):
     idle: int
     """How many of all these a token makes no use of: experts that it is not sent to."""
 
+    @property
+    def parts(self) -> dict[str, int]:
+        """All that `total` is the sum of, in the order of the model."""
+        before = {"embedding": self.embedding, "positions": self.positions}
+        return {**before, **self.__pydantic_extra__, "norms": self.norms, "head": self.head}
+
     @computed_field
     @property
     def total(self) -> int:
         """All of them."""
-        return self.embedding + self.positions + self.non_embedding + self.head
+        return sum(self.parts.values())
 
     @computed_field
     @property
     def non_embedding(self) -> int:
         """Without token embedding, positions and untied head: what scaling laws count (Kaplan 2020)."""
-        return self.attention + self.mixer + self.mlp + self.norms
+        return self.total - self.embedding - self.positions - self.head
 
     @computed_field
     @property
@@ -55,7 +57,9 @@ def parameters(model: ModelConfig) -> Parameters:
     """Counts for a whole model."""
     narrow, vocab = model.embedding.width, model.vocab_size
     width, projection = narrow or model.d_model, (narrow or 0) * model.d_model
-    counts = Counter(positions=_positions(model), attention=0, mixer=0, mlp=0, norms=_outer_norms(model))
+    n_heads = max(getattr(model, name).score_heads for name in COMPONENTS)
+    positions = model.position.of_all_layers(model.d_model, model.max_seq_len, n_heads)
+    counts = Counter(positions=positions, norms=_outer_norms(model))
     idle = 0
     for layer in layer_configs(model):
         own = layer.parameters()
@@ -63,21 +67,10 @@ def parameters(model: ModelConfig) -> Parameters:
         idle += own.total() - layer.active_parameters()
     return Parameters(
         embedding=vocab * width + projection,
-        **counts,  # a part of another name is refused, not left out of the sum
+        **counts,
         head=(0 if model.head.tied else vocab * width) + (vocab if model.head.bias else 0) + projection,
         idle=idle,
     )
-
-
-def _positions(model: ModelConfig) -> int:
-    """Those that all layers share."""
-    match model.position, model.attention:
-        case Learned(offset=offset), _:
-            return (offset + model.max_seq_len) * model.d_model
-        case T5(shared=True, buckets=buckets), AnyAttention(n_heads=n_heads):
-            return buckets * n_heads
-        case _:
-            return 0
 
 
 def _outer_norms(model: ModelConfig) -> int:

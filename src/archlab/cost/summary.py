@@ -31,11 +31,11 @@ class Cost(Base):
     """Of the cache and of the weights as served."""
     parameters: Parameters
     forward_flops: Flops
-    """Per token of a pass over `context` tokens, by part; attention over visible pairs."""
+    """Per token of a pass over `context` tokens, by part, over visible pairs."""
     training_window: int
     """Tokens per training sequence (`train.seq_len`), whatever the context served."""
     training_flops_per_token: float
-    """Forward and backward, in a training window; attention over visible pairs."""
+    """Forward and backward, in a training window, over visible pairs."""
     computed_training_flops_per_token: float
     """As `training_flops_per_token`, with the pairs that the kernel multiplies though they are hidden."""
     training_tokens: int | None

@@ -14,7 +14,7 @@ from archlab.config.schema import DataConfig
 from archlab.data import tokenizer as bpe
 from archlab.data.corpus import FIELD, STDLIB, Corpus
 from archlab.data.file_cache import cache_folder, cached, clear_cache
-from archlab.data.shards import FORMAT, LITTLE_ENDIAN, MANIFEST, TOKENIZER, DataFolder, Manifest, Shard, SplitInfo
+from archlab.data.shards import FORMAT, LITTLE_ENDIAN, MANIFEST, DataFolder, Manifest, Shard, SplitInfo
 from archlab.data.split import Piece, SplitRule, choose_split, hash_share
 from archlab.digests import sha256
 from archlab.errors import UserError
@@ -138,7 +138,7 @@ def _write(recipe: _Recipe, folder: Path) -> None:
                 )
             tokens = np.concatenate([[end], ids]) if piece.begins_document else ids
             writers[piece.split].append(tokens, text_bytes, documents=int(piece.begins_document))
-    (folder / TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
+    (folder / bpe.TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
     manifest = Manifest(
         format=FORMAT,
         source=str(recipe.corpus),
@@ -147,7 +147,7 @@ def _write(recipe: _Recipe, folder: Path) -> None:
         vocab_size=vocab_size,
         dtype=dtype,
         end_of_text=end,
-        tokenizer_sha256=sha256(folder / TOKENIZER),
+        tokenizer_sha256=sha256(folder / bpe.TOKENIZER),
         train=writers["train"].finish(),
         held_out=writers["held_out"].finish(),
     )

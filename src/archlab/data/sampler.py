@@ -25,11 +25,11 @@ def window_starts(
         raise UserError(f"train.batch_tokens: {batch_size} sequences cannot be divided among {world_size} processes")
     share = batch_size // world_size
     samples = step * batch_size + rank * share + np.arange(share)
-    epochs, places = np.divmod(samples, windows_per_epoch(n_tokens, seq_len))
+    epochs, indices = np.divmod(samples, windows_per_epoch(n_tokens, seq_len))
     starts = np.empty(share, dtype=np.int64)
     for epoch in np.unique(epochs):
         chosen = epochs == epoch
-        starts[chosen] = _epoch(n_tokens, seq_len, seed, int(epoch))[places[chosen]]
+        starts[chosen] = _epoch(n_tokens, seq_len, seed, int(epoch))[indices[chosen]]
     return starts
 
 

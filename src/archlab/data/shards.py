@@ -98,7 +98,7 @@ class ShardFile:
 
     def __getitem__(self, wanted: slice) -> np.ndarray:
         start, stop, _ = wanted.indices(self._length)
-        at, end = (place * self._dtype.itemsize for place in (start, stop))
+        at, end = (index * self._dtype.itemsize for index in (start, stop))
         parts: list[bytes] = []
         try:
             while at < end and (part := os.pread(self._descriptor, end - at, at)):  # 2 GB at most come at once

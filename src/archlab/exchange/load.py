@@ -58,8 +58,8 @@ def _agree(model: Decoder, published: Raw) -> None:
     modules = [module for module in model.modules() if isinstance(module, MULTIPLIED)]
     parameters = [parameter for module in modules for parameter in module.parameters(recurse=False)]
     found = Counter(parameter.dtype for parameter in parameters if parameter.dim() > 1)
-    said = published.get("dtype") or published.get("torch_dtype")
-    named = {_format_name(dtype): dtype for dtype in FORMATS}.get(str(said))
+    dtype_name = published.get("dtype") or published.get("torch_dtype")
+    named = {_format_name(dtype): dtype for dtype in FORMATS}.get(str(dtype_name))
     common = named if named and len(found) > 1 else found.most_common(1)[0][0]
     for parameter in parameters:
         parameter.data = parameter.data.to(common)

@@ -1,4 +1,4 @@
-"""Command R7B and Command A: sliding layers turn, full layers have no positions. (transformers: Cohere2ForCausalLM)"""
+"""Command R7B and Command A: RoPE in sliding layers, no positions in full ones. (transformers: Cohere2ForCausalLM)"""
 
 from archlab.families.cohere import FIELDS, WEIGHTS
 from archlab.hf.family import Family

@@ -24,7 +24,7 @@ def by_pattern(hf: Source, n_layers: int) -> list[str]:
 
 
 class Layers(LayerTypes):
-    """Full layers do not turn, unless the model has no window at all."""
+    """Full layers have no RoPE, unless the model has no window at all."""
 
     def read(self, hf: Source, ours: Raw) -> None:
         """Its two kinds of layers."""
@@ -33,10 +33,10 @@ class Layers(LayerTypes):
         LayerTypes(self.implied, self.window, full=full).read(hf, ours)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
-        """Where nothing slides, a window says that nothing turns."""
+        """Where nothing slides, a window says that no layer has RoPE."""
         super().write(model, hf)
-        turns = any(isinstance(layer.position, Rope) for layer in layer_configs(model))
-        if hf["sliding_window"] is None and not turns:
+        has_rope = any(isinstance(layer.position, Rope) for layer in layer_configs(model))
+        if hf["sliding_window"] is None and not has_rope:
             hf["sliding_window"] = self.window
 
 

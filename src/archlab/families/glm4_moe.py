@@ -13,7 +13,7 @@ SIGMOID = (
     Always("mlp.router.score", "sigmoid"),
     Always("mlp.router.correction.rate", 1e-3),
 )
-"""With a correction, which is a tensor in the file; its rate is said nowhere (DeepSeek-V3 was trained with this)."""
+"""With a correction, which is a tensor in the file; its rate is not published (DeepSeek-V3 was trained with this)."""
 
 EXPERTS = [
     Row("model.layers.{i}.mlp.gate.weight", ROUTER),

@@ -19,11 +19,11 @@ class RotaryDim:
     def read(self, hf: Source, ours: Raw) -> None:
         """As a fraction of the head, never a hair too small for int() to give the dimensions back."""
         head_dim = ours["d_model"] // ours["attention.n_heads"]
-        turning = hf.get("rotary_dim", 64)
-        if turning > head_dim:
-            raise hf.refuse("rotary_dim", turning, f"up to the width of a head, {head_dim}")
-        fraction = turning / head_dim
-        if int(head_dim * fraction) < turning:
+        rotary_dim = hf.get("rotary_dim", 64)
+        if rotary_dim > head_dim:
+            raise hf.refuse("rotary_dim", rotary_dim, f"up to the width of a head, {head_dim}")
+        fraction = rotary_dim / head_dim
+        if int(head_dim * fraction) < rotary_dim:
             fraction = math.nextafter(fraction, 1.0)
         ours["position"] = {"kind": "rope", "theta": 10000.0, "pairing": "interleaved", "fraction": fraction}
 

@@ -19,8 +19,8 @@ class AlphaRope(RopeKeys):
         if given.get("rope_type", given.get("type")) != "dynamic" or not given.get("alpha"):
             super().read(hf, ours)
             return
-        turning = ours["attention.head_dim"] or ours["d_model"] // ours["attention.n_heads"]
-        theta, exponent = given.get("rope_theta", hf.get(self.theta_key, self.theta)), turning / (turning - 2)
+        rotary_dim = ours["attention.head_dim"] or ours["d_model"] // ours["attention.n_heads"]
+        theta, exponent = given.get("rope_theta", hf.get(self.theta_key, self.theta)), rotary_dim / (rotary_dim - 2)
         ours["position"] = position(hf, theta * given["alpha"] ** exponent, 1.0, self.pairing, {}, None)
 
 

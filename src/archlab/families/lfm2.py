@@ -47,9 +47,9 @@ class Again:
 
     def read(self, hf: Source, ours: Raw) -> None:
         """UserError where the two disagree. Stands after the other."""
-        said = self.ours(ours)
-        if (found := hf.get(self.hf_key, said)) != said:
-            raise hf.refuse(self.hf_key, found, f"{said}, as {self.other} says")
+        expected = self.ours(ours)
+        if (found := hf.get(self.hf_key, expected)) != expected:
+            raise hf.refuse(self.hf_key, found, f"{expected}, as {self.other} says")
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Once is enough."""

@@ -19,10 +19,10 @@ class RotaryDim(RopeKeys):
     def read(self, hf: Source, ours: Raw) -> None:
         """A fraction wins."""
         super().read(hf, ours)
-        turning = hf.get("rotary_dim")
+        rotary_dim = hf.get("rotary_dim")
         given = (hf.get("rope_parameters") or hf.get("rope_scaling") or {}).get(self.fraction_key)
-        if turning and given is None and hf.get(self.fraction_key) is None:
-            ours["position"]["fraction"] = turning / ours["attention.head_dim"]
+        if rotary_dim and given is None and hf.get(self.fraction_key) is None:
+            ours["position"]["fraction"] = rotary_dim / ours["attention.head_dim"]
 
 
 FAMILY = Family(

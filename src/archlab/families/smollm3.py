@@ -13,15 +13,15 @@ from archlab.hf.rope import RopeKeys
 
 
 class Layers(LayerTypes):
-    """Which layers turn (`no_rope_layers`: 1 does, 0 does not) and which slide: up to four kinds."""
+    """Which layers have RoPE (`no_rope_layers`: 1 does, 0 does not) and which slide: up to four kinds."""
 
     def read(self, hf: Source, ours: Raw) -> None:
-        """Without lists every fourth layer does not turn, and those slide if `use_sliding_window` says so."""
+        """Without lists every fourth layer has none, and those slide if `use_sliding_window` says so."""
         count, interval = ours["n_layers"], hf.get("no_rope_layer_interval", 4)
-        turns = hf.get("no_rope_layers") or [int((i + 1) % interval != 0) for i in range(count)]
+        rope = hf.get("no_rope_layers") or [int((i + 1) % interval != 0) for i in range(count)]
         window, slides = hf.get("sliding_window"), hf.get("use_sliding_window", False)
-        types = hf.get("layer_types") or [SLIDING if slides and window and not turn else FULL for turn in turns]
-        for key, given, known in (("no_rope_layers", turns, {0, 1}), ("layer_types", types, {FULL, SLIDING})):
+        types = hf.get("layer_types") or [SLIDING if slides and window and not has_rope else FULL for has_rope in rope]
+        for key, given, known in (("no_rope_layers", rope, {0, 1}), ("layer_types", types, {FULL, SLIDING})):
             if len(given) < count or not known.issuperset(given):
                 raise hf.refuse(key, given, f"{' or '.join(map(str, known))} for each of the {count} layers")
         if SLIDING in types and not window:
@@ -31,8 +31,8 @@ class Layers(LayerTypes):
             "still_sliding": {"position": {"kind": "none"}, "attention.window": window},
         }  # fmt: skip
         pattern = [
-            ("turning" if turn else "still") + ("_sliding" if kind == SLIDING else "")
-            for turn, kind in zip(turns[:count], types[:count], strict=True)
+            ("turning" if has_rope else "still") + ("_sliding" if kind == SLIDING else "")
+            for has_rope, kind in zip(rope[:count], types[:count], strict=True)
         ]
         if len(set(pattern)) == 1:
             ours |= kinds[pattern[0]]

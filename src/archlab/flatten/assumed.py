@@ -5,7 +5,7 @@ import ast
 
 from archlab.config.layers import LayerConfig
 from archlab.config.multi_head import ResolvedMultiHead
-from archlab.flatten.evaluate import lift, plain
+from archlab.flatten.operations import lift, plain
 from archlab.flatten.source import module
 from archlab.flatten.specialise import Specialiser
 from archlab.flatten.values import Class, Code, Function, Known, Record, Sequence, Value

@@ -8,9 +8,9 @@ from typing import Any
 from archlab.config.base import Base
 from archlab.config.layers import COMPONENTS, Branch, LayerConfig
 from archlab.flatten.assumed import Assumed, parsed
-from archlab.flatten.evaluate import NotWritableError, lift, plain
 from archlab.flatten.known import cannot_be_written
 from archlab.flatten.names import COMMENTS, constant, constant_name, root
+from archlab.flatten.operations import NotWritableError, lift, plain
 from archlab.flatten.page import WIDTH, Page, lines
 from archlab.flatten.specialise import opened
 from archlab.flatten.statements import Body
@@ -47,16 +47,16 @@ class Writer(Assumed):
         if called == "NORM_EPS" and value != getattr(self.layer.norm, "eps", value):
             whose = type(owner).__name__.removesuffix("LayerNorm").removesuffix("RMSNorm") or "other"
             called = f"{whose}_NORM_EPS".upper()
-        if name == "scale" and (said := self._root(owner, value)):
-            return said
+        if name == "scale" and (root_of_width := self._root(owner, value)):
+            return root_of_width
         return constant(called, value)
 
     def _root(self, owner: Base, value: float) -> ast.expr | None:
         """The root of a width, or one over it, where the number is that."""
         about = (owner, "query_width") if hasattr(owner, "query_width") else (self.layer, "d_model")
         width = self.attribute(Known(about[0]), about[1])
-        said = root(value, plain(width))
-        return Put("width", lift(width)).visit(parsed(said)) if said else None
+        written = root(value, plain(width))
+        return Put("width", lift(width)).visit(parsed(written)) if written else None
 
     def folded(self, name: str, value: float) -> ast.expr:
         """What the file calls a number that was worked out under that name."""
@@ -78,9 +78,9 @@ class Writer(Assumed):
         """The name of a function of the file."""
         node = function.node
         assert isinstance(node, ast.FunctionDef)
-        said = [f"{name}: {annotation(node, name)}" for name in parameters]
+        typed = [f"{name}: {annotation(node, name)}" for name in parameters]
         text = lines(
-            signature("", "<name>", said, result_type(len(leaves))),
+            signature("", "<name>", typed, result_type(len(leaves))),
             documentation(node, "    "),
             list(written(self.finished(body, leaves), self.name, "    ")),
         )
@@ -177,11 +177,11 @@ class Writer(Assumed):
         if node is None or not any(isinstance(v, Code) and not is_parameter(v) for v in record.attributes.values()):
             return []
         bare = [ast.arg(argument.arg) for argument in node.args.args]
-        said = ast.arguments([], bare, None, [], [], None, node.args.defaults)
+        arguments = ast.arguments([], bare, None, [], [], None, node.args.defaults)
         body = ast.unparse(ast.fix_missing_locations(ast.Module(node.body[1:], [])))
         return [
             "",
-            f"    def {node.name}({ast.unparse(said)}):",
+            f"    def {node.name}({ast.unparse(arguments)}):",
             *documentation(node, " " * 8),
             *textwrap.indent(body, " " * 8).splitlines(),
         ]
@@ -237,8 +237,8 @@ def result_type(several: int) -> str:
 
 def annotation(node: ast.FunctionDef, name: str) -> str:
     """Of a parameter: a tensor, unless the source says that it is a number."""
-    said = next((a.annotation for a in (*node.args.args, *node.args.kwonlyargs) if a.arg == name), None)
-    text = "" if said is None else ast.unparse(said)
+    found = next((a.annotation for a in (*node.args.args, *node.args.kwonlyargs) if a.arg == name), None)
+    text = "" if found is None else ast.unparse(found)
     return text if text in ("int", "float") else "Tensor"
 
 
@@ -266,14 +266,14 @@ def documentation(node: ast.FunctionDef | ast.ClassDef, indent: str) -> list[str
 def torchs_own(record: Record, steps: list[Step]) -> ast.expr | None:
     """How torch's own module is made that does the same as a class would; None where it has none."""
     made = {name: value.expr for name, value in record.attributes.items() if isinstance(value, Code)}
-    said = [ast.unparse(ast.fix_missing_locations(step.node)) for step in steps]
+    code = [ast.unparse(ast.fix_missing_locations(step.node)) for step in steps]
     x = record.parameters[0] if record.parameters else ""
     match sorted(made), made.get("weight"):
         case ["weight"] | ["bias", "weight"], ast.Call(args=[ast.Call(args=[ast.Tuple(elts=[a, b])] | [a, b])]):
             bias = [] if "bias" in made else [ast.keyword("bias", ast.Constant(False))]
-            if said == [f"return F.embedding({x}, self.weight)"]:
+            if code == [f"return F.embedding({x}, self.weight)"]:
                 return ast.Call(parsed("nn.Embedding"), [a, b], [])
-            if said == [f"return F.linear({x}, self.weight{', self.bias' if 'bias' in made else ''})"]:
+            if code == [f"return F.linear({x}, self.weight{', self.bias' if 'bias' in made else ''})"]:
                 return ast.Call(parsed("nn.Linear"), [b, a], bias)
         case _:
             pass

@@ -7,8 +7,8 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.visibility import Visibility, is_plain_causal
 from archlab.flatten.assumed import parsed
 from archlab.flatten.classes import Writer
-from archlab.flatten.evaluate import lift
 from archlab.flatten.kinds import Kind, kinds_of, period, runs
+from archlab.flatten.operations import lift
 from archlab.flatten.page import WIDTH, Page, lines
 from archlab.flatten.source import module
 from archlab.flatten.statements import Body, Frame

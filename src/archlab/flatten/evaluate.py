@@ -7,33 +7,35 @@ unless code reads it: then by the name of a constant. So no option is left, and 
 import ast
 import builtins
 import importlib
-import math
-import operator
 from collections.abc import Callable, Iterable
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from archlab.config.base import Base
 from archlab.flatten.names import constant
+from archlab.flatten.operations import (
+    OPERATORS,
+    NotWritableError,
+    as_table,
+    boolean,
+    bound,
+    compare,
+    conditional,
+    fold,
+    is_default,
+    is_instance,
+    lift,
+    names_in,
+    plain,
+    slicing,
+    subscript,
+    unrolled,
+)
 from archlab.flatten.source import Module, definition, module
-from archlab.flatten.values import Class, Code, Function, Known, Native, Record, Sequence, Table, Value, named
-
-OPERATORS: dict[type[ast.operator | ast.cmpop | ast.unaryop], Callable[..., Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.MatMult: operator.matmul,
-    ast.BitAnd: operator.and_, ast.BitOr: operator.or_,
-    ast.Mod: operator.mod, ast.Pow: operator.pow, ast.Eq: operator.eq,
-    ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
-    ast.Is: operator.is_, ast.IsNot: operator.is_not, ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
-    ast.USub: operator.neg, ast.Not: operator.not_, ast.Invert: operator.invert, ast.UAdd: operator.pos,
-}  # fmt: skip
+from archlab.flatten.values import Class, Code, Function, Known, Native, Record, Sequence, Value, named
 
 TORCH = ("torch", "archlab.model")
 """Packages that are not imported: the first stays code, the second is read."""
-
-
-class NotWritableError(Exception):
-    """The source does something that cannot be written into a file."""
 
 
 class Evaluator:
@@ -91,7 +93,7 @@ class Evaluator:
             case ast.Tuple(elts=elts) | ast.List(elts=elts):
                 return Sequence(tuple(self._spread(elts, of)))
             case ast.Dict(keys=keys, values=values):
-                return _table([None if key is None else of(key) for key in keys], [of(value) for value in values])
+                return as_table([None if key is None else of(key) for key in keys], [of(value) for value in values])
             case ast.Lambda():
                 return Function(node, home, dict(names))
             case ast.JoinedStr(values=parts):
@@ -106,16 +108,16 @@ class Evaluator:
             case ast.BinOp(left=left, op=op, right=right):
                 return self._binary(op, of(left), of(right))
             case ast.Compare(left=left, ops=[op], comparators=[right]):
-                return _compare(op, of(left), of(right))
+                return compare(op, of(left), of(right))
             case ast.BoolOp(op=op, values=values):
-                return _boolean(op, values, of)
+                return boolean(op, values, of)
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                return _choice(of(test), body, orelse, of)
+                return conditional(of(test), body, orelse, of)
             case ast.Subscript(value=inner, slice=index):
-                return _item(of(inner), of(index))
+                return subscript(of(inner), of(index))
             case ast.Slice(lower=lower, upper=upper, step=step):
                 parts = [None if part is None else of(part) for part in (lower, upper, step)]
-                return _slice(parts)
+                return slicing(parts)
             case ast.GeneratorExp(elt=elt, generators=[loop]) | ast.ListComp(elt=elt, generators=[loop]) if (
                 not loop.ifs
             ):
@@ -215,7 +217,7 @@ class Evaluator:
 
     def _call_known(self, known: Any, code: ast.expr | None, arguments: list[Value], given: dict[str, Value]) -> Value:
         if known is isinstance:
-            return Known(_is_instance(*arguments))
+            return Known(is_instance(*arguments))
         if known is getattr and len(arguments) == 2:
             return self.attribute(arguments[0], plain(arguments[1]))
         if known is setattr and isinstance(record := arguments[0], Record):
@@ -236,9 +238,9 @@ class Evaluator:
                 ast.Call(code, [lift(v) for v in arguments], [ast.keyword(k, lift(v)) for k, v in given.items()])
             )
         result = known(*values, **named_values)
-        # A logarithm reads well as it is said; what rounds or compares is worth its outcome only.
-        said = isinstance(code, ast.Attribute) and not isinstance(result, int) and not given
-        return Known(result, ast.Call(code, [lift(value) for value in arguments], []) if said and code else None)
+        # A logarithm reads well as it is written; what rounds or compares is worth its outcome only.
+        readable = isinstance(code, ast.Attribute) and not isinstance(result, int) and not given
+        return Known(result, ast.Call(code, [lift(value) for value in arguments], []) if readable and code else None)
 
     def _binary(self, op: ast.operator, left: Value, right: Value) -> Value:
         for one, other, gone in ((left, right, (ast.Mult, ast.Add)), (right, left, (ast.Mult, ast.Add, ast.Div))):
@@ -264,15 +266,10 @@ def _part(record: Record, name: str) -> Value:
         and value.code is not None
         and any(not hasattr(n, "constant") for n in names_in(value.code))
     ):
-        return Known(value.value)  # said by what only __init__ sees
+        return Known(value.value)  # made of what only __init__ sees
     if isinstance(value, Sequence) and all(isinstance(item, Known) for item in value.items):
         return Known(plain(value), constant(name.upper(), plain(value)))
     return Code(path) if isinstance(value, Code) else value
-
-
-def names_in(expr: ast.expr) -> list[ast.Name]:
-    """Its names, but for that of Python's own module."""
-    return [n for n in ast.walk(expr) if isinstance(n, ast.Name) and n.id != "math"]
 
 
 def _set(record: Record, name: Value, value: Value, *_: Value) -> Value:
@@ -291,176 +288,3 @@ OF_MODULES: dict[str, Callable[..., Value]] = {
 def _import(source: str, name: str) -> Any:
     home = importlib.import_module(source)
     return getattr(home, name) if hasattr(home, name) else importlib.import_module(f"{source}.{name}")
-
-
-DEFAULTS: dict[str, Any] = {
-    "attn_mask": None, "dropout_p": 0.0, "is_causal": False, "enable_gqa": False, "unitriangular": False, "padding": 0,
-}  # fmt: skip
-"""Keywords of torch's functions that a file leaves out where they change nothing."""
-
-
-def is_default(name: str, value: Value) -> bool:
-    """Whether torch's function does the same without it."""
-    return name in DEFAULTS and isinstance(value, Known) and value.value == DEFAULTS[name]
-
-
-def fold(function: Callable[..., Any], write: Callable[..., ast.expr], *values: Value) -> Value:
-    """The outcome of an operation on known values, said by the names of constants if one has a name; else its code."""
-    try:
-        result = function(*(plain(value) for value in values))
-    except NotWritableError:
-        return Code(write(*(lift(value) for value in values)))
-    is_said = any(isinstance(value, Known) and value.code is not None for value in values)
-    is_number = isinstance(result, int | float) and not isinstance(result, bool)
-    if is_number and all(isinstance(value, Known) and isinstance(value.code, ast.Constant) for value in values):
-        return Known(result, ast.Constant(result) if result >= 0 else write(*map(lift, values)))
-    return Known(result, write(*(lift(value) for value in values)) if is_said and is_number else None)
-
-
-def plain(value: Value) -> Any:
-    """The Python value; NotWritableError where it is not known."""
-    match value:
-        case Known(value=known):
-            return known
-        case Sequence(items=items):
-            return tuple(plain(item) for item in items)
-        case Table(items=table):
-            return {key: plain(item) for key, item in table.items()}
-        case _:
-            raise NotWritableError("a value that is not known")
-
-
-def lift(value: Value) -> ast.expr:
-    """The expression that gives the value in the file."""
-    match value:
-        case Known(code=ast.expr() as code):
-            return code
-        case Known(value=float() as known) if math.isinf(known):
-            return ast.parse(f"{'-' if known < 0 else ''}torch.inf", mode="eval").body
-        case Known(value=known) if known is None or isinstance(known, str | int | float | bool):
-            return ast.parse(repr(known), mode="eval").body
-        case Known(value=tuple() as known):
-            return ast.Tuple([lift(Known(item)) for item in known], ast.Load())
-        case Code(expr=expr):
-            return expr
-        case Sequence(items=items):
-            return ast.Tuple([lift(item) for item in items], ast.Load())
-        case Record(path=ast.expr() as path):
-            return path
-        case _:
-            raise NotWritableError(f"a {type(value).__name__} in an expression")
-
-
-def unrolled(value: Value) -> list[Value]:
-    """The items of a sequence whose length is known."""
-    match value:
-        case Sequence(items=items):
-            return list(items)
-        case Record(made_by=Class(), attributes=attributes, path=None):
-            return list(attributes.values())
-        case Known(value=known, code=code) if isinstance(known, tuple | list | range):
-            at = (ast.Subscript(code, ast.Constant(i), ast.Load()) if code else None for i in range(len(known)))
-            return [Known(item, said) for item, said in zip(known, at, strict=True)]
-        case _:
-            raise NotWritableError("a loop over what is not known")
-
-
-def bound(target: ast.expr, value: Value) -> dict[str, Value]:
-    """The names that an assignment of that value sets."""
-    if isinstance(target, ast.Name):
-        return {target.id: value}
-    if isinstance(target, ast.Tuple | ast.List):
-        items = unrolled(value)
-        return {k: v for t, item in zip(target.elts, items, strict=True) for k, v in bound(t, item).items()}
-    raise NotWritableError(ast.unparse(target))
-
-
-def _table(keys: list[Value | None], values: list[Value]) -> Table:
-    items: dict[Any, Value] = {}
-    for key, value in zip(keys, values, strict=True):
-        if key is None:
-            items |= value.items if isinstance(value, Table) else {}
-        else:
-            items[plain(key)] = value
-    return Table(items)
-
-
-def _compare(op: ast.cmpop, left: Value, right: Value) -> Value:
-    if isinstance(op, ast.Is | ast.IsNot):
-        is_none = [isinstance(v, Known) and v.value is None for v in (left, right)]
-        if any(is_none) and not (isinstance(left, Known) and isinstance(right, Known)):
-            return Known(isinstance(op, ast.IsNot))
-    if left is right and not isinstance(left, Code):
-        return Known(isinstance(op, ast.Is | ast.Eq))
-    return fold(OPERATORS[type(op)], lambda a, b: ast.Compare(a, [op], [b]), left, right)
-
-
-def is_true(value: Value) -> bool | None:
-    """Whether it counts as true; None where that is not known."""
-    match value:
-        case Known(value=known):
-            return bool(known)
-        case Sequence(items=items) | Table(items=items):
-            return bool(items)
-        case Code():
-            return None
-        case _:
-            return True
-
-
-def _boolean(op: ast.boolop, nodes: list[ast.expr], of: Callable[[ast.expr], Value]) -> Value:
-    left: list[ast.expr] = []
-    for i, node in enumerate(nodes):
-        value = of(node)
-        truth = is_true(value)
-        if truth is None:
-            left.append(lift(value))
-        elif truth == isinstance(op, ast.Or):  # it decides
-            if not left:
-                return value
-            left.append(lift(value))
-            break
-        elif i == len(nodes) - 1 and not left:
-            return value
-    return Code(left[0] if len(left) == 1 else ast.BoolOp(op, left))
-
-
-def _choice(test: Value, body: ast.expr, orelse: ast.expr, of: Callable[[ast.expr], Value]) -> Value:
-    truth = is_true(test)
-    if truth is not None:
-        return of(body if truth else orelse)
-    a, b = of(body), of(orelse)
-    if isinstance(a, Known) and isinstance(b, Known) and a.value == b.value:
-        return a
-    return Code(ast.IfExp(lift(test), lift(a), lift(b)))
-
-
-def _item(value: Value, index: Value) -> Value:
-    if isinstance(value, Table):
-        return value.items[plain(index)]
-    if isinstance(index, Known) and isinstance(value, Sequence):
-        picked = value.items[index.value]
-        return Sequence(picked) if isinstance(picked, tuple) else picked
-    if isinstance(value, Known):
-        return fold(operator.getitem, lambda a, b: ast.Subscript(a, b, ast.Load()), value, index)
-    return Code(ast.Subscript(lift(value), lift(index), ast.Load()))
-
-
-def _slice(parts: list[Value | None]) -> Value:
-    code: Any = ast.Slice(*(None if part is None else lift(part) for part in parts))
-    try:
-        return Known(slice(*(None if part is None else plain(part) for part in parts)), code)
-    except NotWritableError:
-        return Code(code)
-
-
-def _is_instance(value: Value, of: Value) -> bool:
-    match value, of:
-        case Known(value=known), Known(value=wanted):
-            return isinstance(known, wanted)
-        case Record(made_by=str(name)), Code(expr=expr):
-            return ast.unparse(expr) == name
-        case (Record(made_by=Class() as made_by), Class() as wanted):
-            return made_by.node is wanted.node
-        case _:
-            return False

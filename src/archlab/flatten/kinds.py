@@ -19,8 +19,8 @@ class Kind:
 def kinds_of(model: ModelConfig) -> tuple[list[Kind], list[str]]:
     """The kinds, in order of appearance, and each layer's."""
     layers = [layer.model_copy(update={"kind": ""}) for layer in layer_configs(model)]
-    said = dict(zip(layers, (layer.kind for layer in layer_configs(model)), strict=True))
-    names = {layer: re.sub(r"\W+", "_", kind).strip("_").lower() for layer, kind in said.items()}
+    given = dict(zip(layers, (layer.kind for layer in layer_configs(model)), strict=True))
+    names = {layer: re.sub(r"\W+", "_", name).strip("_").lower() for layer, name in given.items()}
     good = all(name.isidentifier() and len(name) <= 12 for name in names.values())
     if not good or len(set(names.values())) < len(names):
         names = {layer: f"kind_{i}" for i, layer in enumerate(names, 1)}

@@ -42,10 +42,10 @@ def cannot_be_written(layer: LayerConfig, name: str, why: str) -> UserError:
     return UserError(f"model.{name}.kind  {kind} cannot be in a flattened file: its source has `{why}`")
 
 
-def _unknown(section: Base, kind: type[Base], path: str) -> Iterator[Problem]:
-    for name, field in kind.model_fields.items():
+def _unknown(section: Base, schema: type[Base], path: str) -> Iterator[Problem]:
+    for name, field in schema.model_fields.items():
         value, default = getattr(section, name), field.get_default(call_default_factory=True)
-        if name not in KNOWN[kind].split() and value != default and name != "kind":
+        if name not in KNOWN[schema].split() and value != default and name != "kind":
             yield Problem(f"{path}.{name}", f"{_text(value)}; allowed in a flattened file: {_text(default)}")
 
 

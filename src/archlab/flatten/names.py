@@ -18,14 +18,14 @@ NAMES = {
     "BlockSparse.size": "BLOCK_SIZE", "Temperature.beta": "TEMPERATURE_BETA",
     "Temperature.length": "TEMPERATURE_LENGTH",
     "Temperature.offset": "TEMPERATURE_OFFSET", "d_ff": "D_FF",
-    **{f"{kind.__name__}.factor": "ROPE_FACTOR" for kind in vars(position).values()
-       if isinstance(kind, type) and "factor" in getattr(kind, "model_fields", {})},
+    **{f"{cls.__name__}.factor": "ROPE_FACTOR" for cls in vars(position).values()
+       if isinstance(cls, type) and "factor" in getattr(cls, "model_fields", {})},
 }  # fmt: skip
 """Field, of any section or of one -> constant. Others are called as their field is."""
 
 COMMENTS = {
-    "LAST_KEPT": "pairs up to here turn as without YaRN",
-    "FIRST_SLOWED": "from here on they turn ROPE_FACTOR times slower", "ROTARY_DIM": "of each head; the others stay",
+    "LAST_KEPT": "pairs up to here rotate as without YaRN",
+    "FIRST_SLOWED": "from here on they rotate ROPE_FACTOR times slower", "ROTARY_DIM": "of each head; the others stay",
     "SLOPES": "of the heads",
     "WINDOW": "keys that a query sees, its own included", "SOFTCAP": "of the scores",
     "ACTIVE_EXPERTS": "that each token passes through", "D_EXPERT": "of each expert",

@@ -7,7 +7,7 @@ that holds tensors becomes a class.
 import ast
 from collections.abc import Callable
 
-from archlab.flatten.evaluate import NotWritableError, lift, names_in, plain
+from archlab.flatten.operations import NotWritableError, lift, names_in, plain
 from archlab.flatten.source import module
 from archlab.flatten.statements import Body, Frame, Statements, is_simple
 from archlab.flatten.steps import Step, assign, bare, needed, read_in
@@ -92,13 +92,15 @@ class Specialiser(Statements):
 
     def bind(self, function: Function, arguments: list[Value], keywords: dict[str, Value]) -> dict[str, Value]:
         """Parameter -> value."""
-        said = function.node.args
-        parameters = [p.arg for p in (*said.posonlyargs, *said.args)][function.owner is not None :]
+        signature = function.node.args
+        parameters = [p.arg for p in (*signature.posonlyargs, *signature.args)][function.owner is not None :]
         given = {**dict(zip(parameters, arguments, strict=False)), **keywords}
-        if said.vararg:
-            given[said.vararg.arg] = Sequence(tuple(arguments[len(parameters) :]))
-        defaults = dict(zip(parameters[::-1], said.defaults[::-1], strict=False))
-        defaults |= {p.arg: d for p, d in zip(said.kwonlyargs, said.kw_defaults, strict=True) if d is not None}
+        if signature.vararg:
+            given[signature.vararg.arg] = Sequence(tuple(arguments[len(parameters) :]))
+        defaults = dict(zip(parameters[::-1], signature.defaults[::-1], strict=False))
+        defaults |= {
+            p.arg: d for p, d in zip(signature.kwonlyargs, signature.kw_defaults, strict=True) if d is not None
+        }
         return {**{n: self.evaluate(d, {}, function.home) for n, d in defaults.items() if n not in given}, **given}
 
     def run_function(self, function: Function, given: dict[str, Value]) -> Value:
@@ -192,7 +194,7 @@ def opened(name: str, value: Value, leaves: dict[str, ast.expr]) -> Value:
             return Record(made_by, {inner: opened(inner, item, leaves) for inner, item in attributes.items()})
         case Sequence(items=items):
             return Sequence(tuple(opened(f"{name}_{i}", item, leaves) for i, item in enumerate(items)))
-        case Known(value=known, code=ast.expr() as said) if any(not hasattr(n, "constant") for n in names_in(said)):
+        case Known(value=known, code=ast.expr() as expr) if any(not hasattr(n, "constant") for n in names_in(expr)):
             return Known(known) if isinstance(known, int | float) else value
         case _:
             return value

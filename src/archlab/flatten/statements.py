@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from archlab.flatten.evaluate import Evaluator, NotWritableError, bound, is_true, lift, plain, unrolled
+from archlab.flatten.evaluate import Evaluator
+from archlab.flatten.operations import NotWritableError, bound, is_true, lift, plain, unrolled
 from archlab.flatten.source import Module
 from archlab.flatten.steps import Step, assign
 from archlab.flatten.values import Code, Function, Known, Record, Sequence, Value, named, stores
@@ -152,7 +153,7 @@ class Statements(Evaluator):
                 raise NotWritableError(ast.unparse(node))
 
     def _kept(self, node: ast.stmt, name: str, value: Value, start: int) -> Value:
-        """A value under a name: code is computed there, and so is a number that is said by several constants."""
+        """A value under a name: code is computed there, and so is a number made of several constants."""
         if self.body.is_init:
             return value
         carried = self.body.frames[-1].carried.get(name)
@@ -162,9 +163,9 @@ class Statements(Evaluator):
                 return Code(named(carried))
             case Known(value=int() | float() as number, code=None) if not isinstance(number, bool):
                 return Known(number, self.folded(name, number))
-            case Known(value=int() | float() as number, code=ast.expr() as said) if not is_simple(said):
+            case Known(value=int() | float() as number, code=ast.expr() as expr) if not is_simple(expr):
                 variable = self.variable(name)
-                self._write(node, assign([variable], said))
+                self._write(node, assign([variable], expr))
                 return Known(number, named(variable))
             case Sequence(items=()):  # a list that grows
                 expr = ast.List([], ast.Load())
@@ -205,8 +206,8 @@ class Statements(Evaluator):
                 found = {name: value} if name else {}
                 inner = [(part, value)] if part else []
             case ast.MatchClass(cls=cls, kwd_attrs=names, kwd_patterns=patterns):
-                kind = plain(self.evaluate(cls, frame.names, frame.home))
-                if not (isinstance(value, Known) and isinstance(value.value, kind)):
+                classes = plain(self.evaluate(cls, frame.names, frame.home))
+                if not (isinstance(value, Known) and isinstance(value.value, classes)):
                     return None
                 inner = [(part, self.attribute(value, name)) for name, part in zip(names, patterns, strict=True)]
             case ast.MatchSequence(patterns=patterns):

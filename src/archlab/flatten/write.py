@@ -55,12 +55,12 @@ def flatten(model: ModelConfig, title: str, most_lines: int = MOST_LINES) -> str
 
 
 def _constants(page: Page) -> list[str]:
-    def place(item: tuple[int, str]) -> tuple[int, int]:
+    def order(item: tuple[int, str]) -> tuple[int, int]:
         came, name = item
         base = next((i for i, known in enumerate(ORDER) if name == known or name.startswith(f"{known}_")), len(ORDER))
         return (len(ORDER) + 1 if name in ("PATTERN", "LAYERS") else base, came)
 
-    named = [name for _, name in sorted(enumerate(page.constants), key=place)]
+    named = [name for _, name in sorted(enumerate(page.constants), key=order)]
     out: list[str] = []
     for name in named:
         value, comment = page.constants[name]

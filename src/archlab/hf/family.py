@@ -109,7 +109,7 @@ class Family:
         """
         # A class's own padding token may lie beyond a small vocabulary, which it then refuses.
         out: Raw = {"model_type": self.model_type, "architectures": [self.architecture], "pad_token_id": None}
-        full = resolve(_mixture_in_common(_turning_in_common(model)))
+        full = resolve(_mixture_in_common(_rope_in_common(model)))
         for part in self.fields:
             part.write(full, out)
         self._check_all_said(full, out)
@@ -137,14 +137,14 @@ class Family:
                 raise UserError(f"{self.architecture} needs {part.hf_key}, but {kind}, which has no {name}")
 
 
-def _turning_in_common(model: ModelConfig) -> ModelConfig:
+def _rope_in_common(model: ModelConfig) -> ModelConfig:
     """The same model with RoPE as what its layers have in common and no position as the exception, as theirs say it."""
-    turning = [layer.position for layer in layer_configs(model) if isinstance(layer.position, Rope)]
-    if model.layers is None or not isinstance(model.position, NoPosition) or not turning:
+    ropes = [layer.position for layer in layer_configs(model) if isinstance(layer.position, Rope)]
+    if model.layers is None or not isinstance(model.position, NoPosition) or not ropes:
         return model
     kinds = {name: {"position": {"kind": "none"}, **expand(change)} for name, change in model.layers.kinds.items()}
     layers = Layers.model_validate({**kinds, "pattern": model.layers.pattern})
-    return model.model_copy(update={"position": turning[0], "layers": layers})
+    return model.model_copy(update={"position": ropes[0], "layers": layers})
 
 
 def _mixture_in_common(model: ModelConfig) -> ModelConfig:

@@ -56,7 +56,7 @@ class DenseLayers:
 
     are_dense: Callable[[Source, int], Iterable[bool]]
     """Of each layer, from the file."""
-    said: Callable[[list[bool]], Raw]
+    write_keys: Callable[[list[bool]], Raw]
     """The keys that say so."""
     bias_key: str | None = None
     """Of dense MLPs, where mixtures have none."""
@@ -78,7 +78,7 @@ class DenseLayers:
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Reading back shows whether the keys can say it."""
         layers = layer_configs(model)
-        hf |= self.said([not is_mixture(layer) for layer in layers])
+        hf |= self.write_keys([not is_mixture(layer) for layer in layers])
         dense = [layer.dense for layer in layers if not is_mixture(layer)]
         if dense:
             hf["intermediate_size"] = dense[0].d_ff
@@ -158,7 +158,7 @@ def first_dense(default: int, bias_key: str | None = None) -> DenseLayers:
         first = hf.get("first_k_dense_replace", default)
         return [i < first for i in range(n_layers)]
 
-    def said(dense: list[bool]) -> Raw:
+    def write_keys(dense: list[bool]) -> Raw:
         return {"first_k_dense_replace": sum(dense)}
 
-    return DenseLayers(are_dense, said, bias_key)
+    return DenseLayers(are_dense, write_keys, bias_key)

@@ -4,8 +4,8 @@ Shapes: B texts side by side, T tokens so far, N new ones, D d_model, V vocabula
 stand flush right, with padding before them.
 
 Cached decoding gives the logits of the full pass, with one exception that is meant: dynamic NTK, whose theta grows with
-every token. The cache keeps every key as it was turned when it was read, a prompt's all together; a full pass over a
-longer sequence turns all of them anew. LongRoPE changes its factors once, where a text passes the original length:
+every token. The cache keeps every key as it was rotated when it was read, a prompt's all together; a full pass over a
+longer sequence rotates all of them anew. LongRoPE changes its factors once, where a text passes the original length:
 there all is read again, in one piece.
 """
 
@@ -159,7 +159,7 @@ class Session:
             self.cache.clear()
             chunk = None
         if self._beyond(DynamicNTK, T).any():
-            chunk = None  # each piece would be turned at a theta of its own
+            chunk = None  # each piece would be rotated with a theta of its own
         if self.prefix_B is not None:
             chunk = None  # its first tokens see its last
         try:

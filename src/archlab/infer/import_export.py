@@ -6,7 +6,7 @@ import torch
 
 from archlab.config.io import build_config
 from archlab.config.yaml_text import to_yaml
-from archlab.data.shards import TOKENIZER
+from archlab.data.tokenizer import TOKENIZER
 from archlab.digests import write_digests
 from archlab.errors import UserError
 from archlab.exchange.load import load_hf

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from archlab.config.model_schema import ModelConfig
 from archlab.data import tokenizer as bpe
-from archlab.data.shards import TOKENIZER
+from archlab.data.tokenizer import TOKENIZER
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.exchange.load import load_hf
@@ -37,10 +37,10 @@ def from_pretrained(
     wanted = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if dtype is not None and not (isinstance(wanted, torch.dtype) and wanted.is_floating_point):
         raise UserError(f"dtype: {dtype!r}; allowed: auto, float32, bfloat16, float16, float64")
-    place = torch_device(device or "cpu")
+    target = torch_device(device or "cpu")
     folder = find_folder(folder_or_hub_id)
     model = load_model(folder) if is_run_folder(folder) else load_hf(folder, wanted)
-    return model.to(device=place, dtype=wanted)
+    return model.to(device=target, dtype=wanted)
 
 
 def find_folder(folder_or_hub_id: str | Path) -> Path:

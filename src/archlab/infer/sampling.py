@@ -36,9 +36,9 @@ class Sampling:
     """The same seed draws the same text. None: another one each time, from torch's global generator."""
 
     def __post_init__(self) -> None:
-        for field, (kind, holds, allowed) in _ALLOWED.items():
+        for field, (number_type, holds, allowed) in _ALLOWED.items():
             found = getattr(self, field)
-            is_number = isinstance(found, kind) and not isinstance(found, bool)
+            is_number = isinstance(found, number_type) and not isinstance(found, bool)
             if not (holds(found) if is_number else found is None and allowed.endswith("none")):
                 raise UserError(f"{field}: {found!r}; allowed: {allowed}")
 

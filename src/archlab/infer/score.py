@@ -5,8 +5,7 @@ from pathlib import Path
 from archlab.config.base import Base
 from archlab.config.training import check_next_token, resolve_train
 from archlab.data.prepare import open_data
-from archlab.data.shards import TOKENIZER
-from archlab.data.tokenizer import own_tokenizer, same_tokenizer
+from archlab.data.tokenizer import TOKENIZER, own_tokenizer, same_tokenizer
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.hf.folder import is_hf_folder, own_file
@@ -54,7 +53,7 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOu
     else:
         steps, model = 0, load_model(folder, config.model)
     held_out = HeldOut.of(data, resolve_train(config), tokens or len(data.held_out))
-    found = evaluate(model.to(device.kind), held_out, device)
+    found = evaluate(model.to(device.type), held_out, device)
     if not found.is_finite:
         raise UserError(f"{source}: the model's output is NaN or infinite: its training diverged")
     return HeldOutScore(

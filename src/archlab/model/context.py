@@ -60,14 +60,14 @@ class Pass:
     def contexts(
         self,
         layers: Sequence[LayerConfig],
-        kinds: Sequence[int],
+        first_alike: Sequence[int],
         shared_bias: nn.Module | None,
         collected: Collected | None,
     ) -> list[Context]:
-        """Every layer's; `kinds` are the indices of the first layers of the same config, which share it."""
+        """Every layer's. `first_alike`: for each, which layer is the first of the same config; they share a context."""
         states = self.cache.layers if self.cache else [NO_STATES] * len(layers)
-        of_kind = {kind: self.context(layers[kind], states[kind], shared_bias, collected) for kind in set(kinds)}
-        return [of_kind[kind] for kind in kinds]
+        made = {i: self.context(layers[i], states[i], shared_bias, collected) for i in set(first_alike)}
+        return [made[i] for i in first_alike]
 
     def context(
         self,

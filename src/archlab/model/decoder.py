@@ -84,7 +84,7 @@ class Decoder(nn.Module):
         self.config, self.origin = config, Origin()
         self.layer_configs = layer_configs(config)
         last_norm = final_norm(config)
-        self.kinds = [self.layer_configs.index(layer) for layer in self.layer_configs]
+        self.first_alike = [self.layer_configs.index(layer) for layer in self.layer_configs]
         self.embedding = TokenEmbedding(config)
         self.positions = make_positions(config)
         self.position_bias = make_shared_bias(config)
@@ -147,7 +147,7 @@ class Decoder(nn.Module):
         if self.positions is not None:
             x_BTD = x_BTD + self.positions(this_pass.positions_BT, x_BTD.dtype)
         x_BTD = self.dropout(x_BTD)
-        contexts = this_pass.contexts(self.layer_configs, self.kinds, self.position_bias, collected)
+        contexts = this_pass.contexts(self.layer_configs, self.first_alike, self.position_bias, collected)
         states = cache.layers if cache is not None else [NO_STATES] * len(contexts)
         for layer, context, of_layer in zip(self.layers, contexts, states, strict=True):
             x_BTD = layer(x_BTD, context, of_layer)

@@ -21,8 +21,8 @@ from archlab.model.arithmetic import at_least_float32, without_autocast
 
 
 @dataclass(frozen=True)
-class Scores:
-    """How a query and a key become a weight."""
+class Softmax:
+    """The softmax that makes weights of scores, and what comes before and after it."""
 
     scale: float
     softcap: float | None = None
@@ -32,13 +32,13 @@ class Scores:
     """Per head, the score of one more key that every query sees and that has no value; None without."""
 
 
-Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Scores], Tensor]
+Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Softmax], Tensor]
 """(q [B, H, Q, C], k [B, K, S, C], v [B, K, S, V], mask [B or 1, Q, S] or None for plain causal, bias [B or 1, H, Q, S]
-or None for none, scores) -> [B, H, Q, V]."""
+or None for none, softmax) -> [B, H, Q, V]."""
 
 
 def reference(
-    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, scores: Scores
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
     """Attention written out, the scores in at least float32.
 
@@ -47,30 +47,30 @@ def reference(
     group = q_BHQC.shape[1] // k_BKSC.shape[1]
     k_BHSC, v_BHSV = (x.repeat_interleave(group, dim=1) for x in (k_BKSC, v_BKSV))
     with without_autocast(q_BHQC):
-        scores_BHQS = at_least_float32(q_BHQC) @ at_least_float32(k_BHSC).transpose(-1, -2) * scores.scale
+        scores_BHQS = at_least_float32(q_BHQC) @ at_least_float32(k_BHSC).transpose(-1, -2) * softmax.scale
     if bias_BHQS is not None:
         scores_BHQS = scores_BHQS + bias_BHQS
-    if scores.softcap is not None:
-        scores_BHQS = scores.softcap * torch.tanh(scores_BHQS / scores.softcap)
+    if softmax.softcap is not None:
+        scores_BHQS = softmax.softcap * torch.tanh(scores_BHQS / softmax.softcap)
     if mask_BQS is None:
         mask_BQS = torch.ones(scores_BHQS.shape[-2:], dtype=torch.bool, device=scores_BHQS.device).tril()[None]
     scores_BHQS = scores_BHQS.masked_fill(~mask_BQS[:, None], float("-inf"))
-    if scores.sinks_H is None:
+    if softmax.sinks_H is None:
         weights_BHQS = scores_BHQS.softmax(-1)
     else:
-        sinks_BHQ1 = scores.sinks_H.to(scores_BHQS.dtype)[:, None, None].expand(*scores_BHQS.shape[:3], 1)
+        sinks_BHQ1 = softmax.sinks_H.to(scores_BHQS.dtype)[:, None, None].expand(*scores_BHQS.shape[:3], 1)
         weights_BHQS = torch.cat((scores_BHQS, sinks_BHQ1), -1).softmax(-1)[..., :-1]
-    return F.dropout(weights_BHQS.to(v_BHSV.dtype), scores.dropout) @ v_BHSV
+    return F.dropout(weights_BHQS.to(v_BHSV.dtype), softmax.dropout) @ v_BHSV
 
 
 def sdpa(
-    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, scores: Scores
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
     """torch's fused attention."""
     if not _is_better_wide(q_BHQC, bias_BHQS):
-        return _fused(q_BHQC, k_BKSC, v_BKSV, mask_BQS, bias_BHQS, scores)
+        return _fused(q_BHQC, k_BKSC, v_BKSV, mask_BQS, bias_BHQS, softmax)
     q_BHQC_wide, k_BKSC, v_BKSV = (at_least_float32(x) for x in (q_BHQC, k_BKSC, v_BKSV))
-    return _fused(q_BHQC_wide, k_BKSC, v_BKSV, mask_BQS, bias_BHQS, scores).to(q_BHQC.dtype)
+    return _fused(q_BHQC_wide, k_BKSC, v_BKSV, mask_BQS, bias_BHQS, softmax).to(q_BHQC.dtype)
 
 
 def _is_better_wide(q_BHQC: Tensor, bias_BHQS: Tensor | None) -> bool:
@@ -90,7 +90,7 @@ def _is_grouped(q_BHQC: Tensor, k_BKSC: Tensor) -> bool:
 
 
 def _fused(
-    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, scores: Scores
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
     """By torch's fused kernel. In the format of the queries."""
     n_queries, v_dim = q_BHQC.shape[2], v_BKSV.shape[-1]
@@ -98,9 +98,9 @@ def _fused(
     if bias_BHQS is not None:
         causal = torch.ones(bias_BHQS.shape[-2:], dtype=torch.bool, device=bias_BHQS.device).tril()
         mask = bias_BHQS.to(q_BHQC.dtype).masked_fill(~(causal if mask is None else mask), float("-inf"))
-    if scores.sinks_H is not None:
+    if softmax.sinks_H is not None:
         q_BHQC, k_BKSC, v_BKSV, mask = _with_sinks(
-            q_BHQC, k_BKSC, v_BKSV, mask, at_least_float32(scores.sinks_H) / scores.scale
+            q_BHQC, k_BKSC, v_BKSV, mask, at_least_float32(softmax.sinks_H) / softmax.scale
         )
     is_padded = _fuses_equal_widths_only(q_BHQC) and q_BHQC.shape[-1] != v_BKSV.shape[-1]
     if is_padded:
@@ -112,13 +112,13 @@ def _fused(
             k_BKSC,
             v_BKSV,
             attn_mask=mask,
-            dropout_p=scores.dropout,
+            dropout_p=softmax.dropout,
             is_causal=mask is None,
-            scale=scores.scale,
+            scale=softmax.scale,
             enable_gqa=_is_grouped(q_BHQC, k_BKSC),
         )
     mixed_BHQV = mixed_BHQV[..., :v_dim] if is_padded else mixed_BHQV
-    return mixed_BHQV if scores.sinks_H is None else mixed_BHQV[:, :, -n_queries:]
+    return mixed_BHQV if softmax.sinks_H is None else mixed_BHQV[:, :, -n_queries:]
 
 
 def _with_sinks(
@@ -141,7 +141,7 @@ def _with_sinks(
 
 @torch.compiler.disable(reason="a mask that is made within a compiled graph does not compile on CPU")
 def flex(
-    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, scores: Scores
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
     """Compiled flex_attention, anew for each shape; after eight of them torch goes on with its unfused form."""
     from torch.nn.attention.flex_attention import AuxRequest, create_block_mask
@@ -149,7 +149,7 @@ def flex(
     def score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         if bias_BHQS is not None:
             s = s + bias_BHQS[b if len(bias_BHQS) > 1 else 0, h, q, k]
-        return s if scores.softcap is None else scores.softcap * torch.tanh(s / scores.softcap)
+        return s if softmax.softcap is None else softmax.softcap * torch.tanh(s / softmax.softcap)
 
     def seen(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return k <= q if mask_BQS is None else mask_BQS[b if len(mask_BQS) > 1 else 0, q, k]
@@ -157,12 +157,12 @@ def flex(
     B, _, Q, _ = q_BHQC.shape
     blocks = create_block_mask(seen, B, None, Q, k_BKSC.shape[2], device=q_BHQC.device.type)
     grouped = q_BHQC.shape[1] != k_BKSC.shape[1]
-    inputs = (q_BHQC, k_BKSC, v_BKSV, score, blocks, scores.scale, grouped)
-    if scores.sinks_H is None:
+    inputs = (q_BHQC, k_BKSC, v_BKSV, score, blocks, softmax.scale, grouped)
+    if softmax.sinks_H is None:
         return _compiled_flex()(*inputs)
     # A sink takes its share of each softmax: what is left is sum(exp s) / (sum(exp s) + exp(sink)).
     mixed_BHQV, more = _compiled_flex()(*inputs, return_aux=AuxRequest(lse=True))
-    share_BHQ = torch.sigmoid(more.lse - scores.sinks_H[:, None])
+    share_BHQ = torch.sigmoid(more.lse - softmax.sinks_H[:, None])
     return mixed_BHQV * share_BHQ[..., None].to(mixed_BHQV.dtype)
 
 
@@ -281,5 +281,5 @@ class Attend:
     ) -> Tensor:
         """-> [B, H, T, V]."""
         needs = self.needs.in_call(q_BHTC, k_BKSC, v_BKSV, bias_BHTS, sinks_H, is_cached=is_cached)
-        scores = Scores(self.scale, self.softcap, self.dropout if training else 0.0, sinks_H)
-        return choose_kernel(self.kernel, needs)(q_BHTC, k_BKSC, v_BKSV, mask_BTS, bias_BHTS, scores)
+        softmax = Softmax(self.scale, self.softcap, self.dropout if training else 0.0, sinks_H)
+        return choose_kernel(self.kernel, needs)(q_BHTC, k_BKSC, v_BKSV, mask_BTS, bias_BHTS, softmax)

@@ -28,8 +28,8 @@ class SinusoidalPositions(nn.Module):
     def forward(self, positions_BT: Tensor, dtype: torch.dtype) -> Tensor:
         """[B, T] -> [B, T, D] of that dtype; the angles in at least float32."""
         exponent = torch.arange(0, self.d_model, 2, dtype=wide(dtype), device=positions_BT.device) / self.d_model
-        places = (positions_BT[..., None] + self.config.offset).to(wide(dtype))
-        angles = places * self.config.theta**-exponent
+        shifted = (positions_BT[..., None] + self.config.offset).to(wide(dtype))
+        angles = shifted * self.config.theta**-exponent
         waves = (angles.sin(), angles.cos())
         joined = torch.stack(waves, -1).flatten(-2) if self.config.layout == "interleaved" else torch.cat(waves, -1)
         return joined[..., : self.d_model].to(dtype)

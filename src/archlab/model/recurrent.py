@@ -4,8 +4,8 @@ A scan cuts a text into chunks. Within a chunk all tokens are mixed at once by m
 from chunk to chunk. Between two tokens it decays by the product of the decays of all tokens after the first, up to and
 with the second.
 
-Shapes: B batch, T tokens, C channels, K taps, W = K - 1 inputs that are held, S = W + T. Letters of a scan's axes: b
-batch, c chunk, q a token of a chunk, s an earlier one of the same chunk, h head.
+Shapes: B batch, T tokens, C channels, K kernel size, W = K - 1 inputs that are held, S = W + T.
+Letters of a scan's axes: b batch, c chunk, q a token of a chunk, s an earlier one of the same chunk, h head.
 """
 
 import torch
@@ -22,22 +22,22 @@ from archlab.model.state import State, is_step
 class CausalConv(nn.Module):
     """y_t = sum over j of w_j x_{t-K+1+j} (+ b), channel by channel. What is before the text counts as 0.
 
-    The state `conv` holds the last K - 1 inputs. Padded places give nothing to others, and 0 comes out of them.
+    The state `conv` holds the last K - 1 inputs. Padded positions give nothing to others, and 0 comes out of them.
     """
 
-    def __init__(self, channels: int, taps: int, *, bias: bool, activation: nn.Module) -> None:
+    def __init__(self, channels: int, kernel_size: int, *, bias: bool, activation: nn.Module) -> None:
         super().__init__()
-        self.taps, self.activation = taps, activation
-        self.weight = nn.Parameter(torch.empty(channels, 1, taps))
+        self.kernel_size, self.activation = kernel_size, activation
+        self.weight = nn.Parameter(torch.empty(channels, 1, kernel_size))
         self.bias = nn.Parameter(torch.empty(channels)) if bias else None
-        self.roles: dict[str, RoleName] = {"weight": "taps"}
+        self.roles: dict[str, RoleName] = {"weight": "convolution"}
         self.constants = {"bias": 0.0}
 
     def forward(self, x_BTC: Tensor, context: Context, state: State | None) -> Tensor:
         """[B, T, C] -> [B, T, C], activated."""
         x_BTC = without_padding(x_BTC, context)
         if state is None:
-            window_BSC = F.pad(x_BTC, (0, 0, self.taps - 1, 0))
+            window_BSC = F.pad(x_BTC, (0, 0, self.kernel_size - 1, 0))
         else:
             window_BSC = torch.cat((state["conv"].to(x_BTC.dtype), x_BTC), 1)
             state["conv"].copy_(window_BSC[:, x_BTC.shape[1] :].detach())
@@ -55,8 +55,8 @@ class CausalConv(nn.Module):
         T = starts_BT.shape[1]
         age_BT1 = (torch.arange(T, device=starts_BT.device) - starts_BT)[..., None]
         y_BTC = torch.zeros_like(window_BSC[:, :T])
-        for j in range(self.taps):
-            is_inside_BT1 = age_BT1 >= self.taps - 1 - j
+        for j in range(self.kernel_size):
+            is_inside_BT1 = age_BT1 >= self.kernel_size - 1 - j
             y_BTC = y_BTC + window_BSC[:, j : j + T] * is_inside_BT1 * self.weight[:, 0, j]
         return self._biased(y_BTC)
 
@@ -65,7 +65,7 @@ class CausalConv(nn.Module):
 
 
 def without_padding(x_BTC: Tensor, context: Context) -> Tensor:
-    """0 at padded places."""
+    """0 at padded positions."""
     return x_BTC if context.is_real_BT is None else x_BTC * context.is_real_BT[..., None]
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 
-RoleName = Literal["embedding", "input", "narrow", "output", "head", "taps", "constant"]
+RoleName = Literal["embedding", "input", "narrow", "output", "head", "convolution", "constant"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def _head(model: ModelConfig, _fan_in: int) -> float:
     return model.init.head or 1 / math.sqrt(model.d_model)
 
 
-def _taps(_model: ModelConfig, fan_in: int) -> float:
+def _convolution(_model: ModelConfig, fan_in: int) -> float:
     return 1 / math.sqrt(3 * fan_in)  # of torch's uniform default, which published code keeps
 
 
@@ -69,11 +69,11 @@ ROLES: dict[RoleName, Role] = {
     "narrow": Role(_input, decays="always", group="matrix", shard_axis=None),  # all is read at once
     "output": Role(_output, decays="always", group="matrix", shard_axis=-1),  # of what goes in
     "head": Role(_head, decays="if_asked", group="table", shard_axis=-2),
-    "taps": Role(_taps, decays="always", group="vector", shard_axis=-3),
+    "convolution": Role(_convolution, decays="always", group="vector", shard_axis=-3),
     "constant": Role(_constant, decays="never", group="vector", shard_axis=None),
 }
 """`input` reads the stream (q, k, v, up, gate) or a narrow vector that `narrow` has made of it, `output` writes to it
-(attention out, MLP down), `taps` are of a convolution over tokens, `constant` starts at a given value (norms,
+(attention out, MLP down), `convolution` is the kernel of one over tokens, `constant` starts at a given value (norms,
 biases)."""
 
 

@@ -1,6 +1,6 @@
 """The frequencies of RoPE, and how they stretch for sequences longer than in training.
 
-`n` is the number of turning dimensions; pair i turns by frequency[i] radians per token.
+`n` is the number of rotated dimensions; pair i rotates by frequency[i] radians per token.
 """
 
 import math
@@ -43,23 +43,23 @@ def frequencies(config: Rope, n: int, lengths_BT1: Tensor, pairs: Tensor) -> Fre
             factors = torch.where(lengths_BT1 > s.original_max_seq_len, long, short)
             return Frequencies(plain / factors, s.attention_factor or _longrope_amplitude(s))
         case schema.Proportional() as s:
-            return Frequencies(torch.where(pairs < s.turning_pairs(n), plain, 0.0))
+            return Frequencies(torch.where(pairs < s.rotated_pairs(n), plain, 0.0))
 
 
 def _llama3(s: schema.Llama3Scaling, plain: Tensor) -> Tensor:
-    """By the number of turns within the original length: fewer than low stretched, more than high kept (Llama 3.1)."""
-    turns = s.original_max_seq_len * plain / (2 * math.pi)
-    kept = ((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)).clamp(0, 1)
+    """By rotations within the original length: fewer than low stretched, more than high kept (Llama 3.1)."""
+    rotations = s.original_max_seq_len * plain / (2 * math.pi)
+    kept = ((rotations - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)).clamp(0, 1)
     return kept * plain + (1 - kept) * plain / s.factor
 
 
 def _yarn(s: schema.Yarn, theta: float, n: int, pairs: Tensor) -> Tensor:
-    """Pairs that turn often keep their frequency, slow ones are stretched, with a blend between (Peng 2023)."""
+    """Pairs that rotate often keep their frequency, slow ones are stretched, with a blend between (Peng 2023)."""
 
-    def pair_that_turns(times: float) -> float:
+    def pair_that_rotates(times: float) -> float:
         return n * math.log(s.original_max_seq_len / (times * 2 * math.pi)) / (2 * math.log(theta))
 
-    last_kept, first_slowed = pair_that_turns(s.beta_fast), pair_that_turns(s.beta_slow)
+    last_kept, first_slowed = pair_that_rotates(s.beta_fast), pair_that_rotates(s.beta_slow)
     if s.truncate:
         last_kept, first_slowed = math.floor(last_kept), math.ceil(first_slowed)
     last_kept, first_slowed = max(last_kept, 0), min(first_slowed, n - 1)

@@ -150,8 +150,8 @@ def shape(rows: Sequence[Row], drawn: Shape) -> alt.LayerChart:
 
 
 def _dots(year: int, group: Sequence[tuple[str, float]], drawn: Shape) -> Iterator[dict[str, Any]]:
-    for place, (model, value) in enumerate(group):
-        offset = 0.5 + _SPREAD * ((place + 0.5) / len(group) - 0.5)
+    for index, (model, value) in enumerate(group):
+        offset = 0.5 + _SPREAD * ((index + 0.5) / len(group) - 0.5)
         yield {"model": model, "year": str(year), "offset": offset, "value": value,
                "text": f"{drawn.title} {drawn.format(value)}"}  # fmt: skip
 

@@ -104,8 +104,8 @@ def vega_theme(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
 
 def _between(ramp: Sequence[str], share: float) -> str:
     """The colour at `share` of the way along the ramp."""
-    place = share * (len(ramp) - 1)
-    left = min(int(place), len(ramp) - 2)
+    position = share * (len(ramp) - 1)
+    left = min(int(position), len(ramp) - 2)
     ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in ramp[left : left + 2]]
-    mixed = [round(a + (b - a) * (place - left)) for a, b in zip(*ends, strict=True)]
+    mixed = [round(a + (b - a) * (position - left)) for a, b in zip(*ends, strict=True)]
     return "#" + "".join(f"{value:02x}" for value in mixed)

@@ -69,7 +69,7 @@ def _steps(field: str, config: Config) -> tuple[int, ...]:
     if field == "model.mlp.d_ff" or not isinstance(attention, MultiHead) or attention.head_dim:
         return (8, 1)
     heads = attention.n_heads
-    return (8 * heads, (2 if config.model.position.kind == "rope" else 1) * heads)  # RoPE turns pairs
+    return (8 * heads, (2 if config.model.position.kind == "rope" else 1) * heads)  # RoPE rotates pairs
 
 
 def _nearest(size: Callable[[int], float], target: float, step: int, largest: int) -> int:

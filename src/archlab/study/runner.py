@@ -232,5 +232,5 @@ def _old_summary(folder: Path) -> StudySummary:
 
 def _small_on_cpu(designed: Sequence[Arm]) -> bool:
     """Whether one process with one thread per core is fastest; else runs go one by one, with all of the machine."""
-    on_cpu = choose_device(designed[0].config.train).kind == "cpu"
+    on_cpu = choose_device(designed[0].config.train).type == "cpu"
     return on_cpu and all(parameters(arm.config.model).total < SIDE_BY_SIDE_BELOW for arm in designed)

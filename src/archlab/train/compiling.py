@@ -23,7 +23,7 @@ def is_compiled(config: Config, train: ResolvedTrain, device: Device) -> bool:
     if train.compile != "auto":
         return train.compile
     flops = training_flops(config.model, train.seq_len) * train.trained
-    return flops >= PAYS_FROM[device.kind] and (device.kind == "cuda" or shutil.which("c++") is not None)
+    return flops >= PAYS_FROM[device.type] and (device.type == "cuda" or shutil.which("c++") is not None)
 
 
 def compile_layers(model: Decoder) -> None:

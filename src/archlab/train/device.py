@@ -22,7 +22,7 @@ from archlab.errors import UserError
 class Device:
     """Where a run computes, and in which number format."""
 
-    kind: str
+    type: str
     """cpu or cuda."""
     dtype: torch.dtype
     """Of matrix products (autocast); weights and sums stay float32."""
@@ -30,13 +30,13 @@ class Device:
     @property
     def name(self) -> str:
         """What the processor is called."""
-        if self.kind == "cuda":
+        if self.type == "cuda":
             return torch.cuda.get_device_name()
         return str(torch.cpu.get_capabilities().get("cpu_name") or platform.machine())
 
     def autocast(self) -> torch.autocast:
         """Within it, matrix products are in `dtype`."""
-        return torch.autocast(self.kind, torch.bfloat16, enabled=self.dtype is torch.bfloat16)
+        return torch.autocast(self.type, torch.bfloat16, enabled=self.dtype is torch.bfloat16)
 
     def peak_flops(self) -> float:
         """FLOPs per second of one large matrix product in `dtype`, measured here with the threads in use.
@@ -44,9 +44,9 @@ class Device:
         The numbers are random, because a product of equal numbers draws less power: a GPU may then clock higher than in
         training.
         """
-        side = 8192 if self.kind == "cuda" else 1024
-        own = torch.Generator(self.kind).manual_seed(0)
-        a = torch.randn(side, side, generator=own, dtype=self.dtype, device=self.kind)
+        side = 8192 if self.type == "cuda" else 1024
+        own = torch.Generator(self.type).manual_seed(0)
+        a = torch.randn(side, side, generator=own, dtype=self.dtype, device=self.type)
         best = float("inf")
         for _ in range(6):
             start = time.perf_counter()
@@ -57,7 +57,7 @@ class Device:
     def check_memory(self, needed: int) -> None:
         """UserError when this machine cannot hold so many bytes; activations need more on top."""
         here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        if self.kind == "cuda":
+        if self.type == "cuda":
             here = torch.cuda.get_device_properties(0).total_memory
         if needed > here:
             raise UserError(
@@ -68,13 +68,15 @@ class Device:
 
 def choose_device(train: TrainConfig) -> Device:
     """What `train.device` and `train.dtype` mean on this machine; UserError where it cannot do it."""
-    kind = device_kind(train.device, "train.device")
-    native = torch.cuda.is_bf16_supported(including_emulation=False) if kind == "cuda" else _cpu_gains_by_bfloat16()
-    wanted = "bfloat16" if train.dtype == "auto" and native else "float32" if train.dtype == "auto" else train.dtype
-    return Device(kind, getattr(torch, wanted))
+    device_type = resolve_device_type(train.device, "train.device")
+    gains = (
+        torch.cuda.is_bf16_supported(including_emulation=False) if device_type == "cuda" else _cpu_gains_by_bfloat16()
+    )
+    wanted = "bfloat16" if train.dtype == "auto" and gains else "float32" if train.dtype == "auto" else train.dtype
+    return Device(device_type, getattr(torch, wanted))
 
 
-def device_kind(name: str, field: str) -> str:
+def resolve_device_type(name: str, field: str) -> str:
     """cpu or cuda; `auto` is cuda where there is one. UserError that names the field where it is not there."""
     is_there = torch.cuda.is_available()
     if name == "cuda" and not is_there:
@@ -127,7 +129,7 @@ def environment(device: Device) -> dict[str, Any]:
         "numpy": np.__version__,
         "system": f"{platform.system()} {platform.machine()}",
         "processor": device.name,
-        "device": device.kind,
+        "device": device.type,
         "dtype": str(device.dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
     }

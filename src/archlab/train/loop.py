@@ -1,6 +1,7 @@
 """The training loop: from a config and a folder to a finished run."""
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch.optim import Optimizer
@@ -13,7 +14,8 @@ from archlab.cost.memory import training_memory
 from archlab.cost.params import parameters
 from archlab.data.prepare import open_data
 from archlab.data.sampler import batch
-from archlab.data.shards import TOKENIZER, DataFolder
+from archlab.data.shards import DataFolder
+from archlab.data.tokenizer import TOKENIZER
 from archlab.errors import UserError
 from archlab.interrupt import stop_on_signal
 from archlab.model.decoder import Decoder
@@ -28,6 +30,29 @@ from archlab.train.step import update
 from archlab.train.summary import NOT_FINITE, RunSummary, summarise
 
 
+@dataclass(frozen=True)
+class _Run:
+    """What a run needs beside its folder, all of it found before anything is written."""
+
+    config: Config
+    settings: ResolvedTrain
+    device: Device
+    data: DataFolder
+    held_out: HeldOut
+    is_compiled: bool
+
+    @classmethod
+    def of(cls, config: Config) -> "_Run":
+        """UserError for what the model, this machine or the text cannot do."""
+        settings = resolve_train(config)
+        check_next_token(config.model)
+        device = choose_device(config.train)
+        device.check_memory(training_memory(parameters(config.model).total).total)
+        data = open_data(config.data, config.model.vocab_size)
+        held_out = HeldOut.of(data, settings, settings.eval_tokens)
+        return cls(config, settings, device, data, held_out, is_compiled(config, settings, device))
+
+
 def train(config: Config, out: str | Path, callback: Callback | None = None, corpus: str | None = None) -> RunSummary:
     """Train in the folder `out`, or go on there from its last checkpoint; a finished run is only read.
 
@@ -36,15 +61,10 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
     KeyboardInterrupt, after a checkpoint, when the run is asked to stop.
     """
     keep_freed_memory()
-    settings = resolve_train(config)
-    check_next_token(config.model)
-    device = choose_device(config.train)
-    device.check_memory(training_memory(parameters(config.model).total).total)
-    env = environment(device)
-    data = open_data(config.data, config.model.vocab_size)
+    run = _Run.of(config)
+    data = run.data
     if corpus not in (None, data.fingerprint):
         raise UserError(f"{config.data.path}: the text has changed since the study began; begin another one")
-    held_out = HeldOut.of(data, settings, settings.eval_tokens)
     callback = callback or progress_callback()
     known = data.manifest.vocab_size
     if config.model.vocab_size > known:
@@ -52,32 +72,26 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
         callback.on_note(f"model.vocab_size {config.model.vocab_size:,}; the data has {known:,} token ids: {rows}")
     folder = RunFolder(Path(out))
     with folder.locked():
-        for note in folder.claim(config, env | {"corpus": data.fingerprint}, data.path / TOKENIZER):
+        env = environment(run.device) | {"corpus": data.fingerprint, "compiled": run.is_compiled}
+        for note in folder.claim(config, env, data.path / TOKENIZER):
             callback.on_note(note)
-        return folder.summary() or _train(config, settings, folder, data, held_out, device, callback)
+        return folder.summary() or _train(run, folder, callback)
 
 
-def _train(
-    config: Config,
-    settings: ResolvedTrain,
-    folder: RunFolder,
-    data: DataFolder,
-    held_out: HeldOut,
-    device: Device,
-    callback: Callback,
-) -> RunSummary:
+def _train(run: _Run, folder: RunFolder, callback: Callback) -> RunSummary:
+    settings, device, held_out = run.settings, run.device, run.held_out
     steps, seq_len = settings.steps, settings.seq_len
-    model = Decoder(config.model, seed=settings.seed).to(device.kind).train()
+    model = Decoder(run.config.model, seed=settings.seed).to(device.type).train()
     optimizer = make_optimizer(model, settings)
     first = _resume(folder, model, optimizer, steps, callback)
     if first:
         callback.on_resume(first)
-    if is_compiled(config, settings, device):
+    if run.is_compiled:
         callback.on_note(
             f"layers are compiled (train.compile: {settings.compile}), which takes the first step up to a minute"
         )
         compile_layers(model)
-    mfu_per_speed = training_flops(config.model, seq_len) / device.peak_flops()
+    mfu_per_speed = training_flops(run.config.model, seq_len) / device.peak_flops()
     why: str | None = None
 
     with stop_on_signal() as stop, callback:
@@ -85,7 +99,7 @@ def _train(
             folder.log(step=0, tokens=0, bits_per_byte=score.bits_per_byte, held_out_loss=score.loss)
         for step in range(first, steps):
             start = time.perf_counter()
-            windows = batch(data, settings.seed, step, settings.rows, seq_len)
+            windows = batch(run.data, settings.seed, step, settings.rows, seq_len)
             result = update(model, optimizer, windows, settings, step, device, held_out.separator)
             speed = settings.batch_tokens / (time.perf_counter() - start)
             if not result.is_finite:

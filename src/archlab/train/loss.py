@@ -24,7 +24,7 @@ def logits_in_pieces(
     The hidden states are detached; where gradients are kept, each piece of them is a leaf, so that its gradient is not
     one of all tokens.
     """
-    rows = max(1, LOGITS_AT_ONCE[device.kind] // model.config.vocab_size)
+    rows = max(1, LOGITS_AT_ONCE[device.type] // model.config.vocab_size)
     hidden_ND = hidden_BTD.detach().flatten(0, 1)
     for some_ND, targets_N in zip(hidden_ND.split(rows), targets_BT.flatten().split(rows), strict=True):
         leaf_ND = some_ND.detach().requires_grad_(torch.is_grad_enabled())

@@ -54,10 +54,10 @@ def update(
     Dropout has a seed of its own per (train.seed, step), so a resumed run drops what an uninterrupted one would drop.
     """
     torch.manual_seed(_dropout_seed(train.seed, step))
-    windows_BT = torch.from_numpy(windows).to(device.kind)
+    windows_BT = torch.from_numpy(windows).to(device.type)
     rows = train.micro_batch_tokens // (windows_BT.shape[1] - 1)
     micro_batches = windows_BT.split(rows)
-    loss, routers = torch.zeros((), device=device.kind), Routers(model)
+    loss, routers = torch.zeros((), device=device.type), Routers(model)
     for micro_BT in micro_batches:
         collected = routers.collector()
         hidden_BTD, targets_BT = hidden_and_targets(model, micro_BT, device, separator, collected)
