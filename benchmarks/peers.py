@@ -54,7 +54,7 @@ def build_transformers(shape: Shape) -> nn.Module:
 
 def build_litgpt(shape: Shape) -> nn.Module:
     """litgpt's GPT."""
-    from litgpt import GPT, Config
+    from litgpt import GPT, Config  # pyright: ignore[reportMissingImports]
 
     return GPT(
         Config(
@@ -68,7 +68,7 @@ def build_litgpt(shape: Shape) -> nn.Module:
 
 def build_x_transformers(shape: Shape) -> nn.Module:
     """x-transformers' decoder."""
-    from x_transformers import Decoder, TransformerWrapper
+    from x_transformers import Decoder, TransformerWrapper  # pyright: ignore[reportMissingImports]
 
     width = shape.d_model // shape.n_heads
     return TransformerWrapper(

@@ -10,6 +10,7 @@ runs; its row `auto` is what a user gets who sets nothing.
 
 import argparse
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -78,7 +79,7 @@ def matmul(format_: str) -> Round:
     return device.peak_flops
 
 
-def timed(step, shape: Shape) -> Round:  # noqa: ANN001
+def timed(step: Callable[[], object], shape: Shape) -> Round:
     """Tokens per second of a round, after two steps that do not count."""
 
     def run() -> float:
@@ -93,7 +94,7 @@ def timed(step, shape: Shape) -> Round:  # noqa: ANN001
 
 def main() -> None:
     """The table and the record."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shape", choices=SHAPES, default="15.7m")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--modes", nargs="+", default=["eager", "compiled"])
@@ -117,10 +118,8 @@ def main() -> None:
     for name in (name for name in results if name in entrants):
         format_ = name.split()[-1]
         peak = results.get(f"matmul {format_}", {"median": float("nan")})["median"]
-        found = results[name]
-        print(
-            f"{name:34}{found['median']:9,.0f}{found['median'] * flops / peak:11.0%}{found['peak'] / 2**20:7,.0f} MiB"
-        )
+        speed, memory = results[name]["median"], results[name]["peak"] / 2**20
+        print(f"{name:34}{speed:9,.0f}{speed * flops / peak:11.0%}{memory:7,.0f} MiB")
     record(f"train-{chosen.shape}", {"flops_per_token": flops, "rounds": chosen.rounds, "results": results})
 
 

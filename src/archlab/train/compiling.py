@@ -27,7 +27,7 @@ def is_compiled(config: Config, train: ResolvedTrain, device: Device) -> bool:
 
 
 def compile_layers(model: Decoder) -> None:
-    """In place, when they first run. Layers of the same config share what is compiled, and later runs find it in torch's
+    """In place, when they first run. Layers of the same config share what is compiled; later runs find it in torch's
     cache."""
     torch._dynamo.config.recompile_limit = FORMS  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
     for layer in model.layers:
