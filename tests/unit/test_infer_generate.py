@@ -1,10 +1,12 @@
 """Generation with the cache is that without: whole or in chunks, padded or alone, in one go or several."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 
 import archlab
 from archlab.config.io import build_config
@@ -384,3 +386,21 @@ def test_the_cache_is_used_under_autocast_too() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         written = archlab.generate(model, text(5), 6)
         assert torch.equal(written, recomputed(model, text(5), 6))
+
+
+@pytest.mark.parametrize("choice", ["gqa, window", "learned", "alibi, window"])
+def test_a_compiled_session_writes_what_an_uncompiled_one_does(choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Padded or not, over several sessions, with reading in between; traced once, and not compiled to C++ here."""
+    torch.compiler.reset()
+    counter = CompileCounter()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
+    model, prompts = tiny(*CHOICES[choice]), text(5, batch=2)
+    for seed in range(2):
+        plain, compiled = (Session(model, prompts, 40 + seed, padding=[0, 2], compile=on) for on in (False, True))
+        for n in (3, 4):
+            expected, found = (torch.stack(list(session.write(n)), 1) for session in (plain, compiled))
+            assert torch.equal(expected, found)
+            plain.read(prompts[:, :2])
+            compiled.read(prompts[:, :2])
+        torch.testing.assert_close(compiled.logits(), plain.logits())
+    assert counter.frame_count == 1

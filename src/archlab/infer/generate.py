@@ -10,6 +10,7 @@ there all is read again, in one piece.
 """
 
 from collections.abc import Iterator, Sequence
+from math import ceil
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +21,12 @@ from archlab.errors import UserError
 from archlab.infer.sampling import Sampling, sample
 from archlab.model.arithmetic import WHOLE
 from archlab.model.decoder import Decoder
+from archlab.model.inputs import check_inputs
 from archlab.model.state import Cache
+
+
+COMPILED_SLOTS = 256
+"""A compiled step is of one number of slots in the cache: it is rounded up to a multiple of this."""
 
 
 def generate(
@@ -38,6 +44,7 @@ def generate(
     prefix: Tensor | Sequence[int] | None = None,
     end_of_text: int | Sequence[int] | None = None,
     prefill_chunk: int | None = None,
+    compile: bool = False,
 ) -> Tensor:
     """[B, T] int64 -> [B, T + max_new_tokens], on the model's device; greedy at temperature 0.
 
@@ -45,11 +52,13 @@ def generate(
     tokens of each see each other both ways, in a model that has such layers (see `Decoder.forward`). A text that
     reaches the token `end_of_text` (of several, any) is over: what follows in its row is that token (the first). The
     prompt is read `prefill_chunk` tokens at a time (None: at once, as with a prefix or where RoPE's angles depend on
-    the length), which bounds memory and changes nothing else. The rest is `Sampling`.
+    the length), which bounds memory and changes nothing else. `compile`: see `Session`. The rest is `Sampling`.
     """
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
     total = tokens_BT.shape[-1] + max(max_new_tokens, 0)
-    session = Session(model, tokens_BT, capacity=total, padding=padding, prefix=prefix, prefill_chunk=prefill_chunk)
+    session = Session(
+        model, tokens_BT, total, padding=padding, prefix=prefix, prefill_chunk=prefill_chunk, compile=compile
+    )
     if session.room is not None and max_new_tokens > session.room:
         end = f"learned positions end at max_seq_len = {model.config.max_seq_len}"
         raise UserError(f"max_new_tokens: {max_new_tokens}; allowed: up to {session.room}, for {end}")
@@ -80,6 +89,12 @@ def left_pad(texts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     return torch.stack(rows), torch.tensor(padding, device=rows[0].device)
 
 
+def next_logits(model: Decoder, token_B1: Tensor, cache: Cache) -> Tensor:
+    """[B, V] after one more token: a decoding step without what is checked before it and counted after it."""
+    hidden_B1D = model.through_layers(token_B1, None, None, cache, None)
+    return model.head(hidden_B1D[:, -1], model.embedding.weight)
+
+
 class Session:
     """Texts and a model that goes on with them, reading and writing in turn; the cache is kept.
 
@@ -98,9 +113,15 @@ class Session:
         padding: Tensor | Sequence[int] | None = None,
         prefix: Tensor | Sequence[int] | None = None,
         prefill_chunk: int | None = None,
+        compile: bool = False,
     ) -> None:
-        """`capacity`: tokens that fit in the cache, padding and all; the last one written need not."""
+        """`capacity`: tokens that fit in the cache, padding and all; the last one written need not.
+
+        `compile`: a decoding step is one compiled graph. The first one then takes up to a minute, those after it a
+        half to a quarter of the time. A later session finds it compiled, if its capacity is alike (see COMPILED_SLOTS).
+        """
         self.model, self.prefill_chunk = model, prefill_chunk
+        self._step = torch.compile(next_logits, fullgraph=True, dynamic=False) if compile else None
         weight = model.embedding.weight
         self.tokens_BT = tokens_BT.to(weight.device)
         """Everything read and written so far, the padding too."""
@@ -119,7 +140,8 @@ class Session:
         padded_B = self.padding_B if self.padding_B.any() else None
         like = {"dtype": weight.dtype, "device": weight.device}
         self.prefix_B = None if prefix is None else torch.as_tensor(prefix, device=weight.device)
-        self.cache = Cache(model.config, B, capacity, padding=padded_B, **like)
+        slots = capacity if not compile else ceil(capacity / COMPILED_SLOTS) * COMPILED_SLOTS
+        self.cache = Cache(model.config, B, slots, padding=padded_B, **like)
         self._logits_BV = weight.new_empty(B, 0)
 
     @property
@@ -166,8 +188,7 @@ class Session:
             while self.cache.length < T:
                 piece_BN = self.tokens_BT[:, self.cache.length :][:, :chunk]
                 prefix_B = None if self.cache.length else self.prefix_B
-                last_BD = model.hidden(piece_BN, prefix=prefix_B, cache=self.cache)[:, -1]
-                self._logits_BV = model.head(last_BD, model.embedding.weight)
+                self._logits_BV = self._read(piece_BN, prefix_B)
         except BaseException:
             if self.cache.is_torn:  # some layers hold more than others: all is read again
                 self.cache.clear()
@@ -176,6 +197,18 @@ class Session:
             if was_training:
                 model.train()
         return self._logits_BV
+
+    def _read(self, piece_BN: Tensor, prefix_B: Tensor | None) -> Tensor:
+        """[B, V] after these tokens, which the cache holds from here on."""
+        model = self.model
+        if self._step is None or piece_BN.shape[1] > 1 or prefix_B is not None:
+            return model.head(model.hidden(piece_BN, prefix=prefix_B, cache=self.cache)[:, -1], model.embedding.weight)
+        check_inputs(model.config, piece_BN, None, None, self.cache)
+        self.cache.begin(1)
+        # A copy has the same strides each time; a compiled graph is of one set of them.
+        logits_BV = self._step(model, piece_BN.clone(memory_format=torch.contiguous_format), self.cache)
+        self.cache.end(1)
+        return logits_BV
 
     def _beyond(self, scaling: type[DynamicNTK | Longrope], n: int) -> Tensor:
         """[B, lengths]: which texts, n tokens long with padding, pass the original lengths of that scaling."""

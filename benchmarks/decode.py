@@ -1,0 +1,145 @@
+"""Decoded tokens/s of archlab against transformers, one text and sixteen, and how much of the memory's speed it uses.
+
+pip install -e '.[bench]'
+python benchmarks/decode.py                     # 15.7M parameters, bfloat16
+python benchmarks/decode.py --shape 243m --batch 1
+python benchmarks/decode.py --attention         # MHA, GQA, MQA and latent attention with 8,192 tokens in the cache
+"""
+
+import argparse
+import time
+from typing import Any
+
+import torch
+from peers import SHAPES, Shape, archlab_overrides, build_transformers
+from rounds import Round, measure, record
+
+PROMPT, TOKENS = 16, 48
+"""Read first; written per round."""
+
+ATTENTIONS = {
+    "MHA": "{n_heads: 16, n_kv_heads: 16}",
+    "GQA": "{n_heads: 16, n_kv_heads: 4}",
+    "MQA": "{n_heads: 16, n_kv_heads: 1}",
+    "latent": "{kind: latent, n_heads: 16, kv_rank: 256, rope_dim: 32, nope_dim: 64, v_dim: 64}",
+}
+
+
+def transformers(shape: Shape, mode: str, format_: str, batch: int) -> Round:
+    """`generate` of transformers; compiled, with its static cache."""
+    model: Any = build_transformers(shape).to(getattr(torch, format_)).eval()
+    text = torch.ones(batch, PROMPT, dtype=torch.int64)
+    options = {"cache_implementation": "static"} if mode == "compiled" else {}
+    if mode == "compiled":
+        model.forward = torch.compile(model.forward, dynamic=False)
+
+    def run() -> float:
+        start = time.perf_counter()
+        model.generate(
+            text, max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False, pad_token_id=0, **options
+        )  # the prompt is read in it, as in archlab's
+        return batch * TOKENS / (time.perf_counter() - start)
+
+    run()
+    return run
+
+
+def ours(overrides: list[str], mode: str, format_: str, batch: int, context: int = PROMPT) -> Round:
+    """`archlab.generate`."""
+    from archlab.allocator import keep_freed_memory
+    from archlab.exchange.configs import load_config
+    from archlab.infer.generate import generate
+    from archlab.model.decoder import Decoder
+
+    keep_freed_memory()
+    model = Decoder(load_config("tiny-llama", *overrides).model).to(getattr(torch, format_)).eval()
+    text = torch.ones(batch, context, dtype=torch.int64)
+
+    def run() -> float:
+        start = time.perf_counter()
+        generate(model, text, TOKENS, compile=mode == "compiled")
+        return batch * TOKENS / (time.perf_counter() - start)
+
+    run()
+    return run
+
+
+def long(attention: str, format_: str, context: int) -> Round:
+    """Steps alone, after that many tokens."""
+    from archlab.exchange.configs import load_config
+    from archlab.infer.generate import Session
+    from archlab.model.decoder import Decoder
+
+    size = ("model.d_model=1024", "model.n_layers=4", f"model.max_seq_len={context + 4096}")
+    config = load_config("tiny-llama", *size, f"model.attention={attention}")
+    model = Decoder(config.model).to(getattr(torch, format_)).eval()
+    session = Session(model, torch.ones(1, context, dtype=torch.int64), context + 4096, compile=True)
+    session.logits()
+
+    def run() -> float:
+        start = time.perf_counter()
+        for _ in session.write(TOKENS):
+            pass
+        return TOKENS / (time.perf_counter() - start)
+
+    run()
+    return run
+
+
+def copy_bandwidth() -> Round:
+    """Bytes per second read and written by a large copy: the limit."""
+    source = torch.ones(2**26)
+    target = torch.empty_like(source)
+
+    def run() -> float:
+        start = time.perf_counter()
+        target.copy_(source)
+        return 2 * source.nbytes / (time.perf_counter() - start)
+
+    return run
+
+
+def bytes_per_token(overrides: list[str], context: int) -> int:
+    """Weights and cache that a step reads, in bfloat16."""
+    from archlab.cost.summary import cost
+    from archlab.exchange.configs import load_config
+
+    return cost(load_config("tiny-llama", *overrides), 1, context, "bfloat16").read_bytes_per_decoded_token or 0
+
+
+def main() -> None:
+    """The table and the record."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--shape", choices=SHAPES, default="15.7m")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--format", default="bfloat16")
+    parser.add_argument("--attention", action="store_true")
+    chosen = parser.parse_args()
+    shape, context = SHAPES[chosen.shape], 8192
+    overrides = archlab_overrides(shape)
+    if chosen.attention:
+        entrants: dict[str, Any] = {name: (long, (text, chosen.format, context)) for name, text in ATTENTIONS.items()}
+        size = ["model.d_model=1024", "model.n_layers=4", f"model.max_seq_len={context + 4096}"]
+        read = {name: bytes_per_token([*size, f"model.attention={text}"], context) for name, text in ATTENTIONS.items()}
+    else:
+        entrants = {
+            f"{name} {mode} x{batch}": (make, (about, mode, chosen.format, batch))
+            for batch in chosen.batch
+            for name, make, about in (("transformers", transformers, shape), ("archlab", ours, overrides))
+            for mode in ("eager", "compiled")
+        }
+        read = {name: bytes_per_token(overrides, PROMPT + TOKENS) for name in entrants if name.endswith("x1")}
+    results = measure({**entrants, "copy": (copy_bandwidth, ())}, chosen.rounds)
+    copied = results["copy"]["median"]
+    print(f"{'':30}{'tok/s':>9}{'read':>12}{'of a copy':>11}")
+    for name in (name for name in results if name in entrants):
+        speed, gigabytes = results[name]["median"], read.get(name, 0) * results[name]["median"]
+        used = f"{gigabytes / 1e9:7.1f} GB/s{gigabytes / copied:11.0%}" if gigabytes else ""
+        print(f"{name:30}{speed:9,.1f}{used}")
+    name = "decode-attention" if chosen.attention else f"decode-{chosen.shape}"
+    record(name, {"format": chosen.format, "bytes_per_token": read, "rounds": chosen.rounds, "results": results})
+
+
+if __name__ == "__main__":
+    main()
