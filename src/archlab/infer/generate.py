@@ -24,7 +24,6 @@ from archlab.model.decoder import Decoder
 from archlab.model.inputs import check_inputs
 from archlab.model.state import Cache
 
-
 COMPILED_SLOTS = 256
 """A compiled step is of one number of slots in the cache: it is rounded up to a multiple of this."""
 
