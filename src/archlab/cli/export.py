@@ -8,7 +8,9 @@ from archlab.exchange.gguf.write import Format
 from archlab.infer.import_export import export_gguf, export_model
 
 
-def run(folder: Path, /, *, out: Path, family: str | None = None, dtype: Format | None = None, gguf: Flag = False) -> None:
+def run(
+    folder: Path, /, *, out: Path, family: str | None = None, dtype: Format | None = None, gguf: Flag = False
+) -> None:
     """Write a trained model as a Hugging Face folder that transformers loads to the same logits.
 
     With --gguf it is one file that llama.cpp runs. What llama.cpp cannot compute exactly is refused by name.

@@ -1,6 +1,6 @@
 """Our models to published formats."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import torch
@@ -15,7 +15,7 @@ from archlab.hf.tensors import write_folder
 from archlab.hf.weights import fixed, written
 from archlab.model.decoder import Decoder
 
-FIRST = ("llama", "gpt2", "gpt_neox", "gptj", "opt", "qwen2", "mistral")
+FIRST = ("llama", "gpt2", "gpt_neox", "gptj", "opt", "qwen2", "qwen3", "mistral")
 """Asked before the others, of which some (Granite, say) could express the same model."""
 
 
@@ -35,13 +35,18 @@ def save_pretrained(model: Decoder, folder: str | Path, family: str | None = Non
     return chosen.model_type
 
 
-def expressed(config: ModelConfig, family: str | None, origin: str | None, wide: bool) -> tuple[Family, Raw]:
-    """The family to write a model as, and its config.json; see `save_pretrained`, and for `wide` `hf_config`."""
+def expressed(
+    config: ModelConfig, family: str | None, origin: str | None, wide: bool, among: Container[str] = FAMILIES
+) -> tuple[Family, Raw]:
+    """The family to write a model as, and its config.json; see `save_pretrained`, and for `wide` `hf_config`.
+
+    `among`: which may be chosen where neither `family` nor `origin` says it.
+    """
     if family is not None:
         chosen = find_family(family, "family")
         return chosen, chosen.hf_config(config, wide=wide)
     refusals: dict[str, str] = {}
-    asked: list[str] = [*([origin] if origin else []), *FIRST, *FAMILIES]
+    asked: list[str] = [*([origin] if origin else []), *(name for name in (*FIRST, *FAMILIES) if name in among)]
     for name in dict.fromkeys(asked):
         try:
             return FAMILIES[name], FAMILIES[name].hf_config(config, wide=wide)

@@ -16,6 +16,7 @@ from archlab.exchange.gguf.limits import (
     local_unscaled,
     no_window,
     only,
+    rounded,
     scale,
     scalings,
     some_window,
@@ -50,12 +51,13 @@ class Architecture:
     reads_scales: bool = False
     """Whether it reads factors on embedding, scores, branches and logits."""
 
-    def check(self, model: ModelConfig) -> None:
-        """UserError that names everything it could not run."""
+    def check(self, model: ModelConfig) -> list[str]:
+        """UserError that names everything it could not run; what it computes a little differently, in words."""
         problems = [line for limit in self.limits for line in limit(model)]
         if problems:
             listed = [f"  {line}" for line in dict.fromkeys(problems)]
             raise UserError("\n".join([f"llama.cpp's {self.name} cannot run this model exactly", *listed]))
+        return list(rounded(model))
 
 
 ANY_SCALING = scalings("linear", "yarn")
@@ -74,10 +76,10 @@ OLMO2 = Architecture(
 
 GEMMA_ROWS = [*AROUND, *separate(), *MLP, *norms(ONE_MORE)]
 GEMMA = Architecture("gemma", GEMMA_ROWS, [GELU, ANY_SCALING, NO_OUT_BIAS, TIED])
-GEMMA2 = Architecture("gemma2", GEMMA_ROWS, [GELU, ANY_SCALING, NO_OUT_BIAS, TIED, capped, some_window, scale(of_depth=46)])
-GEMMA3 = Architecture(
-    "gemma3", GEMMA_ROWS, [GELU, scalings("linear"), local_unscaled, NO_OUT_BIAS, scale(of_depth=62)]
+GEMMA2 = Architecture(
+    "gemma2", GEMMA_ROWS, [GELU, ANY_SCALING, NO_OUT_BIAS, TIED, capped, some_window, scale(of_depth=46)]
 )
+GEMMA3 = Architecture("gemma3", GEMMA_ROWS, [GELU, scalings("linear"), local_unscaled, NO_OUT_BIAS, scale(of_depth=62)])
 
 PHI3 = Architecture("phi3", [*AROUND, *FUSED, *FUSED_MLP, *norms()], [SILU, scalings("linear"), no_window, square])
 STABLELM = Architecture(
@@ -92,6 +94,7 @@ GPT_NEOX = Architecture(
     "gptneox", [*AROUND, *FUSED, *MLP, *norms()], [GELU, ANY_SCALING, all_biases], needs_output=True
 )
 BLOOM = Architecture("bloom", [*AROUND, *FUSED, *MLP, *norms()], [GELU, only("norm.placement", "pre")])
+MPT = Architecture("mpt", [*AROUND, *FUSED, *MLP, *norms()], [GELU, scale()])
 FALCON = Architecture(
     "falcon",
     [*AROUND, *FUSED, *MLP, *FALCON_NORMS],
@@ -101,11 +104,11 @@ FALCON = Architecture(
 )  # fmt: skip
 
 ARCHITECTURES: Mapping[str, Architecture] = {
-    "llama": LLAMA, "mistral": LLAMA, "granite": GRANITE, "qwen2": QWEN2, "qwen3": QWEN3, "olmo2": OLMO2, "gemma": GEMMA, "gemma2": GEMMA2,
-    "gemma3_text": GEMMA3, "phi3": PHI3, "stablelm": STABLELM, "starcoder2": STARCODER2, "gpt2": GPT2,
-    "gpt_neox": GPT_NEOX, "bloom": BLOOM, "falcon": FALCON,
+    "llama": LLAMA, "mistral": LLAMA, "granite": GRANITE, "qwen2": QWEN2, "qwen3": QWEN3, "olmo2": OLMO2,
+    "gemma": GEMMA, "gemma2": GEMMA2, "gemma3_text": GEMMA3, "phi3": PHI3, "stablelm": STABLELM,
+    "starcoder2": STARCODER2, "gpt2": GPT2, "gpt_neox": GPT_NEOX, "bloom": BLOOM, "mpt": MPT, "falcon": FALCON,
 }  # fmt: skip
-"""By `model_type`. MPT is not among them: its GELU is exact, and llama.cpp has the tanh form only."""
+"""By `model_type`."""
 
 
 def find_architecture(family: str) -> Architecture:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from archlab.config.layers import LayerConfig, final_norm, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
-from archlab.config.position import LinearScaling, Llama3Scaling, NoScaling, Rope, Yarn
+from archlab.config.position import Alibi, LinearScaling, Llama3Scaling, NoScaling, Rope, Yarn
 from archlab.model.rope_scaling import Frequencies, frequencies
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ def add_numbers(writer: "GGUFWriter", config: ModelConfig) -> None:
         writer.add_layer_norm_eps(norm.eps)
     elif norm.kind == "rmsnorm":
         writer.add_layer_norm_rms_eps(norm.eps)
+    if heads.clip_qkv is not None:
+        writer.add_clamp_kqv(heads.clip_qkv)
     if heads.softcap is not None:
         writer.add_attn_logit_softcapping(heads.softcap)
     if model.head.softcap is not None:
@@ -41,7 +43,7 @@ def add_numbers(writer: "GGUFWriter", config: ModelConfig) -> None:
     if local and local[0].multi_head.window is not None:
         writer.add_sliding_window(local[0].multi_head.window)
         writer.add_sliding_window_pattern([layer in local for layer in layers])
-    _add_rope(writer, local, [layer for layer in layers if layer not in local])
+    _add_position(writer, local, [layer for layer in layers if layer not in local])
 
 
 def add_scales(writer: "GGUFWriter", config: ModelConfig) -> None:
@@ -55,10 +57,12 @@ def add_scales(writer: "GGUFWriter", config: ModelConfig) -> None:
     writer.add_logit_scale(1 / model.head.scale)
 
 
-def _add_rope(writer: "GGUFWriter", local: list[LayerConfig], full: list[LayerConfig]) -> None:
+def _add_position(writer: "GGUFWriter", local: list[LayerConfig], full: list[LayerConfig]) -> None:
     """That of layers which see everything; of those with a window llama.cpp reads theta only."""
     layer = (full or local)[0]
     rope = layer.position
+    if isinstance(rope, Alibi):
+        writer.add_max_alibi_bias(rope.max_bias)
     if not isinstance(rope, Rope):
         return
     writer.add_rope_dimension_count(int(layer.multi_head.head_dim * rope.fraction))

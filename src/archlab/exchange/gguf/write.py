@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from archlab.errors import UserError
-from archlab.exchange.gguf.architectures import Architecture, find_architecture
+from archlab.exchange.gguf.architectures import ARCHITECTURES, Architecture, find_architecture
 from archlab.exchange.gguf.numbers import add_numbers, add_scales, rope_factors
 from archlab.exchange.gguf.vocabulary import add_vocabulary
 from archlab.exchange.save import expressed
@@ -31,18 +31,19 @@ def save_gguf(
 ) -> tuple[str, list[str]]:
     """Write the model and its tokenizer; the architecture's name, and what the user should know, in words.
 
-    The family is found as `save_pretrained` finds it. `dtype`: of the matrices; None: theirs, at most float32. UserError
-    names what llama.cpp cannot run exactly.
+    The family is found as `save_pretrained` finds it, among those that llama.cpp runs. `dtype`: of the matrices; None:
+    theirs, at most float32. UserError names what llama.cpp cannot run exactly.
     """
     if file.exists():
         raise UserError(f"{file}: exists; name a new file")
     # What is rounded on the way there is not here: llama.cpp's activations are float32.
-    chosen, _ = expressed(model.config, family, model.origin.family, wide=True)
+    chosen, _ = expressed(model.config, family, model.origin.family, wide=True, among=ARCHITECTURES)
     architecture = find_architecture(chosen.model_type)
-    architecture.check(model.config)
+    notes = architecture.check(model.config)
     make_folder(file.parent)
     with file_atomic(file) as temporary:
-        return architecture.name, _write(model, architecture, temporary, _format(model, dtype))
+        notes += _write(model, architecture, temporary, _format(model, dtype))
+    return architecture.name, notes
 
 
 def _format(model: Decoder, dtype: Format | None) -> torch.dtype:
