@@ -5,6 +5,7 @@ deviation, and within 3e-3 where there is a GELU.
 """
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,18 @@ def test_what_float16_cannot_hold_leaves_no_file(tmp_path: Path) -> None:
         model.get_parameter("layers.1.mlp.up.weight")[0, 0] = 1e6
     with pytest.raises(UserError, match=r"blk\.1\.ffn_up\.weight: holds 1e\+06; allowed in float16: up to 65504"):
         save_gguf(model, tmp_path / "out" / "model.gguf", dtype="float16")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    model = ours(case_of("llama"), tmp_path / "hf")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(UserError, match=r"model\.gguf: cannot write: the disk is full"):
+            save_gguf(model, tmp_path / "out" / "model.gguf")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list((tmp_path / "out").iterdir()) == []
 
 

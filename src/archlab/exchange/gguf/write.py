@@ -1,6 +1,7 @@
 """Our models as one GGUF file, which llama.cpp reads."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -41,9 +42,20 @@ def save_gguf(
     architecture = find_architecture(chosen.model_type)
     notes = architecture.check(model.config)
     make_folder(file.parent)
-    with file_atomic(file) as temporary:
+    with _full_disk_named(file), file_atomic(file) as temporary:
         notes += _write(model, architecture, temporary, _format(model, dtype))
     return architecture.name, notes
+
+
+@contextmanager
+def _full_disk_named(file: Path) -> Iterator[None]:
+    """What NumPy says of a full disk: numbers of bytes, without a code or a name."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise UserError(f"{file}: cannot write: the disk is full ({error})") from None
+        raise
 
 
 def _format(model: Decoder, dtype: Format | None) -> torch.dtype:
