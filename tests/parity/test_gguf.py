@@ -286,6 +286,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
         ("qwen3", {"attention_bias": True}, "model.attention.out_bias is true; allowed: false"),
         ("qwen2", {"head_dim": 16}, "model.attention: n_heads * head_dim is 64; allowed: 32, as d_model"),
         ("gemma", {"tie_word_embeddings": False}, "model.head.tied is false; allowed: true"),
+        ("gemma2", {"attention_bias": True}, "model.attention.out_bias is true; allowed: false"),
         ("gemma2", {"query_pre_attn_scalar": 16}, "model.attention.scale is 0.25; allowed: 0.288675"),
         ("gemma2", {"attn_logit_softcapping": None}, "model.attention.softcap is null; allowed: a number"),
         ("gemma2", {"layer_types": ["full_attention"] * 3}, "model.attention.window is null in every layer"),
