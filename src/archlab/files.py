@@ -119,13 +119,18 @@ def make_folder(path: Path) -> None:
 
 def write_atomic(path: Path, content: str | bytes) -> None:
     """The file is either as before or wholly new, also after a power cut."""
+    with file_atomic(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def file_atomic(path: Path) -> Iterator[Path]:
+    """The name of a temporary file to write, renamed to `path` at the end of the block, or removed if it fails."""
     temporary = _temporary_name(path)
     with disk_errors(path):
         try:
-            with open(temporary, "wb") as file:
-                file.write(content.encode() if isinstance(content, str) else content)
-                file.flush()
-                os.fsync(file.fileno())
+            yield temporary
+            _sync(temporary)
             os.replace(temporary, path)
             _sync(path.parent)
         finally:

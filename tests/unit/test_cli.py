@@ -9,6 +9,7 @@ import sys
 from importlib import import_module
 
 import pytest
+from tiny import write_text
 
 import archlab
 from archlab.cli import app
@@ -35,6 +36,30 @@ def run_python(code, **kwargs):
 def test_torch_stays_out(code):
     done = run_python(f"{code}; import sys; sys.exit('torch' in sys.modules)")
     assert done.returncode == 0, done.stderr
+
+
+def test_training_loads_no_more_than_it_needs(tmp_path):
+    """Each of these takes a second or so; torch's compiler comes with a run that is compiled."""
+    slow = {
+        "torch._dynamo",
+        "torch._inductor",
+        "sympy",
+        "scipy",
+        "altair",
+        "vl_convert",
+        "jinja2",
+        "transformers",
+        "gguf",
+    }
+    small = ["model.d_model=32", "model.n_layers=1", "model.vocab_size=300", "model.attention={n_heads: 2}"]
+    short = ["train.tokens=640", "train.batch_tokens=64", "train.seq_len=16", "train.eval_tokens=64"]
+    data = f"data.path={write_text(tmp_path)}"
+    arguments = ["train", "tiny-llama", *small, *short, data, "--out", str(tmp_path / "run")]
+    code = f"from archlab.cli.app import main; assert main({arguments}) in (0, 1); import sys; print(*sys.modules)"
+    done = run_python(code, env={**os.environ, "ARCHLAB_CACHE": str(tmp_path / "cache")})
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "summary.json").exists()
+    assert slow & set(done.stdout.split()) == set()
 
 
 def test_the_package_offers_what_it_says():

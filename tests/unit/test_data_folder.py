@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from archlab.config.schema import DataConfig
+from archlab.cost.units import binary
 from archlab.data import corpus, file_cache, shards
 from archlab.data import prepare as making
 from archlab.data.prepare import open_data, prepare
@@ -292,15 +293,21 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_a_data_folder_is_hashed_once_until_a_file_changes(texts: Path, tmp_path: Path, reads: list[str]):
+def test_a_data_folder_is_hashed_once_until_a_file_changes(
+    texts: Path, tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     folder = made(texts, tmp_path / "out").path
     reads.clear()
+    monkeypatch.setattr(shards, "LARGE", 1)
     assert DataFolder.open(folder).fingerprint == DataFolder.open(folder).fingerprint
     assert reads == []
+    assert capsys.readouterr().err == ""
     shard = folder / "train-00000.bin"
     shard.touch()
     DataFolder.open(folder)
-    assert "train-00000.bin" in reads
+    assert reads == ["train-00000.bin"]  # the others are as they were
+    said = f"note: {shard}: {binary(shard.stat().st_size)} are compared with their hash, and again only when "
+    assert capsys.readouterr().err.startswith(said)
     whole, before = shard.read_bytes(), shard.stat()
     for altered in (bytes([whole[0] ^ 1]) + whole[1:], whole):  # and mended again, each time with the old date
         shard.write_bytes(altered)

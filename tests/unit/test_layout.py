@@ -26,9 +26,9 @@ def imported(file: Path) -> Iterator[str]:
 
 def test_no_folder_imports_from_one_below_it():
     wrong = [
-        f"{floor}/{file.name} imports {other}"
+        f"{file.relative_to(HOME)} imports {other}"
         for place, floor in enumerate(FLOORS)
-        for file in (HOME / floor).glob("*.py")
+        for file in (HOME / floor).rglob("*.py")
         for other in imported(file)
         if other in FLOORS[place + 1 :]
     ]

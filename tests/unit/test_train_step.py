@@ -205,3 +205,21 @@ def test_bits_per_byte_is_total_bits_over_total_bytes():
     n_text = int((token_bytes[held_out[:, 1:]] > 0).sum())
     n_bytes = int(token_bytes[held_out[:, 1:]].sum())
     assert scores[0].loss == pytest.approx(expected * math.log(2) * n_bytes / n_text, rel=1e-6)
+
+
+def test_the_optimiser_is_torchs():
+    """To the bit, and its state is read by either, also where torch has wrapped the methods of its class by now."""
+    train = resolve_train(config("train.weight_decay=0.1"))
+    states = []
+    for theirs in (True, False):
+        model = Decoder(config().model, seed=0)
+        ours = make_optimizer(model, train)
+        optimizer = torch.optim.AdamW(ours.param_groups, lr=train.lr, fused=True) if theirs else ours
+        for step in range(3):
+            update(model, optimizer, windows(seed=step), train, step, CPU)
+        assert all(p.grad is None for p in model.parameters())
+        again = make_optimizer(model, train)
+        again.load_state_dict(optimizer.state_dict())
+        update(model, again, windows(seed=3), train, 3, CPU)
+        states.append(model.state_dict())
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])

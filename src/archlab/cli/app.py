@@ -26,7 +26,7 @@ VERBS = (
     ("eval", "eval:run", "Bits per byte on held-out text."),
     ("generate", "generate:run", "Continue a text with a trained model."),
     ("import", "import_:run", "Make a run folder of a published model."),
-    ("export", "export:run", "Write a trained model as a Hugging Face folder."),
+    ("export", "export:run", "Write a trained model as a Hugging Face folder, or for llama.cpp."),
     ("inspect", "inspect:run", "What a run or a published model is, and whether it would load."),
     ("convert", "convert:run", "Turn multi-head into grouped-query attention."),
     ("bench", "bench:app", "How fast a config trains or decodes on this machine."),

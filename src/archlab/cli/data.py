@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from archlab.cli.arguments import AtLeastOne
+from archlab.config.text import note
 from archlab.data.corpus import FIELD
 from archlab.data.prepare import prepare
-from archlab.train.progress import note
 
 
 def run(

@@ -1,21 +1,38 @@
 """`archlab export`."""
 
+import sys
 from pathlib import Path
 
-from archlab.infer.import_export import export_model
+from archlab.cli.arguments import Flag
+from archlab.exchange.gguf.write import Format
+from archlab.infer.import_export import export_gguf, export_model
 
 
-def run(folder: Path, /, *, out: Path, family: str | None = None) -> None:
+def run(
+    folder: Path, /, *, out: Path, family: str | None = None, dtype: Format | None = None, gguf: Flag = False
+) -> None:
     """Write a trained model as a Hugging Face folder that transformers loads to the same logits.
+
+    With --gguf it is one file that llama.cpp runs. What llama.cpp cannot compute exactly is refused by name.
 
     Parameters
     ----------
     folder
-        A run folder.
+        A run folder; with --gguf also a Hugging Face folder or a hub id.
     out
-        The Hugging Face folder, new.
+        The Hugging Face folder, or the GGUF file, new.
     family
         A name of `archlab list families`. Left out: the imported one, or the first that can express the model.
+    dtype
+        Of the weights. Left out: as they are, which after training is float32.
+    gguf
+        A GGUF file for llama.cpp; needs the extra `gguf`.
     """
-    print(f"written as {export_model(folder, out, family)}")
+    if gguf:
+        architecture, notes = export_gguf(folder, out, family, dtype)
+        for note in notes:
+            print(note, file=sys.stderr)
+        print(f"written as {architecture}")
+    else:
+        print(f"written as {export_model(folder, out, family, dtype)}")
     print(out)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from archlab.config.io import build_config
 from archlab.config.notes import notes
 from archlab.config.schema import Config
+from archlab.config.text import note
 from archlab.exchange.configs import read_config
-from archlab.train.progress import note
 
 
 def load_with_notes(config: str, overrides: Sequence[str]) -> Config:

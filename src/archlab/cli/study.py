@@ -8,12 +8,11 @@ from cyclopts import App
 from archlab.cli import list as list_verb
 from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.terminal import console, print_json, print_table, show_table
-from archlab.config.text import visible
+from archlab.config.text import note, visible
 from archlab.config.yaml_text import to_yaml, to_yaml_line
 from archlab.errors import UserError
 from archlab.study.formatting import listed, plural
 from archlab.study.record import StudySummary
-from archlab.train.progress import note
 
 app = App(name="study", help="Run a comparison, or read one.")
 

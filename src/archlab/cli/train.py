@@ -21,8 +21,8 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
     out
         The run's folder: config, metrics, checkpoints, summary. One made by `archlab import` begins with its weights.
     """
+    from archlab.config.text import note
     from archlab.train.loop import train
-    from archlab.train.progress import note
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("torchrun: archlab does not train on several processes yet; run it once, without torchrun")

@@ -1,6 +1,7 @@
 """Text that people write, and what of it a terminal, a page and a picture can show."""
 
 import re
+import sys
 import unicodedata
 from typing import Annotated
 
@@ -19,6 +20,11 @@ _NAMES = {"\x00": "null", "\t": "tab", "\n": "newline", "\x0c": "form feed", "\r
 def visible(text: str) -> str:
     r"""The text with every character that cannot be shown written as its number, `\u001b`."""
     return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def note(text: str) -> None:
+    """Print something that the user should know, on a line of its own on stderr."""
+    print(f"note: {visible(text)}", file=sys.stderr, flush=True)
 
 
 def _text(value: str) -> str:

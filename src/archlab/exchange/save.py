@@ -1,6 +1,6 @@
 """Our models to published formats."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import torch
@@ -12,10 +12,10 @@ from archlab.errors import UserError
 from archlab.families.registry import FAMILIES, find_family
 from archlab.hf.family import Family
 from archlab.hf.tensors import write_folder
-from archlab.hf.weights import fixed, placed
+from archlab.hf.weights import fixed, written
 from archlab.model.decoder import Decoder
 
-FIRST = ("llama", "gpt2", "gpt_neox", "gptj", "opt", "qwen2", "mistral")
+FIRST = ("llama", "gpt2", "gpt_neox", "gptj", "opt", "qwen2", "qwen3", "mistral")
 """Asked before the others, of which some (Granite, say) could express the same model."""
 
 
@@ -27,7 +27,7 @@ def save_pretrained(model: Decoder, folder: str | Path, family: str | None = Non
     """
     dtype = next(model.parameters()).dtype
     wide = dtype in (torch.float32, torch.float64)
-    chosen, config = _expressed(model.config, family, model.origin.family, wide)
+    chosen, config = expressed(model.config, family, model.origin.family, wide)
     config["dtype"] = str(dtype).removeprefix("torch.")
     # Where nothing is known, a class's own default would end texts at some token.
     config |= {"bos_token_id": None, "eos_token_id": None, **model.origin.special_ids}
@@ -35,12 +35,18 @@ def save_pretrained(model: Decoder, folder: str | Path, family: str | None = Non
     return chosen.model_type
 
 
-def _expressed(config: ModelConfig, family: str | None, origin: str | None, wide: bool) -> tuple[Family, Raw]:
+def expressed(
+    config: ModelConfig, family: str | None, origin: str | None, wide: bool, among: Container[str] = FAMILIES
+) -> tuple[Family, Raw]:
+    """The family to write a model as, and its config.json; see `save_pretrained`, and for `wide` `hf_config`.
+
+    `among`: which may be chosen where neither `family` nor `origin` says it.
+    """
     if family is not None:
         chosen = find_family(family, "family")
         return chosen, chosen.hf_config(config, wide=wide)
     refusals: dict[str, str] = {}
-    asked: list[str] = [*([origin] if origin else []), *FIRST, *FAMILIES]
+    asked: list[str] = [*([origin] if origin else []), *(name for name in (*FIRST, *FAMILIES) if name in among)]
     for name in dict.fromkeys(asked):
         try:
             return FAMILIES[name], FAMILIES[name].hf_config(config, wide=wide)
@@ -54,15 +60,6 @@ def _expressed(config: ModelConfig, family: str | None, origin: str | None, wide
 
 
 def _tensors(family: Family, model: Decoder) -> Iterator[tuple[str, Tensor]]:
-    ours = model.state_dict()
-    left = set(ours)
-    for row in placed(family.weights, model.config):
-        present = [name for name in row.ours if name in ours]
-        if present:
-            left -= set(present)
-            whole = row.step.join([ours[name] for name in row.ours], row.layer)
-            yield from zip(row.parts, whole.unbind() if row.stack else (whole,), strict=True)
+    yield from written(family.weights, model.config, model.state_dict(), family.architecture)
     for name, value in fixed(family.constants, model.config).items():
         yield name, torch.tensor(value, dtype=next(model.parameters()).dtype)
-    if left:
-        raise UserError(f"{family.architecture} has no place for {', '.join(sorted(left)[:8])}")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from archlab.config.base import Base
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
@@ -191,7 +192,7 @@ class Switch:
 ABSENT = object()
 
 
-def lookup(model: ModelConfig, field: str) -> Any:
+def lookup(model: Base, field: str) -> Any:
     """The value of a dotted field, or ABSENT where the variant in use has no such field."""
     value: Any = model
     for part in field.split("."):

@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.model_schema import ModelConfig
+from archlab.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,21 @@ def placed(rows: Sequence[Row], model: ModelConfig) -> Iterator[Placed]:
                 theirs = row.theirs.replace("{i}", str(i))
                 stack = tuple(theirs.replace("{h}", str(h)) for h in range(row.each(layer))) if row.each else ()
                 yield Placed(theirs, tuple(name.format(i=i) for name in row.names), row.step, layer, stack)
+
+
+def written(
+    rows: Sequence[Row], model: ModelConfig, ours: Mapping[str, Tensor], what: str
+) -> Iterator[tuple[str, Tensor]]:
+    """Their tensors by name, made of ours; UserError where `what` they are has no place for one of ours."""
+    left = set(ours)
+    for row in placed(rows, model):
+        present = [name for name in row.ours if name in ours]
+        if present:
+            left -= set(present)
+            whole = row.step.join([ours[name] for name in row.ours], row.layer)
+            yield from zip(row.parts, whole.unbind() if row.stack else (whole,), strict=True)
+    if left:
+        raise UserError(f"{what} has no place for {', '.join(sorted(left)[:8])}")
 
 
 def of_further_tokens(name: str, n_layers: int) -> bool:

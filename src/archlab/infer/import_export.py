@@ -9,11 +9,13 @@ from archlab.config.yaml_text import to_yaml
 from archlab.data.tokenizer import TOKENIZER
 from archlab.digests import write_digests
 from archlab.errors import UserError
+from archlab.exchange.gguf.write import Format, save_gguf
 from archlab.exchange.load import load_hf
 from archlab.exchange.published import read_raw_config
 from archlab.exchange.save import save_pretrained
 from archlab.files import folder_atomic
 from archlab.infer.load import find_folder, is_run_folder, load_model
+from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import save_checkpoint
 from archlab.train.run_folder import IMPORTED, Imported, imported
 
@@ -49,11 +51,27 @@ def import_model(source: str, out: Path) -> str:
     return origin.family
 
 
-def export_model(run: Path, out: Path, family: str | None = None) -> str:
-    """Write a run's last checkpoint, with its tokenizer, as a Hugging Face folder; returns the family's name."""
+def export_model(run: Path, out: Path, family: str | None = None, dtype: Format | None = None) -> str:
+    """Write a run's last checkpoint, with its tokenizer, as a Hugging Face folder; returns the family's name.
+
+    `dtype`: of its weights; None: as they are.
+    """
     if not is_run_folder(run):
         raise UserError(f"{run}: not a run folder (no config.yaml); `archlab train` makes one")
-    model = load_model(run)
-    if TOKENIZER not in model.origin.files and not imported(run):
-        raise UserError(f"{run / TOKENIZER}: missing")
-    return save_pretrained(model, out, family)
+    model = _complete(run)
+    return save_pretrained(model.to(getattr(torch, dtype)) if dtype else model, out, family)
+
+
+def export_gguf(
+    folder: Path, out: Path, family: str | None = None, dtype: Format | None = None
+) -> tuple[str, list[str]]:
+    """Write a run's last checkpoint, or a published model, as a file for llama.cpp; see `save_gguf`."""
+    return save_gguf(_complete(find_folder(folder)), out, family, dtype)
+
+
+def _complete(folder: Path) -> Decoder:
+    """The model; UserError where the tokenizer that it was trained with here is missing."""
+    model = load_model(folder)
+    if is_run_folder(folder) and TOKENIZER not in model.origin.files and not imported(folder):
+        raise UserError(f"{folder / TOKENIZER}: missing")
+    return model

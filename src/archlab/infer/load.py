@@ -7,6 +7,7 @@ import torch
 from tokenizers import Tokenizer
 
 from archlab.config.model_schema import ModelConfig
+from archlab.config.text import note
 from archlab.data import tokenizer as bpe
 from archlab.data.tokenizer import TOKENIZER
 from archlab.errors import UserError
@@ -20,7 +21,6 @@ from archlab.model.decoder import Decoder
 from archlab.model.origin import Origin
 from archlab.train.checkpoint import WEIGHTS, load_weights, newest_checkpoint
 from archlab.train.device import torch_device
-from archlab.train.progress import note
 from archlab.train.run_folder import Imported, RunFolder, imported
 
 

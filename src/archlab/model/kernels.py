@@ -18,6 +18,7 @@ from archlab.config.layers import LayerConfig
 from archlab.config.position import BIASED
 from archlab.errors import UserError
 from archlab.model.arithmetic import at_least_float32, without_autocast
+from archlab.model.graphs import outside_graphs
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def _with_sinks(
     return F.pad(q_BHQC, (0, 0, in_front, 0)), k_BKSC, F.pad(v_BKSV, (0, 0, 1, 0)), mask
 
 
-@torch.compiler.disable(reason="a mask that is made within a compiled graph does not compile on CPU")
+@outside_graphs  # a mask that is made within a compiled graph does not compile on CPU
 def flex(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:

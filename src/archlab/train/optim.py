@@ -1,5 +1,8 @@
 """AdamW, its groups by the parameters' roles."""
 
+from inspect import unwrap
+
+import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
@@ -23,7 +26,18 @@ def make_optimizer(model: nn.Module, train: TrainConfig) -> AdamW:
         {"params": parameters, "weight_decay": train.weight_decay if decays else 0.0, "lr_multiplier": multiplier}
         for (decays, multiplier), parameters in groups_by_role(model, train.decay_embeddings).items()
     ]
-    return AdamW(groups, lr=train.lr, betas=train.betas, eps=train.eps, fused=True)
+    return LightAdamW(groups, lr=train.lr, betas=train.betas, eps=train.eps, fused=True)
+
+
+class LightAdamW(AdamW):
+    """AdamW whose methods do not load torch's compiler, a second's work, only to keep themselves out of graphs: nothing
+    compiles an optimiser here."""
+
+    add_param_group = unwrap(AdamW.add_param_group)
+    zero_grad = unwrap(AdamW.zero_grad)
+    state_dict = unwrap(AdamW.state_dict)
+    load_state_dict = unwrap(AdamW.load_state_dict)
+    step = torch.no_grad()(unwrap(AdamW.step))
 
 
 def set_rate(optimizer: Optimizer, lr: float) -> None:

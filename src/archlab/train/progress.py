@@ -8,12 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from archlab.config.text import visible
-
-
-def note(text: str) -> None:
-    """Print something that the user should know, on a line of its own on stderr."""
-    print(f"note: {visible(text)}", file=sys.stderr, flush=True)
+from archlab.config.text import note
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,124 @@
+"""Our models as one GGUF file, which llama.cpp reads."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from archlab.errors import UserError
+from archlab.exchange.gguf.architectures import ARCHITECTURES, Architecture, find_architecture
+from archlab.exchange.gguf.numbers import add_numbers, add_scales, rope_factors
+from archlab.exchange.gguf.vocabulary import add_vocabulary
+from archlab.exchange.save import expressed
+from archlab.files import file_atomic, make_folder
+from archlab.hf.weights import written
+from archlab.model.decoder import Decoder
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
+
+Format = Literal["float32", "bfloat16", "float16"]
+
+_WIDE = ("_norm.weight", "position_embd.weight")
+"""Matrices that llama.cpp reads in float32 only, as it does all vectors."""
+
+
+def save_gguf(
+    model: Decoder, file: Path, family: str | None = None, dtype: Format | None = None
+) -> tuple[str, list[str]]:
+    """Write the model and its tokenizer; the architecture's name, and what the user should know, in words.
+
+    The family is found as `save_pretrained` finds it, among those that llama.cpp runs. `dtype`: of the matrices; None:
+    theirs, at most float32. UserError names what llama.cpp cannot run exactly.
+    """
+    if file.exists():
+        raise UserError(f"{file}: exists; name a new file")
+    # What is rounded on the way there is not here: llama.cpp's activations are float32.
+    chosen, _ = expressed(model.config, family, model.origin.family, wide=True, among=ARCHITECTURES)
+    architecture = find_architecture(chosen.model_type)
+    notes = architecture.check(model.config)
+    make_folder(file.parent)
+    with _full_disk_named(file), file_atomic(file) as temporary:
+        notes += _write(model, architecture, temporary, _format(model, dtype))
+    return architecture.name, notes
+
+
+@contextmanager
+def _full_disk_named(file: Path) -> Iterator[None]:
+    """What NumPy says of a full disk: numbers of bytes, without a code or a name."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise UserError(f"{file}: cannot write: the disk is full ({error})") from None
+        raise
+
+
+def _format(model: Decoder, dtype: Format | None) -> torch.dtype:
+    found = next(model.parameters()).dtype
+    return getattr(torch, dtype) if dtype else torch.float32 if found is torch.float64 else found
+
+
+def _write(model: Decoder, architecture: Architecture, file: Path, dtype: torch.dtype) -> list[str]:
+    try:
+        from gguf import GGUFWriter, LlamaFileType
+    except ImportError:
+        raise UserError("GGUF files need the extra `gguf`: pip install 'archlab[gguf]'") from None
+    writer = GGUFWriter(file, architecture.name)
+    kinds = {torch.bfloat16: LlamaFileType.MOSTLY_BF16, torch.float16: LlamaFileType.MOSTLY_F16}
+    writer.add_file_type(kinds.get(dtype, LlamaFileType.ALL_F32))
+    add_numbers(writer, model.config)
+    if architecture.reads_scales:
+        add_scales(writer, model.config)
+    notes = add_vocabulary(writer, model.origin, model.config.vocab_size)
+    for name, tensor in _tensors(model, architecture, "meta"):
+        _announce(writer, name, tensor.to(_format_of(name, tensor, dtype)))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for name, tensor in _tensors(model, architecture, "cpu"):
+        writer.write_tensor_data(_bytes(_narrowed(name, tensor, _format_of(name, tensor, dtype))))
+    writer.close()
+    return notes
+
+
+def _tensors(model: Decoder, architecture: Architecture, device: str) -> Iterator[tuple[str, Tensor]]:
+    """One at a time, so that no second model is ever in memory; on the device `meta` without content."""
+    ours = {name: tensor.detach().to(device) for name, tensor in model.state_dict().items()}
+    yield from written(architecture.rows, model.config, ours, f"llama.cpp's {architecture.name}")
+    if architecture.needs_output and model.config.head.tied:
+        yield "output.weight", ours["embedding.weight"]
+    if (factors := rope_factors(model.config)) is not None:
+        yield "rope_freqs.weight", factors.to(device)
+
+
+def _format_of(name: str, tensor: Tensor, dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if tensor.dim() < 2 or name.endswith(_WIDE) else dtype
+
+
+def _narrowed(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    out = tensor.to(dtype)
+    if dtype is torch.float16 and not out.isfinite().all():
+        largest = tensor.abs().max().item()
+        raise UserError(f"{name}: holds {largest:.3g}; allowed in float16: up to 65504; bfloat16 holds it")
+    return out
+
+
+def _announce(writer: "GGUFWriter", name: str, tensor: Tensor) -> None:
+    from gguf import GGMLQuantizationType
+
+    kinds = {
+        torch.float32: GGMLQuantizationType.F32,
+        torch.bfloat16: GGMLQuantizationType.BF16,
+        torch.float16: GGMLQuantizationType.F16,
+    }
+    size = tensor.numel() * tensor.element_size()
+    writer.add_tensor_info(name, tensor.shape, np.dtype(np.float32), size, raw_dtype=kinds[tensor.dtype])
+
+
+def _bytes(tensor: Tensor) -> np.ndarray:
+    return tensor.contiguous().view(torch.uint8).numpy()

@@ -1,0 +1,406 @@
+"""GGUF files against two readers that are not ours: transformers 5.23.0, and the name map of the `gguf` package.
+
+Each case was also run once by llama.cpp itself, in float32: the same 32 greedy tokens, logits within 5e-6 of their
+deviation, and within 3e-3 where there is a GELU.
+"""
+
+import json
+import resource
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf import GGUFReader
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+import archlab
+from archlab.cli import app
+from archlab.errors import UserError
+from archlab.exchange.gguf.architectures import ARCHITECTURES
+from archlab.exchange.gguf.write import save_gguf
+from archlab.exchange.load import load_hf
+from tests.parity.test_exchange import SHAPES, TRAIN
+from tests.parity.tiny import SMALL, Case, tiny_model
+from tests.unit.tiny import write_text
+
+torch.set_num_threads(1)
+
+OLDER = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+GPT2 = {"vocab_size": 61, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64}
+BLOOM = {"vocab_size": 61, "hidden_size": 32, "n_layer": 3, "n_head": 4, "layer_norm_epsilon": 1e-3}
+MPT = {"vocab_size": 61, "d_model": 32, "n_layers": 3, "n_heads": 4, "max_seq_len": 64}
+GEMMA = {**SMALL, "head_dim": 12, "query_pre_attn_scalar": 12, "sliding_window": 7, "rms_norm_eps": 1e-3}
+NEOX = {**OLDER, "intermediate_size": 48, "max_position_embeddings": 64, "layer_norm_eps": 1e-3}
+FALCON = {**OLDER, "max_position_embeddings": 64}
+YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+
+READ = [
+    Case("llama", "gqa", {**SMALL, "head_dim": 12, "rms_norm_eps": 1e-3}),
+    Case("llama", "biases-llama3", {
+        **SMALL, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "rope_parameters": LLAMA3,
+    }),
+    Case("qwen2", "yarn", {**SMALL, "rope_parameters": YARN}),
+    Case("qwen3", "wide-heads", {**SMALL, "head_dim": 12, "rms_norm_eps": 1e-2}),
+    Case("gemma2", "alternating", {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 30.0}),
+    Case("gemma3_text", "pattern", {
+        **GEMMA, "num_hidden_layers": 4, "sliding_window_pattern": 3, "tie_word_embeddings": False,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
+            "full_attention": {"rope_type": "linear", "rope_theta": 300.0, "factor": 8.0},
+        },
+    }),
+    Case("gpt2", "tied", GPT2),
+    Case("gpt2", "untied", {**GPT2, "n_inner": 40, "tie_word_embeddings": False}),
+    Case("phi3", "partial", {**SMALL, "rope_parameters": {
+        "rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5,
+    }}),
+    Case("stablelm", "serial", {**SMALL, "use_qkv_bias": True}),
+    Case("starcoder2", "untied", {**SMALL, "tie_word_embeddings": False, "sliding_window": None}),
+    Case("falcon", "7b", FALCON),
+    Case("bloom", "uneven-heads-untied", {**BLOOM, "hidden_size": 36, "n_head": 6, "tie_word_embeddings": False}),
+]  # fmt: skip
+"""What transformers reads as well."""
+
+NAMED = [
+    *READ,
+    Case("mistral", "no-window", {**SMALL, "sliding_window": None}),
+    Case("granite", "scales", {
+        **SMALL, "embedding_multiplier": 3.0, "attention_multiplier": 0.2, "residual_multiplier": 0.4,
+        "logits_scaling": 2.5,
+    }),
+    Case("gemma", "mqa", {**SMALL, "num_key_value_heads": 1, "head_dim": 12}),
+    Case("olmo2", "gqa-tied", {**SMALL, "tie_word_embeddings": True}),
+    Case("stablelm", "parallel-qk-norm", {**SMALL, "qk_layernorm": True, "use_parallel_residual": True}),
+    Case("gpt_neox", "parallel", NEOX),
+    Case("gpt_neox", "serial-tied", {**NEOX, "use_parallel_residual": False, "tie_word_embeddings": True}),
+    Case("falcon", "40b", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 48}),
+    Case("mpt", "clipped", {**MPT, "attn_config": {"clip_qkv": 0.5}}),
+]  # fmt: skip
+
+
+def named(case: Case) -> str:
+    return f"{case.model_type}-{case.name}"
+
+
+def case_of(model_type: str, name: str = "") -> Case:
+    return next(case for case in NAMED if case.model_type == model_type and name in case.name)
+
+
+def ours(case: Case, folder: Path) -> archlab.Decoder:
+    tiny_model(case).save_pretrained(folder)
+    return load_hf(folder)
+
+
+def exported(case: Case, folder: Path) -> GGUFReader:
+    save_gguf(ours(case, folder), folder / "model.gguf", case.model_type)
+    return GGUFReader(folder / "model.gguf")
+
+
+def numbers(reader: GGUFReader) -> dict[str, Any]:
+    """Every key without the architecture's name before it."""
+    prefix = f"{reader.fields['general.architecture'].contents()}."
+    return {name.removeprefix(prefix): field.contents() for name, field in reader.fields.items()}
+
+
+def shapes(reader: GGUFReader) -> dict[str, tuple[int, ...]]:
+    return {tensor.name: tuple(map(int, reversed(tensor.shape))) for tensor in reader.tensors}
+
+
+def test_every_architecture_has_a_case() -> None:
+    assert {case.model_type for case in NAMED} == set(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("case", READ, ids=named)
+def test_transformers_reads_the_same_model(case: Case, tmp_path: Path) -> None:
+    """Into a model whose parameters are all NaN before."""
+    exported(case, tmp_path)
+    theirs, blank = tiny_model(case), tiny_model(case)
+    with torch.no_grad():
+        for parameter in blank.parameters():
+            parameter.fill_(torch.nan)
+    found = load_gguf_checkpoint(str(tmp_path / "model.gguf"), return_tensors=True, model_to_load=blank)
+    lacking = blank.load_state_dict(found["tensors"], strict=False)
+    assert lacking.unexpected_keys == []
+    assert set(lacking.missing_keys) <= {"lm_head.weight"}
+    blank.tie_weights()
+    tokens = torch.randint(3, 61, (1, 40), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        logits = theirs(tokens).logits
+        assert (blank(tokens).logits - logits).abs().max() <= 1e-5 * logits.std()
+
+
+@pytest.mark.parametrize("case", NAMED, ids=named)
+def test_every_tensor_is_where_the_name_map_says(case: Case, tmp_path: Path) -> None:
+    reader = exported(case, tmp_path)
+    architecture = gguf.MODEL_ARCH(
+        next(
+            number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == numbers(reader)["general.architecture"]
+        )
+    )
+    where = gguf.get_tensor_name_map(architecture, 8)
+    expected = dict[str, tuple[int, ...]]()
+    for name, shape in published(case).items():
+        place = where.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert place is not None, name
+        expected[place] = shape
+    found = shapes(reader)
+    made = {"output.weight", "rope_freqs.weight"} - expected.keys()
+    assert {name: shape for name, shape in found.items() if name not in made} == expected
+
+
+def published(case: Case) -> dict[str, tuple[int, ...]]:
+    """Their tensors as llama.cpp's converter sees them: [out, in] throughout, norms of heads stacked, no tied head."""
+    theirs, shapes = tiny_model(case), dict[str, tuple[int, ...]]()
+    tied = theirs.config.tie_word_embeddings
+    for name, tensor in theirs.state_dict().items():
+        one, is_norm_of_head, _ = name.partition(".norms.")
+        name = name.removeprefix("transformer.") if case.model_type == "bloom" else name  # conversion/bloom.py
+        if is_norm_of_head:
+            heads = 1 + sum(size for size, *_ in [shapes.get(f"{one}.weight", (0,))])
+            shapes[f"{one}.weight"] = (heads, *tensor.shape)
+        elif not (tied and name in ("lm_head.weight", "embed_out.weight")):
+            is_conv = case.model_type == "gpt2" and ".h." in name and tensor.dim() == 2
+            shapes[name] = tuple(tensor.T.shape if is_conv else tensor.shape)
+    return shapes
+
+
+@pytest.mark.parametrize(("case", "kv_heads"), [("gpt_neox", 4), ("falcon-40b", 2)])
+def test_fused_projections_are_sorted_as_llama_cpps_converter_does(case: str, kv_heads: int, tmp_path: Path) -> None:
+    model_type, _, name = case.partition("-")
+    reader = exported(case_of(model_type, name), tmp_path)
+    theirs = tiny_model(case_of(model_type, name)).state_dict()
+    weight = next(w for name, w in theirs.items() if "0" in name and name.endswith("query_key_value.weight"))
+    groups = weight.view(kv_heads, 4 // kv_heads + 2, 8, 32)  # conversion/falcon.py
+    q, k, v = groups[:, :-2].reshape(32, 32), groups[:, -2].reshape(-1, 32), groups[:, -1].reshape(-1, 32)
+    found = next(tensor.data for tensor in reader.tensors if tensor.name == "blk.0.attn_qkv.weight")
+    assert np.array_equal(found, torch.cat((q, k, v)).numpy())
+
+
+EXPECTED: dict[str, dict[str, Any]] = {
+    "llama-gqa": {
+        "context_length": 64, "embedding_length": 32, "block_count": 3, "feed_forward_length": 48, "vocab_size": 61,
+        "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 12,
+        "attention.value_length": 12, "attention.layer_norm_rms_epsilon": 1e-3, "rope.dimension_count": 12,
+        "rope.freq_base": 1e4, "tokenizer.ggml.model": "none", "general.file_type": 0,
+    },
+    "qwen2-yarn": {
+        "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 16,
+        "rope.freq_base": 100.0,
+    },
+    "gemma2-alternating": {
+        "attention.sliding_window": 7, "attention.sliding_window_pattern": [True, False, True],
+        "attn_logit_softcapping": 2.0, "final_logit_softcapping": 30.0,
+    },
+    "gemma3_text-pattern": {
+        "attention.sliding_window_pattern": [True, True, False, True], "rope.freq_base": 300.0,
+        "rope.freq_base_swa": 20.0, "rope.scaling.type": "linear", "rope.scaling.factor": 8.0,
+    },
+    "granite-scales": {
+        "embedding_scale": 3.0, "attention.scale": 0.2, "residual_scale": 0.4, "logit_scale": 2.5,
+    },
+    "stablelm-serial": {"rope.dimension_count": 2, "use_parallel_residual": False},
+    "gpt_neox-parallel": {"rope.dimension_count": 2, "use_parallel_residual": True},
+    "mpt-clipped": {"attention.clamp_kqv": 0.5, "attention.max_alibi_bias": 8.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_numbers_that_llama_cpp_reads(name: str, tmp_path: Path) -> None:
+    found = numbers(exported(next(case for case in NAMED if named(case) == name), tmp_path))
+    assert {key: pytest.approx(value) for key, value in EXPECTED[name].items()} == {
+        key: found.get(key) for key in EXPECTED[name]
+    }
+    assert ("rope.scaling.type" in found) == ("rope.scaling.type" in EXPECTED[name])
+
+
+def test_a_factor_on_yarns_waves_is_one_on_the_usual_one(tmp_path: Path) -> None:
+    scaled = Case("llama", "factor", {**SMALL, "rope_parameters": {**YARN, "attention_factor": 1.5}})
+    found = numbers(exported(scaled, tmp_path))["rope.scaling.attn_factor"]
+    assert found * (1 + 0.1 * np.log(4)) == pytest.approx(1.5)  # rope_yarn in ggml-cpu/ops.cpp
+
+
+def test_llama_3s_factors_are_those_of_transformers(tmp_path: Path) -> None:
+    case = case_of("llama", "llama3")
+    found = next(tensor.data for tensor in exported(case, tmp_path).tensors if tensor.name == "rope_freqs.weight")
+    theirs = tiny_model(case).get_submodule("model.rotary_emb").get_buffer("inv_freq")
+    plain = 100.0 ** -(torch.arange(0, 8, 2) / 8)
+    torch.testing.assert_close(torch.from_numpy(found.copy()), plain / theirs)
+    assert found.max() == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("bfloat16", 32), ("float16", 1), ("float32", 0), (None, 32)])
+def test_matrices_are_narrowed_and_vectors_are_not(dtype: Any, kind: int, tmp_path: Path) -> None:
+    model = ours(case_of("qwen3"), tmp_path).to(torch.bfloat16)
+    save_gguf(model, tmp_path / "model.gguf", dtype=dtype)
+    reader = GGUFReader(tmp_path / "model.gguf")
+    assert numbers(reader)["general.file_type"] == kind
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    narrow = dtype or "bfloat16"
+    stored = gguf.dequantize(tensors["blk.0.attn_v.weight"].data, tensors["blk.0.attn_v.weight"].tensor_type)
+    wanted = model.state_dict()["layers.0.attention.v.weight"].to(getattr(torch, narrow)).float()
+    assert np.array_equal(stored, wanted.numpy())
+    types = {name: tensor.tensor_type.name for name, tensor in tensors.items()}
+    assert types["blk.0.attn_v.weight"] == {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}[narrow]
+    assert {types["blk.0.attn_q_norm.weight"], types["output_norm.weight"]} == {"F32"}
+
+
+def test_what_float16_cannot_hold_leaves_no_file(tmp_path: Path) -> None:
+    model = ours(case_of("llama"), tmp_path / "hf")
+    with torch.no_grad():
+        model.get_parameter("layers.1.mlp.up.weight")[0, 0] = 1e6
+    with pytest.raises(UserError, match=r"blk\.1\.ffn_up\.weight: holds 1e\+06; allowed in float16: up to 65504"):
+        save_gguf(model, tmp_path / "out" / "model.gguf", dtype="float16")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    model = ours(case_of("llama"), tmp_path / "hf")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(UserError, match=r"model\.gguf: cannot write: the disk is full"):
+            save_gguf(model, tmp_path / "out" / "model.gguf")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("case", "change", "message"),
+    [
+        ("llama", {"hidden_act": "gelu"}, "model.mlp.activation is gelu; allowed: silu"),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+         "model.position.scaling.kind is dynamic; allowed: none, linear, llama3, yarn"),
+        ("llama", {"rope_parameters": {**YARN, "beta_fast": 8.0}}, "scaling.beta_fast is 8.0; allowed: 32.0"),
+        ("mistral", {"sliding_window": 8}, "model.attention.window is 8; allowed: null, or from 64, which is max_seq_len"),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, "model.attention.window is 8"),
+        ("qwen2", {"rope_parameters": LLAMA3}, "scaling.kind is llama3; allowed: none, linear, yarn"),
+        ("qwen3", {"attention_bias": True}, "model.attention.out_bias is true; allowed: false"),
+        ("qwen2", {"head_dim": 16}, "model.attention: n_heads * head_dim is 64; allowed: 32, as d_model"),
+        ("gemma", {"tie_word_embeddings": False}, "model.head.tied is false; allowed: true"),
+        ("gemma2", {"attention_bias": True}, "model.attention.out_bias is true; allowed: false"),
+        ("gemma2", {"query_pre_attn_scalar": 16}, "model.attention.scale is 0.25; allowed: 0.288675"),
+        ("gemma2", {"attn_logit_softcapping": None}, "model.attention.softcap is null; allowed: a number"),
+        ("gemma2", {"layer_types": ["full_attention"] * 3}, "model.attention.window is null in every layer"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "model.attention.scale is 0.176777; allowed: 0.353553"),
+        ("starcoder2", {"use_bias": False}, "model.mlp.bias is false; allowed: true"),
+        ("bloom", {"apply_residual_connection_post_layernorm": True}, "model.norm.placement is carried; allowed: pre"),
+        ("falcon", {"alibi": True}, "model.position.kind is alibi; allowed: rope"),
+    ],
+)  # fmt: skip
+def test_what_llama_cpp_cannot_run_is_refused_by_name(
+    case: str, change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    attention = "sdpa" if "alibi" in change else "eager"  # the only one that falcon has for it
+    model = ours(Case(case, "changed", {**case_of(case).hf, **change}, attention=attention), tmp_path)
+    with pytest.raises(UserError) as refused:
+        save_gguf(model, tmp_path / "model.gguf", case)
+    assert message in str(refused.value)
+    assert "llama.cpp's" in str(refused.value)
+    assert not (tmp_path / "model.gguf").exists()
+
+
+def test_a_family_that_llama_cpp_is_not_written_for(tmp_path: Path) -> None:
+    model = ours(case_of("llama"), tmp_path)
+    with pytest.raises(
+        UserError, match=r"arcee: no family that archlab writes for llama\.cpp; allowed: llama, mistral, "
+    ):
+        save_gguf(ours(Case("arcee", "tiny", SMALL), tmp_path / "other"), tmp_path / "model.gguf")
+    (tmp_path / "model.gguf").touch()
+    with pytest.raises(UserError, match="exists; name a new file"):
+        save_gguf(model, tmp_path / "model.gguf")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_run_becomes_a_file_with_its_tokenizer(
+    shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
+    run, out = tmp_path / "run", tmp_path / "new" / "model.gguf"
+    data = f"data.path={write_text(tmp_path)}"
+    usual_scale = ["model.attention.scale=null"] if shape == "gemma2" else []
+    assert app.main(["train", *SHAPES[shape], *usual_scale, *TRAIN, data, "--out", str(run)]) == 0
+    capsys.readouterr()
+    assert app.main(["export", str(run), "--gguf", "--dtype", "bfloat16", "--out", str(out)]) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines() == [f"written as {shape}", str(out)]
+    assert "numbers of three digits and more" in said.err
+    assert ("gelu_tanh" in said.err) == (shape != "llama")
+    found, tokenizer = numbers(GGUFReader(out)), Tokenizer.from_file(str(run / "tokenizer.json"))
+    size = tokenizer.get_vocab_size()
+    assert found["tokenizer.ggml.tokens"][:size] == [tokenizer.id_to_token(i) for i in range(size)]
+    assert found["tokenizer.ggml.merges"][0] == " ".join(json.loads(tokenizer.to_str())["model"]["merges"][0])
+    assert found["tokenizer.ggml.token_type"] == [3] + [1] * (size - 1) + [5] * (300 - size)
+    assert (found["tokenizer.ggml.model"], found["tokenizer.ggml.pre"]) == ("gpt2", "dbrx")
+    assert found["tokenizer.ggml.bos_token_id"] == found["tokenizer.ggml.eos_token_id"] == 0
+    assert (found["tokenizer.ggml.add_bos_token"], found["tokenizer.ggml.add_eos_token"]) == (True, False)
+
+
+def split(pattern: str) -> pre_tokenizers.PreTokenizer:
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), to_bytes])
+
+
+WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+GPT2_WORDS = pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+
+@pytest.mark.parametrize(
+    ("pre_tokenizer", "whole_words", "name"),
+    [
+        (GPT2_WORDS, False, "gpt-2"),
+        (pre_tokenizers.Sequence([pre_tokenizers.Digits(True), GPT2_WORDS]), False, "starcoder"),
+        (split(WORDS % ""), False, "qwen2"),
+        (split(WORDS % "{1,3}"), True, "llama-bpe"),
+        (split(WORDS % "{1,3}"), False, "dbrx"),
+        (pre_tokenizers.ByteLevel(add_prefix_space=True), False, None),
+        (split("[a-z]+"), False, None),
+    ],
+)
+def test_a_published_tokenizer_goes_along_where_llama_cpp_cuts_alike(
+    pre_tokenizer: pre_tokenizers.PreTokenizer, whole_words: bool, name: str | None, tmp_path: Path
+) -> None:
+    """Each of these was compared once with llama.cpp's own tokens of eleven texts."""
+    folder = tmp_path / "hf"
+    case = Case("llama", "text", {**SMALL, "vocab_size": 300, "bos_token_id": 0, "eos_token_id": [0, 1]})
+    tiny_model(case).save_pretrained(folder)
+    tokenizer = Tokenizer(models.BPE(ignore_merges=whole_words))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizer, decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(special_tokens=["<s>", "<end>"], initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(["the cat sat on the mat"] * 3, trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
+    _, notes = save_gguf(load_hf(folder), tmp_path / "model.gguf")
+    found = numbers(GGUFReader(tmp_path / "model.gguf"))
+    assert found.get("tokenizer.ggml.pre") == name
+    assert found["tokenizer.ggml.model"] == ("none" if name is None else "gpt2")
+    if name is None:
+        assert notes == [
+            "tokenizer.json: no byte-level BPE whose words llama.cpp would cut alike; so the file has none, and "
+            "llama.cpp takes and gives numbers of tokens"
+        ]
+    else:
+        assert notes == []
+        assert found["tokenizer.chat_template"] == "{{ messages }}"
+        assert found["tokenizer.ggml.token_type"][:3] == [3, 3, 1]
+        assert found["tokenizer.ggml.add_bos_token"] is False
+
+
+def test_a_model_of_the_llamas_shape_is_no_exotic_family(tmp_path: Path) -> None:
+    """Other families say the same model with parts that they leave out; those that llama.cpp runs come first."""
+    sizes = ["model.vocab_size=61", "model.d_model=32", "model.n_layers=2", "model.max_seq_len=64", "model.mlp.d_ff=48"]
+    heads = "model.attention={n_heads: 4, n_kv_heads: 2, head_dim: 8}"
+    for preset, name in (("qwen3-8b", "qwen3"), ("tiny-llama", "granite"), ("qwen2.5-7b", "qwen2")):
+        model = archlab.Decoder(archlab.load_config(preset, *sizes, heads).model)
+        assert save_gguf(model, tmp_path / f"{name}.gguf")[0] == name
