@@ -111,13 +111,14 @@ NEEDS = {
     "show": "CONFIG", "diff": "A", "flatten": "CONFIG", "cost": "CONFIG", "data": "--out", "train": "CONFIG",
     "eval": "CONFIG", "generate": "FOLDER", "import": "HF_FOLDER", "export": "FOLDER", "inspect": "FOLDER",
     "convert": "HF_FOLDER", "study run": "STUDY", "study report": "FOLDER", "study show": "STUDY",
+    "bench train": "CONFIG", "bench decode": "CONFIG",
 }  # fmt: skip
 """What a command asks for first."""
 
 WRITES = {"demo", "data", "train", "import", "export", "convert", "study run"}
 """Those that take --out."""
 
-COMMANDS = sorted({*[verb for verb, *_ in app.VERBS if verb != "study"], *(TAKES.keys() | NEEDS.keys())})
+COMMANDS = sorted({*[verb for verb, *_ in app.VERBS if verb not in ("study", "bench")], *(TAKES.keys() | NEEDS.keys())})
 
 
 def refusal(capsys, *arguments):

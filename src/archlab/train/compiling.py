@@ -1,6 +1,8 @@
 """Whether a run's layers are compiled, and compiling them."""
 
 import shutil
+import sys
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -32,3 +34,8 @@ def compile_layers(model: Decoder) -> None:
     torch._dynamo.config.recompile_limit = FORMS  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
     for layer in model.layers:
         layer.compile()
+
+
+def uncompiled() -> AbstractContextManager[object]:
+    """Within it compiled layers run as they were written. Where nothing is compiled, torch's compiler is not loaded."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()

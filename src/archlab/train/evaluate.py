@@ -11,6 +11,7 @@ from archlab.config.training import ResolvedTrain
 from archlab.data.sampler import held_out_windows
 from archlab.data.shards import DataFolder
 from archlab.model.decoder import Decoder
+from archlab.train.compiling import uncompiled
 from archlab.train.device import Device
 from archlab.train.loss import logits_in_pieces
 from archlab.train.step import hidden_and_targets
@@ -54,7 +55,6 @@ class Score:
 
 
 @torch.no_grad()
-@torch.compiler.set_stance("force_eager")  # whose batches have other shapes than training's: not worth compiling for
 def evaluate(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: int = 8192) -> Score:
     """Total bits of the text's tokens over its total bytes."""
     was_training = model.training
@@ -64,7 +64,8 @@ def evaluate(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: in
     rows = max(1, batch_tokens // held_out.windows.shape[1])
     for start in range(0, len(held_out.windows), rows):
         windows_BT = torch.from_numpy(held_out.windows[start : start + rows]).to(device.type)
-        hidden_BTD, targets_BT = hidden_and_targets(model, windows_BT, device, held_out.separator)
+        with uncompiled():  # batches of other shapes than training's, which are not worth compiling for
+            hidden_BTD, targets_BT = hidden_and_targets(model, windows_BT, device, held_out.separator)
         for _, logits_NV, targets_N in logits_in_pieces(model, hidden_BTD, targets_BT, device):
             losses_N = F.cross_entropy(logits_NV.float(), targets_N, reduction="none")
             bytes_N = token_bytes[targets_N]

@@ -1,5 +1,6 @@
 """Where a computation's time goes, by kind of operation."""
 
+import os
 from collections.abc import Callable, Mapping
 
 import torch
@@ -19,6 +20,7 @@ ELSE = "element-wise and copies"
 
 def seconds_by_kind(compute: Callable[[], object], device_type: str) -> dict[str, float]:
     """Seconds that each kind of operation takes in one call, most first."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or its library writes lines to stderr
     on_cuda = device_type == "cuda"
     with profile(activities=[ProfilerActivity.CUDA] if on_cuda else [ProfilerActivity.CPU]) as seen:
         compute()
