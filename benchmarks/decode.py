@@ -49,15 +49,17 @@ def ours(overrides: list[str], mode: str, format_: str, batch: int, context: int
     from archlab.allocator import keep_freed_memory
     from archlab.exchange.configs import load_config
     from archlab.infer.generate import generate
+    from archlab.infer.int8 import to_int8
     from archlab.model.decoder import Decoder
 
     keep_freed_memory()
     model = Decoder(load_config("tiny-llama", *overrides).model).to(getattr(torch, format_)).eval()
+    model = to_int8(model) if "int8" in mode else model
     text = torch.ones(batch, context, dtype=torch.int64)
 
     def run() -> float:
         start = time.perf_counter()
-        generate(model, text, TOKENS, compile=mode == "compiled")
+        generate(model, text, TOKENS, compile="compiled" in mode)
         return batch * TOKENS / (time.perf_counter() - start)
 
     run()
@@ -129,7 +131,15 @@ def main() -> None:
             for name, make, about in (("transformers", transformers, shape), ("archlab", ours, overrides))
             for mode in ("eager", "compiled")
         }
-        read = {name: bytes_per_token(overrides, PROMPT + TOKENS) for name in entrants if name.endswith("x1")}
+        entrants |= {
+            f"archlab compiled int8 x{batch}": (ours, (overrides, "compiled int8", chosen.format, batch))
+            for batch in chosen.batch
+        }
+        read = {
+            name: bytes_per_token(overrides, PROMPT + TOKENS)
+            for name in entrants
+            if name.endswith(" x1") and "int8" not in name
+        }
     results = measure({**entrants, "copy": (copy_bandwidth, ())}, chosen.rounds)
     copied = results["copy"]["median"]
     print(f"{'':30}{'tok/s':>9}{'read':>12}{'of a copy':>11}")

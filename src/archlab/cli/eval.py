@@ -4,7 +4,9 @@ from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.terminal import print_json
 
 
-def run(config: str, /, *overrides: str, tokens: AtLeastOne | None = None, json: Flag = False) -> None:
+def run(
+    config: str, /, *overrides: str, tokens: AtLeastOne | None = None, int8: Flag = False, json: Flag = False
+) -> None:
     """Bits per byte on held-out text: of a run's last checkpoint, or of an untrained config.
 
     Parameters
@@ -15,12 +17,14 @@ def run(config: str, /, *overrides: str, tokens: AtLeastOne | None = None, json:
         Fields to change, as in data.path=FOLDER or train.seq_len=512.
     tokens
         Held-out tokens to score. Left out: all.
+    int8
+        With the layers' matrices as 8-bit numbers, a scale per row.
     json
         JSON instead.
     """
     from archlab.infer.score import score
 
-    found = score(config, overrides, tokens)
+    found = score(config, overrides, tokens, int8=int8)
     if json:
         print_json(found.model_dump())
         return

@@ -9,6 +9,7 @@ from archlab.data.tokenizer import TOKENIZER, own_tokenizer, same_tokenizer
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.hf.folder import is_hf_folder, own_file
+from archlab.infer.int8 import to_int8
 from archlab.infer.load import is_run_folder, load_model, load_run
 from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import has_checkpoint
@@ -34,8 +35,11 @@ class HeldOutScore(Base):
     corpus: str
 
 
-def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOutScore:
-    """Score a run's last checkpoint, or an untrained config, on so many held-out tokens (None: all)."""
+def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: bool = False) -> HeldOutScore:
+    """Score a run's last checkpoint, or an untrained config, on so many held-out tokens (None: all).
+
+    `int8`: with the layers' matrices as 8-bit numbers.
+    """
     config = load_config(source, *overrides)
     check_next_token(config.model)
     device = choose_device(config.train)
@@ -52,6 +56,7 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None) -> HeldOu
         steps, model = load_run(folder, config.model)
     else:
         steps, model = 0, load_model(folder, config.model)
+    model = to_int8(model) if int8 else model
     held_out = HeldOut.of(data, resolve_train(config), tokens or len(data.held_out))
     found = evaluate(model.to(device.type), held_out, device)
     if not found.is_finite:

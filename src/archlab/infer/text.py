@@ -20,12 +20,14 @@ def stream_text(
     max_new_tokens: int = 128,
     sampling: Sampling | None = None,
     stop: str | Sequence[str] = (),
+    *,
+    compile: bool = False,
 ) -> Iterator[str]:
     """The continuation of a prompt in pieces, each as soon as it is certain; greedy where `sampling` is None.
 
     With our own tokenizers an end-of-text token stands before the text, so the prompt may be empty; a `Codec` decides
     itself what stands there. The text ends after max_new_tokens, at the next end-of-text token, where learned positions
-    end, or before the first stop string in the new text.
+    end, or before the first stop string in the new text. `compile`: see `Session`.
     A last character is dropped if its bytes are not complete; bytes that can be no character become U+FFFD.
     A UserError comes before anything is computed.
     """
@@ -39,7 +41,7 @@ def stream_text(
         raise UserError(f"prompt: has token {max(ids)}; the model's vocabulary ends at {model.config.vocab_size - 1}")
     prompt_1T = torch.tensor([ids])
     until = StopStrings(stop)
-    session = Session(model, prompt_1T, capacity=prompt_1T.shape[1] + max(max_new_tokens, 0))
+    session = Session(model, prompt_1T, capacity=prompt_1T.shape[1] + max(max_new_tokens, 0), compile=compile)
     if session.room == 0:
         allowed = model.config.max_seq_len - 1
         raise UserError(

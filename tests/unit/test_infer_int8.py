@@ -1,0 +1,70 @@
+"""Weights as 8-bit numbers: near the model they were made of, by the kernel and by the plain product alike."""
+
+import pytest
+import torch
+from tiny import config
+
+import archlab
+from archlab.infer.int8 import Int8Projection, to_int8
+from archlab.model.decoder import Decoder
+from archlab.model.projection import Projection
+
+TOKENS = torch.randint(0, 17, (2, 12), generator=torch.Generator().manual_seed(0))
+
+
+def projection(width: int, *, bias: bool) -> Projection:
+    made = Projection(width, 24, bias=bias, role="input")
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
+    return made
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [32, 37])
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_the_product_is_that_of_the_rounded_matrix(dtype: torch.dtype, width: int, rows: int) -> None:
+    """Of widths and numbers of rows that torch's kernel takes, and others."""
+    made = projection(width, bias=True).to(dtype)
+    rounded = Int8Projection(made)
+    x = torch.randn(rows, width, generator=torch.Generator().manual_seed(2)).to(dtype)
+    exact = x.double() @ rounded.weight.double().T + made.bias.double()
+    error = (rounded(x).double() - exact).abs().max() / exact.std()
+    assert error < {torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype]
+    step = made.weight.abs().amax(1, keepdim=True).float() / 127
+    # Half a step, and what bfloat16 loses of the scale.
+    assert (
+        (rounded.weight.float() - made.weight.float()).abs() <= step * (0.51 if dtype is torch.float32 else 1.1)
+    ).all()
+
+
+def test_a_row_of_zeros_stays_one() -> None:
+    made = projection(32, bias=False)
+    torch.nn.init.zeros_(made.weight[:5].data)
+    assert torch.equal(Int8Projection(made)(torch.ones(1, 32))[0, :5], torch.zeros(5))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("model.mlp={kind: moe, experts: 4, shared: {}}",),
+        ("model.attention={kind: latent, n_heads: 4, kv_rank: 8, nope_dim: 8, rope_dim: 4}",),
+        (
+            "model.attention={kind: none}",
+            "model.mixer={kind: mamba2, head_dim: 8, d_state: 4}",
+            "model.position={kind: none}",
+        ),
+    ],
+)
+def test_a_model_of_them_is_near_and_decodes_as_it_passes(overrides: tuple[str, ...]) -> None:
+    model = Decoder(config(*overrides).model).eval()
+    expected, n_bytes = model(TOKENS), sum(p.nbytes for p in model.layers.parameters())
+    small = to_int8(model)
+    found = small(TOKENS)
+    assert 0 < (found - expected).square().mean().sqrt() < 0.05 * expected.std()  # 0.01 to 0.03 seen
+    held = [*small.layers.parameters(), *small.layers.buffers()]
+    assert sum(t.nbytes for t in held) < n_bytes
+    written = archlab.generate(small, TOKENS, 4)
+    assert torch.equal(
+        written[:, 12:], torch.stack([small(written[:, : 12 + i])[:, -1].argmax(-1) for i in range(4)], 1)
+    )
