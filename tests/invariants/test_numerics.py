@@ -21,7 +21,7 @@ from archlab.model.norms import make_norm
 from archlab.model.positions import AlibiBias, ShawBias, SinusoidalPositions, T5Bias
 from archlab.model.rotary import rotation
 from archlab.model.router import Router
-from archlab.model.scores import Scores
+from archlab.model.softmax import Softmax
 
 BOUND = 4
 """A bfloat16 model's error, against that of exact arithmetic with the weights rounded to bfloat16: how a config magnifies
@@ -100,7 +100,7 @@ def test_scores_and_softmax_are_float32(kernel, under: str) -> None:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 2, 300, 64, generator=generator).bfloat16() for _ in range(3))
     q = q * 4
-    how = Scores(scale=1.0, softcap=None, dropout=0.0)
+    how = Softmax(scale=1.0, softcap=None, dropout=0.0)
     exact = reference(q.double(), k.double(), v.double(), None, None, how)
     with torch.autocast("cpu", torch.bfloat16, enabled=under == "autocast"):
         got = kernel(q, k, v, None, None, how)
@@ -112,7 +112,7 @@ def test_many_small_weights_add_up() -> None:
     """8,192 equal weights: a bfloat16 sum of exponentials would stop growing at 256."""
     q, k, v = (torch.zeros(1, 1, 8192, 16).bfloat16() for _ in range(3))
     out = reference(
-        q[:, :, -1:], k, v + 1, Given(torch.ones(1, 1, 8192, dtype=torch.bool)), None, Scores(1.0, None, 0.0)
+        q[:, :, -1:], k, v + 1, Given(torch.ones(1, 1, 8192, dtype=torch.bool)), None, Softmax(1.0, None, 0.0)
     )
     assert out.float().mean().item() == pytest.approx(1, rel=2**-7)
 

@@ -29,7 +29,7 @@ from archlab.model.kernels import KERNELS, Needs
 from archlab.model.masks import Given
 from archlab.model.norms import make_norm
 from archlab.model.rotary import rotation
-from archlab.model.scores import Scores
+from archlab.model.softmax import Softmax
 from archlab.model.state import Cache
 from archlab.train.device import Device
 from archlab.train.evaluate import HeldOut, evaluate
@@ -168,7 +168,7 @@ def test_soft_cap(kernel: str) -> None:
     bias, mask = random(1, 2, 5, 5), torch.ones(5, 5, dtype=torch.bool).tril(0)[None]
     capped = 3 * np.tanh((0.7 * q.numpy() @ k.numpy().swapaxes(-1, -2) + bias.numpy()) / 3)
     expected = softmax(np.where(mask, capped, -np.inf), axis=-1) @ v.numpy()
-    got = KERNELS[kernel].kernel(q, k, v, Given(mask), bias, Scores(0.7, 3.0, 0.0))
+    got = KERNELS[kernel].kernel(q, k, v, Given(mask), bias, Softmax(0.7, 3.0, 0.0))
     np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
     head = ("model.head.scale=0.5", "model.head.bias=true")
     plain = randomised(*head)(TOKENS)

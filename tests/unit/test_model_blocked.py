@@ -14,7 +14,7 @@ from archlab.config import query_blocks
 from archlab.config.visibility import BlockSparse, Visibility, visible
 from archlab.model.kernels import blocked, reference
 from archlab.model.masks import Visible, stretches
-from archlab.model.scores import Scores
+from archlab.model.softmax import Softmax
 
 
 @pytest.fixture(autouse=True, params=[3, 8])
@@ -93,7 +93,7 @@ def test_blocks_are_the_whole_forward_and_backward(rule: Visibility, packed: boo
     q, k, v = (x.transpose(1, 2) if draw.random() < 0.7 else x.transpose(1, 2).contiguous() for x in made)
     sinks = torch.randn(H, dtype=torch.float64, requires_grad=True)
     sunk = draw.random() < 0.5
-    how = Scores(0.7, draw.choice((None, 1.5)), sinks_H=sinks if sunk else None)
+    how = Softmax(0.7, draw.choice((None, 1.5)), sinks_H=sinks if sunk else None)
     mask, inputs = (
         drawn_mask(rule, B, T, packed=packed),
         [x.requires_grad_() for x in (q, k, v, *([sinks] if sunk else []))],
@@ -128,7 +128,7 @@ def test_what_is_computed_grows_with_the_length(rule: Visibility, monkeypatch: p
     for length in (256, 512, 1024):
         calls.clear()
         q, k, v = (torch.randn(2, 3, length, 8) for _ in range(3))
-        blocked(q, k, v, drawn_mask(rule, 2, length, packed=False), None, Scores(1.0))
+        blocked(q, k, v, drawn_mask(rule, 2, length, packed=False), None, Softmax(1.0))
         computed[length], rest = divmod(sum(calls), 2 * 3)
         assert rest == 0
         assert computed[length] == sum(blocks.pairs for blocks in query_blocks.query_blocks(rule, length) or [])
@@ -142,7 +142,7 @@ def test_nothing_as_large_as_the_square_is_made(packed: bool) -> None:
     q, k, v = (torch.randn(1, 1, 1024, 4, requires_grad=True) for _ in range(3))
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         mask = drawn_mask(WINDOW, 1, 1024, packed=packed)
-        blocked(q, k, v, mask, None, Scores(1.0)).sum().backward()
+        blocked(q, k, v, mask, None, Softmax(1.0)).sum().backward()
     assert max(abs(event.self_cpu_memory_usage) for event in seen.events()) < 2**19
 
 

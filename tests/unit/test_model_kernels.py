@@ -15,7 +15,7 @@ from archlab.model import kernels
 from archlab.model.flex import flex
 from archlab.model.kernels import KERNELS, Kernel, Needs, blocked, choose_kernel, reference, sdpa
 from archlab.model.masks import Given
-from archlab.model.scores import Scores
+from archlab.model.softmax import Softmax
 
 RNG = np.random.default_rng(0)
 
@@ -60,7 +60,7 @@ def test_kernels_are_the_formula(
         torch.from_numpy(v),
         Given(torch.from_numpy(seen)) if masked else None,
         torch.from_numpy(bias) if biased else None,
-        Scores(0.7, cap, sinks_H=torch.from_numpy(sinks) if sunk else None),
+        Softmax(0.7, cap, sinks_H=torch.from_numpy(sinks) if sunk else None),
     )
     for b, h in np.ndindex(2, 4):
         key, sink = h // (4 // kv_heads), float(sinks[h]) if sunk else None
@@ -77,7 +77,7 @@ def test_gradients_of_sinks(kernel: str, masked: bool) -> None:
     mask = Given(torch.ones(1, 7, 7, dtype=torch.bool).tril().triu(-2)) if masked else None
 
     def gradients(compute: Kernel) -> tuple[torch.Tensor, ...]:
-        mixed = compute(q, k, v, mask, None, Scores(0.7, sinks_H=sinks))
+        mixed = compute(q, k, v, mask, None, Softmax(0.7, sinks_H=sinks))
         return torch.autograd.grad(mixed.square().sum(), (q, k, v, sinks))
 
     for got, expected in zip(gradients(KERNELS[kernel].kernel), gradients(reference), strict=True):
@@ -90,7 +90,7 @@ def test_dropout_drops_weights_and_scales_up_the_rest(kernel: str, sunk: bool) -
     """With the identity as values the output is the weights themselves; a sink of 200 keys' weight takes half."""
     q, k = torch.zeros(1, 1, 200, 4), torch.zeros(1, 1, 200, 4)
     seen = Given(torch.ones(1, 200, 200, dtype=torch.bool))
-    how = Scores(1.0, dropout=0.25, sinks_H=torch.tensor([200.0]).log() if sunk else None)
+    how = Softmax(1.0, dropout=0.25, sinks_H=torch.tensor([200.0]).log() if sunk else None)
     torch.manual_seed(0)
     weights = KERNELS[kernel].kernel(q, k, torch.eye(200)[None, None], seen, None, how)
     assert torch.allclose(weights, torch.where(weights > 0, (0.5 if sunk else 1) / 200 / 0.75, 0.0))
@@ -109,7 +109,7 @@ def test_on_a_cpu_torchs_kernel_is_the_fused_one(v_dim: int, sunk: bool, masked:
     q, k, v = (torch.randn(1, 2, 9, width) for width in (16, 16, v_dim))
     mask = Given(torch.ones(1, 9, 9, dtype=torch.bool).tril()) if masked else None
     with profile(activities=[ProfilerActivity.CPU]) as seen:
-        assert sdpa(q, k, v, mask, None, Scores(1.0, sinks_H=torch.zeros(2) if sunk else None)).shape == v.shape
+        assert sdpa(q, k, v, mask, None, Softmax(1.0, sinks_H=torch.zeros(2) if sunk else None)).shape == v.shape
     used = {event.key for event in seen.key_averages() if event.key.startswith("aten::_scaled_dot_product")}
     assert used == {"aten::_scaled_dot_product_flash_attention_for_cpu"}
 
@@ -123,7 +123,7 @@ def test_with_a_mask_heads_of_a_group_are_queries_where_no_fused_kernel_knows_gr
     q, k, v = (torch.randn(2, heads, 7, 4, dtype=torch.float64) for heads in (6, 3, 3))
     mask = Given(torch.ones(1, 7, 7, dtype=torch.bool).tril().triu(-2))
     bias = torch.randn(2, 6, 7, 7, dtype=torch.float64) if biased else None
-    how = Scores(0.7, sinks_H=torch.randn(6, dtype=torch.float64) if sunk else None)
+    how = Softmax(0.7, sinks_H=torch.randn(6, dtype=torch.float64) if sunk else None)
     grouped = list[bool]()
     fused = torch.nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(kernels, "_fuses_groups_with_masks", lambda q: False)

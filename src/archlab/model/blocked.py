@@ -15,23 +15,23 @@ from torch import Tensor
 
 from archlab.config.query_blocks import QueryBlocks
 from archlab.model.masks import Given, Stretch
-from archlab.model.scores import Scores
+from archlab.model.softmax import Softmax
 
-Inner = Callable[[Tensor, Tensor, Tensor, Given | None, None, Scores], Tensor]
+Inner = Callable[[Tensor, Tensor, Tensor, Given | None, None, Softmax], Tensor]
 """The kernel that computes the blocks."""
 
 
 def in_stretches(
-    q_BHTC: Tensor, k_BKTC: Tensor, v_BKTV: Tensor, stretches: Sequence[Stretch], scores: Scores, inner: Inner
+    q_BHTC: Tensor, k_BKTC: Tensor, v_BKTV: Tensor, stretches: Sequence[Stretch], softmax: Softmax, inner: Inner
 ) -> Tensor:
     """-> [B, H, T, V]. Of rows that are one text each."""
     B = len(q_BHTC)
-    if scores.sinks_H is not None:
-        scores = replace(scores, sinks_H=scores.sinks_H.repeat(B))
+    if softmax.sinks_H is not None:
+        softmax = replace(softmax, sinks_H=softmax.sinks_H.repeat(B))
     queries = q_BHTC.split([s.blocks.count * s.blocks.size for s in stretches], 2)
     keys, values = (_keys(x, stretches) for x in (k_BKTC, v_BKTV))
     mixed = [
-        _apart(inner(_side_by_side(q, s.blocks.count), k, v, s.mask, None, scores), B)
+        _apart(inner(_side_by_side(q, s.blocks.count), k, v, s.mask, None, softmax), B)
         for q, k, v, s in zip(queries, keys, values, stretches, strict=True)
     ]
     return torch.cat(mixed, 1).transpose(1, 2)
@@ -42,14 +42,14 @@ def in_documents(
     k_BKTC: Tensor,
     v_BKTV: Tensor,
     documents: Sequence[tuple[int, Sequence[Stretch]]],
-    scores: Scores,
+    softmax: Softmax,
     inner: Inner,
 ) -> Tensor:
     """-> [B, H, T, V]. Of rows of which pieces do not see each other."""
     lengths = [length for length, _ in documents]
     pieces = (x.transpose(0, 1).flatten(1, 2)[None].split(lengths, 2) for x in (q_BHTC, k_BKTC, v_BKTV))
     mixed = [
-        in_stretches(q, k, v, stretches, scores, inner).transpose(1, 2)
+        in_stretches(q, k, v, stretches, softmax, inner).transpose(1, 2)
         for q, k, v, (_, stretches) in zip(*pieces, documents, strict=True)
     ]
     return torch.cat(mixed, 1)[0].unflatten(0, (len(q_BHTC), -1)).transpose(1, 2)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from archlab.model.masks import Mask, causal_tiles
-from archlab.model.scores import Scores
+from archlab.model.softmax import Softmax
 
 
 @torch.compiler.disable(reason="a mask that is made within a compiled graph does not compile on CPU")
 def flex(
-    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, scores: Scores
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
     """Compiled flex_attention, anew for each shape; after eight of them torch goes on with its unfused form."""
     from torch.nn.attention.flex_attention import AuxRequest
@@ -24,16 +24,16 @@ def flex(
     def score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         if bias_BHQS is not None:
             s = s + bias_BHQS[b if len(bias_BHQS) > 1 else 0, h, q, k]
-        return s if scores.softcap is None else scores.softcap * torch.tanh(s / scores.softcap)
+        return s if softmax.softcap is None else softmax.softcap * torch.tanh(s / softmax.softcap)
 
     blocks = causal_tiles(q_BHQC.shape[2], k_BKSC.shape[2], q_BHQC.device) if mask_BQS is None else mask_BQS.tiles
     grouped = q_BHQC.shape[1] != k_BKSC.shape[1]
-    inputs = (q_BHQC, k_BKSC, v_BKSV, score, blocks, scores.scale, grouped)
-    if scores.sinks_H is None:
+    inputs = (q_BHQC, k_BKSC, v_BKSV, score, blocks, softmax.scale, grouped)
+    if softmax.sinks_H is None:
         return _compiled_flex()(*inputs)
     # A sink takes its share of each softmax: what is left is sum(exp s) / (sum(exp s) + exp(sink)).
     mixed_BHQV, more = _compiled_flex()(*inputs, return_aux=AuxRequest(lse=True))
-    share_BHQ = torch.sigmoid(more.lse - scores.sinks_H[:, None])
+    share_BHQ = torch.sigmoid(more.lse - softmax.sinks_H[:, None])
     return mixed_BHQV * share_BHQ[..., None].to(mixed_BHQV.dtype)
 
 

@@ -19,15 +19,15 @@ from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.blocked import in_documents, in_stretches
 from archlab.model.flex import flex
 from archlab.model.masks import Mask, Visible, dense
-from archlab.model.scores import Scores
+from archlab.model.softmax import Softmax
 
-Kernel = Callable[[Tensor, Tensor, Tensor, Mask | None, Tensor | None, Scores], Tensor]
+Kernel = Callable[[Tensor, Tensor, Tensor, Mask | None, Tensor | None, Softmax], Tensor]
 """(q [B, H, Q, C], k [B, K, S, C], v [B, K, S, V], mask [B or 1, Q, S] or None for plain causal, bias [B or 1, H, Q, S]
-or None for none, scores) -> [B, H, Q, V]."""
+or None for none, softmax) -> [B, H, Q, V]."""
 
 
 def reference(
-    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, scores: Scores
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
     """Attention written out, the scores in at least float32.
 
@@ -36,31 +36,31 @@ def reference(
     group = q_BHQC.shape[1] // k_BKSC.shape[1]
     k_BHSC, v_BHSV = (x.repeat_interleave(group, dim=1) for x in (k_BKSC, v_BKSV))
     with without_autocast(q_BHQC):
-        scores_BHQS = at_least_float32(q_BHQC) @ at_least_float32(k_BHSC).transpose(-1, -2) * scores.scale
+        scores_BHQS = at_least_float32(q_BHQC) @ at_least_float32(k_BHSC).transpose(-1, -2) * softmax.scale
     if bias_BHQS is not None:
         scores_BHQS = scores_BHQS + bias_BHQS
-    if scores.softcap is not None:
-        scores_BHQS = scores.softcap * torch.tanh(scores_BHQS / scores.softcap)
+    if softmax.softcap is not None:
+        scores_BHQS = softmax.softcap * torch.tanh(scores_BHQS / softmax.softcap)
     seen_BQS = dense(mask_BQS)
     if seen_BQS is None:
         seen_BQS = torch.ones(scores_BHQS.shape[-2:], dtype=torch.bool, device=scores_BHQS.device).tril()[None]
     scores_BHQS = scores_BHQS.masked_fill(~seen_BQS[:, None], float("-inf"))
-    if scores.sinks_H is None:
+    if softmax.sinks_H is None:
         weights_BHQS = scores_BHQS.softmax(-1)
     else:
-        sinks_BHQ1 = scores.sinks_H.to(scores_BHQS.dtype)[:, None, None].expand(*scores_BHQS.shape[:3], 1)
+        sinks_BHQ1 = softmax.sinks_H.to(scores_BHQS.dtype)[:, None, None].expand(*scores_BHQS.shape[:3], 1)
         weights_BHQS = torch.cat((scores_BHQS, sinks_BHQ1), -1).softmax(-1)[..., :-1]
-    return F.dropout(weights_BHQS.to(v_BHSV.dtype), scores.dropout) @ v_BHSV
+    return F.dropout(weights_BHQS.to(v_BHSV.dtype), softmax.dropout) @ v_BHSV
 
 
 def sdpa(
-    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, scores: Scores
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
     """torch's fused attention."""
     if not _is_better_wide(q_BHQC, bias_BHQS):
-        return _fused(q_BHQC, k_BKSC, v_BKSV, mask_BQS, bias_BHQS, scores)
+        return _fused(q_BHQC, k_BKSC, v_BKSV, mask_BQS, bias_BHQS, softmax)
     q_BHQC_wide, k_BKSC, v_BKSV = (at_least_float32(x) for x in (q_BHQC, k_BKSC, v_BKSV))
-    return _fused(q_BHQC_wide, k_BKSC, v_BKSV, mask_BQS, bias_BHQS, scores).to(q_BHQC.dtype)
+    return _fused(q_BHQC_wide, k_BKSC, v_BKSV, mask_BQS, bias_BHQS, softmax).to(q_BHQC.dtype)
 
 
 def _is_better_wide(q_BHQC: Tensor, bias_BHQS: Tensor | None) -> bool:
@@ -85,7 +85,7 @@ def _is_grouped(q_BHQC: Tensor, k_BKSC: Tensor) -> bool:
 
 
 def _fused(
-    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, scores: Scores
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
     """By torch's fused kernel. In the format of the queries."""
     n_queries, v_dim = q_BHQC.shape[2], v_BKSV.shape[-1]
@@ -94,9 +94,9 @@ def _fused(
     if bias_BHQS is not None:
         causal = torch.ones(bias_BHQS.shape[-2:], dtype=torch.bool, device=bias_BHQS.device).tril()
         mask = bias_BHQS.to(q_BHQC.dtype).masked_fill(~(causal if mask is None else mask), float("-inf"))
-    if scores.sinks_H is not None:
+    if softmax.sinks_H is not None:
         q_BHQC, k_BKSC, v_BKSV, mask = _with_sinks(
-            q_BHQC, k_BKSC, v_BKSV, mask, at_least_float32(scores.sinks_H) / scores.scale
+            q_BHQC, k_BKSC, v_BKSV, mask, at_least_float32(softmax.sinks_H) / softmax.scale
         )
     is_padded = _fuses_equal_widths_only(q_BHQC) and q_BHQC.shape[-1] != v_BKSV.shape[-1]
     if is_padded:
@@ -112,14 +112,14 @@ def _fused(
             k_BKSC,
             v_BKSV,
             attn_mask=mask,
-            dropout_p=scores.dropout,
+            dropout_p=softmax.dropout,
             is_causal=mask is None,
-            scale=scores.scale,
+            scale=softmax.scale,
             enable_gqa=_is_grouped(q_BHQC, k_BKSC),
         )
     mixed_BHQV = mixed_BHQV.unflatten(2, (group, -1)).flatten(1, 2) if is_folded else mixed_BHQV
     mixed_BHQV = mixed_BHQV[..., :v_dim] if is_padded else mixed_BHQV
-    return mixed_BHQV if scores.sinks_H is None else mixed_BHQV[:, :, -n_queries:]
+    return mixed_BHQV if softmax.sinks_H is None else mixed_BHQV[:, :, -n_queries:]
 
 
 def _with_groups_as_queries(q_BHQC: Tensor, mask: Tensor, group: int) -> tuple[Tensor, Tensor]:
@@ -147,26 +147,26 @@ def _with_sinks(
 
 
 def blocked(
-    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, scores: Scores
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
     """In blocks of queries, each by torch's fused attention, or written out where that lacks something; as a whole
     where the mask has no blocks."""
-    inner = sdpa if scores.softcap is None else reference
+    inner = sdpa if softmax.softcap is None else reference
     if not (isinstance(mask_BQS, Visible) and mask_BQS.can_be_cut):
-        return inner(q_BHQC, k_BKSC, v_BKSV, mask_BQS, None, scores)
+        return inner(q_BHQC, k_BKSC, v_BKSV, mask_BQS, None, softmax)
     dtype = q_BHQC.dtype
     if inner is reference or _is_better_wide(q_BHQC, None):  # once, and not for each block that sees a key
         q_BHQC, k_BKSC, v_BKSV = (at_least_float32(x) for x in (q_BHQC, k_BKSC, v_BKSV))
     if mask_BQS.starts_BQ is None:
-        return in_stretches(q_BHQC, k_BKSC, v_BKSV, mask_BQS.stretches, scores, inner).to(dtype)
-    return _blocked_documents(q_BHQC, k_BKSC, v_BKSV, mask_BQS, scores, inner).to(dtype)
+        return in_stretches(q_BHQC, k_BKSC, v_BKSV, mask_BQS.stretches, softmax, inner).to(dtype)
+    return _blocked_documents(q_BHQC, k_BKSC, v_BKSV, mask_BQS, softmax, inner).to(dtype)
 
 
 @torch.compiler.disable(reason="where documents begin is data: each batch would be compiled anew")
 def _blocked_documents(
-    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Visible, scores: Scores, inner: Kernel
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Visible, softmax: Softmax, inner: Kernel
 ) -> Tensor:
-    return in_documents(q_BHQC, k_BKSC, v_BKSV, mask_BQS.documents, scores, inner)
+    return in_documents(q_BHQC, k_BKSC, v_BKSV, mask_BQS.documents, softmax, inner)
 
 
 @dataclass(frozen=True)
@@ -298,5 +298,5 @@ class Attend:
     ) -> Tensor:
         """-> [B, H, T, V]."""
         needs = self.needs.in_call(q_BHTC, k_BKSC, v_BKSV, bias_BHTS, sinks_H, mask=mask_BTS, is_cached=is_cached)
-        scores = Scores(self.scale, self.softcap, self.dropout if training else 0.0, sinks_H)
-        return choose_kernel(self.kernel, needs)(q_BHTC, k_BKSC, v_BKSV, mask_BTS, bias_BHTS, scores)
+        softmax = Softmax(self.scale, self.softcap, self.dropout if training else 0.0, sinks_H)
+        return choose_kernel(self.kernel, needs)(q_BHTC, k_BKSC, v_BKSV, mask_BTS, bias_BHTS, softmax)

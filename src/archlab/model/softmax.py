@@ -1,4 +1,4 @@
-"""How a query and a key become a weight."""
+"""How scores become weights."""
 
 from dataclasses import dataclass
 
@@ -6,8 +6,8 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Scores:
-    """How a query and a key become a weight."""
+class Softmax:
+    """The softmax that makes weights of scores, and what comes before and after it."""
 
     scale: float
     softcap: float | None = None
