@@ -1,14 +1,17 @@
 """A forward pass as one graph without values that are read back, and without squares that nobody reads."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
+from archlab.config import query_blocks
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.exchange.configs import load_config
+from archlab.model import masks
 from archlab.model.context import start_pass
 from archlab.model.decoder import Decoder
 from archlab.model.state import Cache
@@ -62,6 +65,43 @@ def test_a_forward_pass_is_one_graph(override: str) -> None:
         torch.testing.assert_close(compiled(TOKENS, documents=documents), model(TOKENS, documents=documents))
     # And nothing reads a value, which would wait for a GPU: where there are none, shapes are enough.
     assert copy.deepcopy(model).to("meta")(TOKENS.to("meta")).shape == (*TOKENS.shape, model.config.vocab_size)
+
+
+BLOCKS = (
+    "model.attention={n_heads: 4, n_kv_heads: 2, window: 5}",
+    "model.attention={n_heads: 4, sinks: true, blocks: {size: 5, summary: 0}}",
+    "model.attention={n_heads: 4, softcap: 2.0, window: 5, global_tokens: 3}",
+    "model.attention={n_heads: 4, blocks: {size: 8, summary: 1}}",
+)
+
+
+@pytest.mark.parametrize("override", BLOCKS)
+def test_blocks_of_queries_are_one_graph_for_all_layers(override: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled as a whole, or layer by layer: what the first layer needs, the others find as it was."""
+    torch.compiler.reset()
+    monkeypatch.setattr(query_blocks, "BLOCK", 4)
+    model, tokens, by_layer = Decoder(tiny(override)), TOKENS.repeat(1, 2), CompileCounter()
+    with monkeypatch.context() as refusing:
+        refusing.setattr(masks.Visible, "dense", property(lambda mask: pytest.fail("a square was made")))
+        expected = model(tokens)
+        torch.testing.assert_close(torch.compile(model, fullgraph=True, backend="eager")(tokens), expected)
+        for layer in model.layers:
+            layer.compile(backend=by_layer, fullgraph=True)
+        torch.testing.assert_close(model(tokens), expected)
+    assert by_layer.frame_count == 1
+
+
+def test_gradients_of_blocks_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.compiler.reset()
+    monkeypatch.setattr(query_blocks, "BLOCK", 4)
+    model, tokens = Decoder(tiny(BLOCKS[0])).double(), TOKENS.repeat(1, 2)
+
+    def gradients(run: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+        return list(torch.autograd.grad(run(tokens).square().sum(), list(model.parameters())))
+
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for got, expected in zip(gradients(compiled), gradients(model), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
 def addresses(cache: Cache) -> list[int]:

@@ -13,12 +13,13 @@ from torch.nn.attention import flex_attention
 from archlab.config.component import Absent
 from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, layer_configs, sees_as
+from archlab.config.position import BIASED
 from archlab.config.unions import ResolvedAttention, ResolvedMixer
 from archlab.config.visibility import visible, visible_pairs
 from archlab.cost.memory import kv_cache_bytes, recurrent_bytes
 from archlab.cost.params import parameters
 from archlab.errors import UserError
-from archlab.model import kernels
+from archlab.model import flex
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import KERNELS
 from archlab.model.state import Cache
@@ -160,7 +161,7 @@ def traced_flex(monkeypatch: pytest.MonkeyPatch) -> None:
     them because its compiler lacks them. What is compiled is in test_flex.py."""
     able = replace(KERNELS["flex"], lacks=lambda needs: None)
     monkeypatch.setitem(KERNELS, "flex", able)
-    monkeypatch.setattr(kernels, "_compiled_flex", lambda: flex_attention.flex_attention)
+    monkeypatch.setattr(flex, "_compiled_flex", lambda: flex_attention.flex_attention)
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
 
 
@@ -172,11 +173,18 @@ traces each graph anew, which takes most of the time of these tests."""
 @pytest.mark.parametrize("index", OF_KERNELS)
 @pytest.mark.usefixtures("traced_flex")
 def test_kernels_agree_forward_and_backward(index: int) -> None:
-    able = ["sdpa", "flex"]  # of which, and of the reference, `auto` takes one
-    if grid.config(index).model.attention.softcap is not None:
+    able = ["sdpa", "flex", "blocked"]  # of which, and of the reference, `auto` takes one
+    model = grid.config(index).model
+    if model.attention.softcap is not None:
         able.remove("sdpa")
-        with pytest.raises(UserError, match="kernel sdpa cannot do softcap; allowed: auto, flex, reference"):
-            Decoder(grid.config(index).model, kernel="sdpa")
+        with pytest.raises(
+            UserError, match=r"kernel sdpa cannot do softcap; allowed: auto, flex, (blocked, )?reference"
+        ):
+            Decoder(model, kernel="sdpa")
+    if any(layer.position.kind in BIASED for layer in layer_configs(model)):
+        able.remove("blocked")
+        with pytest.raises(UserError, match=r"kernel blocked cannot do bias; allowed: auto, flex, (sdpa, )?reference"):
+            Decoder(model, kernel="blocked")
     expected = forward_and_gradients(index, "reference")
     for kernel in able:
         for a, b in zip(forward_and_gradients(index, kernel), expected, strict=True):
@@ -303,4 +311,4 @@ def test_a_cache_is_refused_where_later_tokens_change_earlier_ones() -> None:
 
 
 def test_every_kernel_is_in_these_tests() -> None:
-    assert set(KERNELS) == {"reference", "sdpa", "flex"}
+    assert set(KERNELS) == {"reference", "sdpa", "flex", "blocked"}

@@ -15,11 +15,13 @@ from archlab.config import position as position_schema
 from archlab.config.layers import layer_configs
 from archlab.exchange.configs import load_config
 from archlab.model.activations import make_activation
-from archlab.model.kernels import Softmax, reference, sdpa
+from archlab.model.kernels import reference, sdpa
+from archlab.model.masks import Given
 from archlab.model.norms import make_norm
 from archlab.model.positions import AlibiBias, ShawBias, SinusoidalPositions, T5Bias
 from archlab.model.rotary import rotation
 from archlab.model.router import Router
+from archlab.model.softmax import Softmax
 
 BOUND = 4
 """A bfloat16 model's error, against that of exact arithmetic with the weights rounded to bfloat16: how a config magnifies
@@ -109,7 +111,9 @@ def test_scores_and_softmax_are_float32(kernel, under: str) -> None:
 def test_many_small_weights_add_up() -> None:
     """8,192 equal weights: a bfloat16 sum of exponentials would stop growing at 256."""
     q, k, v = (torch.zeros(1, 1, 8192, 16).bfloat16() for _ in range(3))
-    out = reference(q[:, :, -1:], k, v + 1, torch.ones(1, 1, 8192, dtype=torch.bool), None, Softmax(1.0, None, 0.0))
+    out = reference(
+        q[:, :, -1:], k, v + 1, Given(torch.ones(1, 1, 8192, dtype=torch.bool)), None, Softmax(1.0, None, 0.0)
+    )
     assert out.float().mean().item() == pytest.approx(1, rel=2**-7)
 
 

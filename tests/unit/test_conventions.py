@@ -25,9 +25,11 @@ from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.cost.params import parameters
 from archlab.model.decoder import Decoder
-from archlab.model.kernels import KERNELS, Needs, Softmax
+from archlab.model.kernels import KERNELS, Needs
+from archlab.model.masks import Given
 from archlab.model.norms import make_norm
 from archlab.model.rotary import rotation
+from archlab.model.softmax import Softmax
 from archlab.model.state import Cache
 from archlab.train.device import Device
 from archlab.train.evaluate import HeldOut, evaluate
@@ -159,14 +161,15 @@ def test_depth_scaled() -> None:
 
 
 @pytest.mark.parametrize(
-    "kernel", [name for name, limits in KERNELS.items() if not limits.lacks(Needs(softcap=True, float64=True))]
+    "kernel",
+    [name for name, limits in KERNELS.items() if not limits.lacks(Needs(softcap=True, bias=True, float64=True))],
 )
 def test_soft_cap(kernel: str) -> None:
     q, k, v = (random(1, 2, 5, 4) for _ in range(3))
     bias, mask = random(1, 2, 5, 5), torch.ones(5, 5, dtype=torch.bool).tril(0)[None]
     capped = 3 * np.tanh((0.7 * q.numpy() @ k.numpy().swapaxes(-1, -2) + bias.numpy()) / 3)
     expected = softmax(np.where(mask, capped, -np.inf), axis=-1) @ v.numpy()
-    got = KERNELS[kernel].kernel(q, k, v, mask, bias, Softmax(0.7, 3.0, 0.0))
+    got = KERNELS[kernel].kernel(q, k, v, Given(mask), bias, Softmax(0.7, 3.0, 0.0))
     np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
     head = ("model.head.scale=0.5", "model.head.bias=true")
     plain = randomised(*head)(TOKENS)

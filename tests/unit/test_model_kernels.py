@@ -10,8 +10,12 @@ from torch.nn.attention import flex_attention
 from torch.profiler import ProfilerActivity, profile
 
 from archlab.errors import UserError
+from archlab.model import flex as flex_module
 from archlab.model import kernels
-from archlab.model.kernels import KERNELS, Kernel, Needs, Softmax, choose_kernel, flex, reference, sdpa
+from archlab.model.flex import flex
+from archlab.model.kernels import KERNELS, Kernel, Needs, blocked, choose_kernel, reference, sdpa
+from archlab.model.masks import Given
+from archlab.model.softmax import Softmax
 
 RNG = np.random.default_rng(0)
 
@@ -29,7 +33,7 @@ def weights_by_hand(
 @pytest.fixture
 def traced_flex(monkeypatch: pytest.MonkeyPatch) -> None:
     """flex before compilation: on a CPU, where what is compiled refuses them, float64 and gradients work there."""
-    monkeypatch.setattr(kernels, "_compiled_flex", lambda: flex_attention.flex_attention)
+    monkeypatch.setattr(flex_module, "_compiled_flex", lambda: flex_attention.flex_attention)
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
 
 
@@ -43,7 +47,7 @@ def traced_flex(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_kernels_are_the_formula(
     kernel: str, kv_heads: int, masked: bool, biased: bool, sunk: bool, cap: float | None
 ) -> None:
-    if KERNELS[kernel].lacks(Needs(softcap=cap is not None)):
+    if KERNELS[kernel].lacks(Needs(softcap=cap is not None, bias=biased)):
         return
     q, k, v = (RNG.normal(size=(2, heads, 7, width)) for heads, width in ((4, 4), (kv_heads, 4), (kv_heads, 3)))
     seen = np.broadcast_to(np.tril(np.ones((7, 7), dtype=bool)), (2, 7, 7)).copy()
@@ -54,7 +58,7 @@ def test_kernels_are_the_formula(
         torch.from_numpy(q),
         torch.from_numpy(k),
         torch.from_numpy(v),
-        torch.from_numpy(seen) if masked else None,
+        Given(torch.from_numpy(seen)) if masked else None,
         torch.from_numpy(bias) if biased else None,
         Softmax(0.7, cap, sinks_H=torch.from_numpy(sinks) if sunk else None),
     )
@@ -65,12 +69,12 @@ def test_kernels_are_the_formula(
 
 
 @pytest.mark.usefixtures("traced_flex")
-@pytest.mark.parametrize("kernel", ["sdpa", "flex"])
+@pytest.mark.parametrize("kernel", ["sdpa", "flex", "blocked"])
 @pytest.mark.parametrize("masked", [False, True])
 def test_gradients_of_sinks(kernel: str, masked: bool) -> None:
     q, k, v = (torch.from_numpy(RNG.normal(size=(2, heads, 7, 4))).requires_grad_() for heads in (4, 2, 2))
     sinks = torch.from_numpy(RNG.normal(size=4)).requires_grad_()
-    mask = torch.ones(1, 7, 7, dtype=torch.bool).tril().triu(-2) if masked else None
+    mask = Given(torch.ones(1, 7, 7, dtype=torch.bool).tril().triu(-2)) if masked else None
 
     def gradients(compute: Kernel) -> tuple[torch.Tensor, ...]:
         mixed = compute(q, k, v, mask, None, Softmax(0.7, sinks_H=sinks))
@@ -85,7 +89,7 @@ def test_gradients_of_sinks(kernel: str, masked: bool) -> None:
 def test_dropout_drops_weights_and_scales_up_the_rest(kernel: str, sunk: bool) -> None:
     """With the identity as values the output is the weights themselves; a sink of 200 keys' weight takes half."""
     q, k = torch.zeros(1, 1, 200, 4), torch.zeros(1, 1, 200, 4)
-    seen = torch.ones(1, 200, 200, dtype=torch.bool)
+    seen = Given(torch.ones(1, 200, 200, dtype=torch.bool))
     how = Softmax(1.0, dropout=0.25, sinks_H=torch.tensor([200.0]).log() if sunk else None)
     torch.manual_seed(0)
     weights = KERNELS[kernel].kernel(q, k, torch.eye(200)[None, None], seen, None, how)
@@ -103,25 +107,50 @@ CPU: dict[str, Any] = {"on_cuda": False}
 def test_on_a_cpu_torchs_kernel_is_the_fused_one(v_dim: int, sunk: bool, masked: bool) -> None:
     """Else it multiplies every query with every key, and keeps the square."""
     q, k, v = (torch.randn(1, 2, 9, width) for width in (16, 16, v_dim))
-    mask = torch.ones(1, 9, 9, dtype=torch.bool).tril() if masked else None
+    mask = Given(torch.ones(1, 9, 9, dtype=torch.bool).tril()) if masked else None
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         assert sdpa(q, k, v, mask, None, Softmax(1.0, sinks_H=torch.zeros(2) if sunk else None)).shape == v.shape
     used = {event.key for event in seen.key_averages() if event.key.startswith("aten::_scaled_dot_product")}
     assert used == {"aten::_scaled_dot_product_flash_attention_for_cpu"}
 
 
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("sunk", [False, True])
+def test_with_a_mask_heads_of_a_group_are_queries_where_no_fused_kernel_knows_groups(
+    biased: bool, sunk: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where torch else falls back to products that it keeps."""
+    q, k, v = (torch.randn(2, heads, 7, 4, dtype=torch.float64) for heads in (6, 3, 3))
+    mask = Given(torch.ones(1, 7, 7, dtype=torch.bool).tril().triu(-2))
+    bias = torch.randn(2, 6, 7, 7, dtype=torch.float64) if biased else None
+    how = Softmax(0.7, sinks_H=torch.randn(6, dtype=torch.float64) if sunk else None)
+    grouped = list[bool]()
+    fused = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(kernels, "_fuses_groups_with_masks", lambda q: False)
+    monkeypatch.setattr(
+        torch.nn.functional,
+        "scaled_dot_product_attention",
+        lambda *args, enable_gqa, **more: grouped.append(enable_gqa) or fused(*args, enable_gqa=enable_gqa, **more),
+    )
+    expected = reference(q, k, v, mask, bias, how)
+    torch.testing.assert_close(sdpa(q, k, v, mask, bias, how), expected, rtol=1e-10, atol=1e-12)
+    assert grouped == [False]
+    sdpa(q, k, v, None, None, how)
+    assert grouped == [False, True], "without a mask there is a kernel that knows groups"
+
+
 @pytest.mark.parametrize(
     ("needs", "able"),
     [
-        ({"bias": True, "is_cached": True, "width": 576, "sinks": True}, ["sdpa", "flex", "reference"]),
-        ({"softcap": True}, ["flex", "reference"]),
-        ({"dropout": True}, ["sdpa", "reference"]),
-        ({"float64": True}, ["sdpa", "reference"]),
-        ({"gradients": True}, ["sdpa", "flex", "reference"]),
-        (CPU, ["sdpa", "flex", "reference"]),
-        (CPU | {"gradients": True}, ["sdpa", "reference"]),
-        (CPU | {"sinks": True}, ["sdpa", "reference"]),
-        ({"softcap": True, "dropout": True}, ["reference"]),
+        ({"bias": True, "is_cached": True, "width": 576, "sinks": True}, ["flex", "sdpa", "reference"]),
+        ({"softcap": True}, ["flex", "blocked", "reference"]),
+        ({"dropout": True}, ["blocked", "sdpa", "reference"]),
+        ({"float64": True}, ["blocked", "sdpa", "reference"]),
+        ({"gradients": True}, ["flex", "blocked", "sdpa", "reference"]),
+        (CPU, ["flex", "blocked", "sdpa", "reference"]),
+        (CPU | {"gradients": True}, ["blocked", "sdpa", "reference"]),
+        (CPU | {"sinks": True}, ["blocked", "sdpa", "reference"]),
+        ({"softcap": True, "dropout": True}, ["blocked", "reference"]),
     ],
 )
 def test_a_kernel_does_it_or_is_refused(needs: dict[str, Any], able: list[str]) -> None:
@@ -149,6 +178,14 @@ def test_a_kernel_does_it_or_is_refused(needs: dict[str, Any], able: list[str]) 
         ({"softcap": True, "bias": True}, reference),
         ({"softcap": True, "dropout": True}, reference),
         ({"softcap": True, "float64": True}, reference),
+        ({"masked": True}, flex),
+        ({"masked": True, "is_cut": True, "gradients": True, "sinks": True}, flex),
+        ({"masked": True, "is_cut": True, "dropout": True}, blocked),
+        ({"masked": True, "is_cut": True, "width": 256}, blocked),
+        ({"masked": True, "is_cut": True, "softcap": True, "on_cuda": False}, blocked),
+        ({"masked": True, "is_cut": True, "bias": True}, sdpa),
+        ({"masked": True, "is_cached": True}, sdpa),
+        ({"masked": True, "on_cuda": False}, sdpa),
     ],
 )
 def test_auto_takes_the_best_kernel_that_serves(needs: dict[str, Any], chosen: Kernel) -> None:
@@ -157,13 +194,13 @@ def test_auto_takes_the_best_kernel_that_serves(needs: dict[str, Any], chosen: K
 
 def test_a_call_asks_by_its_tensors() -> None:
     layer, exact = Needs(softcap=True), torch.zeros(1, 8, dtype=torch.float64, requires_grad=True)
-    asked = layer.in_call(exact, exact, exact, None, None, is_cached=False)
+    asked = layer.in_call(exact, exact, exact, None, None, mask=None, is_cached=False)
     assert asked == Needs(softcap=True, width=8, on_cuda=False, float64=True, gradients=True)
     with torch.no_grad():
-        asked = layer.in_call(*[exact.float()] * 3, None, None, is_cached=True)
-    assert asked == Needs(softcap=True, width=8, on_cuda=False, is_cached=True)
+        asked = layer.in_call(*[exact.float()] * 3, None, None, mask=Given(exact > 0), is_cached=True)
+    assert asked == Needs(softcap=True, masked=True, width=8, on_cuda=False, is_cached=True)
 
 
 def test_a_kernel_that_is_none() -> None:
-    with pytest.raises(UserError, match="kernel 'flash'; allowed: auto, sdpa, flex, reference"):
+    with pytest.raises(UserError, match="kernel 'flash'; allowed: auto, flex, blocked, sdpa, reference"):
         choose_kernel("flash", Needs())

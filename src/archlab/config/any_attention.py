@@ -50,11 +50,11 @@ class AnyAttention(Visibility, QueryHeads):
     def _pairs(self, site: Site, seq_len: int, counting: Counting) -> int:
         """Pairs of a query and a key.
 
-        The fused kernel skips what a plain causal mask hides (but for the edges of its tiles). A window, a bias, a soft
-        cap or dropout on the weights takes another path, which multiplies every query with every key. Packed documents
-        have another mask in every window. What differs by machine is not counted, so that a budget does not depend on
-        it: on a GPU the flex kernel skips hidden tiles under a soft cap, too; on a CPU sinks, and values of another
-        width than queries, are padded.
+        The fused kernel skips what a plain causal mask hides (but for the edges of its tiles). With a window, a bias, a
+        soft cap or dropout on the weights, and with packed documents, every query is counted with every key. What
+        differs by machine and length is not counted, so that a budget does not depend on it: long texts are cut into
+        blocks (query_blocks.py says into how many pairs), and flex skips hidden tiles on a GPU; on a CPU sinks, and
+        values of another width than queries, are padded.
         """
         masked = not is_plain_causal(self, seq_len) or self.softcap is not None
         biased = site.position.kind in BIASED

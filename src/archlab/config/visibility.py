@@ -79,8 +79,11 @@ def _in_reach(rule: Visibility, query: "Positions", key: "Positions") -> "Positi
 
 def is_plain_causal(rule: Visibility, seq_len: int) -> bool:
     """Whether within seq_len tokens every query sees every key before it, and none after it."""
-    if rule.visibility != "causal":
-        return False
+    return rule.visibility == "causal" and reaches_all(rule, seq_len)
+
+
+def reaches_all(rule: Visibility, seq_len: int) -> bool:
+    """Whether within seq_len tokens every key is near enough to every query, to the sides that it sees."""
     if rule.blocks is not None:
         return rule.blocks.size >= seq_len
     return rule.window is None or rule.window >= seq_len

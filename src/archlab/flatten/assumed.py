@@ -43,7 +43,9 @@ class Assumed(Specialiser):
             case "_mask", [attention, query, key]:
                 call = parsed("visible(rule, query[:, :, None], key[:, None, :])")
                 names = {"rule": attention, "query": query, "key": key}
-                return self.evaluate(call, names, module("archlab.model.context"))
+                return self.evaluate(call, names, module("archlab.model.masks"))
+            case "dense", [mask]:
+                return mask
             case "in_call", [_, _, _, _, sinks] if owner is not None:
                 return Record(owner.made_by, {**owner.attributes, "sinks": Known(not isinstance(sinks, Known))})
             case "choose_kernel", [_, Record(attributes=needs)]:
@@ -53,6 +55,8 @@ class Assumed(Specialiser):
                 return Known(not isinstance(bias, Known))
             case "_fuses_equal_widths_only", _:
                 return Known(False)
+            case "_fuses_groups_with_masks", _:
+                return Known(True)
             case "_is_grouped", _:
                 attention = self.layer.attention
                 return Known(isinstance(attention, ResolvedMultiHead) and attention.n_kv_heads != attention.n_heads)

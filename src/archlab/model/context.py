@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from archlab.config.any_attention import AnyAttention
 from archlab.config.layers import LayerConfig
 from archlab.config.position import BIASED, T5, Alibi, Position, Rope
-from archlab.config.visibility import is_plain_causal, visible
+from archlab.config.visibility import is_plain_causal
+from archlab.model.masks import Mask, Visible
 from archlab.model.rotary import Rotation, rotation
 from archlab.model.state import NO_STATES, Cache, State
 
@@ -29,8 +30,8 @@ class Context:
     """False at padding; None where there is none."""
     starts_BT: Tensor | None
     """Index, in this pass, of the first token of each one's document; None where a row is one text."""
-    mask_BTS: Tensor | None
-    """True where a query sees a key; None for plain causal."""
+    mask_BTS: Mask | None
+    """Which keys a query sees; None for plain causal."""
     distance_BTS: Tensor | None
     """Query position minus key position (Falcon's ALiBi: 0 minus key position); None where nothing reads it."""
     rotation: Rotation | None
@@ -86,26 +87,25 @@ class Pass:
         if self.cache is not None and (state := states.get("attention")):
             key_BS = state.indices(T)[None] - self.cache.padding_B1
         is_plain = self.is_plain and is_plain_causal(attention, T)
+        is_biased = layer.position.kind in BIASED
         distance_BTS = _distance(layer.position, query_BT, key_BS)
         is_shared = isinstance(layer.position, T5) and layer.position.shared
         return Context(
             query_BT,
             is_real_BT,
             self.starts_BT,
-            mask_BTS=None if is_plain else self._mask(attention, query_BT, key_BS),
+            mask_BTS=None if is_plain else self._mask(attention, query_BT, key_BS, is_biased=is_biased),
             distance_BTS=distance_BTS,
             rotation=self._rotation(layer.position, attention.rotary_width),
             bias_BHTS=shared_bias(distance_BTS) if is_shared and shared_bias is not None else None,
             collected=collected,
         )
 
-    def _mask(self, attention: AnyAttention, query_BT: Tensor, key_BS: Tensor) -> Tensor:
-        query_BT1, key_B1S = query_BT[:, :, None], key_BS[:, None, :]
-        seen_BTS = visible(attention, query_BT1, key_B1S, 0 if self.prefix_B11 is None else self.prefix_B11)
-        if self.starts_BT is not None:
-            return seen_BTS & (self.starts_BT[:, :, None] == self.starts_BT[:, None, :])
-        # A padding token sees itself alone: a softmax over nothing is not a number. Empty slots are before it all.
-        return (seen_BTS & (key_B1S >= 0)) | (key_B1S == query_BT1)
+    def _mask(self, attention: AnyAttention, query_BT: Tensor, key_BS: Tensor, *, is_biased: bool) -> Mask:
+        is_whole = self.is_plain or self.starts_BT is not None
+        mask = Visible(attention, query_BT, key_BS, self.prefix_B11, self.starts_BT, is_whole)
+        mask.prepare(is_biased=is_biased)
+        return mask
 
     def _rotation(self, position: Position, width: int) -> Rotation | None:
         if not isinstance(position, Rope):

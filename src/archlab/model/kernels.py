@@ -6,8 +6,6 @@ the same numbers; a test holds them to it.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,28 +16,19 @@ from archlab.config.layers import LayerConfig
 from archlab.config.position import BIASED
 from archlab.errors import UserError
 from archlab.model.arithmetic import at_least_float32, without_autocast
+from archlab.model.blocked import in_documents, in_stretches
+from archlab.model.flex import flex
 from archlab.model.graphs import outside_graphs
+from archlab.model.masks import Mask, Visible, dense
+from archlab.model.softmax import Softmax
 
-
-@dataclass(frozen=True)
-class Softmax:
-    """The softmax that makes weights of scores, and what comes before and after it."""
-
-    scale: float
-    softcap: float | None = None
-    dropout: float = 0.0
-    """0 outside training."""
-    sinks_H: Tensor | None = None
-    """Per head, the score of one more key that every query sees and that has no value; None without."""
-
-
-Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Softmax], Tensor]
+Kernel = Callable[[Tensor, Tensor, Tensor, Mask | None, Tensor | None, Softmax], Tensor]
 """(q [B, H, Q, C], k [B, K, S, C], v [B, K, S, V], mask [B or 1, Q, S] or None for plain causal, bias [B or 1, H, Q, S]
 or None for none, softmax) -> [B, H, Q, V]."""
 
 
 def reference(
-    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, softmax: Softmax
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
     """Attention written out, the scores in at least float32.
 
@@ -53,9 +42,10 @@ def reference(
         scores_BHQS = scores_BHQS + bias_BHQS
     if softmax.softcap is not None:
         scores_BHQS = softmax.softcap * torch.tanh(scores_BHQS / softmax.softcap)
-    if mask_BQS is None:
-        mask_BQS = torch.ones(scores_BHQS.shape[-2:], dtype=torch.bool, device=scores_BHQS.device).tril()[None]
-    scores_BHQS = scores_BHQS.masked_fill(~mask_BQS[:, None], float("-inf"))
+    seen_BQS = dense(mask_BQS)
+    if seen_BQS is None:
+        seen_BQS = torch.ones(scores_BHQS.shape[-2:], dtype=torch.bool, device=scores_BHQS.device).tril()[None]
+    scores_BHQS = scores_BHQS.masked_fill(~seen_BQS[:, None], float("-inf"))
     if softmax.sinks_H is None:
         weights_BHQS = scores_BHQS.softmax(-1)
     else:
@@ -65,7 +55,7 @@ def reference(
 
 
 def sdpa(
-    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, softmax: Softmax
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
     """torch's fused attention."""
     if not _is_better_wide(q_BHQC, bias_BHQS):
@@ -85,17 +75,23 @@ def _fuses_equal_widths_only(q_BHQC: Tensor) -> bool:
     return q_BHQC.device.type == "cpu"
 
 
+def _fuses_groups_with_masks(q_BHQC: Tensor) -> bool:
+    """On CPU. On a GPU the kernel that masks knows no groups, and torch would take the one that keeps the square."""
+    return q_BHQC.device.type == "cpu"
+
+
 def _is_grouped(q_BHQC: Tensor, k_BKSC: Tensor) -> bool:
     """Whether several query heads share a key."""
     return q_BHQC.shape[1] != k_BKSC.shape[1]
 
 
 def _fused(
-    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, softmax: Softmax
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
     """By torch's fused kernel. In the format of the queries."""
     n_queries, v_dim = q_BHQC.shape[2], v_BKSV.shape[-1]
-    mask = None if mask_BQS is None else mask_BQS[:, None]
+    seen_BQS = dense(mask_BQS)
+    mask = None if seen_BQS is None else seen_BQS[:, None]
     if bias_BHQS is not None:
         causal = torch.ones(bias_BHQS.shape[-2:], dtype=torch.bool, device=bias_BHQS.device).tril()
         mask = bias_BHQS.to(q_BHQC.dtype).masked_fill(~(causal if mask is None else mask), float("-inf"))
@@ -107,6 +103,10 @@ def _fused(
     if is_padded:
         width = max(q_BHQC.shape[-1], v_dim)
         q_BHQC, k_BKSC, v_BKSV = (F.pad(x, (0, width - x.shape[-1])) for x in (q_BHQC, k_BKSC, v_BKSV))
+    group, is_folded = q_BHQC.shape[1] // k_BKSC.shape[1], False
+    if mask is not None and _is_grouped(q_BHQC, k_BKSC) and not _fuses_groups_with_masks(q_BHQC):
+        is_folded = True
+        q_BHQC, mask = _with_groups_as_queries(q_BHQC, mask, group)
     with without_autocast(q_BHQC):
         mixed_BHQV = F.scaled_dot_product_attention(
             q_BHQC,
@@ -118,8 +118,15 @@ def _fused(
             scale=softmax.scale,
             enable_gqa=_is_grouped(q_BHQC, k_BKSC),
         )
+    mixed_BHQV = mixed_BHQV.unflatten(2, (group, -1)).flatten(1, 2) if is_folded else mixed_BHQV
     mixed_BHQV = mixed_BHQV[..., :v_dim] if is_padded else mixed_BHQV
     return mixed_BHQV if softmax.sinks_H is None else mixed_BHQV[:, :, -n_queries:]
+
+
+def _with_groups_as_queries(q_BHQC: Tensor, mask: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    """[B, K, group * Q, C] and [B or 1, K or 1, group * Q, S]: to share a key, heads become further queries."""
+    of_groups = mask.unflatten(1, (-1, group)) if mask.shape[1] > 1 else mask[:, :, None].expand(-1, -1, group, -1, -1)
+    return q_BHQC.unflatten(1, (-1, group)).flatten(2, 3), of_groups.flatten(2, 3)
 
 
 def _with_sinks(
@@ -140,38 +147,27 @@ def _with_sinks(
     return F.pad(q_BHQC, (0, 0, in_front, 0)), k_BKSC, F.pad(v_BKSV, (0, 0, 1, 0)), mask
 
 
-@outside_graphs  # a mask that is made within a compiled graph does not compile on CPU
-def flex(
-    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Tensor | None, bias_BHQS: Tensor | None, softmax: Softmax
+def blocked(
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """Compiled flex_attention, anew for each shape; after eight of them torch goes on with its unfused form."""
-    from torch.nn.attention.flex_attention import AuxRequest, create_block_mask
-
-    def score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        if bias_BHQS is not None:
-            s = s + bias_BHQS[b if len(bias_BHQS) > 1 else 0, h, q, k]
-        return s if softmax.softcap is None else softmax.softcap * torch.tanh(s / softmax.softcap)
-
-    def seen(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return k <= q if mask_BQS is None else mask_BQS[b if len(mask_BQS) > 1 else 0, q, k]
-
-    B, _, Q, _ = q_BHQC.shape
-    blocks = create_block_mask(seen, B, None, Q, k_BKSC.shape[2], device=q_BHQC.device.type)
-    grouped = q_BHQC.shape[1] != k_BKSC.shape[1]
-    inputs = (q_BHQC, k_BKSC, v_BKSV, score, blocks, softmax.scale, grouped)
-    if softmax.sinks_H is None:
-        return _compiled_flex()(*inputs)
-    # A sink takes its share of each softmax: what is left is sum(exp s) / (sum(exp s) + exp(sink)).
-    mixed_BHQV, more = _compiled_flex()(*inputs, return_aux=AuxRequest(lse=True))
-    share_BHQ = torch.sigmoid(more.lse - softmax.sinks_H[:, None])
-    return mixed_BHQV * share_BHQ[..., None].to(mixed_BHQV.dtype)
+    """In blocks of queries, each by torch's fused attention, or written out where that lacks something; as a whole
+    where the mask has no blocks."""
+    inner = sdpa if softmax.softcap is None else reference
+    if not (isinstance(mask_BQS, Visible) and mask_BQS.can_be_cut):
+        return inner(q_BHQC, k_BKSC, v_BKSV, mask_BQS, None, softmax)
+    dtype = q_BHQC.dtype
+    if inner is reference or _is_better_wide(q_BHQC, None):  # once, and not for each block that sees a key
+        q_BHQC, k_BKSC, v_BKSV = (at_least_float32(x) for x in (q_BHQC, k_BKSC, v_BKSV))
+    if mask_BQS.starts_BQ is None:
+        return in_stretches(q_BHQC, k_BKSC, v_BKSV, mask_BQS.stretches, softmax, inner).to(dtype)
+    return _blocked_documents(q_BHQC, k_BKSC, v_BKSV, mask_BQS, softmax, inner).to(dtype)
 
 
-@cache
-def _compiled_flex() -> Callable[..., Any]:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return torch.compile(flex_attention, dynamic=False)  # with dynamic shapes its CPU code does not compile
+@outside_graphs  # where documents begin is data: each batch would be compiled anew
+def _blocked_documents(
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Visible, softmax: Softmax, inner: Kernel
+) -> Tensor:
+    return in_documents(q_BHQC, k_BKSC, v_BKSV, mask_BQS.documents, softmax, inner)
 
 
 @dataclass(frozen=True)
@@ -182,6 +178,10 @@ class Needs:
     dropout: bool = False
     bias: bool = False
     # From here on of a call; before it they stand for the easiest.
+    masked: bool = False
+    """By more than plain causality."""
+    is_cut: bool = False
+    """Whether blocks of queries compute at most half of the square."""
     sinks: bool = False
     is_cached: bool = False
     width: int = 64
@@ -191,12 +191,22 @@ class Needs:
     gradients: bool = False
 
     def in_call(
-        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None, *, is_cached: bool
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        sinks: Tensor | None,
+        *,
+        mask: Mask | None,
+        is_cached: bool,
     ) -> "Needs":
         """With what the tensors at hand ask for, too."""
         given = [x for x in (q, k, v, bias, sinks) if x is not None]
         return replace(
             self,
+            masked=mask is not None,
+            is_cut=isinstance(mask, Visible) and mask.is_worth_cutting,
             sinks=sinks is not None,
             is_cached=is_cached,
             width=max(q.shape[-1], v.shape[-1]),
@@ -221,6 +231,10 @@ def _sdpa_lacks(needs: Needs) -> str | None:
     return "softcap" if needs.softcap else None
 
 
+def _blocked_lacks(needs: Needs) -> str | None:
+    return "bias" if needs.bias else None
+
+
 def _flex_lacks(needs: Needs) -> str | None:
     if needs.dropout:
         return "dropout"
@@ -232,14 +246,17 @@ def _flex_lacks(needs: Needs) -> str | None:
 
 
 def _flex_suits(needs: Needs) -> bool:
-    """It compiles for every shape, and a cache's shapes grow; on a CPU that needs a C++ compiler; on a GPU heads must
-    be 16 wide, wide ones may not fit, and the gradients of a bias are added up one by one."""
-    return needs.on_cuda and not needs.is_cached and not needs.bias and 16 <= needs.width <= 128
+    """Where torch's fused kernel lacks something, or computes what is masked. It compiles for every shape, and a
+    cache's shapes grow; on a CPU that needs a C++ compiler; on a GPU heads must be 16 wide, wide ones may not fit, and
+    the gradients of a bias are added up one by one."""
+    is_wanted = needs.softcap or needs.masked
+    return is_wanted and needs.on_cuda and not needs.is_cached and not needs.bias and 16 <= needs.width <= 128
 
 
 KERNELS = {
-    "sdpa": Limits(sdpa, _sdpa_lacks, suits=lambda needs: True),
     "flex": Limits(flex, _flex_lacks, _flex_suits),
+    "blocked": Limits(blocked, _blocked_lacks, suits=lambda needs: needs.is_cut),
+    "sdpa": Limits(sdpa, _sdpa_lacks, suits=lambda needs: True),
     "reference": Limits(reference, lacks=lambda needs: None, suits=lambda needs: True),
 }
 """In the order in which `auto` prefers them."""
@@ -273,7 +290,7 @@ class Attend:
         q_BHTC: Tensor,
         k_BKSC: Tensor,
         v_BKSV: Tensor,
-        mask_BTS: Tensor | None,
+        mask_BTS: Mask | None,
         bias_BHTS: Tensor | None,
         *,
         sinks_H: Tensor | None = None,
@@ -281,6 +298,6 @@ class Attend:
         is_cached: bool,
     ) -> Tensor:
         """-> [B, H, T, V]."""
-        needs = self.needs.in_call(q_BHTC, k_BKSC, v_BKSV, bias_BHTS, sinks_H, is_cached=is_cached)
+        needs = self.needs.in_call(q_BHTC, k_BKSC, v_BKSV, bias_BHTS, sinks_H, mask=mask_BTS, is_cached=is_cached)
         softmax = Softmax(self.scale, self.softcap, self.dropout if training else 0.0, sinks_H)
         return choose_kernel(self.kernel, needs)(q_BHTC, k_BKSC, v_BKSV, mask_BTS, bias_BHTS, softmax)

@@ -8,6 +8,7 @@ from archlab.config.latent_attention import ResolvedLatent
 from archlab.config.layers import LayerConfig
 from archlab.model.context import Context
 from archlab.model.kernels import Attend
+from archlab.model.masks import Mask
 from archlab.model.norms import make_norm
 from archlab.model.positions import make_position_bias
 from archlab.model.projection import Projection
@@ -54,7 +55,7 @@ class LatentAttention(nn.Module):
         return self.out(mixed_BHTV.transpose(1, 2).flatten(-2))
 
     def expanded(
-        self, q_BHTC: Tensor, kept_B1SE: Tensor, mask_BTS: Tensor | None, bias_BHTS: Tensor | None, *, is_cached: bool
+        self, q_BHTC: Tensor, kept_B1SE: Tensor, mask_BTS: Mask | None, bias_BHTS: Tensor | None, *, is_cached: bool
     ) -> Tensor:
         """-> [B, H, T, V], with keys and values made."""
         config = self.config
@@ -65,7 +66,7 @@ class LatentAttention(nn.Module):
         return self.attend(q_BHTC, k_BHSC, v_BHSV, mask_BTS, bias_BHTS, training=self.training, is_cached=is_cached)
 
     def absorbed(
-        self, q_BHTC: Tensor, kept_B1SE: Tensor, mask_BTS: Tensor | None, bias_BHTS: Tensor | None, *, is_cached: bool
+        self, q_BHTC: Tensor, kept_B1SE: Tensor, mask_BTS: Mask | None, bias_BHTS: Tensor | None, *, is_cached: bool
     ) -> Tensor:
         """-> [B, H, T, V], the same with neither made: one key of E and one value of R for all heads."""
         config = self.config

@@ -1,0 +1,109 @@
+"""Attention in blocks of queries: each is compared with the keys in its reach, so that time and memory grow with the
+text and not with its square.
+
+Equal blocks lie side by side on the batch axis and share one mask, their keys are overlapping views; packed documents
+are cut apart. Shapes: B batch, H query heads, K key/value heads, T queries and keys, C width of queries and keys, V of
+values, N blocks, Q queries of a block, S its keys.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from archlab.config.query_blocks import QueryBlocks
+from archlab.model.masks import Given, Stretch
+from archlab.model.softmax import Softmax
+
+Inner = Callable[[Tensor, Tensor, Tensor, Given | None, None, Softmax], Tensor]
+"""The kernel that computes the blocks."""
+
+
+def in_stretches(
+    q_BHTC: Tensor, k_BKTC: Tensor, v_BKTV: Tensor, stretches: Sequence[Stretch], softmax: Softmax, inner: Inner
+) -> Tensor:
+    """-> [B, H, T, V]. Of rows that are one text each."""
+    B = len(q_BHTC)
+    if softmax.sinks_H is not None:
+        softmax = replace(softmax, sinks_H=softmax.sinks_H.repeat(B))
+    queries = q_BHTC.split([s.blocks.count * s.blocks.size for s in stretches], 2)
+    keys, values = (_keys(x, stretches) for x in (k_BKTC, v_BKTV))
+    mixed = [
+        _apart(inner(_side_by_side(q, s.blocks.count), k, v, s.mask, None, softmax), B)
+        for q, k, v, s in zip(queries, keys, values, stretches, strict=True)
+    ]
+    return torch.cat(mixed, 1).transpose(1, 2)
+
+
+def in_documents(
+    q_BHTC: Tensor,
+    k_BKTC: Tensor,
+    v_BKTV: Tensor,
+    documents: Sequence[tuple[int, Sequence[Stretch]]],
+    softmax: Softmax,
+    inner: Inner,
+) -> Tensor:
+    """-> [B, H, T, V]. Of rows of which pieces do not see each other."""
+    lengths = [length for length, _ in documents]
+    pieces = (x.transpose(0, 1).flatten(1, 2)[None].split(lengths, 2) for x in (q_BHTC, k_BKTC, v_BKTV))
+    mixed = [
+        in_stretches(q, k, v, stretches, softmax, inner).transpose(1, 2)
+        for q, k, v, (_, stretches) in zip(*pieces, documents, strict=True)
+    ]
+    return torch.cat(mixed, 1)[0].unflatten(0, (len(q_BHTC), -1)).transpose(1, 2)
+
+
+def _side_by_side(q_BHTC: Tensor, n: int) -> Tensor:
+    """[B, H, N * Q, C] -> [N, B * H, Q, C]."""
+    return q_BHTC.unflatten(2, (n, -1)).movedim(2, 0).flatten(1, 2)
+
+
+def _apart(mixed: Tensor, n_rows: int) -> Tensor:
+    """[N, B * H, Q, V] -> [B, N * Q, H, V]."""
+    return mixed.unflatten(1, (n_rows, -1)).permute(1, 0, 3, 2, 4).flatten(1, 2)
+
+
+def _keys(x_BKTC: Tensor, stretches: Sequence[Stretch]) -> list[Tensor]:
+    """[N, B * K, S, C] of each: those that its blocks share, and then their own."""
+    if len(x_BKTC) > 1:
+        x_BKTC = x_BKTC.contiguous()  # so that rows and heads are one axis in its views, too
+    own = zip(_Own.apply(x_BKTC, [s.blocks for s in stretches]), stretches, strict=True)
+    return [keys if s.shared is None else _with_shared(x_BKTC, s.shared, keys) for keys, s in own]
+
+
+def _with_shared(x_BKTC: Tensor, shared: Tensor, own_NXSC: Tensor) -> Tensor:
+    shared_1XSC = x_BKTC[:, :, shared].flatten(0, 1)[None]
+    return torch.cat((shared_1XSC.expand(len(own_NXSC), -1, -1, -1), own_NXSC), 2)
+
+
+class _Own(torch.autograd.Function):
+    """The blocks' own keys as views. By itself autograd would make a tensor of all tokens for each of them."""
+
+    @staticmethod
+    def forward(x_BKTC: Tensor, stretches: list[QueryBlocks]) -> tuple[Tensor, ...]:
+        return tuple(_view(x_BKTC, blocks, 0, blocks.n_keys).flatten(1, 2) for blocks in stretches)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, list[QueryBlocks]], output: tuple[Tensor, ...]) -> None:
+        x_BKTC, ctx.stretches = inputs
+        ctx.shape = x_BKTC.shape
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        total_BKTC = gradients[0].new_zeros(ctx.shape)
+        for gradient, blocks in zip(gradients, ctx.stretches, strict=True):
+            gradient_NBKSC = gradient.unflatten(1, ctx.shape[:2])
+            # Within as many keys as a block has queries, the blocks do not overlap.
+            for first in range(0, blocks.n_keys, blocks.size):
+                n = min(blocks.size, blocks.n_keys - first)
+                _view(total_BKTC, blocks, first, n).add_(gradient_NBKSC.narrow(3, first, n))
+        return total_BKTC, None
+
+
+def _view(x_BKTC: Tensor, blocks: QueryBlocks, first: int, n_keys: int) -> Tensor:
+    """[N, B, K, S, C]: so many keys of each block, from its first key but so many on."""
+    reach = (blocks.count - 1) * blocks.size + n_keys
+    of_all = x_BKTC.narrow(2, blocks.first_key + first, reach)
+    return of_all.unfold(2, n_keys, blocks.size).permute(2, 0, 1, 4, 3)

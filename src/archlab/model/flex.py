@@ -1,0 +1,45 @@
+"""Attention by torch's flex_attention: compiled for what the scores and the mask are, it skips tiles that are hidden.
+
+Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C width of queries and keys, V of values.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from archlab.model.graphs import outside_graphs
+from archlab.model.masks import Mask, causal_tiles
+from archlab.model.softmax import Softmax
+
+
+@outside_graphs  # a mask that is made within a compiled graph does not compile on CPU
+def flex(
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
+) -> Tensor:
+    """Compiled flex_attention, anew for each shape; after eight of them torch goes on with its unfused form."""
+    from torch.nn.attention.flex_attention import AuxRequest
+
+    def score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        if bias_BHQS is not None:
+            s = s + bias_BHQS[b if len(bias_BHQS) > 1 else 0, h, q, k]
+        return s if softmax.softcap is None else softmax.softcap * torch.tanh(s / softmax.softcap)
+
+    blocks = causal_tiles(q_BHQC.shape[2], k_BKSC.shape[2], q_BHQC.device) if mask_BQS is None else mask_BQS.tiles
+    grouped = q_BHQC.shape[1] != k_BKSC.shape[1]
+    inputs = (q_BHQC, k_BKSC, v_BKSV, score, blocks, softmax.scale, grouped)
+    if softmax.sinks_H is None:
+        return _compiled_flex()(*inputs)
+    # A sink takes its share of each softmax: what is left is sum(exp s) / (sum(exp s) + exp(sink)).
+    mixed_BHQV, more = _compiled_flex()(*inputs, return_aux=AuxRequest(lse=True))
+    share_BHQ = torch.sigmoid(more.lse - softmax.sinks_H[:, None])
+    return mixed_BHQV * share_BHQ[..., None].to(mixed_BHQV.dtype)
+
+
+@cache
+def _compiled_flex() -> Callable[..., Any]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False)  # with dynamic shapes its CPU code does not compile

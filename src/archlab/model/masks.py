@@ -1,0 +1,262 @@
+"""Which keys the queries of a pass see: a rule and positions, of which a kernel makes no more than it needs.
+
+Shapes: B batch (1 where all rows are alike), Q queries, S keys.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from archlab.config import query_blocks
+from archlab.config.query_blocks import QueryBlocks, SharedKeys
+from archlab.config.visibility import Visibility, visible
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+
+class Mask(Protocol):
+    """What a kernel may ask."""
+
+    @property
+    def dense(self) -> Tensor:
+        """[B, Q, S], true where a query sees a key."""
+        ...
+
+    @property
+    def tiles(self) -> "BlockMask":
+        """For flex_attention."""
+        ...
+
+
+def dense(mask_BQS: Mask | None) -> Tensor | None:
+    """All of it; None for plain causal."""
+    return None if mask_BQS is None else mask_BQS.dense
+
+
+@dataclass(frozen=True)
+class Given:
+    """Made already."""
+
+    dense: Tensor
+    """[B, Q, S]."""
+
+    @property
+    def tiles(self) -> "BlockMask":
+        """Of what is looked up."""
+        n_rows, n_queries, n_keys = self.dense.shape
+        return _tiles(
+            lambda b, h, q, k: self.dense[_row(self.dense, b), q, k], n_rows, n_queries, n_keys, self.dense.device
+        )
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Blocks of queries, and what they see of the keys that they are compared with."""
+
+    blocks: QueryBlocks
+    mask: Given | None
+    """[count or 1, size, shared keys and then its own]; None: each block is plain causal."""
+    shared: Tensor | None
+    """Indices of the shared keys; None without any."""
+
+
+@dataclass(frozen=True)
+class Visible:
+    """As a rule says it of positions."""
+
+    rule: Visibility
+    query_BQ: Tensor
+    """Positions; negative ones are padding."""
+    key_BS: Tensor
+    prefix_B11: Tensor | None = None
+    """First tokens of each text that see each other, under a rule that says so; None: none."""
+    starts_BQ: Tensor | None = None
+    """Index of the first token of each one's document, where several are packed and queries are the keys."""
+    is_whole: bool = False
+    """Whether every row is one text from its first token, or several documents: nothing is cached or padded."""
+    _made: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """What was asked for, to be made once for all layers."""
+
+    @property
+    def dense(self) -> Tensor:
+        """[B, Q, S]."""
+        return self._once("dense", self._dense)
+
+    @property
+    def tiles(self) -> "BlockMask":
+        """For flex_attention."""
+        return self._once("tiles", self._tiles)
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        """In blocks of queries. Of rows that are one text each."""
+        return self._once("stretches", self._stretches)
+
+    @property
+    def documents(self) -> list[tuple[int, list[Stretch]]]:
+        """What does not see each other, all rows in one: the length of each piece, and how it is cut by itself.
+
+        A piece is a document, or several short ones in a row.
+        """
+        return self._once("documents", self._documents)
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether `stretches` or `documents` can be asked for: nothing is cached, padded, or seen by a prefix."""
+        return self.is_whole and (self.prefix_B11 is None or self.rule.visibility != "prefix")
+
+    @property
+    def is_worth_cutting(self) -> bool:
+        """Whether blocks compute at most half of the square. Of packed documents that is believed where a row has room
+        for several blocks: to look would be to wait for the device."""
+        return self._once("is_worth_cutting", self._is_worth_cutting)
+
+    def prepare(self, *, is_biased: bool) -> None:
+        """Make now what the kernel of `auto` will ask for, so that it is not made in the compiled graph of a layer.
+
+        What is data, and what flex asks for, is made outside of graphs anyhow.
+        """
+        is_cut = self.is_worth_cutting and not is_biased
+        if is_cut and self.starts_BQ is None:
+            self._once("stretches", self._stretches)
+        elif not is_cut and self.query_BQ.device.type == "cpu":
+            self._once("dense", self._dense)
+
+    def _is_worth_cutting(self) -> bool:
+        length = self.query_BQ.shape[1]
+        if not self.can_be_cut:
+            return False
+        if self.starts_BQ is not None:
+            return length >= 2 * query_blocks.BLOCK
+        return query_blocks.is_worth_cutting(self.rule, length)
+
+    def _once(self, name: str, make: Callable[[], Any]) -> Any:
+        # functools.cached_property takes a lock in Python 3.11, at which torch.compile breaks the graph.
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+    def _dense(self) -> Tensor:
+        every = slice(None)
+        return self._seen((every, every, None), (every, None, every), self.prefix_B11)
+
+    def _tiles(self) -> "BlockMask":
+        n_rows = max(len(self.query_BQ), len(self.key_BS), 1 if self.prefix_B11 is None else len(self.prefix_B11))
+
+        def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            prefix = None if self.prefix_B11 is None else self.prefix_B11[_row(self.prefix_B11, row), 0, 0]
+            return self._seen((_row(self.query_BQ, row), query), (_row(self.key_BS, row), key), prefix)
+
+        return _tiles(sees, n_rows, self.query_BQ.shape[1], self.key_BS.shape[1], self.query_BQ.device)
+
+    def _seen(self, queries: tuple[Any, ...], keys: tuple[Any, ...], prefix: Tensor | None) -> Tensor:
+        """Of the queries and keys at those indices."""
+        query, key = self.query_BQ[queries], self.key_BS[keys]
+        seen = visible(self.rule, query, key, 0 if prefix is None else prefix)
+        if self.starts_BQ is not None:
+            return seen & (self.starts_BQ[queries] == self.starts_BQ[keys])
+        # A padding token sees itself alone: a softmax over nothing is not a number. Empty slots are before it all.
+        return (seen & (key >= 0)) | (key == query)
+
+    def _stretches(self) -> list[Stretch]:
+        return stretches(self.rule, self.query_BQ.shape[1], self.query_BQ.device)
+
+    def _documents(self) -> list[tuple[int, list[Stretch]]]:
+        assert self.starts_BQ is not None
+        device, of_length = self.starts_BQ.device, dict[int, list[Stretch]]()
+        found = list[tuple[int, list[Stretch]]]()
+        first = 0
+        for length, n in _pieces(self.starts_BQ):
+            if n == 1:
+                if length not in of_length:
+                    of_length[length] = stretches(self.rule, length, device)
+                found.append((length, of_length[length]))
+            else:
+                row, start = divmod(first, self.starts_BQ.shape[1])
+                at = slice(start, start + length)
+                mask = self._seen((slice(row, row + 1), at, None), (slice(row, row + 1), None, at), None)
+                found.append((length, [Stretch(QueryBlocks(0, 1, length, 0, length), Given(mask), None)]))
+            first += length
+        return found
+
+
+def _pieces(starts_BQ: Tensor) -> Iterator[tuple[int, int]]:
+    """(tokens, documents) of each piece, row after row: short documents are taken together until they are a block."""
+    B, Q = starts_BQ.shape
+    is_first_BQ = starts_BQ == torch.arange(Q, device=starts_BQ.device)
+    firsts = is_first_BQ.flatten().nonzero()[:, 0].tolist()
+    tokens = documents = 0
+    for first, end in zip(firsts, [*firsts[1:], B * Q], strict=True):
+        is_long = end - first >= query_blocks.BLOCK
+        if documents and (is_long or first % Q == 0):
+            yield tokens, documents
+            tokens = documents = 0
+        tokens, documents = tokens + end - first, documents + 1
+        if tokens >= query_blocks.BLOCK:
+            yield tokens, documents
+            tokens = documents = 0
+    if documents:
+        yield tokens, documents
+
+
+def stretches(rule: Visibility, length: int, device: torch.device) -> list[Stretch]:
+    """Of one text, without a prefix."""
+    whole = [QueryBlocks(0, 1, length, 0, length)]
+    return [_stretch(rule, blocks, device) for blocks in query_blocks.query_blocks(rule, length) or whole]
+
+
+def _stretch(rule: Visibility, blocks: QueryBlocks, device: torch.device) -> Stretch:
+    if blocks.is_causal:
+        return Stretch(blocks, None, None)
+    n = 1 if blocks.is_alike else blocks.count
+    moved_N11 = torch.arange(n, device=device)[:, None, None] * blocks.size
+    query_NQ1 = blocks.first + moved_N11 + torch.arange(blocks.size, device=device)[:, None]
+    first_N11 = blocks.first_key + moved_N11
+    seen_NQS = visible(rule, query_NQ1, first_N11 + torch.arange(blocks.n_keys, device=device))
+    if blocks.shared is None:
+        return Stretch(blocks, Given(seen_NQS), None)
+    shared = _indices(blocks.shared, device)
+    is_own_N1S = (shared >= first_N11) & (shared < first_N11 + blocks.n_keys)
+    seen_of_shared_NQS = visible(rule, query_NQ1, shared) & ~is_own_N1S
+    return Stretch(blocks, Given(torch.cat((seen_of_shared_NQS, seen_NQS), -1)), shared)
+
+
+def _indices(keys: SharedKeys, device: torch.device) -> Tensor:
+    starts = torch.arange(0, keys.end, keys.period, device=device)
+    of_all = starts[:, None] + torch.arange(keys.first, keys.period, device=device)
+    return of_all.flatten()[: keys.count]
+
+
+def causal_tiles(n_queries: int, n_keys: int, device: torch.device) -> "BlockMask":
+    """For flex_attention, of plain causality."""
+    return _tiles(lambda b, h, q, k: k <= q, 1, n_queries, n_keys, device)
+
+
+def _tiles(
+    sees: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
+    n_rows: int,
+    n_queries: int,
+    n_keys: int,
+    device: torch.device,
+) -> "BlockMask":
+    """The tiles that are seen at all. On a GPU by compiled code, for else the whole square is made first; on a CPU what
+    is compiled does not run."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    create = create_block_mask if device.type == "cpu" else _compiled(create_block_mask)
+    return create(sees, n_rows, None, n_queries, n_keys, device=device.type)
+
+
+@cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function)
+
+
+def _row(x: Tensor, row: Tensor) -> Tensor:
+    """Which row of x that one is."""
+    return row if len(x) > 1 else torch.zeros_like(row)
