@@ -51,7 +51,7 @@ def training(arm: str, length: int) -> Callable[[], None]:
     """One step of that arm at that length."""
     config = load_config("tiny-llama", *SHAPE, *ARMS[arm], f"train.seq_len={length}", f"train.batch_tokens={TOKENS}")
     train, device = resolve_train(config), choose_device(config.train)
-    model = Decoder(config.model).train().to(device.kind)
+    model = Decoder(config.model).train().to(device.type)
     optimizer = make_optimizer(model, train)
     draw = np.random.default_rng(0)
     windows = draw.integers(1, config.model.vocab_size, (TOKENS // length, length + 1))
