@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from archlab.config.any_attention import AnyAttention
 from archlab.config.component import Absent, Component
 from archlab.config.gated_delta import GatedDelta
-from archlab.config.layers import COMPONENTS, resolve
+from archlab.config.layers import COMPONENTS
 from archlab.config.mamba2 import Mamba2
 from archlab.config.model_schema import ModelConfig
 from archlab.config.moe import MoE
@@ -63,9 +63,9 @@ def _kv_heads_divide_heads(a: MultiHead, _m: ModelConfig) -> str | None:
 
 def _rotary(m: ModelConfig) -> tuple[str, int] | None:
     """Which dimensions of a query RoPE may rotate, in words, and how many; None without RoPE or without attention."""
-    attention = resolve(m).attention
-    if not isinstance(m.position, Rope) or not isinstance(attention, AnyAttention):
+    if not isinstance(m.position, Rope) or not isinstance(m.attention, AnyAttention):
         return None
+    attention = m.attention.resolve(m.d_model)
     return f"{attention.rotary_field} = {attention.rotary_width}", attention.rotary_width
 
 
