@@ -215,8 +215,9 @@ def _yarn_stretches(m: ModelConfig) -> str | None:
 
 
 def _longrope_has_a_factor_per_pair(m: ModelConfig) -> str | None:
-    match m.position, _rotary(m):
-        case Rope(scaling=Longrope(short_factor=short, long_factor=long)), (field, width):
+    match m.position:
+        case Rope(scaling=Longrope(short_factor=short, long_factor=long)) if rotary := _rotary(m):
+            field, width = rotary
             pairs, given = int(width * m.position.fraction) // 2, {len(short), len(long)}
             found = f"lists of {sorted(given)} factors; {field} has {pairs} turning pairs"
             return None if given == {pairs} else found
