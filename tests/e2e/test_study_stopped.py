@@ -1,6 +1,7 @@
 """`archlab study` interrupted and killed: it goes on to the same result, and leaves no process behind."""
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -24,6 +25,11 @@ def gone(pids):
             return False
 
     return not any(running(pid) for pid in pids)
+
+
+def blocks_ctrl_c(pid):
+    blocked = re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())[1]
+    return int(blocked, 16) >> (signal.SIGINT - 1) & 1
 
 
 def metrics_lines(folder):
@@ -113,6 +119,7 @@ def test_ctrl_c_while_workers_start(study, finished):
     process = study.start("study", "run", "names.yaml", "--out", "early", "--workers", "2")
     assert wait_until(lambda: len(workers_of(process)) == 2, process)
     workers = workers_of(process)
+    assert all(map(blocks_ctrl_c, workers))  # the study alone handles it, from their first moment on
     time.sleep(0.3)
     os.killpg(process.pid, signal.SIGINT)
     assert ended(process, workers)[0] == 130
