@@ -16,7 +16,7 @@ demo: install
 
 test: check
 	$(PYTEST) tests/parity tests/invariants -n auto --dist worksteal
-	$(PYTEST) tests/e2e
+	$(PYTEST) tests/e2e -n auto --dist loadfile
 
 check: lint unit
 

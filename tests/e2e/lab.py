@@ -65,5 +65,5 @@ def wait_until(true, process: subprocess.Popen, seconds: float = 60) -> bool:
         if process.poll() is not None:
             return False
         assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.002)
+        time.sleep(0.01)
     return True

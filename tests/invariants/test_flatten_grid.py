@@ -76,9 +76,11 @@ def test_the_flattened_file_gives_the_same_logits(start: int) -> None:
 
 @cache
 def bases() -> list[Raw]:
-    """Rows that differ much: each has a choice that those before it lack."""
+    """Rows that differ much: each has a choice that those before it lack. Those come first whose layers are alike: they
+    are written once, where others are written for each kind of layer, and once more where names clash."""
     chosen, seen = list[Raw](), set[str]()
-    for row in map(without_prefix, grid.grid()):
+    rows = map(without_prefix, grid.grid())
+    for row in sorted(rows, key=lambda row: any(text.startswith("model.layers") for text in row)):
         if not set(row) <= seen:
             chosen.append(overlay(grid.BASE, parse_overrides(row)[0], Config))
             seen.update(row)

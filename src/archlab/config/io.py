@@ -79,7 +79,7 @@ def read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
 def build_config(raw: Raw, overrides: Sequence[str] = (), source: str = "config") -> Config:
     """The validated config of raw values and overrides; UserError with every problem at once."""
     change, problems = parse_overrides(overrides)
-    return validate(Config, overlay(raw, change, Config), source, problems)
+    return validate(Config, overlay(raw, change, Config) if change else raw, source, problems)
 
 
 def overlay(raw: Raw, change: Raw, schema: type[BaseModel]) -> Raw:

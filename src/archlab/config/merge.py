@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -47,9 +48,9 @@ def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
     Where `over` switches a tagged union (`norm.kind`), keys that only the old variant has are dropped; where
     neither says the kind, it is the field's default. A bare string in its place is its kind (`position: alibi`).
     """
-    out = dict(base)
+    out, fields = dict(base), schema.model_fields
     for key, value in over.items():
-        below, field = out.get(key), schema.model_fields.get(key)
+        below, field = out.get(key), fields.get(key)
         if isinstance(value, str) and _tagged(field):
             value = {"kind": value}
         if not isinstance(value, dict):
@@ -108,12 +109,11 @@ def _drop(section: Raw, path: Sequence[str]) -> None:
 def section_schema(field: FieldInfo, raw: Raw) -> type[BaseModel] | None:
     """The config class of a field's value; of a tagged union, the variant that `raw` names, or the
     default's, or the first."""
-    classes = section_classes(field)
-    if not _tagged(field):
-        return classes[0] if classes else None
-    default = getattr(field.default, "kind", kinds(field)[0])
-    kind = raw.get("kind", default)
-    return next((c for c in classes if c.model_fields["kind"].default == kind), None)
+    variants = _variants(field)
+    if not variants:
+        return next(iter(section_classes(field)), None)
+    kind = raw["kind"] if "kind" in raw else getattr(field.default, "kind", next(iter(variants)))
+    return next((section for name, section in variants.items() if name == kind), None)
 
 
 def section_at(schema: type[BaseModel], path: Sequence[str], raw: Raw) -> type[BaseModel] | None:
@@ -136,14 +136,22 @@ def field_paths(schema: type[BaseModel], at: str = "") -> Iterator[str]:
 
 def kinds(field: FieldInfo | None) -> list[str]:
     """The names of a tagged union's variants; none for any other field."""
-    return [c.model_fields["kind"].default for c in section_classes(field)] if field and _tagged(field) else []
+    return list(_variants(field)) if field else []
 
 
-def section_classes(field: FieldInfo) -> list[type[BaseModel]]:
+@cache
+def section_classes(field: FieldInfo) -> tuple[type[BaseModel], ...]:
     """The classes that a section may be of: several of a tagged union, one, or none for a plain value."""
     parts = (field.annotation, *get_args(field.annotation))
-    return [c for c in parts if isinstance(c, type) and issubclass(c, BaseModel)]
+    return tuple(c for c in parts if isinstance(c, type) and issubclass(c, BaseModel))
+
+
+@cache
+def _variants(field: FieldInfo) -> dict[str, type[BaseModel]]:
+    """Kind -> class of a tagged union; empty for any other field."""
+    classes = section_classes(field)
+    return {c.model_fields["kind"].default: c for c in classes} if len(classes) > 1 else {}
 
 
 def _tagged(field: FieldInfo | None) -> bool:
-    return field is not None and len(section_classes(field)) > 1
+    return field is not None and bool(_variants(field))

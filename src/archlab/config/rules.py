@@ -7,7 +7,7 @@ from typing import Any
 from archlab.config.any_attention import AnyAttention
 from archlab.config.component import Absent
 from archlab.config.component_rules import COMPONENT_RULES, HEAD_WIDTH, qk_norm
-from archlab.config.layers import COMPONENTS, resolve
+from archlab.config.layers import COMPONENTS
 from archlab.config.model_schema import ModelConfig
 from archlab.config.position import DynamicNTK, Llama3Scaling, Longrope, Proportional, Rope, Yarn
 from archlab.config.rule import Rule, cast_has_a_weight, offset_has_a_weight
@@ -15,9 +15,9 @@ from archlab.config.rule import Rule, cast_has_a_weight, offset_has_a_weight
 
 def _rotary(m: ModelConfig) -> tuple[str, int] | None:
     """Which dimensions of a query RoPE may rotate, in words, and how many; None without RoPE or without attention."""
-    attention = resolve(m).attention
-    if not isinstance(m.position, Rope) or not isinstance(attention, AnyAttention):
+    if not isinstance(m.position, Rope) or not isinstance(m.attention, AnyAttention):
         return None
+    attention = m.attention.resolve(m.d_model)
     return f"{attention.rotary_field} = {attention.rotary_width}", attention.rotary_width
 
 
@@ -94,8 +94,9 @@ def _yarn_stretches(m: ModelConfig) -> str | None:
 
 
 def _longrope_has_a_factor_per_pair(m: ModelConfig) -> str | None:
-    match m.position, _rotary(m):
-        case Rope(scaling=Longrope(short_factor=short, long_factor=long)), (field, width):
+    match m.position:
+        case Rope(scaling=Longrope(short_factor=short, long_factor=long)) if rotary := _rotary(m):
+            field, width = rotary
             pairs, given = int(width * m.position.fraction) // 2, {len(short), len(long)}
             found = f"lists of {sorted(given)} factors; {field} has {pairs} rotated pairs"
             return None if given == {pairs} else found

@@ -4,6 +4,7 @@ For hints only: a config that is valid never asks here.
 """
 
 import re
+from functools import cache
 
 from archlab.config.merge import field_paths
 from archlab.config.schema import Config
@@ -175,12 +176,21 @@ def meant(word: str) -> str:
 def elsewhere(key: str, section: str) -> str:
     """In which other section than that dotted one a field of this name is: below the same root first, the nearest to
     the root; nothing where there is none, or where `section` has it too (for another kind)."""
-    found = [path for path in field_paths(Config) if _plain(path.rpartition(".")[2]) == _plain(key)]
+    found = _fields().get(_plain(key), [])
     if key == "kind" or not found or any(path.rpartition(".")[0] == section for path in found):
         return ""
     found = [path for path in found if section and path.startswith(f"{section.split('.')[0]}.")] or found
     fewest = min(path.count(".") for path in found)
     return f"write {' or '.join(dict.fromkeys(path for path in found if path.count('.') == fewest))}"
+
+
+@cache
+def _fields() -> dict[str, list[str]]:
+    """Plain name -> the dotted fields of a config that are called so."""
+    found: dict[str, list[str]] = {}
+    for path in field_paths(Config):
+        found.setdefault(_plain(path.rpartition(".")[2]), []).append(path)
+    return found
 
 
 def _plain(word: str) -> str:

@@ -14,7 +14,7 @@ from archlab.flatten.operations import NotWritableError, lift, plain
 from archlab.flatten.page import WIDTH, Page, lines
 from archlab.flatten.specialise import opened
 from archlab.flatten.statements import Body
-from archlab.flatten.steps import Put, Step, joined, name_variables, needed, only_read, read_in
+from archlab.flatten.steps import Step, joined, name_variables, needed, only_read, put, read_in
 from archlab.flatten.text import fitted, written
 from archlab.flatten.values import Class, Code, Function, Known, Record, Value, codes, loads, named
 
@@ -56,7 +56,7 @@ class Writer(Assumed):
         about = (owner, "query_width") if hasattr(owner, "query_width") else (self.layer, "d_model")
         width = self.attribute(Known(about[0]), about[1])
         written = root(value, plain(width))
-        return Put("width", lift(width)).visit(parsed(written)) if written else None
+        return put("width", lift(width), parsed(written)) if written else None
 
     def folded(self, name: str, value: float) -> ast.expr:
         """What the file calls a number that was worked out under that name."""
@@ -266,14 +266,16 @@ def documentation(node: ast.FunctionDef | ast.ClassDef, indent: str) -> list[str
 def torchs_own(record: Record, steps: list[Step]) -> ast.expr | None:
     """How torch's own module is made that does the same as a class would; None where it has none."""
     made = {name: value.expr for name, value in record.attributes.items() if isinstance(value, Code)}
-    code = [ast.unparse(ast.fix_missing_locations(step.node)) for step in steps]
+    if len(steps) > 1:
+        return None
+    code = ast.unparse(ast.fix_missing_locations(steps[0].node))
     x = record.parameters[0] if record.parameters else ""
     match sorted(made), made.get("weight"):
         case ["weight"] | ["bias", "weight"], ast.Call(args=[ast.Call(args=[ast.Tuple(elts=[a, b])] | [a, b])]):
             bias = [] if "bias" in made else [ast.keyword("bias", ast.Constant(False))]
-            if code == [f"return F.embedding({x}, self.weight)"]:
+            if code == f"return F.embedding({x}, self.weight)":
                 return ast.Call(parsed("nn.Embedding"), [a, b], [])
-            if code == [f"return F.linear({x}, self.weight{', self.bias' if 'bias' in made else ''})"]:
+            if code == f"return F.linear({x}, self.weight{', self.bias' if 'bias' in made else ''})":
                 return ast.Call(parsed("nn.Linear"), [b, a], bias)
         case _:
             pass

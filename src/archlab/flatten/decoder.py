@@ -12,7 +12,7 @@ from archlab.flatten.operations import lift
 from archlab.flatten.page import WIDTH, Page, lines
 from archlab.flatten.source import module
 from archlab.flatten.statements import Body, Frame
-from archlab.flatten.steps import Renamed, Step, assign, name_variables, needed
+from archlab.flatten.steps import Step, assign, name_variables, needed, rename
 from archlab.flatten.text import written
 from archlab.flatten.values import Code, Known, Record, named, stores
 
@@ -108,7 +108,7 @@ class _Layer:
         """What computes its arguments, and the arguments; variables with a prefix, if there is one."""
         if prefix:
             own = {name for step in self.steps for name in stores(step.node)}
-            Renamed({name: f"{prefix}_{name}" for name in own}).steps(self.steps)
+            rename(self.steps, {name: f"{prefix}_{name}" for name in own})
         *steps, end = self.steps
         return [*written(steps, self.writer.name, "        "), written_tuple(end)]
 

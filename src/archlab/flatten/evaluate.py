@@ -204,9 +204,10 @@ class Evaluator:
             case Native(function=native):
                 return native(*arguments, **given)
             case Code(expr=expr):
-                if ast.unparse(expr) == "F.dropout" and isinstance(arguments[1], Known) and arguments[1].value == 0:
+                name = dotted(expr)
+                if name == "F.dropout" and isinstance(arguments[1], Known) and arguments[1].value == 0:
                     return arguments[0]
-                if made := self.torch_module(ast.unparse(expr), arguments, given):
+                if made := self.torch_module(name, arguments, given):
                     return made
                 while arguments and isinstance(arguments[-1], Known) and arguments[-1].value is None:
                     arguments = arguments[:-1]
@@ -270,6 +271,17 @@ def _part(record: Record, name: str) -> Value:
     if isinstance(value, Sequence) and all(isinstance(item, Known) for item in value.items):
         return Known(plain(value), constant(name.upper(), plain(value)))
     return Code(path) if isinstance(value, Code) else value
+
+
+def dotted(expr: ast.expr) -> str:
+    """`a.b.c`; empty for what is more than names and dots."""
+    match expr:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=inner, attr=attr) if home := dotted(inner):
+            return f"{home}.{attr}"
+        case _:
+            return ""
 
 
 def _set(record: Record, name: Value, value: Value, *_: Value) -> Value:

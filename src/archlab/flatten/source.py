@@ -65,6 +65,7 @@ def module(name: str) -> Module:
     return Module(name, Path(spec.origin).read_text())
 
 
+@cache
 def definition(function: FunctionType) -> tuple[Module, ast.FunctionDef]:
     """Where a function of an imported module, or the getter of a property, is defined."""
     home, line = module(function.__module__), inspect.getsourcelines(function)[1]

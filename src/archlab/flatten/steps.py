@@ -5,9 +5,11 @@ same wherever it goes. Only what a loop carries on is set again. Variables get t
 """
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from archlab.flatten.values import loads, stores
@@ -54,43 +56,30 @@ def read_in(steps: list[Step]) -> Counter[str]:
     return Counter(name for step in every(steps) for name in loads(step.node))
 
 
-class Put(ast.NodeTransformer):
-    """Puts an expression in the place of a name that is read."""
-
-    def __init__(self, name: str, expr: ast.expr) -> None:
-        self.name, self.expr = name, expr
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        """Of ast."""
-        return self.expr if node.id == self.name and isinstance(node.ctx, ast.Load) else node
-
-
-class Renamed(ast.NodeTransformer):
-    """Gives variables other names."""
-
-    def __init__(self, names: dict[str, str]) -> None:
-        self.names = names
-
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        """Of ast."""
-        return ast.Name(self.names[node.id], node.ctx) if node.id in self.names else node
-
-    def steps(self, steps: list[Step]) -> None:
-        """In all of them; their syntax is made anew, for others may share it."""
-        for step in every(steps):
-            step.node = self.visit(copied(step.node))
-
-
-def copied(node: Any) -> Any:
-    """The same syntax anew."""
+def rewritten(node: Any, name: Callable[[ast.Name], ast.expr]) -> Any:
+    """The syntax with something else in the place of its names. It is the same syntax where nothing changes, and never
+    changed itself: others may share it."""
+    if isinstance(node, ast.Name):
+        return name(node)
     if isinstance(node, list):
-        return [copied(item) for item in node]
-    if not isinstance(node, ast.AST):
+        items = [rewritten(item, name) for item in node]
+        return items if any(a is not b for a, b in zip(items, node, strict=True)) else node
+    if not isinstance(node, ast.AST) or not node._fields:
         return node
-    new = type(node)(**{name: copied(value) for name, value in ast.iter_fields(node)})
-    if hasattr(node, "constant"):
-        new.constant = node.constant  # pyright: ignore[reportAttributeAccessIssue]
-    return new
+    parts = [getattr(node, field, None) for field in node._fields]
+    new = [rewritten(part, name) for part in parts]
+    return type(node)(*new) if any(a is not b for a, b in zip(new, parts, strict=True)) else node
+
+
+def put(variable: str, expr: ast.expr, node: Any) -> Any:
+    """The syntax with an expression in the place of a name that is read."""
+    return rewritten(node, lambda n: expr if n.id == variable and isinstance(n.ctx, ast.Load) else n)
+
+
+def rename(steps: list[Step], names: dict[str, str]) -> None:
+    """Give variables other names, in loops too."""
+    for step in every(steps):
+        step.node = rewritten(step.node, lambda n: ast.Name(names[n.id], n.ctx) if n.id in names else n)
 
 
 def needed(steps: list[Step]) -> list[Step]:
@@ -125,7 +114,7 @@ def _put(step: Step, steps: list[Step]) -> None:
     assert isinstance(step.node, ast.Assign)
     for other in steps:
         if name in set(loads(other.node)):
-            other.node = Put(name, step.node.value).visit(copied(other.node))
+            other.node = put(name, step.node.value, other.node)
 
 
 def joined(steps: list[Step]) -> list[Step]:
@@ -137,7 +126,7 @@ def joined(steps: list[Step]) -> list[Step]:
             continue
         assert isinstance(step.node, ast.Assign)
         returned = following.node.value if isinstance(following.node, ast.Return) else None
-        if returned is not None and ast.unparse(step.target) == ast.unparse(returned):
+        if returned is not None and _is_named(returned, step.target):
             following.node, following.behind = ast.Return(step.node.value), step.behind
         elif isinstance(step.target, ast.Name) and not step.behind and is_movable(step):
             name, value = step.target.id, step.node.value
@@ -153,17 +142,7 @@ def joined(steps: list[Step]) -> list[Step]:
 
 def text_of(node: ast.AST) -> str:
     """As text, about as long as in the file."""
-    return ast.unparse(ast.fix_missing_locations(Renamed(_Bare()).visit(copied(node))))
-
-
-class _Bare(dict[str, str]):
-    """x@7 -> x."""
-
-    def __contains__(self, name: object) -> bool:
-        return "@" in str(name)
-
-    def __missing__(self, name: str) -> str:
-        return bare(name)
+    return re.sub(r"(?<=\w)@\d+", "", ast.unparse(ast.fix_missing_locations(node)))
 
 
 def bare(name: str) -> str:
@@ -192,22 +171,27 @@ def name_variables(steps: list[Step], wanted: dict[str, str]) -> list[Step]:
     }
 
     def choose(steps: list[Step], later: set[str]) -> None:
-        for i, step in enumerate(steps):
-            after = later | set(read_in(steps[i + 1 :]))
-            several = len(list(stores(step.node))) > 1
+        behind = accumulate((set(read_in([step])) for step in steps[:0:-1]), set[str].union, initial=later)
+        for step, after in zip(steps, reversed(list(behind)), strict=False):  # without steps, none is behind
+            several = len(stores(step.node)) > 1
             for name in stores(step.node):
                 if "@" in name and name not in names:
                     in_use = called | {names.get(other, other) for other in after - {name}}
                     first = "_" if several and name not in read else wanted.get(name, bare(name))
                     tried = (first, *(f"{first}_{n}" for n in range(2, 99)))
                     names[name] = next(one for one in tried if one == "_" or one not in in_use)
-            choose(step.body, after | set(read_in(step.body)) | set(loads(step.node)))
+            choose(step.body, after | set(read_in([step])))
 
     choose(steps, set())
-    Renamed(names).steps(steps)
+    rename(steps, names)
     return [step for step in steps if step.target is None or not _is_copy(step)]
 
 
 def _is_copy(step: Step) -> bool:
     assert isinstance(step.node, ast.Assign)
-    return ast.unparse(step.node.targets[0]) == ast.unparse(step.node.value)
+    return _is_named(step.node.value, step.node.targets[0])
+
+
+def _is_named(value: ast.expr, target: ast.expr) -> bool:
+    """Whether a value is only what the target sets, one name or several."""
+    return isinstance(value, ast.Name | ast.Tuple) and ast.unparse(value) == ast.unparse(target)

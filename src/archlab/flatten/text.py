@@ -6,24 +6,16 @@ import textwrap
 from collections.abc import Callable, Iterator
 
 from archlab.flatten.page import WIDTH
-from archlab.flatten.steps import Step, copied
+from archlab.flatten.steps import Step, rewritten
 from archlab.flatten.values import named
 
 Names = Callable[[ast.Name], str]
 """The name of a constant in the file."""
 
 
-class _Renamed(ast.NodeTransformer):
-    def __init__(self, names: Names) -> None:
-        self.names = names
-
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        return ast.Name(self.names(node), node.ctx)
-
-
 def code(expr: ast.expr, names: Names) -> str:
     """An expression on one line."""
-    text = ast.unparse(ast.fix_missing_locations(_Renamed(names).visit(copied(expr))))
+    text = ast.unparse(rewritten(expr, lambda name: ast.Name(names(name), name.ctx)))
     text = re.sub(r"'([^'\"\\]*)'", r'"\1"', text)
     return re.sub(r"(?<![\w.)\]])((?:\w|\.)+) \*\* (-?(?:\w|\.)+)(?![\w.(\[])", r"\1**\2", text)
 
@@ -159,12 +151,19 @@ def _is_dotted(expr: ast.expr) -> bool:
 
 def _link(expr: ast.expr, names: Names) -> str:
     """.c(d)[e] of a.b().c(d)[e]."""
-    end = copied(expr)
-    call = end.value if isinstance(end, ast.Subscript) else end
-    before = call.func if isinstance(call, ast.Call) else call
-    assert isinstance(before, ast.Attribute)
-    before.value = named("x")
-    return code(end, names).removeprefix("x")
+
+    def of_x(inner: ast.expr) -> ast.expr:
+        match inner:
+            case ast.Attribute(attr=attr, ctx=ctx):
+                return ast.Attribute(named("x"), attr, ctx)
+            case ast.Call(func=func, args=args, keywords=keywords):
+                return ast.Call(of_x(func), args, keywords)
+            case ast.Subscript(value=value, slice=index, ctx=ctx):
+                return ast.Subscript(of_x(value), index, ctx)
+            case _:
+                raise TypeError(ast.dump(inner))
+
+    return code(of_x(expr), names).removeprefix("x")
 
 
 SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "@", ast.BitAnd: "&", ast.BitOr: "|"}

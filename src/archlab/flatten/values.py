@@ -1,8 +1,9 @@
 """What is known of a value when a file is written: all of it, its parts, or only the expression that will give it."""
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from archlab.flatten.source import Module
@@ -67,7 +68,7 @@ class Class:
         """Its own, not one of a base."""
         return next((n for n in self.node.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
 
-    @property
+    @cached_property
     def is_module(self) -> bool:
         """Whether it is a module of torch's."""
         return any("Module" in ast.unparse(base) for base in self.node.bases)
@@ -115,14 +116,32 @@ def named(name: str) -> ast.Name:
     return ast.Name(name, ast.Load())
 
 
-def loads(node: ast.AST) -> Iterator[str]:
+def loads(node: ast.AST) -> tuple[str, ...]:
     """The names that are read in it, as often as they are."""
-    return (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+    return _names(node)[0]
 
 
-def stores(node: ast.AST) -> Iterator[str]:
+def stores(node: ast.AST) -> tuple[str, ...]:
     """The names that are set in it."""
-    return (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+    return _names(node)[1]
+
+
+def _names(node: ast.AST) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Kept beside the node, of which they are asked again and again: syntax is never changed once others may see it."""
+    if not hasattr(node, "names"):
+        found, left = list[ast.Name](), [node]
+        while left:
+            match left.pop():
+                case ast.Name() as name:
+                    found.append(name)
+                case ast.AST(_fields=fields) as other:
+                    for part in (getattr(other, field, None) for field in fields):
+                        left += part if isinstance(part, list) else [part]
+                case _:
+                    pass
+        loaded, stored = (tuple(n.id for n in reversed(found) if isinstance(n.ctx, c)) for c in (ast.Load, ast.Store))
+        node.names = loaded, stored  # pyright: ignore[reportAttributeAccessIssue]
+    return node.names  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def codes(value: Value) -> list[ast.expr]:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -96,6 +97,7 @@ def _start_worker(study: Path) -> tuple[Connection, _Worker]:
     context = mp.get_context("spawn")
     ours, theirs = cast(tuple[Connection, Connection], context.Pipe())
     process = context.Process(target=_worker_main, args=(theirs, study), daemon=True)
+    resource_tracker.ensure_running()  # else the first worker would start it, which unblocks Ctrl-C
     with interrupts_blocked():
         process.start()
     theirs.close()

@@ -1,0 +1,32 @@
+"""A study that the tests of studies share, and what they read of its folder."""
+
+import json
+
+STUDY = """
+question: Does a second name help?
+base: tiny.yaml
+set: {train.checkpoint_every: 20, train.eval_every: 50}
+budget: {tokens: 9600}
+seeds: 2
+arms:
+  first: {}
+  again: {}
+  wild: {train.lr: 1.0e+38, train.warmup: 0}
+labels: {again: the same again}
+"""
+
+
+def runs(folder):
+    return {path.name: path for path in (folder / "runs").iterdir()}
+
+
+def summary(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
+def results(folder):
+    """What must not depend on when and how often the study was stopped."""
+    return [
+        {key: arm[key] for key in ("name", "bits_per_byte", "comparison", "curves", "divergences", "parameters")}
+        for arm in summary(folder)["arms"]
+    ]
