@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -280,12 +281,18 @@ def test_a_broken_file_is_seen() -> None:
         gap(text.replace("self.q =", "self.query =").replace("self.q(", "self.query("), model)
 
 
-def test_ruff_finds_nothing_to_mend(tmp_path: Path) -> None:
-    for i, overrides in enumerate(CHOICES):
-        (tmp_path / f"choice_{i}.py").write_text(flatten(built(*overrides), "a choice"))
-    for name in presets():
-        text = flatten(load_config(name).model, name, LONGEST)
-        (tmp_path / f"{name.replace('-', '_').replace('.', '_')}.py").write_text(text)
+def of_choices() -> Iterator[str]:
+    return (flatten(built(*overrides), "a choice") for overrides in CHOICES)
+
+
+def of_presets() -> Iterator[str]:
+    return (flatten(load_config(name).model, name, LONGEST) for name in presets())
+
+
+@pytest.mark.parametrize("files", [of_choices, of_presets])
+def test_ruff_finds_nothing_to_mend(files: Callable[[], Iterator[str]], tmp_path: Path) -> None:
+    for i, text in enumerate(files()):
+        (tmp_path / f"file_{i}.py").write_text(text)
     ours = Path(__file__).parents[2] / "pyproject.toml"
     ruff = [sys.executable, "-m", "ruff"]
     for arguments in (

@@ -128,7 +128,7 @@ def stores(node: ast.AST) -> tuple[str, ...]:
 
 def _names(node: ast.AST) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Kept beside the node, of which they are asked again and again: syntax is never changed once others may see it."""
-    if not hasattr(node, "names"):
+    if not hasattr(node, "read_and_set"):
         found, left = list[ast.Name](), [node]
         while left:
             match left.pop():
@@ -140,8 +140,8 @@ def _names(node: ast.AST) -> tuple[tuple[str, ...], tuple[str, ...]]:
                 case _:
                     pass
         loaded, stored = (tuple(n.id for n in reversed(found) if isinstance(n.ctx, c)) for c in (ast.Load, ast.Store))
-        node.names = loaded, stored  # pyright: ignore[reportAttributeAccessIssue]
-    return node.names  # pyright: ignore[reportAttributeAccessIssue]
+        node.read_and_set = loaded, stored  # pyright: ignore[reportAttributeAccessIssue]
+    return node.read_and_set  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def codes(value: Value) -> list[ast.expr]:
