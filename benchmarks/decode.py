@@ -7,12 +7,13 @@ python benchmarks/decode.py --attention         # MHA, GQA, MQA and latent atten
 """
 
 import argparse
+import sys
 import time
 from typing import Any
 
 import torch
 from peers import SHAPES, Shape, archlab_overrides, build_transformers
-from rounds import Round, measure, record
+from rounds import Round, finish, measure
 
 PROMPT, TOKENS = 16, 48
 """Read first; written per round."""
@@ -109,7 +110,7 @@ def bytes_per_token(overrides: list[str], context: int) -> int:
     return cost(load_config("tiny-llama", *overrides), 1, context, "bfloat16").read_bytes_per_decoded_token or 0
 
 
-def main() -> None:
+def main() -> int:
     """The table and the record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shape", choices=SHAPES, default="15.7m")
@@ -117,6 +118,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--format", default="bfloat16")
     parser.add_argument("--attention", action="store_true")
+    parser.add_argument("--check", action="store_true")
     chosen = parser.parse_args()
     shape, context = SHAPES[chosen.shape], 8192
     overrides = archlab_overrides(shape)
@@ -148,8 +150,21 @@ def main() -> None:
         used = f"{gigabytes / 1e9:7.1f} GB/s{gigabytes / copied:11.0%}" if gigabytes else ""
         print(f"{name:30}{speed:9,.1f}{used}")
     name = "decode-attention" if chosen.attention else f"decode-{chosen.shape}"
-    record(name, {"format": chosen.format, "bytes_per_token": read, "rounds": chosen.rounds, "results": results})
+    about = {"format": chosen.format, "bytes_per_token": read, "rounds": chosen.rounds, "results": results}
+    return finish(name, ratios(results, chosen.batch), about, check=chosen.check)
+
+
+def ratios(results: dict[str, dict[str, float]], batches: list[int]) -> dict[str, float]:
+    """Of each way to decode to the faster of transformers' two."""
+    found: dict[str, float] = {}
+    for batch in batches:
+        end = f" x{batch}"
+        peers = [r["median"] for name, r in results.items() if name.startswith("transformers") and name.endswith(end)]
+        for name, result in results.items():
+            if peers and name.startswith("archlab") and name.endswith(end):
+                found[name] = round(result["median"] / max(peers), 2)
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

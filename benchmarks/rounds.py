@@ -15,6 +15,9 @@ import torch
 Round = Callable[[], float]
 """Measures once: units of work per second."""
 
+LEAST = 0.9
+"""Of a recorded ratio, that a later change must keep."""
+
 RECORDS = Path(__file__).parent / "records"
 
 
@@ -74,9 +77,23 @@ def machine() -> dict[str, Any]:
     return {"machine": name, "threads": torch.get_num_threads(), "bfloat16": bf16, "torch": torch.__version__}
 
 
-def record(benchmark: str, results: dict[str, Any]) -> None:
-    """Print one JSON line, and write it to records/."""
-    line = json.dumps({"benchmark": benchmark, **machine(), **results})
-    print(line)
-    RECORDS.mkdir(exist_ok=True)
-    (RECORDS / f"{benchmark}.json").write_text(line + "\n")
+def finish(benchmark: str, ratios: dict[str, float], results: dict[str, Any], *, check: bool) -> int:
+    """Print one JSON line, and write it to records/; the exit code.
+
+    `check`: nothing is written, and 1 is returned where a ratio is a tenth below the recorded one of this machine.
+    """
+    found = {"benchmark": benchmark, **machine(), "ratios": ratios, **results}
+    file = RECORDS / f"{benchmark}.json"
+    print(json.dumps(found))
+    if not check:
+        RECORDS.mkdir(exist_ok=True)
+        file.write_text(json.dumps(found) + "\n")
+        return 0
+    before = json.loads(file.read_text())
+    if before["machine"] != found["machine"]:
+        print(f"the record is of {before['machine']}: nothing to compare with")
+        return 0
+    lost = {name: r for name, r in ratios.items() if r < before["ratios"].get(name, 0) * LEAST}
+    for name, ratio in lost.items():
+        print(f"{name}: {ratio:.2f}, and {before['ratios'][name]:.2f} was recorded")
+    return 1 if lost else 0

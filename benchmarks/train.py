@@ -3,12 +3,14 @@
 pip install -e '.[bench]'
 python benchmarks/train.py                     # 15.7M parameters, every library, eager and compiled, both formats
 python benchmarks/train.py --shape 1.3m --rounds 9 --formats float32
+python benchmarks/train.py --check             # exit code 1 where a ratio is a tenth below the record's
 
 A step is the whole of it: forward, loss, backward, clipping, AdamW (fused, for all). archlab runs what `archlab train`
 runs; its row `auto` is what a user gets who sets nothing.
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
 
@@ -16,7 +18,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from peers import PEERS, SHAPES, Shape, archlab_overrides, logits_of
-from rounds import Round, measure, record
+from rounds import Round, finish, measure
 from torch.optim import AdamW
 
 STEPS = 4
@@ -92,7 +94,7 @@ def timed(step: Callable[[], object], shape: Shape) -> Round:
     return run
 
 
-def main() -> None:
+def main() -> int:
     """The table and the record."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shape", choices=SHAPES, default="15.7m")
@@ -100,6 +102,7 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", default=["eager", "compiled"])
     parser.add_argument("--formats", nargs="+", default=["bfloat16", "float32"])
     parser.add_argument("--only", nargs="+", default=[*PEERS, "archlab"])
+    parser.add_argument("--check", action="store_true")
     chosen = parser.parse_args()
     shape = SHAPES[chosen.shape]
     entrants = {}
@@ -118,9 +121,40 @@ def main() -> None:
     for name in (name for name in results if name in entrants):
         format_ = name.split()[-1]
         peak = results.get(f"matmul {format_}", {"median": float("nan")})["median"]
-        speed, memory = results[name]["median"], results[name]["peak"] / 2**20
-        print(f"{name:34}{speed:9,.0f}{speed * flops / peak:11.0%}{memory:7,.0f} MiB")
-    record(f"train-{chosen.shape}", {"flops_per_token": flops, "rounds": chosen.rounds, "results": results})
+        speed, peak_mib = results[name]["median"], results[name]["peak"] / 2**20
+        print(f"{name:34}{speed:9,.0f}{speed * flops / peak:11.0%}{peak_mib:7,.0f} MiB")
+    return finish(
+        f"train-{chosen.shape}",
+        ratios(results, chosen.modes, chosen.formats),
+        {"flops_per_token": flops, "rounds": chosen.rounds, "memory": memory(results), "results": results},
+        check=chosen.check,
+    )
+
+
+def ratios(results: dict[str, dict[str, float]], modes: list[str], formats: list[str]) -> dict[str, float]:
+    """Of archlab's speed to the fastest library's, in the same mode and format; and of what a user gets who sets
+    nothing to the fastest library in any format."""
+    found: dict[str, float] = {}
+    for mode in modes:
+        of_mode = {name: r for name, r in results.items() if name.split()[0] in PEERS and name.split()[1] == mode}
+        for format_ in formats:
+            peers = [r for name, r in of_mode.items() if name.endswith(format_)]
+            if peers and (ours := results.get(f"archlab {mode} {format_}")):
+                found[f"{mode} {format_}"] = round(ours["median"] / max(r["median"] for r in peers), 3)
+        if of_mode and (ours := results.get(f"archlab {mode} auto")):
+            found[f"{mode} auto"] = round(ours["median"] / max(r["median"] for r in of_mode.values()), 3)
+    return found
+
+
+def memory(results: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Of archlab's peaks to the smallest of a library in the same mode and format."""
+    found: dict[str, float] = {}
+    for name, result in results.items():
+        same = [f"{peer} {name.partition(' ')[2]}" for peer in PEERS]
+        peers = [results[other]["peak"] for other in same if other in results]
+        if peers and name.startswith("archlab"):
+            found[name] = round(result["peak"] / min(peers), 3)
+    return found
 
 
 def flops_per_token(shape: Shape) -> float:
@@ -132,4 +166,4 @@ def flops_per_token(shape: Shape) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
