@@ -1,6 +1,8 @@
 """Every registered family against transformers 5.23.0: logits, greedy tokens, cache, and the way back."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -31,11 +33,29 @@ def gap(ours: Tensor, theirs: Tensor) -> float:
     return ((ours - theirs).abs().max() / theirs.std()).item()
 
 
-def saved(case: Case, folder: Path) -> tuple[nn.Module, Tensor]:
-    model = tiny_model(case)
-    model.save_pretrained(folder, safe_serialization=True)
-    with torch.no_grad():
-        return model, model(TOKENS).logits
+class Saved(NamedTuple):
+    folder: Path
+    theirs: nn.Module
+    logits: Tensor
+    ours: Decoder
+    """As it was loaded from the folder."""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Saved]:
+    """A case's model, made once for all tests that look at it; none of them changes it."""
+    made: dict[tuple[str, str], Saved] = {}
+
+    def save(case: Case) -> Saved:
+        key = case.model_type, case.name
+        if key not in made:
+            theirs, folder = tiny_model(case), tmp_path_factory.mktemp("hf")
+            theirs.save_pretrained(folder, safe_serialization=True)
+            with torch.no_grad():
+                made[key] = Saved(folder, theirs, theirs(TOKENS).logits, load_hf(folder))
+        return made[key]
+
+    return save
 
 
 def test_every_family_has_a_case_and_something_that_breaks_it() -> None:
@@ -43,9 +63,8 @@ def test_every_family_has_a_case_and_something_that_breaks_it() -> None:
 
 
 @EVERY_CASE
-def test_logits_are_the_published_ones(case: Case, tmp_path: Path) -> None:
-    theirs, logits = saved(case, tmp_path / "hf")
-    ours = load_hf(tmp_path / "hf")
+def test_logits_are_the_published_ones(case: Case, saved: Callable[[Case], Saved]) -> None:
+    _, theirs, logits, ours = saved(case)
     with torch.no_grad():
         assert gap(ours(TOKENS), logits) <= 1e-4
         recomputed = TOKENS
@@ -138,9 +157,10 @@ def _part(model: nn.Module, name: str) -> nn.Module | None:
 
 
 @EVERY_CASE
-def test_saving_gives_transformers_the_same_logits_and_the_same_file_again(case: Case, tmp_path: Path) -> None:
-    _, logits = saved(case, tmp_path / "hf")
-    ours = load_hf(tmp_path / "hf")
+def test_saving_gives_transformers_the_same_logits_and_the_same_file_again(
+    case: Case, saved: Callable[[Case], Saved], tmp_path: Path
+) -> None:
+    _, _, logits, ours = saved(case)
     save_pretrained(ours, tmp_path / "ours", case.model_type)
     back = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path / "ours", attn_implementation=case.attention
@@ -157,9 +177,8 @@ def test_saving_gives_transformers_the_same_logits_and_the_same_file_again(case:
     ("case", "override"), [(case, o) for case in CASES for o in case.breaks],
     ids=lambda value: value if isinstance(value, str) else f"{value.model_type}-{value.name}",
 )  # fmt: skip
-def test_the_comparison_would_see_it(case: Case, override: str, tmp_path: Path) -> None:
-    _, logits = saved(case, tmp_path)
-    ours = load_hf(tmp_path)
+def test_the_comparison_would_see_it(case: Case, override: str, saved: Callable[[Case], Saved]) -> None:
+    _, _, logits, ours = saved(case)
     broken = Decoder(_changed(ours.config, override), seed=0).eval()  # what the file lacks is drawn, not left over
     broken.load_state_dict(ours.state_dict(), strict=False)
     with torch.no_grad():

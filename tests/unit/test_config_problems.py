@@ -465,6 +465,15 @@ def test_what_looks_alike_but_works_is_taken(overrides):
     load_config("tiny-llama", "model.attention.qk_norm={kind: rmsnorm, weight: false}", *overrides)
 
 
+def test_a_setting_that_every_layer_replaces_is_refused():
+    layers = "model.layers={a: {attention.window: 4}, b: {attention: {window: 8}}, c: %s, pattern: [a, b, c]}"
+    assert problems("model.attention.window=6", layers % "{attention.window: 5}") == {
+        "model.attention.window": "every layer kind has its own, so this would do nothing; leave it out"
+    }
+    for change in ("{}", "{position.kind: none}", "{attention.scale: 0.5}"):
+        assert load_config("tiny-llama", "model.attention.window=6", layers % change)
+
+
 def test_separate_parallel_norms_need_a_norm():
     found = problems("model.norm.kind=none", "model.block.parallel=separate")
     assert found == {

@@ -57,9 +57,8 @@ def replaced_in_every_layer(model: ModelConfig) -> Iterator[Problem]:
     """Settings of the model that every layer kind replaces with its own, so that they would do nothing."""
     if model.layers is None:
         return
-    pattern = model.layers.pattern[: model.n_layers]
-    # A section that some layer's kind says nothing of is that layer's as it stands.
-    changed = set[str](PER_LAYER).intersection(*(expand(model.layers.kinds[kind]) for kind in pattern))
+    # A section of which some kind says nothing is that kind's as it stands.
+    changed = set(PER_LAYER).intersection(*map(expand, model.layers.kinds.values()))
     used = _used(model) if changed else ()
     for path in (path for path in _COMMON if path.partition(".")[0] in changed):
         without_it = _at_default(model, path)
