@@ -9,7 +9,6 @@ from typing import Any, get_args
 import torch
 from pydantic import ValidationError
 
-from archlab.config import query_blocks, recurrent
 from archlab.config.activation import Activation
 from archlab.config.check import broken_rules
 from archlab.config.io import build_config, overlay, parse_overrides
@@ -37,9 +36,6 @@ def _position(text: str) -> str:
 def _layers(text: str) -> str:
     return f"model.layers={{{text}}}"
 
-
-recurrent.CHUNK = 8  # so that a text of the grid is several chunks, the last of them not full
-query_blocks.BLOCK = 4  # and several blocks of queries
 
 NOTHING = ()
 FACTORS: dict[str, list[Any]] = {

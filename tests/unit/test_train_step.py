@@ -8,13 +8,19 @@ import pytest
 import torch
 from tiny import config
 
+from archlab.config.io import build_config
 from archlab.config.training import resolve_train
+from archlab.errors import UserError
+from archlab.model import graphs
 from archlab.model.decoder import Decoder
 from archlab.model.roles import ROLES
+from archlab.train import compiling, loss
+from archlab.train.compiling import is_compiled, uncompiled
 from archlab.train.device import Device
 from archlab.train.evaluate import HeldOut, evaluate
 from archlab.train.loss import objective
 from archlab.train.optim import groups_by_role, make_optimizer
+from archlab.train.routers import Routers
 from archlab.train.step import update
 
 CPU = Device("cpu", torch.float32)
@@ -223,3 +229,52 @@ def test_the_optimiser_is_torchs():
         update(model, again, windows(seed=3), train, 3, CPU)
         states.append(model.state_dict())
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("model.head.tied=true",),
+        ("model.head={softcap: 3.0, bias: true, scale: 0.7}", "train.z_loss=0.01"),
+        ("model.embedding.width=8",),
+        ("model.mlp={kind: moe, experts: 4, balance: {loss: 0.1, router_z_loss: 0.1}}",),
+    ],
+)
+def test_the_head_in_pieces_gives_the_gradient_of_the_whole(overrides, monkeypatch):
+    """Which here is made of all logits at once, by autograd alone."""
+    monkeypatch.setattr(loss, "LOGITS_AT_ONCE", {"cpu": 1})
+    monkeypatch.setattr(loss, "LEAST_ROWS", 7)  # the last piece has fewer
+    settings = config(*overrides).train
+    model = Decoder(config(*overrides).model).train()
+    routers = Routers(model)
+    collected = routers.collector()
+    tokens = torch.from_numpy(windows())
+    minimised, cross_entropy = objective(model(tokens[:, :-1], collected=collected), tokens[:, 1:], settings.z_loss)
+    sum(routers.minimised(collected), minimised).backward()
+    expected = {name: p.grad for name, p in model.named_parameters()}
+    result, found, _ = one_update(None, "train.grad_clip=null", *overrides)
+    assert result.loss == pytest.approx(cross_entropy.item(), rel=1e-6)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-7)
+
+
+def test_auto_compiles_what_is_long_where_there_is_a_compiler(monkeypatch):
+    long, short = config("train.tokens=4000M"), config()
+    for asked, has, expected in (("auto", True, True), ("auto", False, False), ("false", True, False)):
+        monkeypatch.setattr(compiling, "has_compiler", lambda has=has: has)
+        chosen = build_config(long.model_dump(exclude_none=True), (f"train.compile={asked}",), "long")
+        assert is_compiled(chosen, resolve_train(chosen), CPU) is expected
+    assert not is_compiled(short, resolve_train(short), CPU)
+    monkeypatch.setattr(graphs, "has_compiler", lambda: False)
+    asked_for = config("train.compile=true")
+    with pytest.raises(UserError, match=r"train\.compile: true: torch compiles to C\+\+"):
+        is_compiled(asked_for, resolve_train(asked_for), CPU)
+
+
+def test_compiled_layers_are_evaluated_as_they_were_written():
+    model = Decoder(config().model)
+    for layer in model.layers:
+        layer.compile(backend="eager")
+    with uncompiled(model):
+        assert all(layer._compiled_call_impl is None for layer in model.layers)
+    assert all(layer._compiled_call_impl is not None for layer in model.layers)

@@ -53,8 +53,7 @@ class TrainConfig(Base):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: cuda where there is one."""
     compile: Literal["auto"] | bool = "auto"
-    """torch.compile the layers. auto: where the run is long enough to gain by it, and a C++ compiler is there (a GPU
-    needs none)."""
+    """torch.compile the layers. auto: where the run is long enough to gain by it, and a C++ compiler is there."""
     eval_every: Count | None = None
     """Steps between evaluations on the held-out text. null: a tenth of the run."""
     eval_tokens: BatchTokens = 65536

@@ -9,7 +9,7 @@ longer sequence rotates all of them anew. LongRoPE changes its factors once, whe
 there all is read again, in one piece.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 
 import torch
@@ -21,6 +21,7 @@ from archlab.errors import UserError
 from archlab.infer.sampling import Sampling, sample
 from archlab.model.arithmetic import WHOLE
 from archlab.model.decoder import Decoder
+from archlab.model.graphs import allow_forms, check_compiler
 from archlab.model.inputs import check_inputs
 from archlab.model.state import Cache
 
@@ -94,6 +95,12 @@ def next_logits(model: Decoder, token_B1: Tensor, cache: Cache) -> Tensor:
     return model.head(hidden_B1D[:, -1], model.embedding.weight)
 
 
+def _compiled_step() -> Callable[[Decoder, Tensor, Cache], Tensor]:
+    check_compiler("compile")
+    allow_forms()
+    return torch.compile(next_logits, fullgraph=True, dynamic=False)
+
+
 class Session:
     """Texts and a model that goes on with them, reading and writing in turn; the cache is kept.
 
@@ -120,7 +127,7 @@ class Session:
         half to a quarter of the time. A later session finds it compiled, if its capacity is alike (see COMPILED_SLOTS).
         """
         self.model, self.prefill_chunk = model, prefill_chunk
-        self._step = torch.compile(next_logits, fullgraph=True, dynamic=False) if compile else None
+        self._step = _compiled_step() if compile else None
         weight = model.embedding.weight
         self.tokens_BT = tokens_BT.to(weight.device)
         """Everything read and written so far, the padding too."""

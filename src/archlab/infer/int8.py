@@ -1,5 +1,7 @@
 """Weights as 8-bit whole numbers with a scale per row: half of bfloat16's bytes to read for every decoded token.
 
+They are read as they are by a model in bfloat16 on a CPU; elsewhere each pass makes the matrices anew, and is slower.
+
 A row w becomes round(w / s) with s = max |w| / 127, the simplest form that keeps the largest number of every row
 (LLM.int8(), Dettmers 2022, without its outlier columns). Of a layer's projections only: embedding, head, norms and the
 stacked matrices of experts stay as they are.
@@ -15,8 +17,8 @@ from archlab.model.projection import Projection
 
 LARGEST = 127
 
-_STEP = 16
-"""Rows of a pass up to which torch's kernel reads the bytes themselves; it multiplies rows one by one."""
+MOST_ROWS = 8
+"""Up to so many rows torch's kernel gains by reading the bytes themselves; it multiplies rows one by one."""
 
 
 class Int8Projection(nn.Module):
@@ -29,8 +31,10 @@ class Int8Projection(nn.Module):
         super().__init__()
         weight_NK = projection.weight.detach()
         scale_N = (weight_NK.float().abs().amax(1) / LARGEST).clamp(min=torch.finfo(torch.float32).tiny)
-        self.register_buffer("quantised", (weight_NK.float() / scale_N[:, None]).round().to(torch.int8))
-        self.register_buffer("scale", scale_N.to(weight_NK.dtype))
+        scale_N = scale_N.to(weight_NK.dtype)
+        rounded_NK = (weight_NK.float() / scale_N.float()[:, None]).round().clamp(-LARGEST, LARGEST)
+        self.register_buffer("quantised", rounded_NK.to(torch.int8))
+        self.register_buffer("scale", scale_N)
         self.bias = projection.bias
 
     @property
@@ -42,7 +46,8 @@ class Int8Projection(nn.Module):
         """[..., K] -> [..., N]."""
         rows = x.shape[:-1].numel()
         # The kernel reads 16 numbers at a time, and would read past the end of a row of another width.
-        if x.device.type == "cpu" and rows <= _STEP and x.shape[-1] % 16 == 0 and x.dtype is self.scale.dtype:
+        is_fast = x.device.type == "cpu" and x.dtype is self.scale.dtype is torch.bfloat16
+        if is_fast and rows <= MOST_ROWS and x.shape[-1] % 16 == 0:
             x_MK = x.reshape(rows, -1).contiguous()
             y = torch.ops.aten._weight_int8pack_mm(x_MK, self.quantised, self.scale).view(*x.shape[:-1], -1)
         else:

@@ -12,7 +12,8 @@ from archlab.config.base import Base
 from archlab.config.schema import Config
 from archlab.config.training import check_next_token, resolve_train
 from archlab.cost.flops import training_flops
-from archlab.cost.memory import Format
+from archlab.cost.memory import Format, training_memory
+from archlab.cost.params import parameters
 from archlab.cost.summary import cost
 from archlab.errors import UserError
 from archlab.infer.generate import Session
@@ -50,6 +51,7 @@ def training_speed(config: Config, steps: int) -> Speed:
     keep_freed_memory()
     check_next_token(config.model)
     train, device = resolve_train(config), choose_device(config.train)
+    device.check_memory(training_memory(parameters(config.model).total).total)
     model = Decoder(config.model).to(device.type).train()
     optimizer = make_optimizer(model, train)
     windows = np.random.default_rng(0).integers(0, config.model.vocab_size, (train.rows, train.seq_len + 1))
@@ -69,8 +71,8 @@ def training_speed(config: Config, steps: int) -> Speed:
 def decoding_speed(config: Config, batch: int, context: int, steps: int, dtype: Format, *, compiled: bool) -> Speed:
     """Of greedy steps after `context` tokens."""
     keep_freed_memory()
-    read = cost(config, batch, context, dtype).read_bytes_per_decoded_token
-    if read is None:
+    alone, together = (cost(config, n, context, dtype) for n in (1, batch))
+    if alone.read_bytes_per_decoded_token is None:
         raise UserError("model.attention.visibility: two_sided; such a model decodes nothing")
     device = Device(choose_device(config.train).type, getattr(torch, dtype))
     model = Decoder(config.model).to(device.type, device.dtype).eval()
@@ -85,7 +87,8 @@ def decoding_speed(config: Config, batch: int, context: int, steps: int, dtype: 
 
     speed = batch / _median_seconds(step, steps)
     limit = _copied_bytes_per_second(device)
-    # Weights are read once for all texts of a batch, so this is of one text; see `archlab cost`.
+    of_others = together.kv_cache_bytes + together.recurrent_bytes - alone.kv_cache_bytes - alone.recurrent_bytes
+    read = alone.read_bytes_per_decoded_token + of_others  # weights are read once for all texts
     return _speed(speed, speed / batch * read / limit, limit, step, device, compiled)
 
 

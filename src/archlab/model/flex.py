@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from archlab.model.graphs import outside_graphs
+from archlab.model.graphs import allow_forms, outside_graphs
 from archlab.model.masks import Mask, causal_tiles
 from archlab.model.softmax import Softmax
 
@@ -19,7 +19,7 @@ from archlab.model.softmax import Softmax
 def flex(
     q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
 ) -> Tensor:
-    """Compiled flex_attention, anew for each shape; after eight of them torch goes on with its unfused form."""
+    """Compiled flex_attention, anew for each shape; after 64 of them torch goes on with its unfused form."""
     from torch.nn.attention.flex_attention import AuxRequest
 
     def score(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -42,4 +42,5 @@ def flex(
 def _compiled_flex() -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention
 
+    allow_forms()
     return torch.compile(flex_attention, dynamic=False)  # with dynamic shapes its CPU code does not compile

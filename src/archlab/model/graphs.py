@@ -1,10 +1,15 @@
-"""What stays outside of compiled graphs."""
+"""Compiled graphs: making them, and what stays outside of them."""
 
 from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
 import torch
+
+from archlab.errors import UserError
+
+FORMS = 64
+"""Of a function that torch may compile before it goes on uncompiled, or fails: shapes, kinds of layers, capacities."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -20,3 +25,26 @@ def outside_graphs(function: Callable[P, R]) -> Callable[P, R]:
         return (disabled if torch.compiler.is_compiling() else function)(*args, **kwargs)
 
     return run
+
+
+def check_compiler(asked: str) -> None:
+    """UserError, naming what asked for it, where no compiled code can be made on this machine."""
+    if not has_compiler():
+        raise UserError(f"{asked}: torch compiles to C++, and there is no C++ compiler here (g++, or what $CXX names)")
+
+
+def has_compiler() -> bool:
+    """Whether torch finds the compiler that it builds its code with; Triton builds its launchers by one, too."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except (InvalidCxxCompiler, RuntimeError):
+        return False
+    return True
+
+
+def allow_forms() -> None:
+    """From here on, in this process; torch's own limit of eight is meant for the shapes of one model."""
+    torch._dynamo.config.recompile_limit = FORMS  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]

@@ -65,9 +65,10 @@ def sdpa(
 
 
 def _is_better_wide(q_BHQC: Tensor, bias_BHQS: Tensor | None) -> bool:
-    """On CPU its bfloat16 backward is two to three times slower than float32's; a bias must have the format of q, and
-    in bfloat16 far keys' biases would lose their differences."""
-    return q_BHQC.device.type == "cpu" or bias_BHQS is not None
+    """On CPU bfloat16 is two to three times slower than float32 over a text, but not for a decoding step, which would
+    widen the whole cache; a bias must have the format of q, and in bfloat16 far keys' biases would lose their
+    differences."""
+    return (q_BHQC.device.type == "cpu" and q_BHQC.shape[2] > 1) or bias_BHQS is not None
 
 
 def _fuses_equal_widths_only(q_BHQC: Tensor) -> bool:

@@ -11,6 +11,8 @@ import torch
 import archlab
 from archlab.config.identity import config_hash, resolved
 from archlab.config.schema import Config
+from archlab.config.training import resolve_train
+from archlab.train.compiling import is_compiled
 from archlab.train.device import choose_device
 from archlab.train.run_folder import NO_EFFECT_ON_RESULT, RunFolder
 from archlab.train.summary import RunSummary
@@ -45,9 +47,15 @@ class Run:
         """12 hex digits. Runs of the same name have the same result, so only one of them is run."""
         plain = resolved(self.config)
         device = choose_device(self.config.train)
+        compiled = is_compiled(self.config, resolve_train(self.config), device)
         decides = {
             "model": plain["model"],
-            "train": {key: value for key, value in plain["train"].items() if f"train.{key}" not in NO_EFFECT_ON_RESULT},
+            "train": {
+                key: value
+                for key, value in plain["train"].items()
+                if f"train.{key}" not in (*NO_EFFECT_ON_RESULT, "train.compile")
+            },
+            "compiled": compiled,
             "corpus": self.corpus,
             "threads": self.threads,
             "device": device.name,

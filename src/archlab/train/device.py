@@ -5,6 +5,7 @@ import platform
 import subprocess
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from archlab.config.schema import TrainConfig
 from archlab.cost.units import binary
 from archlab.data.file_cache import cached
 from archlab.errors import UserError
+
+WORTHWHILE = 1.2
+"""Speed of bfloat16's products over float32's from which they are used: autocast also converts."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +73,11 @@ class Device:
 def choose_device(train: TrainConfig) -> Device:
     """What `train.device` and `train.dtype` mean on this machine; UserError where it cannot do it."""
     device_type = resolve_device_type(train.device, "train.device")
-    gains = (
-        torch.cuda.is_bf16_supported(including_emulation=False) if device_type == "cuda" else _cpu_gains_by_bfloat16()
-    )
-    wanted = "bfloat16" if train.dtype == "auto" and gains else "float32" if train.dtype == "auto" else train.dtype
-    return Device(device_type, getattr(torch, wanted))
+    if train.dtype != "auto":
+        return Device(device_type, getattr(torch, train.dtype))
+    on_gpu = device_type == "cuda"
+    gains = torch.cuda.is_bf16_supported(including_emulation=False) if on_gpu else _cpu_gains_by_bfloat16()
+    return Device(device_type, torch.bfloat16 if gains else torch.float32)
 
 
 def resolve_device_type(name: str, field: str) -> str:
@@ -95,6 +99,7 @@ def torch_device(device: torch.device | str) -> torch.device:
     return found
 
 
+@cache
 def _cpu_gains_by_bfloat16() -> bool:
     """Whether the processor multiplies bfloat16 (avx512_bf16 or amx_bf16 on x86, bf16 on Arm), and faster than float32.
 
@@ -104,7 +109,7 @@ def _cpu_gains_by_bfloat16() -> bool:
     found = dict(torch.cpu.get_capabilities())
     if not any(has and name.endswith("bf16") for name, has in found.items()):
         return False
-    return cached(["bfloat16 gains", found, torch.__version__], [], lambda: _gain_of_bfloat16() > 1)
+    return cached(["bfloat16 gains", found, torch.__version__], [], lambda: _gain_of_bfloat16() > WORTHWHILE)
 
 
 def _gain_of_bfloat16(repeats: int = 5) -> float:

@@ -64,7 +64,7 @@ def evaluate(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: in
     rows = max(1, batch_tokens // held_out.windows.shape[1])
     for start in range(0, len(held_out.windows), rows):
         windows_BT = torch.from_numpy(held_out.windows[start : start + rows]).to(device.type)
-        with uncompiled():  # batches of other shapes than training's, which are not worth compiling for
+        with uncompiled(model):  # batches of other shapes than training's, which are not worth compiling for
             hidden_BTD, targets_BT = hidden_and_targets(model, windows_BT, device, held_out.separator)
         for _, logits_NV, targets_N in logits_in_pieces(model, hidden_BTD, targets_BT, device):
             losses_N = F.cross_entropy(logits_NV.float(), targets_N, reduction="none")

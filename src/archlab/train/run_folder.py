@@ -31,7 +31,7 @@ NO_EFFECT_ON_RESULT = ("train.eval_every", "train.checkpoint_every")
 IMPORTED = "imported.json"
 SUMMARY = "summary.json"
 _LOCK = ".lock"
-_CHANGES_ROUNDING = ("threads", "torch", "processor", "compiled")
+_CHANGES_ROUNDING = ("threads", "torch", "processor")
 """Parts of the environment. Where one differs, numbers are rounded in another way: a run that goes on is then only
 nearly the uninterrupted one."""
 
@@ -136,8 +136,8 @@ class RunFolder:
             if field not in NO_EFFECT_ON_RESULT and not (moved and field.startswith("data."))
         }
         self._refuse(refused, "holds a run of another config; name another folder")
-        for what in ("corpus", "dtype", "device"):
-            if before and before.get(what) != env[what]:
+        for what in ("corpus", "dtype", "device", "compiled"):  # compiled code draws other numbers for dropout
+            if before and what in env and before.get(what, False) != env[what]:
                 raise UserError(
                     f"{self.path}: was begun with {what} {before.get(what)} and cannot go on "
                     f"with {env[what]}: the losses would not be the same; name another folder"

@@ -64,7 +64,7 @@ def update(
         share = 1 / len(micro_batches)
         gradient_BTD, cross_entropy = backward_through_head(model, hidden_BTD, targets_BT, train.z_loss, share, device)
         # A number whose gradient with respect to the hidden states is the one found, beside what the routers ask for.
-        carrier = torch.dot(hidden_BTD.flatten(), gradient_BTD.flatten())
+        carrier = (hidden_BTD * gradient_BTD).sum()
         sum((asked * share for asked in routers.minimised(collected)), carrier).backward()
         loss += cross_entropy * share
     grad_norm = clip_grad_norm_(model.parameters(), train.grad_clip or math.inf)

@@ -10,9 +10,11 @@ from archlab.exchange.gguf.limits import (
     NO_OUT_BIAS,
     SILU,
     TIED,
+    UNCAPPED,
     Limit,
     all_biases,
     capped,
+    every_other,
     local_unscaled,
     no_window,
     only,
@@ -77,9 +79,11 @@ OLMO2 = Architecture(
 GEMMA_ROWS = [*AROUND, *separate(), *MLP, *norms(ONE_MORE)]
 GEMMA = Architecture("gemma", GEMMA_ROWS, [GELU, ANY_SCALING, NO_OUT_BIAS, TIED])
 GEMMA2 = Architecture(
-    "gemma2", GEMMA_ROWS, [GELU, ANY_SCALING, NO_OUT_BIAS, TIED, capped, some_window, scale(of_depth=46)]
+    "gemma2", GEMMA_ROWS, [GELU, ANY_SCALING, NO_OUT_BIAS, TIED, capped, some_window, every_other, scale(of_depth=46)]
 )
-GEMMA3 = Architecture("gemma3", GEMMA_ROWS, [GELU, scalings("linear"), local_unscaled, NO_OUT_BIAS, scale(of_depth=62)])
+GEMMA3 = Architecture(
+    "gemma3", GEMMA_ROWS, [GELU, UNCAPPED, scalings("linear"), local_unscaled, NO_OUT_BIAS, scale(of_depth=62)]
+)
 
 PHI3 = Architecture("phi3", [*AROUND, *FUSED, *FUSED_MLP, *norms()], [SILU, scalings("linear"), no_window, square])
 STABLELM = Architecture(

@@ -29,6 +29,7 @@ def only(field: str, *allowed: Any) -> Limit:
 SILU = only("mlp.activation", "silu")
 GELU = only("mlp.activation", "gelu_tanh", "gelu")
 """The exact form too: llama.cpp computes the tanh form from a table in float16, which is as far from either."""
+UNCAPPED = only("head.softcap", None)
 TIED = only("head.tied", True)
 NO_OUT_BIAS = only("attention.out_bias", False)
 
@@ -95,6 +96,14 @@ def local_unscaled(model: ModelConfig) -> Iterator[str]:
         kind = lookup(layer, "position.scaling.kind")
         if layer.multi_head.window is not None and kind != "none":
             yield f"model.position.scaling.kind is {kind} in a layer with a window; allowed: none"
+
+
+def every_other(model: ModelConfig) -> Iterator[str]:
+    """The first layer has a window, the second has none, and so on: what is written of a pattern is not read."""
+    found = [layer.multi_head.window is not None for layer in layer_configs(model)]
+    if found != [i % 2 == 0 for i in range(len(found))]:
+        windows = ", ".join("window" if has else "full" for has in found)
+        yield f"layers: {windows}; allowed: window and full in turn, window first"
 
 
 def some_window(model: ModelConfig) -> Iterator[str]:

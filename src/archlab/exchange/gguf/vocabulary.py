@@ -61,7 +61,7 @@ def _cut(parts: Mapping[str, Any]) -> str | None:
     if model.get("type") != "BPE" or not plain or normalizer not in (None, "NFC"):
         return None
     name = _KNOWN.get(tuple(_rules(parts.get("pre_tokenizer") or {})))
-    return _WHOLE_WORDS_FIRST.get(name, name) if name and model.get("ignore_merges") else name
+    return _WHOLE_WORDS_FIRST.get(name) if name and model.get("ignore_merges") else name
 
 
 def _rules(step: Mapping[str, Any]) -> Iterator[str]:
@@ -110,8 +110,8 @@ def _add_special(writer: "GGUFWriter", tokenizer: Tokenizer, origin: Origin) -> 
         writer.add_pad_token_id(pad)
     around = tokenizer.encode("a").ids
     # Texts of runs made here always stand behind the end-of-text token.
-    writer.add_add_bos_token(isinstance(begin, int) and (origin.family is None or around[0] == begin))
-    writer.add_add_eos_token(around[-1] in ends)
+    writer.add_add_bos_token(isinstance(begin, int) and (origin.family is None or around[:1] == [begin]))
+    writer.add_add_eos_token(bool(around) and around[-1] in ends)
 
 
 def _chat_template(files: Mapping[str, bytes]) -> str | Sequence[Mapping[str, str]] | None:
