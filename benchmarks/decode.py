@@ -15,6 +15,7 @@ import torch
 from peers import SHAPES, Shape, archlab_overrides, build_transformers
 from rounds import Round, finish, measure
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PROMPT, TOKENS = 16, 48
 """Read first; written per round."""
 
@@ -28,8 +29,8 @@ ATTENTIONS = {
 
 def transformers(shape: Shape, mode: str, format_: str, batch: int) -> Round:
     """`generate` of transformers; compiled, with its static cache."""
-    model: Any = build_transformers(shape).to(getattr(torch, format_)).eval()
-    text = torch.ones(batch, PROMPT, dtype=torch.int64)
+    model: Any = build_transformers(shape).to(DEVICE, getattr(torch, format_)).eval()
+    text = torch.ones(batch, PROMPT, dtype=torch.int64, device=DEVICE)
     options = {"cache_implementation": "static"} if mode == "compiled" else {}
     if mode == "compiled":
         model.forward = torch.compile(model.forward, dynamic=False)
@@ -54,7 +55,7 @@ def ours(overrides: list[str], mode: str, format_: str, batch: int, context: int
     from archlab.model.decoder import Decoder
 
     keep_freed_memory()
-    model = Decoder(load_config("tiny-llama", *overrides).model).to(getattr(torch, format_)).eval()
+    model = Decoder(load_config("tiny-llama", *overrides).model).to(DEVICE, getattr(torch, format_)).eval()
     model = to_int8(model) if "int8" in mode else model
     text = torch.ones(batch, context, dtype=torch.int64)
 
@@ -75,7 +76,7 @@ def long(attention: str, format_: str, context: int) -> Round:
 
     size = ("model.d_model=1024", "model.n_layers=4", f"model.max_seq_len={context + 4096}")
     config = load_config("tiny-llama", *size, f"model.attention={attention}")
-    model = Decoder(config.model).to(getattr(torch, format_)).eval()
+    model = Decoder(config.model).to(DEVICE, getattr(torch, format_)).eval()
     session = Session(model, torch.ones(1, context, dtype=torch.int64), context + 4096, compile=True)
     session.logits()
 
@@ -91,12 +92,12 @@ def long(attention: str, format_: str, context: int) -> Round:
 
 def copy_bandwidth() -> Round:
     """Bytes per second read and written by a large copy: the limit."""
-    source = torch.ones(2**26)
+    source = torch.ones(2**26, device=DEVICE)
     target = torch.empty_like(source)
 
     def run() -> float:
         start = time.perf_counter()
-        target.copy_(source)
+        target.copy_(source)[-1].item()
         return 2 * source.nbytes / (time.perf_counter() - start)
 
     return run

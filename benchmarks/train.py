@@ -124,7 +124,7 @@ def main() -> int:
         speed, peak_mib = results[name]["median"], results[name]["peak"] / 2**20
         print(f"{name:34}{speed:9,.0f}{speed * flops / peak:11.0%}{peak_mib:7,.0f} MiB")
     return finish(
-        f"train-{chosen.shape}",
+        "-".join(["train", chosen.shape, *chosen.modes]),
         ratios(results, chosen.modes, chosen.formats),
         {"flops_per_token": flops, "rounds": chosen.rounds, "memory": memory(results), "results": results},
         check=chosen.check,
