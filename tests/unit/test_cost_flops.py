@@ -132,6 +132,24 @@ def test_training_computes_the_whole_square_where_no_kernel_skips_what_is_hidden
     assert computed_training_flops(config) > training_flops(config.model, SEQ_LEN)
 
 
+@pytest.mark.parametrize(
+    ("override", "pairs"),
+    [
+        # A window of 100: its first queries in one causal block, then blocks of 192 queries with 99 keys before them.
+        ("model.attention.window=100", 100 * 101 // 2 + 10 * 192 * 291 + 28 * 127),
+        ("model.attention={n_heads: 4, window: 100, softcap: 3.0}", 100**2 + 10 * 192 * 291 + 28 * 127),
+        ("model.attention.blocks={size: 256, summary: 0}", 8 * 256 * 257 // 2),
+    ],
+)
+def test_training_computes_blocks_of_queries_where_a_text_is_cut_into_them(override, pairs):
+    config = load_config("tiny-llama", "train.seq_len=2048", override)
+    layer = layer_configs(config.model)[0]
+    per_pair = 2 * 2 * layer.attention.n_heads * layer.attention.head_dim
+    scores = config.model.n_layers * per_pair * pairs / 2048
+    seen = forward_flops(config.model, 2048)
+    assert computed_training_flops(config) == pytest.approx(3 * (seen.total - seen.scores + scores), rel=1e-12)
+
+
 @pytest.mark.parametrize("override", ["model.head.tied=true", f"model.attention.window={SEQ_LEN}"])
 def test_training_computes_what_is_visible_where_attention_is_plain_causal(override):
     config = load_config("tiny-llama", f"train.seq_len={SEQ_LEN}", override)

@@ -92,7 +92,7 @@ def _recurrent(found: Cost) -> list[tuple[str, str]]:
 def _training_flops(found: Cost) -> list[tuple[str, str]]:
     """What the architecture asks for, and below it what the kernel computes where that is more."""
     seen, spent, tokens = found.training_flops_per_token, found.computed_training_flops_per_token, found.training_tokens
-    hidden = "  with the hidden pairs, which are computed too"
+    hidden = "  with the hidden pairs that are computed, too"
     rows = [("FLOPs per token, forward and backward", si(seen))]
     rows += [(hidden, si(spent))] if spent != seen else []
     if tokens is None:

@@ -5,6 +5,7 @@ from typing import ClassVar
 from archlab.config.base import Heads, Positive
 from archlab.config.component import Component, Counting, Site
 from archlab.config.position import BIASED, Shaw
+from archlab.config.query_blocks import is_worth_cutting, query_blocks
 from archlab.config.visibility import Visibility, is_plain_causal, visible_pairs
 
 
@@ -50,16 +51,22 @@ class AnyAttention(Visibility, QueryHeads):
     def _pairs(self, site: Site, seq_len: int, counting: Counting) -> int:
         """Pairs of a query and a key.
 
-        The fused kernel skips what a plain causal mask hides (but for the edges of its tiles). With a window, a bias, a
-        soft cap or dropout on the weights, and with packed documents, every query is counted with every key. What
-        differs by machine and length is not counted, so that a budget does not depend on it: long texts are cut into
-        blocks (query_blocks.py says into how many pairs), and flex skips hidden tiles on a GPU; on a CPU sinks, and
-        values of another width than queries, are padded.
+        Computed: the fused kernel skips what a plain causal mask hides (but for the edges of its tiles). Where a window
+        or blocks hide enough, a text is cut into blocks of queries, and their pairs are counted. Otherwise, and with a
+        bias, every query is counted with every key. So is it with packed documents, for where they are cut is not known
+        before. What differs by machine is not counted, so that a budget does not depend on it: flex skips hidden tiles
+        on a GPU; on a CPU sinks, and values of another width than queries, are padded.
         """
-        masked = not is_plain_causal(self, seq_len) or self.softcap is not None
-        biased = site.position.kind in BIASED
-        is_square = counting == "packed" or (counting == "computed" and (masked or biased or site.dropout.attention))
-        return seq_len**2 if is_square else visible_pairs(self, seq_len)
+        if counting == "visible":
+            return visible_pairs(self, seq_len)
+        if counting == "packed" or site.position.kind in BIASED:
+            return seq_len**2
+        skips = self.softcap is None and not site.dropout.attention
+        if is_plain_causal(self, seq_len):
+            return visible_pairs(self, seq_len) if skips else seq_len**2
+        if not is_worth_cutting(self, seq_len):
+            return seq_len**2
+        return sum(b.pairs if skips else b.all_pairs for b in query_blocks(self, seq_len) or [])
 
 
 class AnyResolved(AnyAttention):

@@ -49,8 +49,11 @@ class QueryBlocks:
     @property
     def pairs(self) -> int:
         """(query, key) pairs that are computed; of a causal block about half, as fused kernels skip the rest."""
-        if self.is_causal:
-            return self.count * self.size * (self.size + 1) // 2
+        return self.count * self.size * (self.size + 1) // 2 if self.is_causal else self.all_pairs
+
+    @property
+    def all_pairs(self) -> int:
+        """The same where nothing is skipped within a block."""
         return self.count * self.size * (self.n_keys + (self.shared.count if self.shared else 0))
 
 

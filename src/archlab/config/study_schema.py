@@ -18,7 +18,7 @@ class Budget(Base):
     tokens: Tokens | None = None
     """Training tokens per run."""
     flops: Flops | None = None
-    """Training FLOPs per run, as computed: with the pairs that a window hides and the kernel multiplies all the same.
+    """Training FLOPs per run, as computed: with those hidden pairs that the kernel multiplies all the same.
     An arm that costs less per token sees more tokens."""
 
     @model_validator(mode="after")
