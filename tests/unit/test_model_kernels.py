@@ -1,21 +1,26 @@
 """The kernels of attention: each against the formula written out, what each refuses, and which is taken."""
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.special import softmax
+from tiny import config
 from torch.nn.attention import flex_attention
 from torch.profiler import ProfilerActivity, profile
 
 from archlab.errors import UserError
 from archlab.model import flex as flex_module
 from archlab.model import kernels
+from archlab.model.decoder import Decoder
 from archlab.model.flex import flex
 from archlab.model.kernels import KERNELS, Kernel, Needs, blocked, choose_kernel, reference, sdpa
 from archlab.model.masks import Given
 from archlab.model.softmax import Softmax
+from archlab.train.attention_kernels import attention_kernels
 
 RNG = np.random.default_rng(0)
 
@@ -204,3 +209,33 @@ def test_a_call_asks_by_its_tensors() -> None:
 def test_a_kernel_that_is_none() -> None:
     with pytest.raises(UserError, match="kernel 'flash'; allowed: auto, flex, blocked, sdpa, reference"):
         choose_kernel("flash", Needs())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "seq_len", "packed", "expected"),
+    [
+        ((), 64, False, {"sdpa": 2}),
+        (("model.attention.window=32",), 2048, False, {"blocked": 2}),
+        (("model.attention.window=32",), 64, False, {"sdpa, whole": 2}),
+        ((), 2048, True, {"blocked": 2}),
+        (("model.attention.softcap=3.0",), 2048, False, {"reference": 2}),
+        (("model.position.kind=alibi",), 2048, False, {"sdpa, whole": 2}),
+        (("model.layers={a: {attention.window: 32}, b: {}, pattern: [a, b]}",), 2048, False, {"blocked": 1, "sdpa": 1}),
+    ],
+)
+def test_what_a_runs_record_says_of_kernels_is_what_a_pass_uses(overrides, seq_len, packed, expected, monkeypatch):
+    """Seen in a pass with gradients, by the function that is called."""
+    model = Decoder(config(*overrides, "model.max_seq_len=2048", "train.seq_len=16").model)
+    assert attention_kernels(model.config, seq_len, packed=packed, on_cuda=False) == expected
+    used = Counter()
+    for name, limits in KERNELS.items():
+
+        def seen(*given, name=name, kernel=limits.kernel):
+            is_whole = given[3] is not None or given[4] is not None
+            used[f"{name}, whole" if name == "sdpa" and is_whole else name] += 1
+            return kernel(*given)
+
+        monkeypatch.setitem(KERNELS, name, replace(limits, kernel=seen))
+    tokens = torch.zeros(1, seq_len, dtype=torch.int64)
+    model(tokens, documents=tokens if packed else None)
+    assert used == expected

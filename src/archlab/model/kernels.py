@@ -275,15 +275,20 @@ def choose_kernel(name: str, needs: Needs) -> Kernel:
     return KERNELS[name].kernel
 
 
+def needs_of(config: AnyResolved, layer: LayerConfig) -> Needs:
+    """Of a layer, before a call."""
+    return Needs(
+        softcap=config.softcap is not None, dropout=layer.dropout.attention > 0, bias=layer.position.kind in BIASED
+    )
+
+
 class Attend:
     """softmax(scale q k^T + bias) v as a layer's config asks for it, by the kernel of that name."""
 
     def __init__(self, config: AnyResolved, layer: LayerConfig, kernel: str) -> None:
         self.scale, self.softcap, self.dropout = config.scale, config.softcap, layer.dropout.attention
         self.kernel = kernel
-        self.needs = Needs(
-            softcap=config.softcap is not None, dropout=layer.dropout.attention > 0, bias=layer.position.kind in BIASED
-        )
+        self.needs = needs_of(config, layer)
         choose_kernel(kernel, self.needs)  # refuses at once what it can
 
     def __call__(

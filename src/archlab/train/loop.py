@@ -1,6 +1,7 @@
 """The training loop: from a config and a folder to a finished run."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from archlab.data.tokenizer import TOKENIZER
 from archlab.errors import UserError
 from archlab.interrupt import stop_on_signal
 from archlab.model.decoder import Decoder
+from archlab.train.attention_kernels import attention_kernels, slow_attention
 from archlab.train.checkpoint import load_metrics, load_optimizer, load_weights, newest_checkpoint, save_checkpoint
 from archlab.train.compiling import compile_layers, is_compiled
 from archlab.train.device import Device, choose_device, environment
@@ -40,6 +42,8 @@ class _Run:
     data: DataFolder
     held_out: HeldOut
     is_compiled: bool
+    kernels: Mapping[str, int]
+    """Of attention: by name, how many layers use it."""
 
     @classmethod
     def of(cls, config: Config) -> "_Run":
@@ -50,7 +54,10 @@ class _Run:
         device.check_memory(training_memory(parameters(config.model).total).total)
         data = open_data(config.data, config.model.vocab_size)
         held_out = HeldOut.of(data, settings, settings.eval_tokens)
-        return cls(config, settings, device, data, held_out, is_compiled(config, settings, device))
+        compiled = is_compiled(config, settings, device)
+        on_cuda, packed = device.type == "cuda", settings.document_mask
+        kernels = attention_kernels(config.model, settings.seq_len, packed=packed, on_cuda=on_cuda)
+        return cls(config, settings, device, data, held_out, compiled, kernels)
 
 
 def train(config: Config, out: str | Path, callback: Callback | None = None, corpus: str | None = None) -> RunSummary:
@@ -72,7 +79,8 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
         callback.on_note(f"model.vocab_size {config.model.vocab_size:,}; the data has {known:,} token ids: {rows}")
     folder = RunFolder(Path(out))
     with folder.locked():
-        env = environment(run.device) | {"corpus": data.fingerprint, "compiled": run.is_compiled}
+        how = {"compiled": run.is_compiled, "attention": dict(run.kernels)}
+        env = environment(run.device) | how | {"corpus": data.fingerprint}
         for note in folder.claim(config, env, data.path / TOKENIZER):
             callback.on_note(note)
         return folder.summary() or _train(run, folder, callback)
@@ -91,6 +99,8 @@ def _train(run: _Run, folder: RunFolder, callback: Callback) -> RunSummary:
             f"layers are compiled (train.compile: {settings.compile}), which takes the first step up to a minute"
         )
         compile_layers(model)
+    if slow := slow_attention(run.kernels, seq_len):
+        callback.on_note(slow)
     mfu_per_speed = training_flops(run.config.model, seq_len) / device.peak_flops()
     why: str | None = None
 
