@@ -64,6 +64,12 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def _gpu() -> str | None:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+
+
 def hardware() -> dict[str, Any]:
     info = Path("/proc/cpuinfo")
     names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
@@ -71,6 +77,7 @@ def hardware() -> dict[str, Any]:
         "processor": names[0] if names else platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "gpu": _gpu(),
         "system": platform.system(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "safetensors")},

@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing as mp
-import platform
 import resource
 import statistics
 from collections.abc import Callable, Mapping
@@ -10,7 +9,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import torch
+from load_memory import hardware
 
 Round = Callable[[], float]
 """Measures once: units of work per second."""
@@ -69,20 +68,12 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def machine() -> dict[str, Any]:
-    """What the numbers are of."""
-    found = torch.cpu.get_capabilities()
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else found.get("cpu_name", platform.machine())
-    bf16 = [feature for feature, has in found.items() if has is True and feature.endswith("bf16")]
-    return {"machine": name, "threads": torch.get_num_threads(), "bfloat16": bf16, "torch": torch.__version__}
-
-
 def finish(benchmark: str, ratios: dict[str, float], results: dict[str, Any], *, check: bool) -> int:
     """Print one JSON line, and write it to records/; the exit code.
 
     `check`: nothing is written, and 1 is returned where a ratio is a tenth below the recorded one of this machine.
     """
-    found = {"benchmark": benchmark, **machine(), "ratios": ratios, **results}
+    found = {"benchmark": benchmark, "hardware": hardware(), "ratios": ratios, **results}
     file = RECORDS / f"{benchmark}.json"
     print(json.dumps(found))
     if not check:
@@ -90,8 +81,8 @@ def finish(benchmark: str, ratios: dict[str, float], results: dict[str, Any], *,
         file.write_text(json.dumps(found) + "\n")
         return 0
     before = json.loads(file.read_text())
-    if before["machine"] != found["machine"]:
-        print(f"the record is of {before['machine']}: nothing to compare with")
+    if before["hardware"] != found["hardware"]:
+        print(f"the record is of other hardware or versions, {before['hardware']}: nothing to compare with")
         return 0
     lost = {name: r for name, r in ratios.items() if r < before["ratios"].get(name, 0) * LEAST}
     for name, ratio in lost.items():

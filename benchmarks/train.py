@@ -120,9 +120,10 @@ def main() -> int:
     print(f"{'':34}{'tok/s':>9}{'of matmul':>11}{'memory':>10}")
     for name in (name for name in results if name in entrants):
         format_ = name.split()[-1]
-        peak = results.get(f"matmul {format_}", {"median": float("nan")})["median"]
+        peak = results.get(f"matmul {format_}", {}).get("median")
         speed, peak_mib = results[name]["median"], results[name]["peak"] / 2**20
-        print(f"{name:34}{speed:9,.0f}{speed * flops / peak:11.0%}{peak_mib:7,.0f} MiB")
+        used = f"{speed * flops / peak:.0%}" if peak else ""  # which format `auto` is, only archlab knows
+        print(f"{name:34}{speed:9,.0f}{used:>11}{peak_mib:7,.0f} MiB")
     return finish(
         "-".join(["train", chosen.shape, *chosen.modes]),
         ratios(results, chosen.modes, chosen.formats),

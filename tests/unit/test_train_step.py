@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from tiny import config
+from torch._dynamo.testing import CompileCounter
 
 from archlab.config.io import build_config
 from archlab.config.training import resolve_train
@@ -15,7 +16,7 @@ from archlab.model import graphs
 from archlab.model.decoder import Decoder
 from archlab.model.roles import ROLES
 from archlab.train import compiling, loss
-from archlab.train.compiling import is_compiled, uncompiled
+from archlab.train.compiling import is_compiled
 from archlab.train.device import Device
 from archlab.train.evaluate import HeldOut, evaluate
 from archlab.train.loss import objective
@@ -272,9 +273,11 @@ def test_auto_compiles_what_is_long_where_there_is_a_compiler(monkeypatch):
 
 
 def test_compiled_layers_are_evaluated_as_they_were_written():
-    model = Decoder(config().model)
+    torch.compiler.reset()
+    model, counter = Decoder(config().model), CompileCounter()
     for layer in model.layers:
-        layer.compile(backend="eager")
-    with uncompiled(model):
-        assert all(layer._compiled_call_impl is None for layer in model.layers)
-    assert all(layer._compiled_call_impl is not None for layer in model.layers)
+        layer.compile(backend=counter)
+    evaluate(model, HeldOut(windows(), np.ones(300, dtype=int)), CPU)
+    assert counter.frame_count == 0
+    update(model.train(), make_optimizer(model, config().train), windows(), resolve_train(config()), 0, CPU)
+    assert counter.frame_count > 0

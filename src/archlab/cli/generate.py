@@ -55,7 +55,7 @@ def run(
         The layers' matrices as 8-bit numbers, with a scale per row, the rest in bfloat16: less to read per token on a
         CPU. `archlab eval --int8` says what that costs.
     compile
-        Make a decoding step one compiled graph: up to a minute first, then a half to a quarter of the time per token.
+        Make a decoding step one compiled graph: up to a minute first, then about half the time per token.
     """
     import torch
 

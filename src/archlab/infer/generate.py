@@ -123,8 +123,8 @@ class Session:
     ) -> None:
         """`capacity`: tokens that fit in the cache, padding and all; the last one written need not.
 
-        `compile`: a decoding step is one compiled graph. The first one then takes up to a minute, those after it a
-        half to a quarter of the time. A later session finds it compiled, if its capacity is alike (see COMPILED_SLOTS).
+        `compile`: a decoding step is one compiled graph. The first one then takes up to a minute, those after it
+        about half the time. A later session finds it compiled, if its capacity is alike (see COMPILED_SLOTS).
         """
         self.model, self.prefill_chunk = model, prefill_chunk
         self._step = _compiled_step() if compile else None

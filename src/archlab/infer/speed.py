@@ -20,7 +20,7 @@ from archlab.infer.generate import Session
 from archlab.model.decoder import Decoder
 from archlab.train.compiling import compile_layers, is_compiled
 from archlab.train.device import Device, choose_device
-from archlab.train.operations import seconds_by_kind, shares
+from archlab.train.operations import time_by_kind
 from archlab.train.optim import make_optimizer
 from archlab.train.step import update
 
@@ -97,7 +97,7 @@ def _speed(speed: float, used: float, limit: float, step: Callable[[], None], de
         tokens_per_second=speed,
         used=used,
         limit=limit,
-        time_by_kind=shares(seconds_by_kind(step, device.type)),
+        time_by_kind=time_by_kind(step, device.type),
         compiled=compiled,
         device=device.name,
         dtype=str(device.dtype).removeprefix("torch."),

@@ -14,6 +14,7 @@ from torch import Tensor
 from archlab.config import query_blocks
 from archlab.config.query_blocks import QueryBlocks, SharedKeys
 from archlab.config.visibility import Visibility, visible
+from archlab.model.graphs import allow_forms
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -254,6 +255,7 @@ def _tiles(
 
 @cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    allow_forms()
     return torch.compile(function)
 
 

@@ -49,4 +49,4 @@ def slow_attention(kernels: Mapping[str, int], seq_len: int) -> str | None:
     if not slow or seq_len < LONG:
         return None
     listed = " and ".join(f"{n} by {name.partition(',')[0]}" for name, n in slow.items())
-    return f"attention multiplies every query with every key, seen or not, where a bias, stride or cap asks: {listed}"
+    return f"attention multiplies every query with every key, seen or not, in some layers: {listed}"
