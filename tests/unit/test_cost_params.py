@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from archlab.config.io import build_config
 from archlab.config.short_conv import ShortConv
+from archlab.config.work import Operation
 from archlab.cost.flops import forward_flops
 from archlab.cost.params import parameters
 from archlab.errors import UserError
@@ -128,7 +129,7 @@ def test_a_component_names_its_parts_and_none_is_left_out(monkeypatch):
     model = load_config("tiny-llama", "model.mixer=short_conv").model
     counted, flops = parameters(model), forward_flops(model, 8)
     monkeypatch.setattr(ShortConv, "parameters", lambda self, site: {"gates": 7, "mixer": 5, "norms": 3})
-    monkeypatch.setattr(ShortConv, "flops", lambda self, site, seq_len, counting: {"scan": 80.0})
+    monkeypatch.setattr(ShortConv, "work", lambda self, site, this: [Operation("scans", "scan", 80.0)])
     n, found = model.n_layers, parameters(model)
     assert list(found.parts) == ["embedding", "positions", "attention", "gates", "mixer", "mlp", "norms", "head"]
     assert (found.parts["gates"], found.parts["mixer"], found.norms) == (7 * n, 5 * n, counted.norms + 3 * n)

@@ -157,7 +157,7 @@ def test_absorbing_is_for_few_new_tokens() -> None:
     module = LatentAttention(*_latent(layer({"kind": "latent", **sizes}, NOWHERE)))
     few = 512 * 256 // (576 + 512 - 192 - 128)
     assert few == 170
-    assert [module.absorbing_is_less(n) for n in (1, few, few + 1, 4096)] == [True, True, False, False]
+    assert [module.config.absorbing_is_less(n) for n in (1, few, few + 1, 4096)] == [True, True, False, False]
 
 
 def _latent(config: LayerConfig) -> tuple[Any, LayerConfig, str]:

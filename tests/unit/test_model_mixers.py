@@ -19,6 +19,7 @@ from archlab.config.norm import NoNorm, RMSNorm
 from archlab.config.position import NoPosition
 from archlab.config.rglru import RGLRU
 from archlab.config.short_conv import ShortConv as ShortConvConfig
+from archlab.config.work import Pass
 from archlab.model.context import Context
 from archlab.model.layer import make_component
 from archlab.model.state import Length, State
@@ -241,14 +242,15 @@ def test_flops_are_those_that_torch_counts(name, tokens):
     mixer, x = made(name), inputs(batch=3, tokens=tokens)
     with FlopCounterMode(display=False) as counter:
         mixer(x, context(tokens=tokens), None)
-    priced = CONFIGS[name].resolve(D).flops(SITE, tokens, "computed")
+    priced = CONFIGS[name].resolve(D).flops(SITE, Pass(1, tokens, counting="computed"))
     assert counter.get_total_flops() == 3 * sum(priced.values())
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_parameters_are_those_that_are_built(name):
-    built = sum(p.numel() for p in made(name).parameters())
-    assert sum(CONFIGS[name].resolve(D).parameters(SITE).values()) == built
+def test_parameters_are_those_that_are_built_and_read(name):
+    built, config = sum(p.numel() for p in made(name).parameters()), CONFIGS[name].resolve(D)
+    assert sum(config.parameters(SITE).values()) == built
+    assert sum(operation.weights for operation in config.work(SITE, Pass(1, 1))) == 2 * built
 
 
 @pytest.mark.parametrize("kind", ["mamba2", "gated_delta"])

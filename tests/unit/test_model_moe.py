@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.moe import ResolvedMoE
+from archlab.config.work import Pass
 from archlab.model.context import Collected, Context
 from archlab.model.grouped import grouped_linear, grouped_outer
 from archlab.model.moe import MoE
@@ -105,7 +106,7 @@ def test_the_config_counts_what_is_built_and_multiplied(text: str) -> None:
     with FlopCounterMode(display=False) as counted:
         y_BTD = module(tokens().requires_grad_(), context(collected=defaultdict(list)), None)
     forward = counted.get_total_flops()
-    assert config.mlp.flops(config.site, T, "visible") == {"mlp": forward}
+    assert config.mlp.flops(config.site, Pass(1, T)) == {"mlp": forward}
     with FlopCounterMode(display=False) as counted:
         y_BTD.sum().backward()
     assert counted.get_total_flops() == 2 * forward

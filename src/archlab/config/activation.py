@@ -18,3 +18,9 @@ Activation = Literal[
 ]
 ACTIVATION_PARAMETERS = {"xielu": 2}
 """Learned numbers of an activation that has any."""
+
+ACTIVATION_FLOPS: dict[Activation, int] = {
+    "relu": 1, "gelu": 5, "gelu_tanh": 9, "quick_gelu": 5, "silu": 4, "elu": 4, "selu": 5, "relu_squared": 2,
+    "sigmoid": 3, "softplus": 3, "identity": 0, "xielu": 8,
+}  # fmt: skip
+"""Operations on one number; an elementary function and a division are one each."""

@@ -1,12 +1,19 @@
 """What every kind of attention has: query heads, which keys they see, how scores become weights, what pairs cost."""
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from archlab.config.base import Heads, Positive
-from archlab.config.component import Component, Counting, Site
-from archlab.config.position import BIASED, Shaw
+from archlab.config.component import Component, Site
+from archlab.config.position import BIASED, Rope, Shaw
 from archlab.config.query_blocks import is_worth_cutting, query_blocks
-from archlab.config.visibility import Visibility, is_plain_causal, visible_pairs
+from archlab.config.visibility import Visibility, is_plain_causal, keys_kept, visible_pairs
+from archlab.config.work import Operation, Pass
+
+SOFTMAX_FLOPS = 5
+"""Per score: scaled, less the largest, exp, summed, divided."""
+CAP_FLOPS = 3
+"""Per score: divided, tanh, multiplied."""
 
 
 class QueryHeads(Component):
@@ -42,31 +49,60 @@ class AnyAttention(Visibility, QueryHeads):
         """Those of them that RoPE may rotate."""
         return getattr(self, self.rotary_field)
 
-    def _scores(self, value_width: int, site: Site, seq_len: int, counting: Counting) -> float:
-        """FLOPs: one product with the key and one with the value (with Shaw's vectors one more) per pair and head."""
-        key_products = 2 if isinstance(site.position, Shaw) else 1
-        per_pair = 2 * self.n_heads * (key_products * self.query_width + value_width)
-        return per_pair * self._pairs(site, seq_len, counting)
+    def mixing(
+        self, site: Site, this: Pass, key_width: int, value_width: int, made: int, sinks: int = 0
+    ) -> Iterator[Operation]:
+        """Queries meet keys, scores become weights, values are mixed; in one kernel, which keeps no scores.
 
-    def _pairs(self, site: Site, seq_len: int, counting: Counting) -> int:
-        """Pairs of a query and a key.
+        One product with the key and one with the value (with Shaw's vectors one more) per pair and head. `made`:
+        numbers per token that keys and values of all heads have in this pass; where there is a cache they are read from
+        it. A bias is read for every pair.
+        """
+        heads, pairs = self.n_heads, this.texts * self._pairs(site, this)
+        key_products = 2 if isinstance(site.position, Shaw) else 1
+        learned = sinks + site.position.of_a_layer(heads, self.query_width)
+        queries = this.rows * heads * (key_width + value_width)
+        biases = heads * pairs if site.position.kind in BIASED else 0
+        yield Operation(
+            "attention",
+            "scores",
+            flops=2 * heads * (key_products * key_width + value_width) * pairs,
+            weights=learned * this.bytes_each,
+            kept=self.kept_bytes(site, this),
+            moved=(queries + this.rows * made + biases) * this.bytes_each,
+        )
+        per_score = SOFTMAX_FLOPS + (CAP_FLOPS if self.softcap else 0)
+        yield Operation("softmax", "scores", flops=per_score * heads * pairs)
+
+    def rotating(self, site: Site, this: Pass, heads: int) -> Iterator[Operation]:
+        """Of so many heads' queries and keys together, where they rotate."""
+        if isinstance(site.position, Rope):
+            width = heads * self.rotary_width * site.position.fraction
+            yield this.element_wise("element-wise", "positions", width, flops=3)
+
+    def _pairs(self, site: Site, this: Pass) -> int:
+        """Pairs of a query and a key, in one text.
 
         Computed: the fused kernel skips what a plain causal mask hides (but for the edges of its tiles). Where a window
         or blocks hide enough, a text is cut into blocks of queries, and their pairs are counted. Otherwise, and with a
         bias, every query is counted with every key. So is it with packed documents, for where they are cut is not known
-        before. What differs by machine is not counted, so that a budget does not depend on it: flex skips hidden tiles
-        on a GPU; on a CPU sinks, and values of another width than queries, are padded.
+        before. After a cache every query is counted with every key that is kept. What differs by machine is not
+        counted, so that a budget does not depend on it: flex skips hidden tiles on a GPU; on a CPU sinks, and values of
+        another width than queries, are padded.
         """
-        if counting == "visible":
-            return visible_pairs(self, seq_len)
-        if counting == "packed" or site.position.kind in BIASED:
-            return seq_len**2
+        length = this.context
+        if this.counting == "visible":
+            return visible_pairs(self, length) - (visible_pairs(self, this.held) if this.held else 0)
+        if this.held:
+            return this.tokens * keys_kept(self, length)
+        if this.counting == "packed" or site.position.kind in BIASED:
+            return length**2
         skips = self.softcap is None and not site.dropout.attention
-        if is_plain_causal(self, seq_len):
-            return visible_pairs(self, seq_len) if skips else seq_len**2
-        if not is_worth_cutting(self, seq_len):
-            return seq_len**2
-        return sum(b.pairs if skips else b.all_pairs for b in query_blocks(self, seq_len) or [])
+        if is_plain_causal(self, length):
+            return visible_pairs(self, length) if skips else length**2
+        if not is_worth_cutting(self, length):
+            return length**2
+        return sum(b.pairs if skips else b.all_pairs for b in query_blocks(self, length) or [])
 
 
 class AnyResolved(AnyAttention):

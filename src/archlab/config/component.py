@@ -4,18 +4,17 @@ Counts, costs, caches and descriptions sum over components and know none of them
 """
 
 import math
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from archlab.config.base import Base
 from archlab.config.dropout import Dropout
 from archlab.config.norm import Norm
 from archlab.config.position import Position
+from archlab.config.work import Operation, Pass, matrix_flops
 from archlab.errors import UserError
-
-Counting = Literal["visible", "computed", "packed"]
-"""Which work is counted. visible: what the architecture asks for. computed: what training's kernels multiply, needed
-or not. packed: the same where a window holds several documents, so that its mask is like no other."""
 
 
 @dataclass(frozen=True)
@@ -78,19 +77,23 @@ class Component(Base):
         """Learned numbers that one token makes use of."""
         return sum(self.parameters(site).values())
 
-    def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
-        """Floating-point operations of matrix products and convolutions in a forward pass over one whole sequence, by
-        what the component calls its parts."""
+    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
+        """What it computes and moves in that pass. All learned numbers that the pass makes use of are some operation's
+        weights."""
         raise NotImplementedError
+
+    def flops(self, site: Site, this: Pass) -> Counter[str]:
+        """Of its matrix products and convolutions in that pass, by what it calls its parts."""
+        return matrix_flops(self.work(site, this))
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         """What it keeps between passes over a text of up to `capacity` tokens."""
         return ()
 
-    def read_bytes(self, site: Site, context: int, bytes_each: int) -> int:
-        """Bytes that decoding one token reads: its active parameters, and what it keeps of `context` tokens."""
-        kept = sum(tensor.n_bytes(bytes_each) for tensor in self.state(site, context))
-        return self.active_parameters(site) * bytes_each + kept
+    def kept_bytes(self, site: Site, this: Pass) -> int:
+        """What that pass reads of what is kept of its texts, these tokens' own included; nothing without a cache."""
+        kept = sum(tensor.n_bytes(this.bytes_each) for tensor in self.state(site, this.context))
+        return this.texts * kept if this.is_cached else 0
 
 
 class Absent(Component):
@@ -109,9 +112,9 @@ class Absent(Component):
         """None."""
         return {self.part: 0}
 
-    def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
+    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """None."""
-        return dict.fromkeys(self.flop_parts, 0.0)
+        return (Operation("products", part, 0.0) for part in self.flop_parts)
 
 
 _C = TypeVar("_C", bound=Component)

@@ -1,11 +1,14 @@
 """A dense MLP: plain or gated, which activation, how wide."""
 
 import math
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from archlab.config.activation import ACTIVATION_PARAMETERS, Activation
 from archlab.config.base import Positive, Width
-from archlab.config.component import Component, Counting, Site, filled_in
+from archlab.config.component import Component, Site, filled_in
+from archlab.config.norm import NoNorm
+from archlab.config.work import Operation, Pass
 
 
 class Dense(Component):
@@ -76,9 +79,20 @@ class ResolvedDense(Dense):
         projections = inputs * self.d_ff * (d + self.bias) + (self.d_ff + self.bias) * d
         return {"mlp": projections + own, "norms": self.sub_norm * site.norm.n_parameters(self.d_ff)}
 
-    def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
-        """A product with each matrix."""
-        return {"mlp": 2 * self.matrices * site.d_model * self.d_ff * seq_len}
+    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
+        """Products, the activation, and the gate's."""
+        inputs, biases = self.matrices - 1, self.d_ff * self.bias
+        for _ in range(inputs):
+            yield this.product("mlp", site.d_model, self.d_ff, bias=biases)
+        yield from self.inner_work(this)
+        yield from this.norm(site.norm if self.sub_norm else NoNorm(), self.d_ff)
+        yield this.product("mlp", self.d_ff, site.d_model, bias=site.d_model * self.bias)
+
+    def inner_work(self, this: Pass) -> Iterator[Operation]:
+        """Between the products."""
+        yield from this.activation("mlp", self.activation, self.d_ff)
+        if self.matrices == 3:
+            yield this.element_wise("element-wise", "mlp", self.d_ff, flops=1, read=2)
 
 
 class ResolvedPlainMLP(PlainMLP, ResolvedDense):  # pyright: ignore[reportIncompatibleVariableOverride]

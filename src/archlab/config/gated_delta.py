@@ -1,10 +1,12 @@
 """The gated delta rule."""
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from archlab.config.base import Heads, Positive, Width
-from archlab.config.component import Component, Counting, Site, StateTensor, filled_in
-from archlab.config.recurrent import KernelSize, chunking
+from archlab.config.component import Component, Site, StateTensor, filled_in
+from archlab.config.recurrent import GatedRMSNorm, KernelSize, chunking, convolution, gated, scanning
+from archlab.config.work import Operation, Pass
 
 
 class GatedDelta(Component):
@@ -77,18 +79,26 @@ class ResolvedGatedDelta(GatedDelta):
         own = self.conv_width * self.taps + 2 * self.n_value_heads
         return {"mixer": self._projections(site.d_model) + own, "norms": self.value_dim}
 
-    def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
+    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """A step reads the state at k, writes to it at k and reads it at q; chunks do the same by larger products.
 
         The inverse of a chunk's triangular matrix is no product and is not counted: about Q^2 of a token and head,
         below 3% of the rest at published widths.
         """
         Hk, Hv, K, V = self.n_key_heads, self.n_value_heads, self.key_dim, self.value_dim
-        scan = seq_len * 6 * Hv * K * V
-        if counting != "visible":
-            n, Q = chunking(seq_len)
+        scan = this.tokens * 6 * Hv * K * V
+        if this.counting != "visible":
+            n, Q = chunking(this.tokens)
             scan = n * Q * (4 * Hk * Q * K + Hv * (2 * Q * K + 4 * Q * V + 6 * K * V))
-        return {"mixer": scan + seq_len * (2 * self._projections(site.d_model) + 2 * self.taps * self.conv_width)}
+        conv, states = self.state(site, 0)
+        yield this.product("mixer", site.d_model, self.conv_width + self.value_width + 2 * Hv)
+        yield convolution(this, self.conv_width, self.taps, conv)
+        yield from this.activation("mixer", "silu", self.conv_width)
+        yield this.element_wise("norms", "mixer", 2 * self.key_width, flops=4)
+        yield this.element_wise("element-wise", "mixer", Hv, flops=12, weights=2 * Hv)
+        yield scanning(this, scan, states, self.conv_width + 2 * Hv, self.value_width)
+        yield from gated(this, GatedRMSNorm(), self.value_width, self.value_dim)
+        yield this.product("mixer", self.value_width, site.d_model)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         """The convolution's last inputs, and a matrix per value head."""

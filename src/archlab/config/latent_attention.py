@@ -1,13 +1,15 @@
 """Latent attention: the keys and values of all heads are made from one narrow vector per token (DeepSeek-V2)."""
 
 import math
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from archlab.config.any_attention import AnyAttention, AnyResolved
 from archlab.config.base import Positive, Width
-from archlab.config.component import Counting, Site, StateTensor, filled_in
+from archlab.config.component import Site, StateTensor, filled_in
 from archlab.config.norm import RMSNorm
 from archlab.config.visibility import keys_kept
+from archlab.config.work import Operation, Pass
 
 
 class Latent(AnyAttention):
@@ -87,14 +89,36 @@ class ResolvedLatent(Latent, AnyResolved):  # pyright: ignore[reportIncompatible
         keys_values = d * self.kept_width + self.kv_rank * self.n_heads * (self.nope_dim + self.v_dim)
         return queries + keys_values + self.n_heads * self.v_dim * d
 
-    def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
-        """Projections of every token, and the scores, with keys and values of all heads made: as in training.
+    def absorbing_is_less(self, n_queries: int) -> bool:
+        """Whether so many new tokens cost fewer multiplications absorbed than expanded (see the module), per head and
+        key that is seen: kept_width and kv_rank for each query, against nope_dim + rope_dim and v_dim for each and
+        kv_rank (nope_dim + v_dim) once."""
+        made = self.nope_dim + self.v_dim
+        return n_queries * (2 * self.kv_rank - made) <= self.kv_rank * made
 
-        Decoding makes none of them and multiplies more per pair instead: a key is kept_width wide in every head, a
-        value kv_rank.
+    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
+        """Projections of every token, norms of the narrow vectors, and the scores.
+
+        Keys and values of all heads are made, as in training, of every token that is seen. A few tokens after a cache
+        make none of them and multiply more per pair instead: a key is kept_width wide in every head, a value kv_rank.
         """
-        projections = 2 * self._matrices(site) * seq_len
-        return {"projections": projections, "scores": self._scores(self.v_dim, site, seq_len, counting)}
+        d, H, rank = site.d_model, self.n_heads, self.q_rank or 0
+        is_absorbed = this.is_cached and self.absorbing_is_less(this.tokens)
+        if rank:
+            yield this.product("projections", d, rank, bias=rank * self.qkv_bias)
+            yield from this.norm(self.narrow_norm, rank)
+        yield this.product("projections", rank or d, H * self.query_width)
+        yield this.product("projections", d, self.kept_width, bias=self.kept_width * self.qkv_bias)
+        yield from this.norm(self.narrow_norm, self.kv_rank)
+        yield from self.rotating(site, this, H + 1)
+        made = H * (self.nope_dim + self.v_dim)
+        rows = None if is_absorbed else this.texts * this.context
+        yield this.product("projections", self.kv_rank, made, rows=rows)
+        if is_absorbed:
+            yield from self.mixing(site, this, self.kept_width, self.kv_rank, self.kept_width)
+        else:
+            yield from self.mixing(site, this, self.query_width, self.v_dim, H * (self.query_width + self.v_dim))
+        yield this.product("projections", H * self.v_dim, d, bias=d * self.out_bias)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         """The narrow vector and the rotated part of the key, of the tokens that may still be seen."""

@@ -15,6 +15,7 @@ from archlab.config.norm import NoNorm, Norm, Placement
 from archlab.config.position import Position
 from archlab.config.unions import ResolvedAttention, ResolvedMixer, ResolvedMLP
 from archlab.config.visibility import Visibility
+from archlab.config.work import Operation, Pass
 
 COMPONENTS = ("attention", "mixer", "mlp")
 """The sections of `model` that are components, in the order in which a layer has them."""
@@ -113,6 +114,17 @@ class LayerConfig(Base):
     def active_parameters(self) -> int:
         """Learned numbers that one token makes use of."""
         return self._norms_around() + sum(b.component.active_parameters(self.site) for b in self.branches)
+
+    def work(self, this: Pass) -> Iterator[Operation]:
+        """What it computes and moves in that pass: components, the norms around them, sums with the stream. Dropout is
+        not in it."""
+        for component in self.components:
+            yield from component.work(self.site, this)
+        for branch in self.branches:
+            for _ in branch.norms:
+                yield from this.norm(self.norm, self.d_model)
+            flops = 1 if branch.multiplier == 1 else 2
+            yield this.element_wise("element-wise", "stream", self.d_model, flops=flops, read=2)
 
     def _norms_around(self) -> int:
         return sum(len(branch.norms) for branch in self.branches) * self.norm.n_parameters(self.d_model)

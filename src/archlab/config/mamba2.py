@@ -1,10 +1,12 @@
 """Mamba 2's mixer."""
 
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from archlab.config.base import Heads, NonNegative, Positive, Width
-from archlab.config.component import Component, Counting, Site, StateTensor, filled_in
-from archlab.config.recurrent import GatedNorm, GatedRMSNorm, KernelSize, chunking
+from archlab.config.component import Component, Site, StateTensor, filled_in
+from archlab.config.recurrent import GatedNorm, GatedRMSNorm, KernelSize, chunking, convolution, gated, scanning
+from archlab.config.work import Operation, Pass
 
 
 class Mamba2(Component):
@@ -70,16 +72,22 @@ class ResolvedMamba2(Mamba2):
         own = self.conv_width * (self.taps + self.conv_bias) + 3 * self.n_heads
         return {"mixer": projections + own, "norms": self.inner_width * (self.norm.kind != "none")}
 
-    def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
+    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """A step writes x B^T into every state and reads S C from it; chunks do the same by larger products."""
         inputs = self.inner_width + self.conv_width + self.n_heads
         H, P, N, G = self.n_heads, self.head_dim, self.d_state, self.n_groups
-        scan = seq_len * 4 * H * P * N
-        if counting != "visible":
-            n, Q = chunking(seq_len)
+        scan = this.tokens * 4 * H * P * N
+        if this.counting != "visible":
+            n, Q = chunking(this.tokens)
             scan = n * Q * (2 * G * Q * N + 2 * H * Q * P + 4 * H * P * N)
-        projections = 2 * site.d_model * (inputs + self.inner_width)
-        return {"mixer": scan + seq_len * (projections + 2 * self.taps * self.conv_width)}
+        conv, states = self.state(site, 0)
+        yield this.product("mixer", site.d_model, inputs, bias=inputs * self.in_bias)
+        yield convolution(this, self.conv_width, self.taps, conv, bias=self.conv_bias)
+        yield from this.activation("mixer", "silu", self.conv_width)
+        yield this.element_wise("element-wise", "mixer", H, flops=8, weights=2 * H)
+        yield scanning(this, scan, states, self.conv_width + H, self.inner_width, weights=H)
+        yield from gated(this, self.norm, self.inner_width, self.inner_width)
+        yield this.product("mixer", self.inner_width, site.d_model, bias=site.d_model * self.out_bias)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         """The convolution's last inputs, and a matrix per head."""

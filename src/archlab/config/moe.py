@@ -1,14 +1,17 @@
 """A mixture of experts: of many MLPs each token passes through a few, chosen by a router (Shazeer 2017)."""
 
 import math
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from archlab.config.activation import ACTIVATION_PARAMETERS, Activation
 from archlab.config.base import Base, NonNegative, Positive, Width
-from archlab.config.component import Component, Counting, Site, filled_in
+from archlab.config.component import Component, Site, filled_in
 from archlab.config.dense import GatedMLP, PlainMLP, ResolvedDense, ResolvedGatedMLP, ResolvedPlainMLP
+from archlab.config.work import Operation, Pass
 
 Experts = Annotated[int, Field(ge=1, le=100_000)]
 """Published models have up to 2,048 in a layer."""
@@ -163,11 +166,22 @@ class ResolvedMoE(MoE):
         gate = site.d_model if self.shared and self.shared.gate else 0
         return router + routed + beside + gate
 
-    def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
-        """Per token: the router, `active` experts, the shared one and its gate."""
-        gate = 1 if self.shared and self.shared.gate else 0
-        router = 2 * site.d_model * (self.experts + gate) * seq_len
-        routed = self.active * self.expert_mlp.flops(site, seq_len, counting)["mlp"]
-        shared = self.shared_mlp
-        beside = 0 if shared is None else shared.flops(site, seq_len, counting)["mlp"]
-        return {"mlp": router + routed + beside}
+    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
+        """The router, the chosen experts with rows put in their order and back, the shared one and its gate."""
+        d, E, K = site.d_model, self.experts, self.active
+        yield this.product("mlp", d, E, bias=E * self.router.bias)
+        yield this.element_wise("element-wise", "mlp", E, flops=4)
+        yield this.element_wise("element-wise", "mlp", K * d, flops=0)
+        # As many experts as are met on average where each token chooses by chance.
+        met, routed = E * (1 - (1 - K / E) ** this.rows), replace(this, texts=this.texts * K)
+        for operation in self.expert_mlp.work(site, routed):
+            matrices = met if operation.kind == "products" else 1
+            yield operation._replace(weights=operation.weights * matrices)
+        yield this.element_wise("element-wise", "mlp", K * d, flops=0)
+        yield this.element_wise("element-wise", "mlp", K * d, flops=2, written=1 / K)
+        if self.shared_mlp is not None:
+            yield from self.shared_mlp.work(site, this)
+            yield this.element_wise("element-wise", "mlp", d, flops=1, read=2)
+        if self.shared and self.shared.gate:
+            yield this.product("mlp", d, 1)
+            yield this.element_wise("element-wise", "mlp", d, flops=1)

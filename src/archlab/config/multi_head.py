@@ -1,15 +1,17 @@
 """Multi-head attention: how many heads, how wide, what happens to queries, keys and what is mixed."""
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from archlab.config.any_attention import AnyAttention, AnyResolved, QueryHeads
 from archlab.config.base import Base, Heads, Index, Length, Positive, Width
-from archlab.config.component import Counting, Site, StateTensor, filled_in
+from archlab.config.component import Site, StateTensor, filled_in
 from archlab.config.norm import AnyLayerNorm, AnyRMSNorm, NoNorm
 from archlab.config.visibility import keys_kept
+from archlab.config.work import Operation, Pass
 
 
 class _Scoped(Base):
@@ -148,10 +150,24 @@ class ResolvedMultiHead(MultiHead, AnyResolved):  # pyright: ignore[reportIncomp
             return 2 * norm.n_parameters(self.head_dim)
         return sum(norm.n_parameters(n * self.head_dim) for n in (self.n_heads, self.n_kv_heads))
 
-    def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
-        """Projections of every token, and the scores."""
-        projections = 2 * site.d_model * (self.qkv_width + self.out_width + self.gate_width)
-        return {"projections": projections * seq_len, "scores": self._scores(self.v_dim, site, seq_len, counting)}
+    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
+        """Projections of every token, norms and rotations of queries and keys, the scores, the gate."""
+        d, queries_keys = site.d_model, (self.n_heads + self.n_kv_heads) * self.head_dim
+        yield this.product("projections", d, self.qkv_width, bias=self.qkv_width * self.qkv_bias)
+        if self.clip_qkv is not None:
+            yield this.element_wise("element-wise", "projections", self.qkv_width, flops=2)
+        yield from this.norm(self.qk_norm, queries_keys, self._qk_norms())
+        yield from self.rotating(site, this, self.n_heads + self.n_kv_heads)
+        if self.temperature is not None:
+            yield this.element_wise("element-wise", "positions", self.n_heads * self.head_dim, flops=1)
+        made = self.n_kv_heads * (self.head_dim + self.v_dim)
+        yield from self.mixing(site, this, self.head_dim, self.v_dim, made, sinks=self.n_heads * self.sinks)
+        yield from this.norm(site.norm if self.sub_norm else NoNorm(), self.out_width)
+        if self.gate is not None:
+            yield this.product("projections", d, self.gate_width, bias=self.gate_width * self.gate.bias)
+            yield from this.activation("projections", self.gate.activation, self.gate_width)
+            yield this.element_wise("element-wise", "projections", self.out_width, flops=1, read=2)
+        yield this.product("projections", self.out_width, d, bias=d * self.out_bias)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         """Keys and values of the tokens that may still be seen."""

@@ -1,6 +1,6 @@
 """Norms: which one, and where it stands."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -9,7 +9,18 @@ from archlab.config.base import Base, Positive, Share
 Placement = Literal["pre", "post", "double", "output", "carried"]
 
 
-class WeightedNorm(Base):
+class AnyNorm(Base):
+    """What every norm says of itself."""
+
+    flops_per_number: ClassVar[int]
+    """Operations on one number, that of its weight and bias included; 0: it does nothing."""
+
+    def n_parameters(self, width: int) -> int:
+        """Learned numbers of one norm over `width` features."""
+        raise NotImplementedError
+
+
+class WeightedNorm(AnyNorm):
     """What layer norm and RMS norm have in common: the epsilon, and the learned weight."""
 
     kind: str
@@ -32,6 +43,8 @@ class AnyLayerNorm(WeightedNorm):
     bias: bool = True
     """Add a learned bias after the weight."""
 
+    flops_per_number: ClassVar[int] = 7
+
     def n_parameters(self, width: int) -> int:
         """Learned numbers of one norm over `width` features."""
         return width * (self.weight + self.bias)
@@ -44,18 +57,22 @@ class AnyRMSNorm(WeightedNorm):
     cast: Literal["after_weight", "before_weight"] = "after_weight"
     """When the result goes back to the activations' format: seen in bfloat16 only (Llama: before_weight)."""
 
+    flops_per_number: ClassVar[int] = 4
 
-class NoNorm(Base):
+
+class NoNorm(AnyNorm):
     """No normalisation."""
 
     kind: Literal["none"] = "none"
+
+    flops_per_number: ClassVar[int] = 0
 
     def n_parameters(self, width: int) -> int:
         """None."""
         return 0 * width
 
 
-class _Placed(Base):
+class _Placed(AnyNorm):
     placement: Placement = "pre"
     """pre x+f(n(x)); post n(x+f(x)); double x+n'(f(n(x))); output x+n'(f(x)); carried n(x)+f(n(x)) (BLOOM's option).
     Names as in Xiong 2020."""
@@ -76,6 +93,8 @@ class ScaleNorm(_Placed):
     eps: Positive = 1e-5
     """Least length that x is divided by."""
 
+    flops_per_number: ClassVar[int] = 3
+
     def n_parameters(self, width: int) -> int:
         """One learned number, whatever the width."""
         return 1
@@ -90,6 +109,8 @@ class PartialRMSNorm(_Placed):
     share: Share = 0.0625
     """Of the features that the mean square is over, rounded up, but one at least."""
 
+    flops_per_number: ClassVar[int] = 3
+
     def n_parameters(self, width: int) -> int:
         """A weight per feature."""
         return width
@@ -101,6 +122,8 @@ class DynamicTanh(_Placed):
     kind: Literal["dyt"] = "dyt"
     alpha: Positive = 0.5
     """Where alpha starts."""
+
+    flops_per_number: ClassVar[int] = 4
 
     def n_parameters(self, width: int) -> int:
         """Weight and bias per feature, and alpha."""

@@ -1,12 +1,15 @@
 """What recurrent mixers have in common: convolutions over a few tokens, scans chunk by chunk, norms with a gate."""
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from archlab.config.base import Base, Positive
-from archlab.config.norm import NoNorm
+from archlab.config.base import Positive
+from archlab.config.component import StateTensor
+from archlab.config.norm import AnyNorm, NoNorm
+from archlab.config.work import Operation, Pass
 
 CHUNK = 64
 """Tokens that a scan mixes at once by matrix products, at most; between chunks it hands on a state."""
@@ -21,7 +24,7 @@ def chunking(seq_len: int) -> tuple[int, int]:
     return n, max(1, math.ceil(seq_len / n))
 
 
-class GatedRMSNorm(Base):
+class GatedRMSNorm(AnyNorm):
     """RMS norm of a mixer's output over each of its groups of heads, with a weight per feature."""
 
     kind: Literal["rmsnorm"] = "rmsnorm"
@@ -31,5 +34,38 @@ class GatedRMSNorm(Base):
     """before: the norm is of what the gate has multiplied (Mamba 2); after: the gate multiplies what is normed
     (Falcon-H1)."""
 
+    flops_per_number: ClassVar[int] = 4
+
 
 GatedNorm = Annotated[GatedRMSNorm | NoNorm, Field(discriminator="kind")]
+
+
+def convolution(this: Pass, channels: int, taps: int, kept: StateTensor, *, bias: bool = False) -> Operation:
+    """Over so many tokens, each channel by itself."""
+    return Operation(
+        "convolutions",
+        "mixer",
+        flops=2 * this.rows * channels * taps,
+        weights=channels * (taps + bias) * this.bytes_each,
+        kept=this.texts * kept.n_bytes(this.bytes_each) if this.is_cached else 0.0,
+        moved=2 * this.rows * channels * this.bytes_each,
+    )
+
+
+def scanning(this: Pass, flops: float, kept: StateTensor, read: int, written: int, weights: int = 0) -> Operation:
+    """`flops` of one text; `read` and `written` numbers per token."""
+    states = this.texts * kept.n_bytes(this.bytes_each) if this.is_cached else 0.0
+    return Operation(
+        "scans",
+        "mixer",
+        flops=this.texts * flops,
+        weights=weights * this.bytes_each,
+        kept=states,
+        moved=this.rows * (read + written) * this.bytes_each + states,  # what is read is written back
+    )
+
+
+def gated(this: Pass, norm: AnyNorm, width: int, weights: int) -> Iterator[Operation]:
+    """x silu(z), normed."""
+    yield this.element_wise("activations", "mixer", width, flops=5, read=2)
+    yield from this.norm(norm, width, weights)

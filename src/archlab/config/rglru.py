@@ -1,10 +1,13 @@
 """The real-gated linear recurrent unit."""
 
+import math
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from archlab.config.base import Heads, Width
-from archlab.config.component import Component, Counting, Site, StateTensor, filled_in
-from archlab.config.recurrent import KernelSize
+from archlab.config.component import Component, Site, StateTensor, filled_in
+from archlab.config.recurrent import KernelSize, convolution
+from archlab.config.work import Operation, Pass
 
 
 class RGLRU(Component):
@@ -48,10 +51,22 @@ class ResolvedRGLRU(RGLRU):
         projections = 2 * self.lru_width * (site.d_model + 1) + site.d_model * (self.lru_width + 1)
         return {"mixer": projections + self._gates + self.lru_width * (self.taps + 4)}
 
-    def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
-        """The same in every counting: the scan itself has no products of matrices."""
-        own = self._gates + self.lru_width * self.taps
-        return {"mixer": 2 * seq_len * (3 * site.d_model * self.lru_width + own)}
+    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
+        """The same in every counting: the scan itself has no products of matrices, but a run of sums for each doubling
+        of the tokens."""
+        width = self.lru_width
+        conv, states = self.state(site, 0)
+        yield this.product("mixer", site.d_model, 2 * width, bias=2 * width)
+        yield convolution(this, width, self.taps, conv, bias=True)
+        block = width // self.n_heads
+        yield this.product("mixer", width, 2 * block, bias=2 * width)
+        yield this.element_wise("element-wise", "mixer", width, flops=20, read=3, written=2, weights=width)
+        doublings = max(1, math.ceil(math.log2(this.tokens)))
+        summed = this.element_wise("element-wise", "mixer", doublings * width, flops=3, read=4, written=2)
+        yield summed._replace(kept=this.texts * states.n_bytes(this.bytes_each) if this.is_cached else 0.0)
+        yield from this.activation("mixer", "gelu_tanh", width)
+        yield this.element_wise("element-wise", "mixer", width, flops=1, read=2)
+        yield this.product("mixer", width, site.d_model, bias=site.d_model)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         """The convolution's last inputs, and a number per channel."""

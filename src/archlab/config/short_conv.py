@@ -1,9 +1,11 @@
 """The gated short convolution."""
 
+from collections.abc import Iterator
 from typing import Literal
 
-from archlab.config.component import Component, Counting, Site, StateTensor
-from archlab.config.recurrent import KernelSize
+from archlab.config.component import Component, Site, StateTensor
+from archlab.config.recurrent import KernelSize, convolution
+from archlab.config.work import Operation, Pass
 
 
 class ShortConv(Component):
@@ -23,9 +25,15 @@ class ShortConv(Component):
         """Projections of x and of both gates, the convolution, the output projection."""
         return {"mixer": site.d_model * (4 * (site.d_model + self.bias) + self.taps + self.bias)}
 
-    def flops(self, site: Site, seq_len: int, counting: Counting) -> dict[str, float]:
+    def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """The same in every counting."""
-        return {"mixer": 2 * site.d_model * (4 * site.d_model + self.taps) * seq_len}
+        d = site.d_model
+        (conv,) = self.state(site, 0)
+        yield this.product("mixer", d, 3 * d, bias=3 * d * self.bias)
+        yield this.element_wise("element-wise", "mixer", d, flops=1, read=2)
+        yield convolution(this, d, self.taps, conv, bias=self.bias)
+        yield this.element_wise("element-wise", "mixer", d, flops=1, read=2)
+        yield this.product("mixer", d, d, bias=d * self.bias)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         """The convolution's last inputs."""

@@ -4,19 +4,14 @@ Work is counted in two ways, named apart: *visible* is what the architecture ask
 kernels multiply, needed or not.
 """
 
-from collections import Counter
-
 from pydantic import ConfigDict, Field, computed_field
 
 from archlab.config.base import Base
-from archlab.config.component import Counting
-from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
-
-BACKWARD = 2
-"""The backward pass in forward passes: one product for the inputs' gradient and one for the weights'."""
+from archlab.config.work import Counting, Pass, matrix_flops
+from archlab.cost.work import BACKWARD, forward
 
 
 class Flops(Base):
@@ -35,15 +30,10 @@ class Flops(Base):
 
 def forward_flops(model: ModelConfig, seq_len: int, counting: Counting = "visible") -> Flops:
     """FLOPs per token of a forward pass over a sequence of `seq_len` tokens."""
-    parts = Counter[str]()
-    for layer in layer_configs(model):
-        for component in layer.components:
-            parts.update(component.flops(layer.site, seq_len, counting))  # pyright: ignore[reportArgumentType] - floats
-    per_token = {name: n / seq_len for name, n in parts.items()}
-    width, vocab = model.embedding.width, model.vocab_size
-    # A narrow embedding has two projections, too.
-    head = 2.0 * (model.d_model * vocab if width is None else width * (vocab + 2 * model.d_model))
-    return Flops(**per_token, head=head)  # pyright: ignore[reportCallIssue] - parts are as components name them
+    parts = matrix_flops(forward(model, Pass(1, seq_len, counting=counting)))
+    head = parts.pop("head")
+    per_token = {part: n / seq_len for part, n in parts.items()}
+    return Flops(**per_token, head=head / seq_len)  # pyright: ignore[reportCallIssue] - parts are as components name them
 
 
 def training_flops(model: ModelConfig, seq_len: int, counting: Counting = "visible") -> float:

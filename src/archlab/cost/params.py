@@ -57,9 +57,7 @@ def parameters(model: ModelConfig) -> Parameters:
     """Counts for a whole model."""
     narrow, vocab = model.embedding.width, model.vocab_size
     width, projection = narrow or model.d_model, (narrow or 0) * model.d_model
-    n_heads = max(getattr(model, name).score_heads for name in COMPONENTS)
-    positions = model.position.of_all_layers(model.d_model, model.max_seq_len, n_heads)
-    counts = Counter(positions=positions, norms=_outer_norms(model))
+    counts = Counter(positions=shared_positions(model), norms=_outer_norms(model))
     idle = 0
     for layer in layer_configs(model):
         own = layer.parameters()
@@ -71,6 +69,12 @@ def parameters(model: ModelConfig) -> Parameters:
         head=(0 if model.head.tied else vocab * width) + (vocab if model.head.bias else 0) + projection,
         idle=idle,
     )
+
+
+def shared_positions(model: ModelConfig) -> int:
+    """Learned numbers of positions that all layers share."""
+    n_heads = max(getattr(model, name).score_heads for name in COMPONENTS)
+    return model.position.of_all_layers(model.d_model, model.max_seq_len, n_heads)
 
 
 def _outer_norms(model: ModelConfig) -> int:

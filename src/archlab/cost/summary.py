@@ -1,11 +1,12 @@
 """Everything that can be counted about a config without building it."""
 
 from archlab.config.base import Base
-from archlab.config.layers import layer_configs, sees_as
+from archlab.config.layers import sees_as
 from archlab.config.model_schema import ModelConfig
 from archlab.config.position import Learned
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
+from archlab.config.work import Pass
 from archlab.cost.flops import Flops, computed_training_flops, forward_flops, training_flops
 from archlab.cost.memory import (
     BYTES,
@@ -17,6 +18,7 @@ from archlab.cost.memory import (
     training_memory,
 )
 from archlab.cost.params import Parameters, parameters
+from archlab.cost.work import forward
 from archlab.errors import UserError
 
 
@@ -81,25 +83,12 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
         kv_cache_bytes=kv_cache_bytes(model, context, batch, BYTES[dtype]),
         recurrent_bytes=recurrent_bytes(model, batch, BYTES[dtype]),
         weight_bytes=counts.total * BYTES[dtype],
-        read_bytes_per_decoded_token=None if sees_as(model, "two_sided") else _read(model, context, counts, dtype),
+        read_bytes_per_decoded_token=None if sees_as(model, "two_sided") else _read(model, context, dtype),
         training_memory=training_memory(counts.total),
     )
 
 
-def _read(model: ModelConfig, context: int, counts: Parameters, dtype: Format) -> int:
-    """What each component says, and what stands around them: norms, the head, one row of each table."""
-    branches = [(branch.component, layer.site) for layer in layer_configs(model) for branch in layer.branches]
-    around = counts.active - sum(component.active_parameters(site) for component, site in branches) - _unread(model)
-    return around * BYTES[dtype] + sum(c.read_bytes(site, context, BYTES[dtype]) for c, site in branches)
-
-
-def _unread(model: ModelConfig) -> int:
-    """Rows of the embedding, and of learned positions, that one token does not look up; a tied matrix is the head's,
-    which reads all of it."""
-    width = model.embedding.width or model.d_model
-    rows = 0 if model.head.tied else (model.vocab_size - 1) * width
-    match model.position:
-        case Learned(offset=offset):
-            return rows + (offset + model.max_seq_len - 1) * model.d_model
-        case _:
-            return rows
+def _read(model: ModelConfig, context: int, dtype: Format) -> int:
+    """Weights and what is kept; activations are few."""
+    step = Pass(1, 1, held=context - 1, is_cached=True, bytes_each=BYTES[dtype])
+    return round(sum(operation.weights + operation.kept for operation in forward(model, step)))

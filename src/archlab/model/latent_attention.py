@@ -49,7 +49,7 @@ class LatentAttention(nn.Module):
         bias_BHTS = (
             context.bias_BHTS if self.position_bias is None else self.position_bias(context.distance_BTS, q_BHTC)
         )
-        is_absorbed = state is not None and self.absorbing_is_less(x_BTD.shape[1])
+        is_absorbed = state is not None and self.config.absorbing_is_less(x_BTD.shape[1])
         mixed = self.absorbed if is_absorbed else self.expanded
         mixed_BHTV = mixed(q_BHTC, kept_B1SE, context.mask_BTS, bias_BHTS, is_cached=state is not None)
         return self.out(mixed_BHTV.transpose(1, 2).flatten(-2))
@@ -78,12 +78,6 @@ class LatentAttention(nn.Module):
             q_BHTE, kept_B1SE, v_B1SR, mask_BTS, bias_BHTS, training=self.training, is_cached=is_cached
         )
         return mixed_BHTR @ v_up_HVR.transpose(-1, -2)
-
-    def absorbing_is_less(self, n_queries: int) -> bool:
-        """Whether so many new tokens cost fewer multiplications absorbed than expanded, per head and key that is seen:
-        R + P and R for each query, against N + P and V for each and R (N + V) once."""
-        made = self.config.nope_dim + self.config.v_dim
-        return n_queries * (2 * self.config.kv_rank - made) <= self.config.kv_rank * made
 
     def _rotated(self, x: Tensor, start: int, context: Context) -> Tensor:
         """[B, heads, T, C] -> the same, the dimensions from `start` on rotated."""

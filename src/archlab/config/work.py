@@ -1,0 +1,138 @@
+"""What a pass computes and what it moves, operation by operation.
+
+FLOPs of a product are two for each multiplication with its addition. Elsewhere an operation on one number is one, an
+elementary function too (exp, tanh, a division). Bytes are those that an operation by itself reads and writes once, as
+if nothing stayed in a cache between two operations and nothing were fused but what one kernel does.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+from archlab.config.activation import ACTIVATION_FLOPS, ACTIVATION_PARAMETERS, Activation
+from archlab.config.norm import AnyNorm
+
+Counting = Literal["visible", "computed", "packed"]
+"""Which work is counted. visible: what the architecture asks for. computed: what training's kernels multiply, needed
+or not. packed: the same where a window holds several documents, so that its mask is like no other."""
+
+Kind = Literal[
+    "products", "attention", "scans", "convolutions", "softmax", "norms", "activations", "element-wise", "embedding",
+    "loss", "optimiser",
+]  # fmt: skip
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""products: with weights. attention: of queries, keys and values. scans: of recurrent mixers. element-wise: rotations,
+gates, sums with the stream, rows that are put in another order."""
+
+OF_MATRICES: tuple[Kind, ...] = ("products", "attention", "scans", "convolutions")
+"""The kinds whose FLOPs are products and their sums: what torch's FlopCounterMode counts."""
+
+
+class Operation(NamedTuple):
+    """One operation of a pass, forward."""
+
+    kind: Kind
+    part: str
+    """What the component calls it, in a table of FLOPs."""
+    flops: float
+    weights: float = 0.0
+    """Bytes of learned numbers that are read."""
+    kept: float = 0.0
+    """Bytes read of what was kept from earlier passes: keys and values, states."""
+    moved: float = 0.0
+    """Bytes of activations that are read and written."""
+    times: int = 1
+    """How many operations these are together."""
+
+    def repeated(self, n: int) -> "Operation":
+        """So many like this one."""
+        return Operation(
+            self.kind, self.part, n * self.flops, n * self.weights, n * self.kept, n * self.moved, n * self.times
+        )
+
+    @property
+    def n_bytes(self) -> float:
+        """All that is read and written."""
+        return self.weights + self.kept + self.moved
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A forward pass over `texts` texts of `tokens` new tokens each."""
+
+    texts: int
+    tokens: int
+    held: int = 0
+    """Tokens of each text that a cache holds already."""
+    is_cached: bool = False
+    """Whether layers keep what later passes read."""
+    counting: Counting = "visible"
+    bytes_each: int = 2
+    """Of a weight, an activation and a number kept."""
+
+    @property
+    def rows(self) -> int:
+        """New tokens in all."""
+        return self.texts * self.tokens
+
+    @property
+    def context(self) -> int:
+        """Tokens of each text after the pass."""
+        return self.held + self.tokens
+
+    def product(
+        self, part: str, d_in: int, d_out: int, *, bias: int = 0, rows: int | None = None, matrices: float = 1
+    ) -> Operation:
+        """Of every row with a matrix, or each with one of several; `bias`: numbers beside a matrix."""
+        rows = self.rows if rows is None else rows
+        return Operation(
+            "products",
+            part,
+            flops=2 * rows * d_in * d_out,
+            weights=matrices * (d_in * d_out + bias) * self.bytes_each,
+            moved=rows * (d_in + d_out) * self.bytes_each,
+        )
+
+    def norm(self, norm: AnyNorm, width: float, weights: int | None = None) -> Iterator[Operation]:
+        """Over `width` numbers of each row; `weights`: its learned numbers, where it has not as many as it is wide."""
+        if norm.flops_per_number:
+            weights = norm.n_parameters(int(width)) if weights is None else weights
+            yield self.element_wise("norms", "norms", width, flops=norm.flops_per_number, weights=weights)
+
+    def activation(self, part: str, activation: Activation, width: float) -> Iterator[Operation]:
+        """Of `width` numbers of each row."""
+        if activation != "identity":
+            weights = ACTIVATION_PARAMETERS.get(activation, 0)
+            flops = ACTIVATION_FLOPS[activation]
+            yield self.element_wise("activations", part, width, flops=flops, weights=weights)
+
+    def element_wise(
+        self,
+        kind: Kind,
+        part: str,
+        width: float,
+        *,
+        flops: float,
+        read: float = 1,
+        written: float = 1,
+        weights: int = 0,
+    ) -> Operation:
+        """On each of `width` numbers of each row `flops`, from so many numbers to so many."""
+        numbers = self.rows * width
+        return Operation(
+            kind,
+            part,
+            flops=flops * numbers,
+            weights=weights * self.bytes_each,
+            moved=(read + written) * numbers * self.bytes_each,
+        )
+
+
+def matrix_flops(operations: Iterable[Operation]) -> Counter[str]:
+    """FLOPs of products and sums of products by part."""
+    found = Counter[str]()
+    for operation in operations:
+        if operation.kind in OF_MATRICES:
+            found[operation.part] += operation.flops  # pyright: ignore[reportArgumentType] - floats
+    return found
