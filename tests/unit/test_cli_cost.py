@@ -29,7 +29,8 @@ def test_what_is_no_context(text, capsys):
 
 def test_the_context_served_does_not_move_the_cost_of_training(capsys):
     short, long = (
-        printed(capsys, *TRAINING, "--context", text).split("training, windows of")[1] for text in ("1K", "1M")
+        printed(capsys, *TRAINING, "--context", text).split("training, windows of")[1].split("a pass,")[0].rstrip()
+        for text in ("1K", "1M")
     )
     assert short == long
     assert "20B tokens" in short
@@ -44,3 +45,31 @@ def test_no_total_is_made_up(capsys):
 
 def test_what_is_not_counted_is_said(capsys):
     assert "activations and logits" in printed(capsys)
+
+
+def test_side_by_side_every_config_stands_beside_the_first(capsys):
+    assert app.main(["cost", "llama-2-70b", "llama-2-7b", "--context", "4K,8K", "--batch", "1,64"]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    lines = [line.split() for line in out.splitlines()]
+    assert ["parameters", "69B", "6.74B", "0.10x"] in lines
+    assert ["KV", "cache", "per", "token", "320", "KiB", "512", "KiB", "1.60x"] in lines
+    assert [f"{b}x{c}" for b, _, c, word, *_ in filter(lambda cells: cells[3:4] == ["tokens"], lines)] == [
+        "1x4,000", "64x4,000", "1x8,000", "64x8,000",
+    ]  # fmt: skip
+
+
+def test_overrides_hold_for_all_and_several_are_a_list_in_json(capsys):
+    assert app.main(["cost", "tiny-llama", "llama-2-7b", "model.n_layers=1", "--batch", "1,2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(c["config"], c["batch"]) for c in found] == [
+        (name, batch) for name in ("tiny-llama", "llama-2-7b") for batch in (1, 2)
+    ]
+    assert found[2]["kv_bytes_per_token"] == 2 * 2 * 4096
+
+
+def test_the_default_context_suits_all_and_a_config_that_lacks_it_is_named(capsys):
+    assert app.main(["cost", "llama-3-8b", "gpt-2", "--json"]) == 0
+    assert {c["context"] for c in json.loads(capsys.readouterr().out)} == {1024}
+    assert app.main(["cost", "llama-3-8b", "gpt-2", "--context", "8192"]) == 2
+    assert "gpt-2: context 8192 is beyond" in capsys.readouterr().err

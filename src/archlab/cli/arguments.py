@@ -33,3 +33,17 @@ WholeNumber = Annotated[int, Parameter(converter=_whole)]
 
 AtLeastOne = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=LONGEST))]
 """A whole number from 1, as large as a sequence may be."""
+
+
+def _several(kind: Any, tokens: Sequence[Token]) -> tuple[int, ...]:
+    """Numbers between commas."""
+    return tuple(_whole(kind, [tokens[0].evolve(value=part)]) for part in tokens[0].value.split(","))
+
+
+SeveralAtLeastOne = Annotated[
+    tuple[int, ...],
+    Parameter(
+        converter=_several, validator=Number(gte=1, lte=LONGEST), n_tokens=1, show_default=False, allow_repeating=False
+    ),
+]
+"""One `AtLeastOne`, or several between commas."""

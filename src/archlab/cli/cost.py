@@ -1,23 +1,28 @@
 """`archlab cost`."""
 
-from archlab.cli.arguments import AtLeastOne, Flag
+from itertools import product
+
+from archlab.cli.arguments import Flag, SeveralAtLeastOne
 from archlab.cli.loading import load_with_notes
 from archlab.cli.terminal import print_json, print_table
+from archlab.config.schema import Config
+from archlab.config.training import resolve_train
 from archlab.cost.memory import Format
 from archlab.cost.summary import Cost, cost
-from archlab.cost.units import binary, count, si
+from archlab.errors import UserError
+from archlab.report.cost_tables import of_one, side_by_side
 
 
 def run(
     config: str,
     /,
-    *overrides: str,
-    batch: AtLeastOne = 1,
-    context: AtLeastOne | None = None,
+    *more: str,
+    batch: SeveralAtLeastOne = (1,),
+    context: SeveralAtLeastOne = (),
     dtype: Format = "bfloat16",
     json: Flag = False,
 ) -> None:
-    """Count parameters, FLOPs and bytes of a config from its resolved layers.
+    """Count parameters, FLOPs and bytes of a config from its resolved layers, or of several side by side.
 
     Serving is counted at --context, training in windows of train.seq_len.
 
@@ -25,77 +30,35 @@ def run(
     ----------
     config
         A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id.
-    overrides
-        Fields to change, as in model.attention.n_kv_heads=1.
+    more
+        Further configs to compare with it, and fields to change in all of them, as in model.attention.n_kv_heads=1.
     batch
-        Sequences whose KV cache is held.
+        Sequences whose KV cache is held; several between commas, as in 1,64.
     context
-        Tokens per served sequence, as in 8192 or 32K. Left out: as many as a training window has.
+        Tokens per served sequence, as in 8192 or 8K,32K. Left out: as many as a training
+        window has (of several configs, the shortest).
     dtype
         Of the KV cache and of the weights as served. Run folders are float32.
     json
-        JSON instead, exact.
+        JSON instead, exact: an object, or a list of them where several are asked for.
     """
-    found = cost(load_with_notes(config, overrides), batch, context, dtype)
+    overrides = [text for text in more if "=" in text]
+    names = [config, *(text for text in more if "=" not in text)]
+    configs = {name: load_with_notes(name, overrides) for name in names}
+    contexts = context or (min(resolve_train(c).seq_len for c in configs.values()),)
+    points = list(product(contexts, batch))
+    found = {name: {(c, b): _cost(name, configs[name], b, c, dtype) for c, b in points} for name in configs}
     if json:
-        print_json(found.model_dump(mode="json"))
-    else:
-        _print(found)
+        all_of_them = [{"config": n, **c.model_dump(mode="json")} for n, at in found.items() for c in at.values()]
+        print_json(all_of_them if len(all_of_them) > 1 else all_of_them[0])
+        return
+    several = len(found) > 1 or len(points) > 1
+    for table in side_by_side(found) if several else of_one(found[config][points[0]]):
+        print_table(table.columns, table.rows, right=table.columns[1:])
 
 
-def _print(found: Cost) -> None:
-    counts, flops, memory = found.parameters, found.forward_flops, found.training_memory
-    print_table(
-        ("parameters", "count", "share"),
-        [(role, f"{n:,}", f"{n / counts.total:.1%}") for role, n in counts.parts.items() if n]
-        + [("total", f"{counts.total:,}", count(counts.total))]
-        + ([("active per token", f"{counts.active:,}", count(counts.active))] if counts.idle else [])
-        + [("non-embedding", f"{counts.non_embedding:,}", count(counts.non_embedding))],
-        right=("count", "share"),
-    )
-    print_table(
-        (f"serving, {found.context:,} tokens of context", "FLOPs per token", "share"),
-        [(part, si(n), f"{n / flops.total:.1%}") for part, n in flops if n] + [("forward pass", si(flops.total), "")],
-        right=("FLOPs per token", "share"),
-    )
-    print_table(
-        ("", "memory"),
-        [
-            (f"KV cache per token, {found.dtype}", binary(found.kv_bytes_per_token)),
-            (f"KV cache of {found.batch} x {found.context:,} tokens, {found.dtype}", binary(found.kv_cache_bytes)),
-            *_recurrent(found),
-            (f"weights, {found.dtype}", binary(found.weight_bytes)),
-            ("read per decoded token, one sequence", _read(found.read_bytes_per_decoded_token)),
-        ],
-        right=("memory",),
-    )
-    print_table(
-        (f"training, windows of {found.training_window:,} tokens", ""),
-        [
-            *_training_flops(found),
-            ("weights, gradients and AdamW's state in float32", binary(memory.total)),
-            ("activations and logits", "not counted"),
-        ],
-        right=("",),
-    )
-
-
-def _read(n_bytes: int | None) -> str:
-    return "nothing is decoded" if n_bytes is None else binary(n_bytes)
-
-
-def _recurrent(found: Cost) -> list[tuple[str, str]]:
-    label = f"recurrent states of {found.batch}, {found.dtype} and float32"
-    return [(label, binary(found.recurrent_bytes))] if found.recurrent_bytes else []
-
-
-def _training_flops(found: Cost) -> list[tuple[str, str]]:
-    """What the architecture asks for, and below it what the kernel computes where that is more."""
-    seen, spent, tokens = found.training_flops_per_token, found.computed_training_flops_per_token, found.training_tokens
-    hidden = "  with the hidden pairs that are computed, too"
-    rows = [("FLOPs per token, forward and backward", si(seen))]
-    rows += [(hidden, si(spent))] if spent != seen else []
-    if tokens is None:
-        return [*rows, ("FLOPs of the whole training", "say train.tokens=N")]
-    rows += [(f"FLOPs of the whole training, {count(tokens)} tokens", f"{seen * tokens:.3g}")]
-    return rows + ([(hidden, f"{spent * tokens:.3g}")] if spent != seen else [])
+def _cost(name: str, config: Config, batch: int, context: int, dtype: Format) -> Cost:
+    try:
+        return cost(config, batch, context, dtype)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None

@@ -23,6 +23,7 @@ _KINDS = {
     float: "a number",
     bool: "nothing, the name alone says it",
     Path: "a path",
+    tuple[int, ...]: "whole numbers between commas",
 }
 
 

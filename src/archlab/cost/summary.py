@@ -1,5 +1,7 @@
 """Everything that can be counted about a config without building it."""
 
+from typing import Literal
+
 from archlab.config.base import Base
 from archlab.config.layers import sees_as
 from archlab.config.model_schema import ModelConfig
@@ -18,8 +20,10 @@ from archlab.cost.memory import (
     training_memory,
 )
 from archlab.cost.params import Parameters, parameters
-from archlab.cost.work import forward
+from archlab.cost.work import Work, by_kind, forward, training_step
 from archlab.errors import UserError
+
+PassName = Literal["training", "prefill", "decoding"]
 
 
 class Cost(Base):
@@ -57,6 +61,10 @@ class Cost(Base):
     null where a layer sees to both sides, so that nothing is decoded from a cache."""
     training_memory: TrainingMemory
     """Without activations and logits, which come on top."""
+    work: dict[PassName, list[Work]]
+    """By kind of operation, hidden pairs that are computed included. training: a step of `train.batch_tokens`, forward,
+    backward and update. prefill: the whole batch read at once, logits of each last token. decoding: one more token of
+    each text at that context; left out where nothing is decoded."""
 
 
 def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Format = "bfloat16") -> Cost:
@@ -85,7 +93,24 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
         weight_bytes=counts.total * BYTES[dtype],
         read_bytes_per_decoded_token=None if sees_as(model, "two_sided") else _read(model, context, dtype),
         training_memory=training_memory(counts.total),
+        work=_work(config, batch, context, dtype),
     )
+
+
+def _work(config: Config, batch: int, context: int, dtype: Format) -> dict[PassName, list[Work]]:
+    model, train = config.model, resolve_train(config)
+    counting = "packed" if train.document_mask else "computed"
+    step = Pass(train.batch_tokens // train.seq_len, train.seq_len, counting=counting, bytes_each=BYTES[dtype])
+    is_cached = not sees_as(model, "two_sided")
+    prefill = Pass(batch, context, counting="computed", is_cached=is_cached, bytes_each=BYTES[dtype])
+    passes: dict[PassName, list[Work]] = {
+        "training": by_kind(training_step(model, step)),
+        "prefill": by_kind(forward(model, prefill, logits="last")),
+    }
+    if is_cached:
+        decoding = Pass(batch, 1, context - 1, is_cached=True, counting="computed", bytes_each=BYTES[dtype])
+        passes["decoding"] = by_kind(forward(model, decoding))
+    return passes
 
 
 def _read(model: ModelConfig, context: int, dtype: Format) -> int:

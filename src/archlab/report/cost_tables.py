@@ -1,0 +1,176 @@
+"""What `archlab cost` says, as tables: of one config, and of several side by side."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from archlab.cost.summary import Cost, PassName
+from archlab.cost.units import binary, count, si
+from archlab.cost.work import Work
+
+
+class Table(NamedTuple):
+    """Rows under headings; all but the first column are numbers."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+Point = tuple[int, int]
+"""A context and a batch."""
+
+Unit = Callable[[float], str]
+
+
+def of_one(found: Cost) -> Iterator[Table]:
+    """Parameters, serving, training, and the work of a pass."""
+    counts, flops, memory = found.parameters, found.forward_flops, found.training_memory
+    yield Table(
+        ("parameters", "count", "share"),
+        [(role, f"{n:,}", f"{n / counts.total:.1%}") for role, n in counts.parts.items() if n]
+        + [("total", f"{counts.total:,}", count(counts.total))]
+        + ([("active per token", f"{counts.active:,}", count(counts.active))] if counts.idle else [])
+        + [("non-embedding", f"{counts.non_embedding:,}", count(counts.non_embedding))],
+    )
+    yield Table(
+        (f"serving, {found.context:,} tokens of context", "FLOPs per token", "share"),
+        [(part, si(n), f"{n / flops.total:.1%}") for part, n in flops if n] + [("forward pass", si(flops.total), "")],
+    )
+    yield Table(
+        ("", "memory"),
+        [
+            (f"KV cache per token, {found.dtype}", binary(found.kv_bytes_per_token)),
+            (f"KV cache of {found.batch} x {found.context:,} tokens, {found.dtype}", binary(found.kv_cache_bytes)),
+            *_recurrent(found),
+            (f"weights, {found.dtype}", binary(found.weight_bytes)),
+            ("read per decoded token, one sequence", _read(found)),
+        ],
+    )
+    yield Table(
+        (f"training, windows of {found.training_window:,} tokens", ""),
+        [
+            *_training_flops(found),
+            ("weights, gradients and AdamW's state in float32", binary(memory.total)),
+            ("activations and logits", "not counted"),
+        ],
+    )
+    yield _intensity(found)
+    yield _kinds(found)
+
+
+def _read(found: Cost) -> str:
+    n_bytes = found.read_bytes_per_decoded_token
+    return "nothing is decoded" if n_bytes is None else binary(n_bytes)
+
+
+def _recurrent(found: Cost) -> list[tuple[str, str]]:
+    label = f"recurrent states of {found.batch}, {found.dtype} and float32"
+    return [(label, binary(found.recurrent_bytes))] if found.recurrent_bytes else []
+
+
+def _training_flops(found: Cost) -> list[tuple[str, str]]:
+    """What the architecture asks for, and below it what the kernel computes where that is more."""
+    seen, spent, tokens = found.training_flops_per_token, found.computed_training_flops_per_token, found.training_tokens
+    hidden = "  with the hidden pairs that are computed, too"
+    rows = [("FLOPs per token, forward and backward", si(seen))]
+    rows += [(hidden, si(spent))] if spent != seen else []
+    if tokens is None:
+        return [*rows, ("FLOPs of the whole training", "say train.tokens=N")]
+    rows += [(f"FLOPs of the whole training, {count(tokens)} tokens", f"{seen * tokens:.3g}")]
+    return rows + ([(hidden, f"{spent * tokens:.3g}")] if spent != seen else [])
+
+
+def _intensity(found: Cost) -> Table:
+    """A pass as a whole."""
+    labels: dict[PassName, str] = {
+        "training": "training step",
+        "prefill": f"prefill of {found.batch} x {found.context:,}",
+        "decoding": f"decoding step of {found.batch}",
+    }
+    rows = [
+        (labels[name], si(_flops(work)), binary(_bytes(work)), _number(_per_byte(work)))
+        for name, work in found.work.items()
+    ]
+    return Table((f"a pass, {found.dtype}", "FLOPs", "bytes moved", "FLOPs per byte"), rows)
+
+
+def _kinds(found: Cost) -> Table:
+    """Where the FLOPs of a training step and of decoding are, and where the bytes."""
+    shown: list[PassName] = [name for name in ("training", "decoding") if name in found.work]
+    kinds = dict.fromkeys(work.kind for name in shown for work in found.work[name])
+    rows = [
+        (kind, *(cell for name in shown for cell in _shares(found.work[name], kind))) for kind in kinds
+    ]  # fmt: skip
+    headings = [f"{name}: {what}" for name in shown for what in ("FLOPs", "bytes")]
+    return Table(("share by kind of operation", *headings), rows)
+
+
+def _shares(all_work: Sequence[Work], kind: str) -> tuple[str, str]:
+    flops = sum(work.flops for work in all_work if work.kind == kind) / _flops(all_work)
+    n_bytes = sum(work.n_bytes for work in all_work if work.kind == kind) / _bytes(all_work)
+    return f"{flops:.1%}", f"{n_bytes:.1%}"
+
+
+def _flops(work: Sequence[Work]) -> float:
+    return sum(one.flops for one in work)
+
+
+def _bytes(work: Sequence[Work]) -> float:
+    return sum(one.n_bytes for one in work)
+
+
+def side_by_side(found: Mapping[str, Mapping[Point, Cost]]) -> Iterator[Table]:
+    """A column for each config, with the ratio to the first; then what depends on the context or the batch."""
+    names = list(found)
+    points = list(found[names[0]])
+    whole = {name: found[name][points[0]] for name in names}
+    first = next(iter(whole.values()))
+    yield Table(
+        (f"{first.dtype}", *names),
+        [
+            _ratios("parameters", [c.parameters.total for c in whole.values()], count),
+            *_active(list(whole.values())),
+            _ratios("non-embedding", [c.parameters.non_embedding for c in whole.values()], count),
+            _ratios("weights", [c.weight_bytes for c in whole.values()], binary),
+            _ratios("KV cache per token", [c.kv_bytes_per_token for c in whole.values()], binary),
+            _ratios("training FLOPs per token", [c.training_flops_per_token for c in whole.values()], si),
+            _ratios("weights, gradients, AdamW", [c.training_memory.total for c in whole.values()], binary),
+        ],
+    )
+    for context, batch in points:
+        at = [found[name][context, batch] for name in names]
+        yield Table(
+            (f"{batch:,} x {context:,} tokens", *names),
+            [
+                _ratios("forward FLOPs per token", [c.forward_flops.total for c in at], si),
+                _ratios("KV cache and states", [c.kv_cache_bytes + c.recurrent_bytes for c in at], binary),
+                _ratios("moved by a decoding step", [_bytes(c.work.get("decoding", [])) for c in at], binary),
+                _ratios("its FLOPs per byte", [_per_byte(c.work.get("decoding", [])) for c in at], _number),
+                _ratios("FLOPs per byte of prefill", [_per_byte(c.work["prefill"]) for c in at], _number),
+            ],
+        )
+
+
+def _active(costs: Sequence[Cost]) -> list[Sequence[str]]:
+    if not any(c.parameters.idle for c in costs):
+        return []
+    return [_ratios("active per token", [c.parameters.active for c in costs], count)]
+
+
+def _per_byte(work: Sequence[Work]) -> float:
+    return _flops(work) / _bytes(work) if work else 0.0
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _ratios(label: str, values: Sequence[float], unit: Unit) -> Sequence[str]:
+    """The value, and how many times the first config's it is."""
+    first = values[0]
+    return (label, unit(first) if first else "-", *(_cell(value, first, unit) for value in values[1:]))
+
+
+def _cell(value: float, first: float, unit: Unit) -> str:
+    if not value:
+        return "-"
+    return f"{unit(value)} {value / first:.2f}x" if first else unit(value)
