@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import platformdirs
+
 from archlab.errors import UserError
 
 TEMPORARY = ".archlab-tmp-"
@@ -83,6 +85,11 @@ def expand_user(path: str | Path) -> Path:
         raise UserError(
             f"{path}: no user {Path(path).parts[0].removeprefix('~')!r} whose folder it could be in"
         ) from None
+
+
+def cache_folder() -> Path:
+    """$ARCHLAB_CACHE, or the user's cache folder."""
+    return Path(os.environ.get("ARCHLAB_CACHE") or platformdirs.user_cache_dir("archlab"))
 
 
 def _kind_of_file(mode: int) -> str:

@@ -102,7 +102,7 @@ def test_user_errors_end_with_2_and_one_message(arguments, message, capsys):
 
 TAKES = {
     "demo": "none", "list": "WHAT", "schema": "KIND", "diff": "A and B", "generate": "FOLDER", "import": "HF_FOLDER",
-    "export": "FOLDER", "inspect": "FOLDER", "convert": "HF_FOLDER", "study run": "STUDY", "study report": "FOLDER",
+    "hardware": "NAME", "export": "FOLDER", "inspect": "FOLDER", "convert": "HF_FOLDER", "study run": "STUDY", "study report": "FOLDER",
     "study list": "none", "study show": "STUDY",
 }  # fmt: skip
 """What a command takes, where that is not any number of arguments."""
@@ -168,7 +168,7 @@ def test_what_every_command_says_of_wrong_arguments(command, capsys):
         ("cost gpt-2 --batch 1 --batch 2", "--batch: given twice; allowed: once"),
         ("cost gpt-2 --dtype float3", "--dtype: 'float3'; did you mean float32? allowed: bfloat16, float32"),
         ("cost gpt-2 --json=maybe", "--json: 'maybe'; allowed: nothing, the name alone says it"),
-        ("list preset", "WHAT: 'preset'; did you mean presets? allowed: presets, families, studies"),
+        ("list preset", "WHAT: 'preset'; did you mean presets? allowed: presets, hardware, families, "),
         ("generate r --top-k 1.5", "--top-k: '1.5'; allowed: a whole number"),
         ("generate r --seed x", "--seed: 'x'; allowed: a whole number"),
         ("generate r --temperature hot", "--temperature: 'hot'; allowed: a number"),

@@ -15,12 +15,13 @@ from archlab.interrupt import INTERRUPTED, was_interrupted
 
 VERBS = (
     ("demo", "demo:run", "Train the ladder from 2017's block to today's on this machine, and compare its steps."),
-    ("list", "list:run", "What there is: presets, families and studies."),
+    ("list", "list:run", "What there is: presets, hardware, families and studies."),
     ("show", "show:run", "A config with every default and derived value written out."),
     ("schema", "schema:run", "The JSON schema of config or study files, for editors."),
     ("diff", "diff:run", "What differs between two configs, field by field."),
     ("flatten", "flatten:run", "A config as one PyTorch file, with nothing in it that this model does not use."),
     ("cost", "cost:run", "Parameters, FLOPs, KV cache and memory of a config, counted without building it."),
+    ("hardware", "hardware:run", "A device that costs are computed for, or this machine, measured."),
     ("data", "data:run", "Text to token shards."),
     ("train", "train:run", "Train a model; run again, it resumes."),
     ("eval", "eval:run", "Bits per byte on held-out text."),

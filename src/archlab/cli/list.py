@@ -8,6 +8,7 @@ from rich.text import Text
 
 from archlab.atlas.rows import Row, rows
 from archlab.atlas.table import evolution
+from archlab.cli import hardware
 from archlab.cli.arguments import Flag
 from archlab.cli.terminal import console, print_json, print_table
 from archlab.config.io import presets, studies
@@ -16,9 +17,13 @@ from archlab.errors import UserError
 
 
 def run(
-    what: Literal["presets", "families", "studies"] | None = None, /, *, html: Path | None = None, json: Flag = False
+    what: Literal["presets", "hardware", "families", "studies"] | None = None,
+    /,
+    *,
+    html: Path | None = None,
+    json: Flag = False,
 ) -> None:
-    """List what there is: the published architectures year by year, our own presets, the studies.
+    """List what there is: the published architectures year by year, our own presets, the hardware, the studies.
 
     Parameters
     ----------
@@ -41,15 +46,19 @@ def run(
     own = {n: first_comment(file) for n, file in presets().items() if what in (None, "presets") and n not in published}
     questions = {n: read_yaml(f).get("question", "") for n, f in studies().items() if what in (None, "studies")}
     classes = _families() if what == "families" else {}
+    machines = hardware.listed() if what in (None, "hardware") else {}
     if json:
         published_rows = [row.model_dump(mode="json") for row in models]
-        lists = {"published": published_rows, "own": own, "families": classes, "studies": questions}
+        facts = {name: found.model_dump(mode="json") for name, found in machines.items()}
+        lists = {"published": published_rows, "own": own, "hardware": facts, "families": classes, "studies": questions}
         print_json({name: found for name, found in lists.items() if found})
         return
     if models:
         _print_evolution(models)
     if own:
         print_table(("preset", "what it is"), own.items())
+    if machines:
+        hardware.print_list(machines)
     if classes:
         print_table(("family", "transformers class"), classes.items())
     if questions:

@@ -1,7 +1,7 @@
 """The files that come with archlab, one config file, and the config that raw values and dotted overrides make."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import accumulate
@@ -35,6 +35,11 @@ def studies() -> dict[str, Traversable]:
     return _yaml_files("archlab.study", "library")
 
 
+def devices() -> dict[str, Traversable]:
+    """Name of a device that models run on -> its file, sorted by name."""
+    return _yaml_files("archlab.cost", "devices")
+
+
 def _yaml_files(package: str, folder: str) -> dict[str, Traversable]:
     home = resources.files(package) / folder
     files = home.iterdir() if home.is_dir() else iter(())
@@ -42,11 +47,16 @@ def _yaml_files(package: str, folder: str) -> dict[str, Traversable]:
 
 
 def find_preset(name: str) -> Traversable | None:
-    """The file in the atlas of that name, or of the only name that begins so: `phi-4` is `phi-4-14b`.
+    """The file in the atlas of that name, or of the only name that begins so: `phi-4` is `phi-4-14b`."""
+    return find_named(name, {**presets(), **facts()})
+
+
+def find_named(name: str, files: Mapping[str, Traversable]) -> Traversable | None:
+    """Of files by name, the one of that name, or of the only name that begins so, by whole words.
 
     Case, dots, dashes and underscores do not matter.
     """
-    files, wanted = {**presets(), **facts()}, _plain(name)
+    wanted = _plain(name)
     begun: list[Traversable] = []
     for known, file in files.items():
         if _plain(known) == wanted:

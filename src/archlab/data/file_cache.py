@@ -13,19 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from archlab.errors import UserError
-from archlab.files import write_atomic
+from archlab.files import cache_folder, write_atomic
 
 SETTLED = 2 * 10**9
 """Nanoseconds. A file that changed more recently could change again without another time of change, because the clock
 of some file systems is coarse (the coarsest, of FAT, has steps of 2 seconds). So its result is not kept yet."""
-
-
-def cache_folder() -> Path:
-    """$ARCHLAB_CACHE, or the user's cache folder."""
-    return Path(os.environ.get("ARCHLAB_CACHE") or platformdirs.user_cache_dir("archlab"))
 
 
 def cached(key: object, files: Sequence[Path], compute: Callable[[], Any]) -> Any:

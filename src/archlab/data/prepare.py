@@ -13,12 +13,12 @@ from tokenizers import Tokenizer
 from archlab.config.schema import DataConfig
 from archlab.data import tokenizer as bpe
 from archlab.data.corpus import FIELD, STDLIB, Corpus
-from archlab.data.file_cache import cache_folder, cached, clear_cache
+from archlab.data.file_cache import cached, clear_cache
 from archlab.data.shards import FORMAT, LITTLE_ENDIAN, MANIFEST, DataFolder, Manifest, Shard, SplitInfo
 from archlab.data.split import Piece, SplitRule, choose_split, hash_share
 from archlab.digests import sha256
 from archlab.errors import UserError
-from archlab.files import expand_user, folder_atomic
+from archlab.files import cache_folder, expand_user, folder_atomic
 from archlab.interrupt import raise_if_interrupted
 
 DEFAULT_VOCAB_SIZE = 2048

@@ -22,6 +22,7 @@ from archlab.train.compiling import compile_layers, is_compiled
 from archlab.train.device import Device, choose_device
 from archlab.train.operations import time_by_kind
 from archlab.train.optim import make_optimizer
+from archlab.train.rates import copy_bandwidth
 from archlab.train.step import update
 
 WARM_UP = 2
@@ -86,7 +87,7 @@ def decoding_speed(config: Config, batch: int, context: int, steps: int, dtype: 
             torch.cuda.synchronize()
 
     speed = batch / _median_seconds(step, steps)
-    limit = _copied_bytes_per_second(device)
+    limit = copy_bandwidth(device.type)
     of_others = together.kv_cache_bytes + together.recurrent_bytes - alone.kv_cache_bytes - alone.recurrent_bytes
     read = alone.read_bytes_per_decoded_token + of_others  # weights are read once for all texts
     return _speed(speed, speed / batch * read / limit, limit, step, device, compiled)
@@ -112,14 +113,3 @@ def _median_seconds(step: Callable[[], None], steps: int) -> float:
         step()
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[WARM_UP:])
-
-
-def _copied_bytes_per_second(device: Device, n_bytes: int = 2**28) -> float:
-    """Read and written by a copy too large for a cache: the best of five."""
-    source = torch.ones(n_bytes, dtype=torch.uint8, device=device.type)
-    target, best = torch.empty_like(source), float("inf")
-    for _ in range(5):
-        start = time.perf_counter()
-        target.copy_(source)[-1].item()
-        best = min(best, time.perf_counter() - start)
-    return 2 * n_bytes / best

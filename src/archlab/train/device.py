@@ -17,6 +17,7 @@ from archlab.config.schema import TrainConfig
 from archlab.cost.units import binary
 from archlab.data.file_cache import cached
 from archlab.errors import UserError
+from archlab.train.rates import product_flops
 
 WORTHWHILE = 1.2
 """Speed of bfloat16's products over float32's from which they are used: autocast also converts."""
@@ -43,30 +44,22 @@ class Device:
         return torch.autocast(self.type, torch.bfloat16, enabled=self.dtype is torch.bfloat16)
 
     def peak_flops(self) -> float:
-        """FLOPs per second of one large matrix product in `dtype`, measured here with the threads in use.
+        """FLOPs per second of one large matrix product in `dtype`, measured here with the threads in use."""
+        return product_flops(self.type, self.dtype, 8192 if self.type == "cuda" else 1024)
 
-        The numbers are random, because a product of equal numbers draws less power: a GPU may then clock higher than in
-        training.
-        """
-        side = 8192 if self.type == "cuda" else 1024
-        own = torch.Generator(self.type).manual_seed(0)
-        a = torch.randn(side, side, generator=own, dtype=self.dtype, device=self.type)
-        best = float("inf")
-        for _ in range(6):
-            start = time.perf_counter()
-            (a @ a)[0, 0].item()
-            best = min(best, time.perf_counter() - start)
-        return 2 * side**3 / best
+    @property
+    def memory(self) -> int:
+        """Bytes."""
+        if self.type == "cuda":
+            return torch.cuda.get_device_properties(0).total_memory
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def check_memory(self, needed: int) -> None:
         """UserError when this machine cannot hold so many bytes; activations need more on top."""
-        here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        if self.type == "cuda":
-            here = torch.cuda.get_device_properties(0).total_memory
-        if needed > here:
+        if needed > self.memory:
             raise UserError(
                 f"the model needs {binary(needed)} to train (float32 weights, gradients and AdamW's state), "
-                f"and {self.name} has {binary(here)}; `archlab cost` counts it"
+                f"and {self.name} has {binary(self.memory)}; `archlab cost` counts it"
             )
 
 
