@@ -7,6 +7,7 @@ from archlab.cli.loading import load_with_notes
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
+from archlab.cost.hardware import load_hardware
 from archlab.cost.memory import Format
 from archlab.cost.summary import Cost, cost
 from archlab.errors import UserError
@@ -20,6 +21,7 @@ def run(
     batch: SeveralAtLeastOne = (1,),
     context: SeveralAtLeastOne = (),
     dtype: Format = "bfloat16",
+    hardware: str | None = None,
     json: Flag = False,
 ) -> None:
     """Count parameters, FLOPs and bytes of a config from its resolved layers, or of several side by side.
@@ -39,6 +41,8 @@ def run(
         window has (of several configs, the shortest).
     dtype
         Of the KV cache and of the weights as served. Run folders are float32.
+    hardware
+        A device from `archlab list hardware`: how long passes take on it at best, and what limits them.
     json
         JSON instead, exact: an object, or a list of them where several are asked for.
     """
@@ -52,8 +56,9 @@ def run(
         all_of_them = [{"config": n, **c.model_dump(mode="json")} for n, at in found.items() for c in at.values()]
         print_json(all_of_them if len(all_of_them) > 1 else all_of_them[0])
         return
+    device = None if hardware is None else load_hardware(hardware)
     several = len(found) > 1 or len(points) > 1
-    for table in side_by_side(found) if several else of_one(found[config][points[0]]):
+    for table in side_by_side(found, device) if several else of_one(found[config][points[0]], device):
         print_table(table.columns, table.rows, right=table.columns[1:])
 
 

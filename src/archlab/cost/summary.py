@@ -8,7 +8,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.position import Learned
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
-from archlab.config.work import Pass
+from archlab.config.work import Counting, Pass
 from archlab.cost.flops import Flops, computed_training_flops, forward_flops, training_flops
 from archlab.cost.memory import (
     BYTES,
@@ -65,6 +65,8 @@ class Cost(Base):
     """By kind of operation, hidden pairs that are computed included. training: a step of `train.batch_tokens`, forward,
     backward and update. prefill: the whole batch read at once, logits of each last token. decoding: one more token of
     each text at that context; left out where nothing is decoded."""
+    tokens: dict[PassName, int]
+    """New tokens of each of these passes."""
 
 
 def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Format = "bfloat16") -> Cost:
@@ -75,6 +77,7 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
         raise UserError(f"context {context} is beyond max_seq_len = {model.max_seq_len}, where learned positions end")
     counts = parameters(model)
     per_token = training_flops(model, train.seq_len)
+    passes = _passes(config, batch, context, dtype)
     tokens = train.trained if "tokens" in config.train.model_fields_set else None
     return Cost(
         context=context,
@@ -93,24 +96,32 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
         weight_bytes=counts.total * BYTES[dtype],
         read_bytes_per_decoded_token=None if sees_as(model, "two_sided") else _read(model, context, dtype),
         training_memory=training_memory(counts.total),
-        work=_work(config, batch, context, dtype),
+        work={name: _work(model, name, this) for name, this in passes.items()},
+        tokens={name: this.rows for name, this in passes.items()},
     )
 
 
-def _work(config: Config, batch: int, context: int, dtype: Format) -> dict[PassName, list[Work]]:
-    model, train = config.model, resolve_train(config)
-    counting = "packed" if train.document_mask else "computed"
-    step = Pass(train.batch_tokens // train.seq_len, train.seq_len, counting=counting, bytes_each=BYTES[dtype])
-    is_cached = not sees_as(model, "two_sided")
-    prefill = Pass(batch, context, counting="computed", is_cached=is_cached, bytes_each=BYTES[dtype])
-    passes: dict[PassName, list[Work]] = {
-        "training": by_kind(training_step(model, step)),
-        "prefill": by_kind(forward(model, prefill, logits="last")),
+def _passes(config: Config, batch: int, context: int, dtype: Format) -> dict[PassName, Pass]:
+    train = resolve_train(config)
+    counting: Counting = "packed" if train.document_mask else "computed"
+    is_cached = not sees_as(config.model, "two_sided")
+    found: dict[PassName, Pass] = {
+        "training": Pass(train.rows, train.seq_len, counting=counting, bytes_each=BYTES[dtype]),
+        "prefill": Pass(batch, context, counting="computed", is_cached=is_cached, bytes_each=BYTES[dtype]),
     }
     if is_cached:
-        decoding = Pass(batch, 1, context - 1, is_cached=True, counting="computed", bytes_each=BYTES[dtype])
-        passes["decoding"] = by_kind(forward(model, decoding))
-    return passes
+        found["decoding"] = Pass(batch, 1, context - 1, is_cached=True, counting="computed", bytes_each=BYTES[dtype])
+    return found
+
+
+def _work(model: ModelConfig, name: PassName, this: Pass) -> list[Work]:
+    match name:
+        case "training":
+            return by_kind(training_step(model, this))
+        case "prefill":
+            return by_kind(forward(model, this, logits="last"))
+        case "decoding":
+            return by_kind(forward(model, this))
 
 
 def _read(model: ModelConfig, context: int, dtype: Format) -> int:

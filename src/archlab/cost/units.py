@@ -19,6 +19,17 @@ def binary(n_bytes: float) -> str:
     return " ".join(_scaled(n_bytes, 1024, _BINARY))
 
 
+def seconds(value: float) -> str:
+    """Three significant digits and a unit: 0.0042 -> `4.2 ms`; from two minutes on minutes, hours, days, years."""
+    for unit, size in (("years", 365.25 * 86400), ("days", 86400), ("hours", 3600), ("min", 60)):
+        if value >= 2 * size:
+            return f"{value / size:.3g} {unit}"
+    for unit, size in (("s", 1), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value * 1e9:.3g} ns"
+
+
 def _scaled(value: float, base: int, prefixes: tuple[str, ...]) -> tuple[str, str]:
     step = 0
     while float(f"{value:.3g}") >= 1000 and step < len(prefixes) - 1:

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from archlab.cost.hardware import Hardware
+from archlab.cost.roofline import ideal
 from archlab.cost.summary import Cost, PassName
-from archlab.cost.units import binary, count, si
+from archlab.cost.units import binary, count, seconds, si
 from archlab.cost.work import Work
 
 
@@ -21,8 +23,8 @@ Point = tuple[int, int]
 Unit = Callable[[float], str]
 
 
-def of_one(found: Cost) -> Iterator[Table]:
-    """Parameters, serving, training, and the work of a pass."""
+def of_one(found: Cost, device: Hardware | None = None) -> Iterator[Table]:
+    """Parameters, serving, training, the work of a pass, and how long it takes on a device at best."""
     counts, flops, memory = found.parameters, found.forward_flops, found.training_memory
     yield Table(
         ("parameters", "count", "share"),
@@ -55,6 +57,8 @@ def of_one(found: Cost) -> Iterator[Table]:
     )
     yield _intensity(found)
     yield _kinds(found)
+    if device is not None:
+        yield _times(found, device)
 
 
 def _read(found: Cost) -> str:
@@ -81,16 +85,32 @@ def _training_flops(found: Cost) -> list[tuple[str, str]]:
 
 def _intensity(found: Cost) -> Table:
     """A pass as a whole."""
-    labels: dict[PassName, str] = {
-        "training": "training step",
-        "prefill": f"prefill of {found.batch} x {found.context:,}",
-        "decoding": f"decoding step of {found.batch}",
-    }
     rows = [
-        (labels[name], si(_flops(work)), binary(_bytes(work)), _number(_per_byte(work)))
+        (_label(found, name), si(_flops(work)), binary(_bytes(work)), _number(_per_byte(work)))
         for name, work in found.work.items()
     ]
     return Table((f"a pass, {found.dtype}", "FLOPs", "bytes moved", "FLOPs per byte"), rows)
+
+
+def _label(found: Cost, name: PassName) -> str:
+    match name:
+        case "training":
+            return f"training step of {count(found.tokens[name])} tokens"
+        case "prefill":
+            return f"prefill of {found.batch} x {found.context:,}"
+        case "decoding":
+            return f"decoding step of {found.batch}"
+
+
+def _times(found: Cost, device: Hardware) -> Table:
+    """At best, on one device."""
+    rows = list[Sequence[str]]()
+    for name, work in found.work.items():
+        one = ideal(work, device, found.dtype, found.tokens[name])
+        rows.append(
+            (_label(found, name), seconds(one.seconds), si(one.tokens_per_second), one.limit, f"{one.of_peak:.0%}")
+        )
+    return Table((f"at best on one {device.name}", "time", "tokens/s", "limit", "of the peak"), rows)
 
 
 def _kinds(found: Cost) -> Table:
@@ -118,7 +138,7 @@ def _bytes(work: Sequence[Work]) -> float:
     return sum(one.n_bytes for one in work)
 
 
-def side_by_side(found: Mapping[str, Mapping[Point, Cost]]) -> Iterator[Table]:
+def side_by_side(found: Mapping[str, Mapping[Point, Cost]], device: Hardware | None = None) -> Iterator[Table]:
     """A column for each config, with the ratio to the first; then what depends on the context or the batch."""
     names = list(found)
     points = list(found[names[0]])
@@ -146,8 +166,20 @@ def side_by_side(found: Mapping[str, Mapping[Point, Cost]]) -> Iterator[Table]:
                 _ratios("moved by a decoding step", [_bytes(c.work.get("decoding", [])) for c in at], binary),
                 _ratios("its FLOPs per byte", [_per_byte(c.work.get("decoding", [])) for c in at], _number),
                 _ratios("FLOPs per byte of prefill", [_per_byte(c.work["prefill"]) for c in at], _number),
+                *(_speeds(at, device) if device else []),
             ],
         )
+
+
+def _speeds(costs: Sequence[Cost], device: Hardware) -> Iterator[Sequence[str]]:
+    """Tokens per second at best, on one device."""
+    labels: dict[PassName, str] = {"prefill": "read", "decoding": "written", "training": "trained"}
+    for name, label in labels.items():
+        speeds = [
+            ideal(c.work[name], device, c.dtype, c.tokens[name]).tokens_per_second if name in c.work else 0.0
+            for c in costs
+        ]
+        yield _ratios(f"tokens/s {label}, {device.name}", speeds, si)
 
 
 def _active(costs: Sequence[Cost]) -> list[Sequence[str]]:
