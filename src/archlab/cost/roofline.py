@@ -29,7 +29,7 @@ class Estimate(Base):
 def ideal(passed: Iterable[Work], hardware: Hardware, number_format: NumberFormat, tokens: int) -> Estimate:
     """Each kind of operation takes its matrix FLOPs at the peak or its bytes at the memory's speed, what is longer.
 
-    Nothing else takes time, and no two kinds overlap. What a kernel fuses is not known here but for attention, so a
+    Nothing else takes time, and no two kinds overlap. What a compiler fuses is not known here, so a
     compiled model moves fewer bytes than are counted; a real one reaches neither peak nor the memory's speed.
     """
     peak, bandwidth = hardware.speed(number_format), hardware.bandwidth
