@@ -73,3 +73,24 @@ def test_the_default_context_suits_all_and_a_config_that_lacks_it_is_named(capsy
     assert {c["context"] for c in json.loads(capsys.readouterr().out)} == {1024}
     assert app.main(["cost", "llama-3-8b", "gpt-2", "--context", "8192"]) == 2
     assert "gpt-2: context 8192 is beyond" in capsys.readouterr().err
+
+
+def test_a_page_with_pictures(tmp_path, capsys):
+    page = tmp_path / "new" / "cost.html"
+    names = ["gpt-2", "gemma-3-1b", "mamba-2-2.7b", "deepseek-v3"]
+    assert app.main(["cost", *names, "--batch", "1,64", "--hardware", "a100-80gb", "--html", str(page)]) == 0
+    assert capsys.readouterr().out.strip() == str(page)
+    text = page.read_text()
+    specs = json.loads(text.split('id="specs">')[1].split("</script>")[0])
+    assert specs.keys() == {"roofline", "memory", "cache", "context", "batch", "heads"}
+    kept = ["36 KiB kept per token", "9 KiB kept per token", "3 KiB kept per token", "6.75 KiB kept per token"]
+    assert all(words in json.dumps(specs["heads"]) for words in kept)
+    assert '"A100 SXM 80 GB: 74.5 GiB"' in json.dumps(specs["memory"])
+    assert all(name in text for name in names)
+
+
+def test_times_on_a_device(capsys):
+    out = printed(capsys, "--hardware", "H100")
+    assert "at best on one H100 SXM" in out
+    assert app.main(["cost", "gpt-2", "--hardware", "h1000"]) == 2
+    assert "no hardware 'h1000'" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """`archlab cost`."""
 
 from itertools import product
+from pathlib import Path
 
 from archlab.cli.arguments import Flag, SeveralAtLeastOne
 from archlab.cli.loading import load_with_notes
@@ -22,6 +23,7 @@ def run(
     context: SeveralAtLeastOne = (),
     dtype: Format = "bfloat16",
     hardware: str | None = None,
+    html: Path | None = None,
     json: Flag = False,
 ) -> None:
     """Count parameters, FLOPs and bytes of a config from its resolved layers, or of several side by side.
@@ -43,6 +45,8 @@ def run(
         Of the KV cache and of the weights as served. Run folders are float32.
     hardware
         A device from `archlab list hardware`: how long passes take on it at best, and what limits them.
+    html
+        Write a page with tables and pictures to this file instead; without --hardware, for an H100.
     json
         JSON instead, exact: an object, or a list of them where several are asked for.
     """
@@ -57,6 +61,11 @@ def run(
         print_json(all_of_them if len(all_of_them) > 1 else all_of_them[0])
         return
     device = None if hardware is None else load_hardware(hardware)
+    if html is not None:
+        from archlab.report.cost_page import write_costs
+
+        print(write_costs(configs, found, device or load_hardware("h100"), dtype, html))
+        return
     several = len(found) > 1 or len(points) > 1
     for table in side_by_side(found, device) if several else of_one(found[config][points[0]], device):
         print_table(table.columns, table.rows, right=table.columns[1:])

@@ -1,0 +1,127 @@
+"""What configs cost, as one HTML file that opens offline: tables and pictures."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from archlab.config.layers import layer_configs, with_overrides
+from archlab.config.multi_head import ResolvedMultiHead
+from archlab.config.schema import Config
+from archlab.cost.hardware import Hardware
+from archlab.cost.memory import Format
+from archlab.cost.roofline import ideal
+from archlab.cost.summary import Cost, cost
+from archlab.cost.units import binary, si
+from archlab.files import write_atomic
+from archlab.report import html
+from archlab.report.cost_charts import heads, memory, over, roofline
+from archlab.report.cost_tables import Point, side_by_side
+from archlab.report.palette import MODES, PALETTES, Mode, vega_theme
+
+CONTEXTS = tuple(2**n for n in range(9, 18))
+BATCHES = tuple(2**n for n in range(10))
+
+
+def write_costs(
+    configs: Mapping[str, Config],
+    found: Mapping[str, Mapping[Point, Cost]],
+    device: Hardware,
+    dtype: Format,
+    path: Path,
+) -> Path:
+    """Write the page, and the folders above it; its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, render(configs, found, device, dtype))
+    return path
+
+
+def render(
+    configs: Mapping[str, Config], found: Mapping[str, Mapping[Point, Cost]], device: Hardware, dtype: Format
+) -> str:
+    """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
+    points = list(next(iter(found.values())))
+    context, batch = points[0]
+    longest = {name: config.model.max_seq_len for name, config in configs.items()}
+    contexts = {name: [c for c in CONTEXTS if c <= longest[name]] or [longest[name]] for name in configs}
+    at_context = {
+        name: [cost(config, batch, c, dtype) for c in contexts[name]] for name, config in configs.items()
+    }  # fmt: skip
+    at_batch = {name: [cost(config, b, context, dtype) for b in BATCHES] for name, config in configs.items()}
+    first = next(iter(configs))
+    kinds = list(_kinds_of_heads(configs[first], max(b for _, b in points), context, dtype, device))
+    charts = {
+        "roofline": roofline({name: list(at.values()) for name, at in found.items()}, device),
+        "memory": memory({name: at[points[0]] for name, at in found.items()}, device),
+        "cache": over(
+            {n: [(c.context, _kept(c), binary(_kept(c))) for c in costs] for n, costs in at_context.items()},
+            "tokens of context",
+            "bytes kept",
+        ),
+        "context": over(
+            {n: [_speed(c, c.context, device) for c in costs] for n, costs in at_context.items()},
+            "tokens of context",
+            "decoded tokens/s",
+        ),
+        "batch": over(
+            {n: [_speed(c, c.batch, device) for c in costs] for n, costs in at_batch.items()},
+            "texts side by side",
+            "decoded tokens/s",
+        ),
+        **({"heads": heads(kinds)} if kinds else {}),
+    }
+    return html.template("cost.html.jinja").render(
+        names=list(configs),
+        first=first,
+        device=device,
+        dtype=dtype,
+        context=context,
+        batch=batch,
+        most=max(b for _, b in points),
+        tables=list(side_by_side(found, device)),
+        colours=list(zip(*(PALETTES[mode].distinct for mode in MODES), strict=True)),
+        specs={name: html.full_width(chart) for name, chart in charts.items()},
+        themes={mode: _theme(mode) for mode in MODES},
+        style=html.inline("report.css"),
+        own_style=html.inline("atlas.css"),
+        script=html.inline("report.js"),
+        vega=html.vega(),
+    )
+
+
+def _kept(found: Cost) -> int:
+    return found.kv_cache_bytes + found.recurrent_bytes
+
+
+def _speed(found: Cost, x: int, device: Hardware) -> tuple[int, float, str]:
+    if "decoding" not in found.work:
+        return x, 0.0, ""
+    speed = ideal(found.work["decoding"], device, found.dtype, found.tokens["decoding"]).tokens_per_second
+    return x, speed, f"{si(speed)} tokens/s"
+
+
+def _kinds_of_heads(
+    config: Config, batch: int, context: int, dtype: Format, device: Hardware
+) -> Iterator[tuple[str, float, float]]:
+    """The config with as many key heads as query heads, fewer, one, and latent attention in DeepSeek's proportions: a
+    vector 4 heads wide and a rotated part of half a head. Nothing where its layers differ, or are not multi-head."""
+    attentions = [layer.attention for layer in layer_configs(config.model)]
+    one = attentions[0]
+    if not isinstance(one, ResolvedMultiHead) or any(other != one for other in attentions):
+        return
+    H, C = one.n_heads, one.head_dim
+    kinds: dict[str, dict[str, Any]] = {"MHA": {"n_kv_heads": H}}
+    kinds |= {f"GQA, {H // n} heads": {"n_kv_heads": H // n} for n in (4, 8) if H % n == 0 and H // n > 1}
+    kinds["MQA"] = {"n_kv_heads": 1}
+    kinds["latent"] = {
+        "kind": "latent", "n_heads": H, "kv_rank": 4 * C, "nope_dim": C, "rope_dim": C // 2, "v_dim": C,
+    }  # fmt: skip
+    for name, change in kinds.items():
+        model = with_overrides(config.model, {"attention": change})
+        found = cost(config.model_copy(update={"model": model}), batch, context, dtype)
+        yield name, found.kv_bytes_per_token, _speed(found, 0, device)[1]
+
+
+def _theme(mode: Mode) -> dict[str, Any]:
+    palette = PALETTES[mode]
+    theme = vega_theme(mode, palette.distinct)
+    return theme | {"style": theme["style"] | {"dots": {"color": palette.distinct[1]}}}
