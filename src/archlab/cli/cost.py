@@ -1,18 +1,21 @@
 """`archlab cost`."""
 
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
-from archlab.cli.arguments import Flag, SeveralAtLeastOne
+from archlab.cli.arguments import AtLeastOne, Flag, SeveralAtLeastOne
 from archlab.cli.loading import load_with_notes
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
-from archlab.cost.hardware import load_hardware
+from archlab.cost.hardware import Hardware, load_hardware
 from archlab.cost.memory import Format
+from archlab.cost.plan import Parallel
 from archlab.cost.summary import Cost, cost
 from archlab.errors import UserError
 from archlab.report.cost_tables import of_one, side_by_side
+from archlab.report.plan_tables import plans, ways
 
 
 def run(
@@ -23,6 +26,9 @@ def run(
     context: SeveralAtLeastOne = (),
     dtype: Format = "bfloat16",
     hardware: str | None = None,
+    devices: AtLeastOne | None = None,
+    parallel: str | None = None,
+    price: float | None = None,
     html: Path | None = None,
     json: Flag = False,
 ) -> None:
@@ -45,6 +51,12 @@ def run(
         Of the KV cache and of the weights as served. Run folders are float32.
     hardware
         A device from `archlab list hardware`: how long passes take on it at best, and what limits them.
+    devices
+        Train on so many devices: what fits, what is sent, how long it takes. Without --parallel, each way alone.
+    parallel
+        How they divide the work, as in shard=8,tensor=2; of data, shard, tensor and pipeline.
+    price
+        Of a device and hour, in any currency.
     html
         Write a page with tables and pictures to this file instead; without --hardware, for an H100.
     json
@@ -66,8 +78,32 @@ def run(
 
         print(write_costs(configs, found, device or load_hardware("h100"), dtype, html))
         return
+    if devices is not None or parallel is not None or price is not None:
+        _print_plans(configs, device, devices, parallel, price)
+        return
     several = len(found) > 1 or len(points) > 1
     for table in side_by_side(found, device) if several else of_one(found[config][points[0]], device):
+        print_table(table.columns, table.rows, right=table.columns[1:])
+
+
+def _print_plans(
+    configs: Mapping[str, Config],
+    device: Hardware | None,
+    devices: int | None,
+    parallel: str | None,
+    price: float | None,
+) -> None:
+    if len(configs) > 1:
+        raise UserError(f"--devices and --parallel: {len(configs)} configs; allowed: one")
+    if device is None:
+        raise UserError("--devices and --parallel need --hardware; `archlab list hardware` shows all")
+    if parallel is None:
+        tried = ways(devices or device.count)
+    else:
+        tried = [Parallel.parse(parallel)]
+        if devices not in (None, tried[0].devices):
+            raise UserError(f"--parallel {parallel} is {tried[0].devices} devices, and --devices says {devices}")
+    for table in plans(next(iter(configs.values())), tried, device, price):
         print_table(table.columns, table.rows, right=table.columns[1:])
 
 

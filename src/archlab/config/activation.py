@@ -24,3 +24,6 @@ ACTIVATION_FLOPS: dict[Activation, int] = {
     "sigmoid": 3, "softplus": 3, "identity": 0, "xielu": 8,
 }  # fmt: skip
 """Operations on one number; an elementary function and a division are one each."""
+
+GRADIENT_FROM_OUTPUT: tuple[Activation, ...] = ("relu", "sigmoid", "identity")
+"""Training keeps their output, which what comes next keeps too; of the others the input."""

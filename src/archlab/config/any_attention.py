@@ -8,7 +8,7 @@ from archlab.config.component import Component, Site
 from archlab.config.position import BIASED, Rope, Shaw
 from archlab.config.query_blocks import is_worth_cutting, query_blocks
 from archlab.config.visibility import Visibility, is_plain_causal, keys_kept, visible_pairs
-from archlab.config.work import Operation, Pass
+from archlab.config.work import FLOAT32_BYTES, Operation, Pass
 
 SOFTMAX_FLOPS = 5
 """Per score: scaled, less the largest, exp, summed, divided."""
@@ -70,6 +70,7 @@ class AnyAttention(Visibility, QueryHeads):
             weights=learned * this.bytes_each,
             kept=self.kept_bytes(site, this),
             moved=(queries + this.rows * made + biases) * this.bytes_each,
+            saved=(queries + this.rows * made + biases) * this.bytes_each + this.rows * heads * FLOAT32_BYTES,
         )
         per_score = SOFTMAX_FLOPS + (CAP_FLOPS if self.softcap else 0)
         yield Operation("softmax", "scores", flops=per_score * heads * pairs)

@@ -13,7 +13,7 @@ from archlab.config.base import Base
 from archlab.config.dropout import Dropout
 from archlab.config.norm import Norm
 from archlab.config.position import Position
-from archlab.config.work import Operation, Pass, matrix_flops
+from archlab.config.work import FLOAT32_BYTES, Operation, Pass, matrix_flops
 from archlab.errors import UserError
 
 
@@ -26,9 +26,6 @@ class Site:
     """The layer's norm, which inner norms take after."""
     position: Position
     dropout: Dropout = field(default_factory=Dropout)
-
-
-FLOAT32_BYTES = 4
 
 
 class StateTensor(NamedTuple):

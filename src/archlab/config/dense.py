@@ -82,8 +82,8 @@ class ResolvedDense(Dense):
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """Products, the activation, and the gate's."""
         inputs, biases = self.matrices - 1, self.d_ff * self.bias
-        for _ in range(inputs):
-            yield this.product("mlp", site.d_model, self.d_ff, bias=biases)
+        for n in range(inputs):
+            yield this.product("mlp", site.d_model, self.d_ff, bias=biases, shares_input=n > 0)
         yield from self.inner_work(this)
         yield from this.norm(site.norm if self.sub_norm else NoNorm(), self.d_ff)
         yield this.product("mlp", self.d_ff, site.d_model, bias=site.d_model * self.bias)
@@ -92,7 +92,7 @@ class ResolvedDense(Dense):
         """Between the products."""
         yield from this.activation("mlp", self.activation, self.d_ff)
         if self.matrices == 3:
-            yield this.element_wise("element-wise", "mlp", self.d_ff, flops=1, read=2)
+            yield this.element_wise("element-wise", "mlp", self.d_ff, flops=1, read=2, saved=2)
 
 
 class ResolvedPlainMLP(PlainMLP, ResolvedDense):  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -118,8 +118,12 @@ class LayerConfig(Base):
     def work(self, this: Pass) -> Iterator[Operation]:
         """What it computes and moves in that pass: components, the norms around them, sums with the stream. Dropout is
         not in it."""
-        for component in self.components:
-            yield from component.work(self.site, this)
+        share = {branch.name for branch in self.branches if branch.shares_input}
+        for name, component in zip(COMPONENTS, self.components, strict=True):
+            work = iter(component.work(self.site, this))
+            if name in share:  # an input that the stage's first branch has kept
+                yield next(work)._replace(saved=0.0)
+            yield from work
         for branch in self.branches:
             for _ in branch.norms:
                 yield from this.norm(self.norm, self.d_model)

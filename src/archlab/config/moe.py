@@ -178,7 +178,7 @@ class ResolvedMoE(MoE):
             matrices = met if operation.kind == "products" else 1
             yield operation._replace(weights=operation.weights * matrices)
         yield this.element_wise("element-wise", "mlp", K * d, flops=0)
-        yield this.element_wise("element-wise", "mlp", K * d, flops=2, written=1 / K)
+        yield this.element_wise("element-wise", "mlp", K * d, flops=2, written=1 / K, saved=1)
         if self.shared_mlp is not None:
             yield from self.shared_mlp.work(site, this)
             yield this.element_wise("element-wise", "mlp", d, flops=1, read=2)

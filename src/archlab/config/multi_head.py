@@ -164,9 +164,11 @@ class ResolvedMultiHead(MultiHead, AnyResolved):  # pyright: ignore[reportIncomp
         yield from self.mixing(site, this, self.head_dim, self.v_dim, made, sinks=self.n_heads * self.sinks)
         yield from this.norm(site.norm if self.sub_norm else NoNorm(), self.out_width)
         if self.gate is not None:
-            yield this.product("projections", d, self.gate_width, bias=self.gate_width * self.gate.bias)
+            yield this.product(
+                "projections", d, self.gate_width, bias=self.gate_width * self.gate.bias, shares_input=True
+            )
             yield from this.activation("projections", self.gate.activation, self.gate_width)
-            yield this.element_wise("element-wise", "projections", self.out_width, flops=1, read=2)
+            yield this.element_wise("element-wise", "projections", self.out_width, flops=1, read=2, saved=2)
         yield this.product("projections", self.out_width, d, bias=d * self.out_bias)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:

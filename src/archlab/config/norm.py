@@ -14,6 +14,8 @@ class AnyNorm(Base):
 
     flops_per_number: ClassVar[int]
     """Operations on one number, that of its weight and bias included; 0: it does nothing."""
+    saved_per_number: ClassVar[int] = 1
+    """Numbers that training keeps for the backward pass: the input, and what a weight is multiplied with."""
 
     def n_parameters(self, width: int) -> int:
         """Learned numbers of one norm over `width` features."""
@@ -58,6 +60,7 @@ class AnyRMSNorm(WeightedNorm):
     """When the result goes back to the activations' format: seen in bfloat16 only (Llama: before_weight)."""
 
     flops_per_number: ClassVar[int] = 4
+    saved_per_number: ClassVar[int] = 2
 
 
 class NoNorm(AnyNorm):
@@ -124,6 +127,7 @@ class DynamicTanh(_Placed):
     """Where alpha starts."""
 
     flops_per_number: ClassVar[int] = 4
+    saved_per_number: ClassVar[int] = 2
 
     def n_parameters(self, width: int) -> int:
         """Weight and bias per feature, and alpha."""

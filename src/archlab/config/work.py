@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from archlab.config.activation import ACTIVATION_FLOPS, ACTIVATION_PARAMETERS, Activation
+from archlab.config.activation import ACTIVATION_FLOPS, ACTIVATION_PARAMETERS, GRADIENT_FROM_OUTPUT, Activation
 from archlab.config.norm import AnyNorm
 
 Counting = Literal["visible", "computed", "packed"]
@@ -24,6 +24,8 @@ Kind = Literal[
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """products: with weights. attention: of queries, keys and values. scans: of recurrent mixers. element-wise: rotations,
 gates, sums with the stream, rows that are put in another order."""
+
+FLOAT32_BYTES = 4
 
 OF_MATRICES: tuple[Kind, ...] = ("products", "attention", "scans", "convolutions")
 """The kinds whose FLOPs are products and their sums: what torch's FlopCounterMode counts."""
@@ -42,14 +44,15 @@ class Operation(NamedTuple):
     """Bytes read of what was kept from earlier passes: keys and values, states."""
     moved: float = 0.0
     """Bytes of activations that are read and written."""
+    saved: float = 0.0
+    """Bytes of activations that training keeps for the backward pass and no operation before has kept."""
     times: int = 1
     """How many operations these are together."""
 
     def repeated(self, n: int) -> "Operation":
         """So many like this one."""
-        return Operation(
-            self.kind, self.part, n * self.flops, n * self.weights, n * self.kept, n * self.moved, n * self.times
-        )
+        *numbers, times = self[2:]
+        return Operation(self.kind, self.part, *(n * number for number in numbers), times=n * times)
 
     @property
     def n_bytes(self) -> float:
@@ -82,30 +85,35 @@ class Pass:
         return self.held + self.tokens
 
     def product(
-        self, part: str, d_in: int, d_out: int, *, bias: int = 0, rows: int | None = None, matrices: float = 1
+        self, part: str, d_in: int, d_out: int, *, bias: int = 0, rows: int | None = None, shares_input: bool = False
     ) -> Operation:
-        """Of every row with a matrix, or each with one of several; `bias`: numbers beside a matrix."""
+        """Of every row with a matrix; `bias`: numbers beside it. Its input is kept for the backward pass, unless it is
+        an earlier product's, too."""
         rows = self.rows if rows is None else rows
         return Operation(
             "products",
             part,
             flops=2 * rows * d_in * d_out,
-            weights=matrices * (d_in * d_out + bias) * self.bytes_each,
+            weights=(d_in * d_out + bias) * self.bytes_each,
             moved=rows * (d_in + d_out) * self.bytes_each,
+            saved=0 if shares_input else rows * d_in * self.bytes_each,
         )
 
     def norm(self, norm: AnyNorm, width: float, weights: int | None = None) -> Iterator[Operation]:
         """Over `width` numbers of each row; `weights`: its learned numbers, where it has not as many as it is wide."""
         if norm.flops_per_number:
             weights = norm.n_parameters(int(width)) if weights is None else weights
-            yield self.element_wise("norms", "norms", width, flops=norm.flops_per_number, weights=weights)
+            flops, saved = norm.flops_per_number, norm.saved_per_number
+            yield self.element_wise("norms", "norms", width, flops=flops, weights=weights)._replace(
+                saved=saved * self.rows * width * FLOAT32_BYTES  # the stream is float32 in training
+            )
 
     def activation(self, part: str, activation: Activation, width: float) -> Iterator[Operation]:
         """Of `width` numbers of each row."""
         if activation != "identity":
             weights = ACTIVATION_PARAMETERS.get(activation, 0)
-            flops = ACTIVATION_FLOPS[activation]
-            yield self.element_wise("activations", part, width, flops=flops, weights=weights)
+            flops, saved = ACTIVATION_FLOPS[activation], activation not in GRADIENT_FROM_OUTPUT
+            yield self.element_wise("activations", part, width, flops=flops, weights=weights, saved=saved)
 
     def element_wise(
         self,
@@ -117,8 +125,10 @@ class Pass:
         read: float = 1,
         written: float = 1,
         weights: int = 0,
+        saved: float = 0,
     ) -> Operation:
-        """On each of `width` numbers of each row `flops`, from so many numbers to so many."""
+        """On each of `width` numbers of each row `flops`; for each, `read` numbers are read, `written` written, and
+        `saved` kept for the backward pass."""
         numbers = self.rows * width
         return Operation(
             kind,
@@ -126,6 +136,7 @@ class Pass:
             flops=flops * numbers,
             weights=weights * self.bytes_each,
             moved=(read + written) * numbers * self.bytes_each,
+            saved=saved * numbers * self.bytes_each,
         )
 
 

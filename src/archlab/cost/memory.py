@@ -7,9 +7,10 @@ from typing import Literal
 from pydantic import computed_field
 
 from archlab.config.base import Base
-from archlab.config.component import FLOAT32_BYTES, StateTensor
+from archlab.config.component import StateTensor
 from archlab.config.layers import layer_configs, sees_as
 from archlab.config.model_schema import ModelConfig
+from archlab.config.work import FLOAT32_BYTES
 
 Format = Literal["bfloat16", "float32"]
 BYTES: dict[Format, int] = {"bfloat16": 2, "float32": FLOAT32_BYTES}

@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from archlab.config.base import Base
-from archlab.config.component import FLOAT32_BYTES
 from archlab.config.layers import final_norm, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.norm import NoNorm
 from archlab.config.position import Learned, Sinusoidal
-from archlab.config.work import KINDS, Kind, Operation, Pass
+from archlab.config.work import FLOAT32_BYTES, KINDS, Kind, Operation, Pass
 from archlab.cost.params import parameters, shared_positions
 
 BACKWARD = 2
