@@ -9,10 +9,12 @@ import torch
 from test_report import Page
 
 import archlab
-from archlab.atlas.cells import HEADINGS, cells, count, remarks
+from archlab.atlas import select as select_module
+from archlab.atlas.cells import HEADINGS, MORE, cells, count, more, remarks
 from archlab.atlas.entries import entries
 from archlab.atlas.inspect import choices
 from archlab.atlas.rows import Row, rows
+from archlab.atlas.select import select
 from archlab.atlas.table import evolution
 from archlab.cli import app
 from archlab.config.about import About, Certainty
@@ -57,7 +59,7 @@ def test_about(name):
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_unverified_fields_exist(name):
-    fields = flatten(resolved(ENTRIES[name].config))
+    fields = {*flatten(resolved(ENTRIES[name].config)), *(f"about.{field}" for field in About.model_fields)}
     for field in ENTRIES[name].about.unverified:
         everywhere = re.sub(r"layers\.[^.]+\.", "", field)
         assert any(f"{known}.".startswith(f"{everywhere}.") for known in fields), field
@@ -194,9 +196,82 @@ def test_list_as_json(capsys):
     assert all(row["about"]["certainty"] and row["d_over_layers"] for row in listed["published"])
 
 
+@pytest.mark.parametrize(
+    ("conditions", "sort", "chosen"),
+    [
+        (
+            ["family=Llama", "year>=2024", "d_ff_over_d>3.2", "d_over_layers>127"],
+            "-year",
+            ["llama-3-8b", "llama-3.1-405b", "llama-3.2-1b"],
+        ),
+        (["family=llama-3", "context > 8192"], None, ["llama-3.1-405b", "llama-3.2-1b", "llama-3.2-3b"]),
+        (["family=llama-3.1", "context>128K"], None, ["llama-3.1-405b"]),
+        (["active_parameters>20B", "heads=MLA"], "size", ["deepseek-v2", "deepseek-v3", "kimi-k2"]),
+        (["weight_decay<0.1", "weight_decay>0"], "-size", ["gpt-neox-20b", "gpt-1-117m"]),
+        (["tied=true", "family=gpt-2"], "-n_layers", ["gpt-2-xl", "gpt-2"]),
+        (["heads_over_d=16"], None, ["t5-11b"]),
+        (["family=gemma", "head_dim!=256", "dropout!=0"], None, []),
+        (["norm!=RMSNorm", "year=2025"], None, ["command-a-111b"]),
+        (["n_heads=null"], None, ["mamba-2-2.7b"]),
+    ],
+)
+def test_models_are_chosen_and_sorted(conditions, sort, chosen):
+    if chosen:
+        assert [row.preset for row in select(list(ROWS.values()), conditions, sort)] == chosen
+    else:
+        with pytest.raises(UserError, match="no model has all of"):
+            select(list(ROWS.values()), conditions, sort)
+
+
+@pytest.mark.parametrize("field", select_module.FIELDS)
+def test_every_field_can_be_sorted_by_and_is_last_where_it_is_not_known(field):
+    for sort in (field, f"-{field}"):
+        values = [select_module.value_of(row, field) for row in select(list(ROWS.values()), [], sort)]
+        known = [value.lower() if isinstance(value, str) else value for value in values if value is not None]
+        assert known == sorted(known, reverse=sort != field)
+        assert values[len(known) :] == [None] * (len(values) - len(known))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--filter", "yaer>3"], "--filter: 'yaer' is no field of the atlas; did you mean year? allowed: name, year, "),
+        (["--sort", "-siz"], "--sort: 'siz' is no field of the atlas; did you mean size? allowed: "),
+        (["--filter", "year=>3"], "--filter: 'year=>3': year is a number, or true or false; found '>3'"),
+        (["--filter", "year"], "--filter: 'year'; allowed: a field, = != < <= > >=, and a value, as in 'year>=2024'"),
+        (["--filter", "norm<RMSNorm"], "--filter: 'norm<RMSNorm': < is not for the words of norm; allowed: = and !="),
+        (["--filter", "year>null"], "--filter: 'year>null': > is not for null; allowed: = and !="),
+        (["--filter", "year>2016", "year<2016"], "--filter: no model has all of year>2016 year<2016; "),
+    ],
+)
+@pytest.mark.parametrize("form", [[], ["--json"], ["--html"]])
+def test_what_is_no_choice(options, said, form, capsys, tmp_path):
+    page = tmp_path / "x.html"
+    assert app.main(["list", "presets", *options, *form, *([str(page)] if form == ["--html"] else [])]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n"), page.exists()) == ("", 1, False)
+    assert err.startswith(said)
+
+
+def test_every_form_obeys_filter_and_sort(capsys, tmp_path, monkeypatch):
+    options = ["--filter", "family=gpt-2", "context=1024", "--sort", "-n_layers"]
+    listed = json.loads(output(capsys, "list", "--json", *options))
+    assert [row["preset"] for row in listed.pop("published")] == ["gpt-2-xl", "gpt-2"]
+    assert not listed
+    page = Page((tmp_path / output(capsys, "list", *options, "--html", str(tmp_path / "x.html")).strip()).read_text())
+    assert re.findall("GPT-2 XL|GPT-2", page.text.split("The models")[1]) == ["GPT-2 XL", "GPT-2"] * 2
+    assert "Llama" not in page.text.split("The models")[1]
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = output(capsys, "list", "presets", *options).splitlines()
+    assert [line.split()[0] for line in lines[1:5:2]] == ["gpt-2-xl", "gpt-2"], "and no years between"
+    assert lines[2].split(";")[:2] == ["    n_layers 48", " context 1024"]
+
+
 def test_html_is_for_presets(capsys, tmp_path):
     assert app.main(["list", "studies", "--html", str(tmp_path / "x.html")]) == 2
     assert "list presets --html" in capsys.readouterr().err
+    assert app.main(["list", "hardware", "--sort", "year"]) == 2
+    assert "list presets --sort" in capsys.readouterr().err
 
 
 # --- about in files of one's own ----------------------------------------------------------------------------
@@ -242,7 +317,8 @@ def test_the_table_fits(width):
     assert [line for line in lines if re.fullmatch(r"\d{4}", line)] == [str(year) for year in range(2017, 2026)]
     for row in ROWS.values():
         line = next(line for line in lines if line.startswith(f"{row.preset} "))
-        assert all(cell in line for cell in cells(row))
+        assert all(cell in line for cell in (*cells(row), *(more(row) if width == 200 else ())))
+    assert (MORE[-1] in lines[0]) == (width == 200)
     assert max(map(len, lines)) > 0.9 * width, "and uses the width"
 
 
@@ -281,8 +357,10 @@ def test_rows_by_hand():
     assert cells(ROWS["deepseek-v3"]) == (
         "deepseek-v3 ~", "671B", "pre RMS", "RoPE", "SwiGLU", "128/MLA", "2.57", "118", "129K",
     )  # fmt: skip
+    assert more(ROWS["deepseek-v3"])[:4] == ("192", "3.43", "37.6B", "160K")
+    assert more(ROWS["bloom-176b"])[2:4] == ("", ""), "all are active, and its length is unverified"
     assert remarks(ROWS["deepseek-v3"]) == [
-        "37.6B active", "8 of 256 experts on 58 of 61", "shared expert", "sigmoid router", "correction bias",
+        "8 of 256 experts on 58 of 61", "shared expert", "sigmoid router", "correction bias",
         "4 of 8 groups", "experts ×2.5", "latent 512+64", "scores ×0.135", "yarn scaling",
     ]  # fmt: skip
     assert cells(ROWS["mamba-2-2.7b"])[3:7] == ("-", "-", "-", "-")

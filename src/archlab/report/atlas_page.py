@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from archlab.atlas.cells import HEADINGS, MARKS, cells, remarks
+from archlab.atlas.cells import FIGURES, HEADINGS, LEGEND, LEGEND_OF_MORE, MARKS, MORE, cells, more, remarks
 from archlab.atlas.rows import Row
 from archlab.files import write_atomic
 from archlab.report import html
@@ -26,8 +26,10 @@ def render(rows: Sequence[Row]) -> str:
         choices=[(choice, kinds(rows, choice)) for choice in CHOICES],
         shapes=SHAPES,
         colours=list(zip(*(PALETTES[mode].distinct for mode in MODES), strict=True)),
-        headings=HEADINGS[1:],
-        cells=lambda row: cells(row)[1:],
+        headings=(*HEADINGS[1:], *MORE),
+        figures=FIGURES,
+        legend=" ".join((*LEGEND, *LEGEND_OF_MORE)),
+        cells=lambda row: (*cells(row)[1:], *more(row)),
         marks=MARKS,
         remarks=remarks,
         specs={chart.name: html.full_width(shares(rows, chart)) for chart in CHOICES}
