@@ -207,7 +207,7 @@ def test_list_as_json(capsys):
         (["family=llama-3", "context > 8192"], None, ["llama-3.1-405b", "llama-3.2-1b", "llama-3.2-3b"]),
         (["family=llama-3.1", "context>128K"], None, ["llama-3.1-405b"]),
         (["active_parameters>20B", "heads=MLA"], "size", ["deepseek-v2", "deepseek-v3", "kimi-k2"]),
-        (["weight_decay<0.1", "weight_decay>0"], "-size", ["gpt-neox-20b", "gpt-1-117m"]),
+        (["weight_decay<0.1", "weight_decay>0"], "-size", ["gpt-neox-20b", "pythia-1.4b", "gpt-1-117m"]),
         (["tied=true", "family=gpt-2"], "-n_layers", ["gpt-2-xl", "gpt-2"]),
         (["heads_over_d=16"], None, ["t5-11b"]),
         (["family=gemma", "head_dim!=256", "dropout!=0"], None, []),
@@ -358,7 +358,8 @@ def test_rows_by_hand():
         "deepseek-v3 ~", "671B", "pre RMS", "RoPE", "SwiGLU", "128/MLA", "2.57", "118", "129K",
     )  # fmt: skip
     assert more(ROWS["deepseek-v3"])[:4] == ("192", "3.43", "37.6B", "160K")
-    assert more(ROWS["bloom-176b"])[2:4] == ("", ""), "all are active, and its length is unverified"
+    assert more(ROWS["bloom-176b"])[2:] == ("", "", "46", "0", "0.1"), "all are active, and its length is unverified"
+    assert more(ROWS["llama-2-7b"])[4:] == ("", "", "0.1?"), "a fact less certain than the config"
     assert remarks(ROWS["deepseek-v3"]) == [
         "8 of 256 experts on 58 of 61", "shared expert", "sigmoid router", "correction bias",
         "4 of 8 groups", "experts ×2.5", "latent 512+64", "scores ×0.135", "yarn scaling",
