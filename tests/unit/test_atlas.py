@@ -2,10 +2,12 @@
 
 import json
 import re
+import statistics
 from typing import get_args
 
 import pytest
 import torch
+import vl_convert
 from test_report import Page
 
 import archlab
@@ -27,6 +29,7 @@ from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.report.atlas_charts import CHOICES, counted, kinds, shares
 from archlab.report.atlas_page import render
+from archlab.report.atlas_sizes import KINDS
 
 ENTRIES = {entry.preset: entry for entry in entries()}
 BUILDABLE = [name for name, entry in ENTRIES.items() if entry.about.buildable]
@@ -451,9 +454,68 @@ def test_a_family_is_the_name_without_the_size(preset, family):
     assert ROWS[preset].family == family
 
 
+def layers_of(page, name):
+    """The data of each layer of one picture, those without data left out."""
+    spec = json.loads(page.data["specs"])[name]
+    return [spec["datasets"][layer["data"]["name"]] for layer in spec["layer"]]
+
+
+def test_the_bars_are_medians_in_the_middle_of_their_year(page):
+    dots, bars = layers_of(page, "aspect")
+    found = {bar["year"]: bar["value"] for bar in bars}
+    for year in found:
+        values = [row.d_over_layers for row in ROWS.values() if str(row.about.year) == year]
+        assert found[year] == statistics.median(values)
+        offsets = [dot["offset"] for dot in dots if dot["year"] == year]
+        assert statistics.mean(offsets) == pytest.approx(0.5)
+    assert {bar["offset"] for bar in bars} == {0.5}
+
+
+def test_unusual_shapes_are_named_where_there_is_room(page):
+    guides, dots, *sides = layers_of(page, "wide-by-size")
+    assert [guide["value"] for guide in guides] == [8 / 3, 4]
+    assert len(dots) == sum(row.d_ff is not None for row in ROWS.values())
+    kinds_of = {dot["model"]: dot["kind"] for dot in dots}
+    assert (kinds_of["GPT-3 175B"], kinds_of["Llama 3 8B"], kinds_of["Mixtral 8x7B"]) == KINDS[:3]
+    named = {dot["model"]: dot["value"] for side in sides for dot in side}
+    assert named.items() >= {"T5-11B": 64, "LaMDA 137B": 8}.items()
+    assert all(value > 4 * 1.4 or value < 8 / 3 / 1.4 for value in named.values())
+    deep = {dot["model"] for side in layers_of(page, "aspect-by-size")[2:] for dot in side}
+    assert {"SmolLM2 135M", "T5-11B"} <= deep
+    assert "Llama 3 8B" not in deep
+
+
+@pytest.mark.parametrize("name", ["wide", "aspect", "heads-width"])
+def test_names_cover_neither_dots_nor_each_other(page, name):
+    """In what Vega draws, a letter being half as wide as the font is high, as in Arial on average."""
+    spec = json.loads(page.data["specs"])[f"{name}-by-size"] | {"width": 430, "autosize": "pad"}
+    svg = vl_convert.vegalite_to_svg(spec)
+    place = r'transform="translate\(([\d.]+),([\d.]+)\)"'
+    dots = [(float(x), float(x), float(y)) for x, y in re.findall(rf'"point" {place}', svg)]
+    names = []
+    for anchor, x, y, text in re.findall(rf'"text mark" text-anchor="(\w+)" {place}[^>]*>([^<]+)<', svg):
+        width = 5.5 * len(text)
+        start = float(x) - (width if anchor == "end" else 0)
+        assert start >= 0
+        assert start + width <= 435
+        names.append((start, start + width, float(y) - 4))  # the base line is below the middle
+    assert len(names) >= 5
+    for left, right, y in names:
+        covered = [other for other in (*dots, *names) if other[0] < right and left < other[1] and abs(other[2] - y) < 6]
+        assert covered == [(left, right, y)]
+
+
 def test_every_choice_has_colours_enough():
     for choice in CHOICES:
         assert 2 <= len(kinds(list(ROWS.values()), choice)) <= 8
+
+
+@pytest.mark.parametrize("name", ["mamba-2-2.7b", "t5-11b", "transformer-base"])
+def test_a_page_of_one_model(name):
+    page = Page(render([ROWS[name]]))
+    places = {text.removeprefix("caption-") for text in re.findall(r'id="(caption-[^"]+)"', render([ROWS[name]]))}
+    assert places == set(json.loads(page.data["specs"]))
+    assert ("heads" in places) == (ROWS[name].n_heads is not None)
 
 
 def test_a_stand_in_is_not_counted():

@@ -31,6 +31,8 @@ class Row(Base):
     placement: str
     block: str
     activation: str
+    gated: bool | None
+    """Whether its MLPs are; null: no MLP."""
     position: str
     feed_forward: str
     mixers: str
@@ -110,6 +112,7 @@ def row(entry: Entry) -> Row:
         placement=words.placement(layers),
         block=words.block(layers),
         activation=words.activation(layers),
+        gated=words.gated(layers),
         position=words.position(layers),
         feed_forward=words.feed_forward(layers),
         mixers=words.mixers(layers),
