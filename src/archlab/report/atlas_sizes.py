@@ -22,6 +22,8 @@ _GAP = 8
 _UNUSUAL = 1.4
 """Factor beyond the rule of thumb from which on a model is named."""
 _SIZES = (1e8, 1e9, 1e10, 1e11, 1e12)
+_SIZE = "datum.value >= 1e12 ? '1T' : datum.value >= 1e9 ? datum.value / 1e9 + 'B' : datum.value / 1e6 + 'M'"
+"""A Vega expression: 1B for 1e9."""
 
 Box = tuple[float, float, float, float]
 """Left, right, upper and lower end in pixels."""
@@ -36,7 +38,7 @@ def by_size(rows: Sequence[Row], drawn: Shape) -> alt.LayerChart:
         if row.size is not None and (value := drawn.of(row)) is not None
     ]  # fmt: skip
     domain = [min(dot["size"] for dot in dots) / 1.3, max(dot["size"] for dot in dots) * 1.3]
-    axis = alt.Axis(title=None, values=list(_SIZES), grid=False, labelExpr=_label())
+    axis = alt.Axis(title=None, values=list(_SIZES), grid=False, labelExpr=_SIZE)
     x = alt.X("size:Q", scale=alt.Scale(type="log", domain=domain, nice=False), axis=axis)
     y = upright(drawn, [dot["value"] for dot in dots])
     colour = alt.Color("kind:N", scale=alt.Scale(domain=list(KINDS), range="category"), legend=None)
@@ -100,8 +102,3 @@ def _around(x: float, y: float, half_width: float, half_height: float) -> Box:
 
 def _meet(one: Box, other: Box) -> bool:
     return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]
-
-
-def _label() -> str:
-    """A Vega expression: 1B for 1e9."""
-    return "datum.value >= 1e12 ? '1T' : datum.value >= 1e9 ? datum.value / 1e9 + 'B' : datum.value / 1e6 + 'M'"
