@@ -2,17 +2,21 @@
 
 import json
 import re
+import statistics
 from typing import get_args
 
 import pytest
 import torch
+import vl_convert
 from test_report import Page
 
 import archlab
-from archlab.atlas.cells import HEADINGS, cells, count, remarks
+from archlab.atlas import select as select_module
+from archlab.atlas.cells import HEADINGS, MORE, cells, count, more, remarks
 from archlab.atlas.entries import entries
 from archlab.atlas.inspect import choices
 from archlab.atlas.rows import Row, rows
+from archlab.atlas.select import select
 from archlab.atlas.table import evolution
 from archlab.cli import app
 from archlab.config.about import About, Certainty
@@ -25,6 +29,7 @@ from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.report.atlas_charts import CHOICES, counted, kinds, shares
 from archlab.report.atlas_page import render
+from archlab.report.atlas_sizes import KINDS
 
 ENTRIES = {entry.preset: entry for entry in entries()}
 BUILDABLE = [name for name, entry in ENTRIES.items() if entry.about.buildable]
@@ -57,7 +62,7 @@ def test_about(name):
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_unverified_fields_exist(name):
-    fields = flatten(resolved(ENTRIES[name].config))
+    fields = {*flatten(resolved(ENTRIES[name].config)), *(f"about.{field}" for field in About.model_fields)}
     for field in ENTRIES[name].about.unverified:
         everywhere = re.sub(r"layers\.[^.]+\.", "", field)
         assert any(f"{known}.".startswith(f"{everywhere}.") for known in fields), field
@@ -194,9 +199,84 @@ def test_list_as_json(capsys):
     assert all(row["about"]["certainty"] and row["d_over_layers"] for row in listed["published"])
 
 
+@pytest.mark.parametrize(
+    ("conditions", "sort", "chosen"),
+    [
+        (
+            ["family=Llama", "year>=2024", "d_ff_over_d>3.2", "d_over_layers>127"],
+            "-year",
+            ["llama-3-8b", "llama-3.1-405b", "llama-3.2-1b"],
+        ),
+        (["family=llama-3", "context > 8192"], None, ["llama-3.1-405b", "llama-3.2-1b", "llama-3.2-3b"]),
+        (["family=llama-3.1", "context>128K"], None, ["llama-3.1-405b"]),
+        (["active_parameters>20B", "heads=MLA"], "size", ["deepseek-v2", "deepseek-v3", "kimi-k2"]),
+        (["weight_decay<0.1", "weight_decay>0"], "-size", ["gpt-neox-20b", "pythia-1.4b", "gpt-1-117m"]),
+        (["tied=true", "family=gpt-2"], "-n_layers", ["gpt-2-xl", "gpt-2"]),
+        (["heads_over_d=16"], None, ["t5-11b"]),
+        (["family=gemma", "head_dim!=256", "dropout!=0"], None, []),
+        (["norm!=RMSNorm", "year=2025"], None, ["command-a-111b"]),
+        (["n_heads=null"], None, ["mamba-2-2.7b"]),
+    ],
+)
+def test_models_are_chosen_and_sorted(conditions, sort, chosen):
+    if chosen:
+        assert [row.preset for row in select(list(ROWS.values()), conditions, sort)] == chosen
+    else:
+        with pytest.raises(UserError, match="no model has all of"):
+            select(list(ROWS.values()), conditions, sort)
+
+
+@pytest.mark.parametrize("field", select_module.FIELDS)
+def test_every_field_can_be_sorted_by_and_is_last_where_it_is_not_known(field):
+    for sort in (field, f"-{field}"):
+        values = [select_module.value_of(row, field) for row in select(list(ROWS.values()), [], sort)]
+        known = [value.lower() if isinstance(value, str) else value for value in values if value is not None]
+        assert known == sorted(known, reverse=sort != field)
+        assert values[len(known) :] == [None] * (len(values) - len(known))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--filter", "yaer>3"], "--filter: 'yaer' is no field of the atlas; did you mean year? allowed: name, year, "),
+        (["--sort", "-siz"], "--sort: 'siz' is no field of the atlas; did you mean size? allowed: "),
+        (["--filter", "year=>3"], "--filter: 'year=>3': year is a number, or true or false; found '>3'"),
+        (["--filter", "year"], "--filter: 'year'; allowed: a field, = != < <= > >=, and a value, as in 'year>=2024'"),
+        (["--filter", "norm<RMSNorm"], "--filter: 'norm<RMSNorm': < is not for the words of norm; allowed: = and !="),
+        (["--filter", "year>null"], "--filter: 'year>null': > is not for null; allowed: = and !="),
+        (["--filter", "year>2016", "year<2016"], "--filter: no model has all of year>2016 year<2016; "),
+    ],
+)
+@pytest.mark.parametrize("form", [[], ["--json"], ["--html"]])
+def test_what_is_no_choice(options, said, form, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("archlab.cli.list.rows", lambda: list(ROWS.values()))
+    page = tmp_path / "x.html"
+    assert app.main(["list", "presets", *options, *form, *([str(page)] if form == ["--html"] else [])]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n"), page.exists()) == ("", 1, False)
+    assert err.startswith(said)
+
+
+def test_every_form_obeys_filter_and_sort(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("archlab.cli.list.rows", lambda: list(ROWS.values()))
+    options = ["--filter", "family=gpt-2", "context=1024", "--sort", "-n_layers"]
+    listed = json.loads(output(capsys, "list", "--json", *options))
+    assert [row["preset"] for row in listed.pop("published")] == ["gpt-2-xl", "gpt-2"]
+    assert not listed
+    page = Page((tmp_path / output(capsys, "list", *options, "--html", str(tmp_path / "x.html")).strip()).read_text())
+    assert re.findall("GPT-2 XL|GPT-2", page.text.split("The models")[1]) == ["GPT-2 XL", "GPT-2"] * 2
+    assert "Llama" not in page.text.split("The models")[1]
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = output(capsys, "list", "presets", *options).splitlines()
+    assert [line.split()[0] for line in lines[1:5:2]] == ["gpt-2-xl", "gpt-2"], "and no years between"
+    assert lines[2].split(";")[:2] == ["    n_layers 48", " context 1024"]
+
+
 def test_html_is_for_presets(capsys, tmp_path):
     assert app.main(["list", "studies", "--html", str(tmp_path / "x.html")]) == 2
     assert "list presets --html" in capsys.readouterr().err
+    assert app.main(["list", "hardware", "--sort", "year"]) == 2
+    assert "list presets --sort" in capsys.readouterr().err
 
 
 # --- about in files of one's own ----------------------------------------------------------------------------
@@ -242,7 +322,8 @@ def test_the_table_fits(width):
     assert [line for line in lines if re.fullmatch(r"\d{4}", line)] == [str(year) for year in range(2017, 2026)]
     for row in ROWS.values():
         line = next(line for line in lines if line.startswith(f"{row.preset} "))
-        assert all(cell in line for cell in cells(row))
+        assert all(cell in line for cell in (*cells(row), *(more(row) if width == 200 else ())))
+    assert (MORE[-1] in lines[0]) == (width == 200)
     assert max(map(len, lines)) > 0.9 * width, "and uses the width"
 
 
@@ -281,8 +362,11 @@ def test_rows_by_hand():
     assert cells(ROWS["deepseek-v3"]) == (
         "deepseek-v3 ~", "671B", "pre RMS", "RoPE", "SwiGLU", "128/MLA", "2.57", "118", "129K",
     )  # fmt: skip
+    assert more(ROWS["deepseek-v3"])[:4] == ("192", "3.43", "37.6B", "160K")
+    assert more(ROWS["bloom-176b"])[2:] == ("", "", "46", "0", "0.1"), "all are active, and its length is unverified"
+    assert more(ROWS["llama-2-7b"])[4:] == ("", "", "0.1?"), "a fact less certain than the config"
     assert remarks(ROWS["deepseek-v3"]) == [
-        "37.6B active", "8 of 256 experts on 58 of 61", "shared expert", "sigmoid router", "correction bias",
+        "8 of 256 experts on 58 of 61", "shared expert", "sigmoid router", "correction bias",
         "4 of 8 groups", "experts ×2.5", "latent 512+64", "scores ×0.135", "yarn scaling",
     ]  # fmt: skip
     assert cells(ROWS["mamba-2-2.7b"])[3:7] == ("-", "-", "-", "-")
@@ -372,9 +456,68 @@ def test_a_family_is_the_name_without_the_size(preset, family):
     assert ROWS[preset].family == family
 
 
+def layers_of(page, name):
+    """The data of each layer of one picture, those without data left out."""
+    spec = json.loads(page.data["specs"])[name]
+    return [spec["datasets"][layer["data"]["name"]] for layer in spec["layer"]]
+
+
+def test_the_bars_are_medians_in_the_middle_of_their_year(page):
+    dots, bars = layers_of(page, "aspect")
+    found = {bar["year"]: bar["value"] for bar in bars}
+    for year in found:
+        values = [row.d_over_layers for row in ROWS.values() if str(row.about.year) == year]
+        assert found[year] == statistics.median(values)
+        offsets = [dot["offset"] for dot in dots if dot["year"] == year]
+        assert statistics.mean(offsets) == pytest.approx(0.5)
+    assert {bar["offset"] for bar in bars} == {0.5}
+
+
+def test_unusual_shapes_are_named_where_there_is_room(page):
+    guides, dots, *sides = layers_of(page, "wide-by-size")
+    assert [guide["value"] for guide in guides] == [8 / 3, 4]
+    assert len(dots) == sum(row.d_ff is not None for row in ROWS.values())
+    kinds_of = {dot["model"]: dot["kind"] for dot in dots}
+    assert (kinds_of["GPT-3 175B"], kinds_of["Llama 3 8B"], kinds_of["Mixtral 8x7B"]) == KINDS[:3]
+    named = {dot["model"]: dot["value"] for side in sides for dot in side}
+    assert named.items() >= {"T5-11B": 64, "LaMDA 137B": 8}.items()
+    assert all(value > 4 * 1.4 or value < 8 / 3 / 1.4 for value in named.values())
+    deep = {dot["model"] for side in layers_of(page, "aspect-by-size")[2:] for dot in side}
+    assert {"SmolLM2 135M", "T5-11B"} <= deep
+    assert "Llama 3 8B" not in deep
+
+
+@pytest.mark.parametrize("name", ["wide", "aspect", "heads-width"])
+def test_names_cover_neither_dots_nor_each_other(page, name):
+    """In what Vega draws, a letter being half as wide as the font is high, as in Arial on average."""
+    spec = json.loads(page.data["specs"])[f"{name}-by-size"] | {"width": 430, "autosize": "pad"}
+    svg = vl_convert.vegalite_to_svg(spec)
+    place = r'transform="translate\(([\d.]+),([\d.]+)\)"'
+    dots = [(float(x), float(x), float(y)) for x, y in re.findall(rf'"point" {place}', svg)]
+    names = []
+    for anchor, x, y, text in re.findall(rf'"text mark" text-anchor="(\w+)" {place}[^>]*>([^<]+)<', svg):
+        width = 5.5 * len(text)
+        start = float(x) - (width if anchor == "end" else 0)
+        assert start >= 0
+        assert start + width <= 435
+        names.append((start, start + width, float(y) - 4))  # the base line is below the middle
+    assert len(names) >= 5
+    for left, right, y in names:
+        covered = [other for other in (*dots, *names) if other[0] < right and left < other[1] and abs(other[2] - y) < 6]
+        assert covered == [(left, right, y)]
+
+
 def test_every_choice_has_colours_enough():
     for choice in CHOICES:
         assert 2 <= len(kinds(list(ROWS.values()), choice)) <= 8
+
+
+@pytest.mark.parametrize("name", ["mamba-2-2.7b", "t5-11b", "transformer-base"])
+def test_a_page_of_one_model(name):
+    html = render([ROWS[name]])
+    places = set(re.findall(r'id="caption-([^"]+)"', html))
+    assert places == set(json.loads(Page(html).data["specs"]))
+    assert ("heads" in places) == (ROWS[name].n_heads is not None)
 
 
 def test_a_stand_in_is_not_counted():

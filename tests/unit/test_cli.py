@@ -30,6 +30,8 @@ def run_python(code, **kwargs):
         "import archlab; archlab.cost(archlab.load_config('tiny-llama')); archlab.load_study",
         "from archlab.cli.app import main; main(['--help'])",
         "from archlab.cli.app import main; main(['cost', 'tiny-llama'])",
+        "from archlab.cli.app import main; main(['hardware', 'h100x8'])",
+        "from archlab.cli.app import main; main(['list', 'presets', '--sort', '-size'])",
         "from archlab.cli.app import main; main(['cots'])",
     ],
 )

@@ -5,10 +5,37 @@ from archlab.atlas.rows import Row
 from archlab.cost import units
 
 HEADINGS = ("model", "size", "norm", "position", "MLP", "h/kv", "ff/d", "d/L", "vocab")
+FIELDS = frozenset(
+    (
+        "preset",
+        "name",
+        "family",
+        "size",
+        "norm",
+        "placement",
+        "position",
+        "activation",
+        "heads",
+        "n_heads",
+        "n_kv_heads",
+    )
+) | {"d_ff_over_d", "d_over_layers", "vocab_size"}
+"""Fields of a row that stand under these headings."""
+MORE = ("head", "h/d", "active", "context", "lang", "drop", "decay")
+"""Where there is room."""
+MORE_FIELDS = {"head_dim", "heads_over_d", "active_parameters", "context", "languages", "dropout", "weight_decay"}
+FIGURES = ("size", "ff/d", "d/L", "vocab", *MORE)
+"""Headings of numbers."""
 
 LEGEND = (
     "h/kv: query and KV heads, MLA: all from one latent; d/L: d_model / layers;",
     "ff/d: d_ff / d_model, of a mixture that of all experts that a token meets.",
+)
+LEGEND_OF_MORE = (
+    "head: width of a head; h/d: all query heads together / d_model; active: parameters per token;",
+    "context: tokens, K = 1024; lang: languages of the text; drop, decay: dropout and weight decay in pre-training.",
+)
+LEGEND_OF_MARKS = (
     "* from secondary sources; ~ from memory; ? this one unverified, or a stand-in.",
     "facts only: cannot be built here; `archlab show MODEL` shows any other in full.",
 )
@@ -34,6 +61,35 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
+def more(row: Row) -> tuple[str, ...]:
+    """One text per heading of MORE; empty where it is not known."""
+    about = row.about
+    return (
+        _known(row.head_dim),
+        _known(row.heads_over_d),
+        active(row),
+        "" if row.context is None else _tokens(row.context),
+        _doubt(row, _known(about.languages), "about.languages"),
+        _doubt(row, _known(about.dropout), "about.dropout"),
+        _doubt(row, _known(about.weight_decay), "about.weight_decay"),
+    )
+
+
+def active(row: Row) -> str:
+    """Active parameters of a mixture; empty where they are all, or not known."""
+    number = row.active_parameters or row.about.published_active
+    return count(number) if row.n_experts and number else ""
+
+
+def _tokens(number: int) -> str:
+    """128K for 131072."""
+    return f"{number / 1024:.3g}K" if number >= 1024 else str(number)
+
+
+def _known(number: float | None) -> str:
+    return "" if number is None else f"{number:.3g}"
+
+
 def norm(row: Row) -> str:
     """`pre RMS`."""
     return f"{row.placement} {_SHORT.get(row.norm, row.norm)}"
@@ -45,13 +101,8 @@ def heads(row: Row) -> str:
 
 
 def remarks(row: Row) -> list[str]:
-    """Active parameters of a mixture, tricks, and why it cannot be built."""
-    active = row.active_parameters or row.about.published_active
-    return [
-        *([f"{count(active)} active"] if row.n_experts and active else []),
-        *row.tricks,
-        *([f"facts only: {row.about.cannot_build}"] if row.about.cannot_build else []),
-    ]
+    """Tricks, and why it cannot be built."""
+    return [*row.tricks, *([f"facts only: {row.about.cannot_build}"] if row.about.cannot_build else [])]
 
 
 def count(number: int | None) -> str:
@@ -60,4 +111,4 @@ def count(number: int | None) -> str:
 
 
 def _doubt(row: Row, text: str, *fields: str) -> str:
-    return f"{text}?" if row.about.doubts(*fields) else text
+    return f"{text}?" if text and row.about.doubts(*fields) else text

@@ -26,11 +26,13 @@ class Row(Base):
     parameters: int | None
     """Counted from the config; null where that is not the whole model."""
     active_parameters: int | None
-    """Of these, how many one token makes use of."""
+    """Of these, how many one token makes use of; null as `parameters`."""
     norm: str
     placement: str
     block: str
     activation: str
+    gated: bool | None
+    """Whether its MLPs are; null: no MLP."""
     position: str
     feed_forward: str
     mixers: str
@@ -53,6 +55,8 @@ class Row(Base):
     n_active_experts: int | None
     """Of these, how many each token passes through."""
     vocab_size: int
+    context: int | None
+    """Tokens of the longest text it is published for; null where that is a stand-in."""
     tricks: list[str]
 
     @computed_field
@@ -66,6 +70,12 @@ class Row(Base):
     def size(self) -> int | None:
         """Parameters to show: as published where known, for all of the model; else as counted."""
         return self.about.published_parameters or self.parameters
+
+    @computed_field
+    @property
+    def heads_over_d(self) -> float | None:
+        """Width of all queries of a layer together over that of the stream."""
+        return None if self.n_heads is None or self.head_dim is None else self.n_heads * self.head_dim / self.d_model
 
     @computed_field
     @property
@@ -102,6 +112,7 @@ def row(entry: Entry) -> Row:
         placement=words.placement(layers),
         block=words.block(layers),
         activation=words.activation(layers),
+        gated=words.gated(layers),
         position=words.position(layers),
         feed_forward=words.feed_forward(layers),
         mixers=words.mixers(layers),
@@ -118,5 +129,6 @@ def row(entry: Entry) -> Row:
         n_experts=mixture and mixture.experts,
         n_active_experts=mixture and mixture.active,
         vocab_size=model.vocab_size,
+        context=None if about.doubts("max_seq_len") else model.max_seq_len,
         tricks=tricks(entry.config, about),
     )

@@ -73,10 +73,19 @@ def mixtures(layers: Layers) -> list[ResolvedMoE]:
 
 def _activation(mlp: ResolvedDense | ResolvedMoE) -> str:
     act = mlp.activation
-    gated = mlp.gated if isinstance(mlp, ResolvedMoE) else mlp.kind == "gated"
     if "gelu" in act:
-        return "GEGLU" if gated else "GELU"
-    return _GATED.get(act, f"gated {act}") if gated else _PLAIN.get(act, act)
+        return "GEGLU" if _is_gated(mlp) else "GELU"
+    return _GATED.get(act, f"gated {act}") if _is_gated(mlp) else _PLAIN.get(act, act)
+
+
+def _is_gated(mlp: ResolvedDense | ResolvedMoE) -> bool:
+    return mlp.gated if isinstance(mlp, ResolvedMoE) else mlp.kind == "gated"
+
+
+def gated(layers: Layers) -> bool | None:
+    """Whether a gate stands in every MLP; None without any."""
+    found = mlps(layers)
+    return all(map(_is_gated, found)) if found else None
 
 
 def mlp_width(layers: Layers) -> int | None:

@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from cyclopts import Parameter
 from rich.text import Text
 
 from archlab.atlas.rows import Row, rows
+from archlab.atlas.select import fields_of, select
 from archlab.atlas.table import evolution
 from archlab.cli import hardware
-from archlab.cli.arguments import Flag
+from archlab.cli.arguments import Flag, MayBeginWithDash
 from archlab.cli.terminal import console, print_json, print_table
 from archlab.config.io import presets, studies
 from archlab.config.yaml_text import first_comment, read_yaml
@@ -20,6 +22,8 @@ def run(
     what: Literal["presets", "hardware", "families", "studies"] | None = None,
     /,
     *,
+    filter: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = (),
+    sort: Annotated[str | None, MayBeginWithDash] = None,
     html: Path | None = None,
     json: Flag = False,
 ) -> None:
@@ -29,21 +33,33 @@ def run(
     ----------
     what
         Only these; everything when left out.
+    filter
+        Only published architectures that are all of this, as in family=llama 'year>=2024' 'd_ff_over_d>4'; null is
+        what is not known.
+    sort
+        Published architectures by this field, as in d_ff_over_d; -size is the largest first.
     html
         Write the published architectures as a page with pictures to this file instead.
     json
         JSON instead.
     """
-    if html is not None:
+    if option := next(
+        (name for name, value in (("--html", html), ("--filter", filter), ("--sort", sort)) if value), ""
+    ):
         if what not in (None, "presets"):
-            raise UserError("--html draws the presets; allowed: archlab list presets --html FILE")
-        from archlab.report.atlas_page import write_atlas
-
-        print(write_atlas(rows(), html))
-        return
+            raise UserError(f"{option} is for presets; allowed: archlab list presets {option} …")
+        what = "presets"
     models = rows() if what in (None, "presets") else []
     published = {row.preset for row in models}
-    own = {n: first_comment(file) for n, file in presets().items() if what in (None, "presets") and n not in published}
+    if models:
+        models = select(models, filter, sort)
+    if html is not None:
+        from archlab.report.atlas_page import write_atlas
+
+        print(write_atlas(models, html))
+        return
+    ours = presets().keys() - published if what in (None, "presets") and not filter else ()
+    own = {name: first_comment(file) for name, file in presets().items() if name in ours}
     questions = {n: read_yaml(f).get("question", "") for n, f in studies().items() if what in (None, "studies")}
     classes = _families() if what == "families" else {}
     machines = hardware.listed() if what in (None, "hardware") else {}
@@ -54,7 +70,7 @@ def run(
         print_json({name: found for name, found in lists.items() if found})
         return
     if models:
-        _print_evolution(models)
+        _print_evolution(models, fields_of(filter, sort), by_year=sort is None)
     if own:
         print_table(("preset", "what it is"), own.items())
     if machines:
@@ -72,8 +88,8 @@ def _families() -> dict[str, str]:
     return {name: family.architecture for name, family in FAMILIES.items()}
 
 
-def _print_evolution(models: Sequence[Row]) -> None:
+def _print_evolution(models: Sequence[Row], asked: Sequence[str], *, by_year: bool) -> None:
     """Lines never break but where the table breaks them."""
     out = console()
-    for text, style in evolution(models, out.width):
+    for text, style in evolution(models, out.width, asked, by_year=by_year):
         out.print(Text(text, style=style), soft_wrap=True)

@@ -35,8 +35,12 @@ class About(Base):
     """In pre-training. null: unknown."""
     weight_decay: NonNegative | None = None
     """In pre-training. null: unknown."""
+    languages: Count | None = None
+    """Natural languages of the training text, as many as its makers count: 1 is English alone, or nearly. null:
+    unknown, or not counted."""
     unverified: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Fields that are less certain than `certainty`: from memory, or standing in for what was never published."""
+    """Fields, of the config or of `about`, that are less certain than `certainty`: from memory, or standing in for
+    what was never published."""
     notes: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """What the config cannot say, and which figure in circulation is wrong."""
 

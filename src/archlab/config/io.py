@@ -56,14 +56,14 @@ def find_named(name: str, files: Mapping[str, Traversable]) -> Traversable | Non
 
     Case, dots, dashes and underscores do not matter.
     """
-    wanted = _plain(name)
-    begun: list[Traversable] = []
-    for known, file in files.items():
-        if _plain(known) == wanted:
-            return file
-        if wanted in accumulate(_words(known)):
-            begun.append(file)
-    return begun[0] if len(begun) == 1 else None
+    exact = [file for known, file in files.items() if _plain(known) == _plain(name)]
+    begun = [file for known, file in files.items() if begins(known, name)]
+    return exact[0] if exact else begun[0] if len(begun) == 1 else None
+
+
+def begins(name: str, beginning: str) -> bool:
+    """Whether a name begins so, by whole words; case, dots, dashes and underscores do not matter."""
+    return _plain(beginning) in accumulate(_words(name))
 
 
 def _words(name: str) -> list[str]:

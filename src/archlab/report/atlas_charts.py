@@ -33,6 +33,7 @@ CHOICES = (
     Choice("placement", "Where the norm stands", lambda row: row.placement, "norm.placement"),
     Choice("position", "Positions", lambda row: _POSITIONS.get(row.position, row.position), "position.kind"),
     Choice("activation", "MLP", lambda row: row.activation),
+    Choice("gated", "Gate in the MLP", lambda row: NOTHING if row.gated is None else _GATES[row.gated]),
     Choice("feed_forward", "Dense or mixtures of experts", lambda row: _MLPS.get(row.feed_forward, row.feed_forward)),
     Choice("mixers", "What brings tokens together", lambda row: row.mixers),
     Choice("heads", "Query and KV heads", lambda row: row.heads),
@@ -43,6 +44,7 @@ CHOICES = (
 )
 
 _POSITIONS = {"T5": "relative", "Shaw": "relative"}
+_GATES = ("without", "with")
 _MLPS = {"dense+mixture": "both"}
 _REACHES = {
     "full": "everything",
@@ -65,15 +67,19 @@ class Shape:
     """None where a model has no such part; it is left out then."""
     format: Callable[[float], str]
     ticks: tuple[float, ...]
+    guides: tuple[float, ...] = ()
+    """The rule of thumb: its values, or its ends."""
 
 
 _WIDTHS = "Width of one MLP matrix over that of the stream; of a mixture, of all experts together that a token meets."
 
 SHAPES = (
     Shape("wide", "d_ff / d_model", _WIDTHS, lambda r: r.d_ff_over_d,
-          lambda v: f"{v:.3g}", (2, 4, 8, 16, 32, 64)),
+          lambda v: f"{v:.3g}", (1, 2, 4, 8, 16, 32, 64), (8 / 3, 4)),
     Shape("aspect", "d_model / layers", "Wide above, deep below.", lambda r: r.d_over_layers, lambda v: f"{v:.0f}",
-          (25, 50, 100, 200)),
+          (25, 50, 100, 200), (100, 200)),
+    Shape("heads-width", "heads · head_dim / d_model", "Width of all queries together over that of the stream.",
+          lambda r: r.heads_over_d, lambda v: f"{v:.3g}", (0.5, 1, 2, 4, 8, 16), (1,)),
     Shape("vocabulary", "Vocabulary", "Rows of the embedding.", lambda r: r.vocab_size, lambda v: count(int(v)),
           (32e3, 64e3, 128e3, 256e3)),
 )  # fmt: skip
@@ -122,31 +128,42 @@ def shares(rows: Sequence[Row], choice: Choice) -> alt.Chart:
 
 
 def shape(rows: Sequence[Row], drawn: Shape) -> alt.LayerChart:
-    """A dot per model on a logarithmic axis, and a tick at the median of every year."""
+    """A dot per model on a logarithmic axis, and a bar at the median of every year."""
     by_year: defaultdict[int, list[tuple[str, float]]] = defaultdict(list)
     for row in rows:
         if (value := drawn.of(row)) is not None:
             by_year[row.about.year].append((row.about.name, value))
     dots = [dot for year, group in by_year.items() for dot in _dots(year, group, drawn)]
-    middle = [{"year": str(year), "value": median(value for _, value in group)} for year, group in by_year.items()]
-    values = [dot["value"] for dot in dots]
-    low, high = min(*values, drawn.ticks[0]), max(*values, drawn.ticks[-1])
-    scale = alt.Scale(type="log", domain=[low / 1.1, high * 1.1], nice=False)
-    label = "datum.value >= 1000 ? datum.value / 1000 + 'K' : datum.value"
-    y = alt.Y("value:Q", scale=scale).axis(title=None, values=list(drawn.ticks), labelExpr=label)
+    middle = [
+        {"year": str(year), "offset": 0.5, "value": median(value for _, value in group)}
+        for year, group in by_year.items()
+    ]
+    y = upright(drawn, [dot["value"] for dot in dots])
     x = _years({year: len(group) for year, group in by_year.items()})
     offset = alt.XOffset("offset:Q", scale=alt.Scale(domain=[0.15, 0.85]))
     points = alt.Chart(alt.InlineData(values=dots)).mark_point(filled=True, size=34, opacity=0.55, style="dots")
-    ticks = alt.Chart(alt.InlineData(values=middle)).mark_tick(thickness=2, style="median")
+    bars = alt.Chart(alt.InlineData(values=middle)).mark_point(shape="stroke", size=500, strokeWidth=2, style="median")
     return alt.LayerChart(
         layer=[
             points.encode(x=x, xOffset=offset, y=y, tooltip=[alt.Tooltip("model:N"), alt.Tooltip("text:N")]),
-            ticks.encode(x=x, y=y),
+            bars.encode(x=x, xOffset=offset, y=y),
         ],
         width="container",
         height=_HEIGHT + 60,
         description=drawn.title,
     )
+
+
+def upright(drawn: Shape, values: Sequence[float]) -> alt.Y:
+    """The logarithmic axis of a shape."""
+    scale = alt.Scale(type="log", domain=ends(drawn, values), nice=False)
+    label = "datum.value >= 1000 ? datum.value / 1000 + 'K' : datum.value"
+    return alt.Y("value:Q", scale=scale).axis(title=None, values=list(drawn.ticks), labelExpr=label)
+
+
+def ends(drawn: Shape, values: Sequence[float]) -> tuple[float, float]:
+    """Of the axis: all values and ticks are on it."""
+    return min(*values, drawn.ticks[0]) / 1.1, max(*values, drawn.ticks[-1]) * 1.1
 
 
 def _dots(year: int, group: Sequence[tuple[str, float]], drawn: Shape) -> Iterator[dict[str, Any]]:

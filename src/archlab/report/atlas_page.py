@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from archlab.atlas.cells import HEADINGS, MARKS, cells, remarks
+from archlab.atlas.cells import FIGURES, HEADINGS, LEGEND, LEGEND_OF_MORE, MARKS, MORE, cells, more, remarks
 from archlab.atlas.rows import Row
 from archlab.files import write_atomic
 from archlab.report import html
 from archlab.report.atlas_charts import CHOICES, SHAPES, kinds, shape, shares
+from archlab.report.atlas_sizes import KINDS, by_size
 from archlab.report.palette import MODES, PALETTES, Mode, vega_theme
 
 
@@ -21,17 +22,23 @@ def write_atlas(rows: Sequence[Row], path: Path) -> Path:
 
 def render(rows: Sequence[Row]) -> str:
     """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
+    choices = [(choice, found) for choice in CHOICES if (found := kinds(rows, choice))]
+    shapes = [drawn for drawn in SHAPES if any(row.size and drawn.of(row) for row in rows)]
     return html.template("atlas.html.jinja").render(
         rows=rows,
-        choices=[(choice, kinds(rows, choice)) for choice in CHOICES],
-        shapes=SHAPES,
+        choices=choices,
+        shapes=shapes,
+        mlps=KINDS,
         colours=list(zip(*(PALETTES[mode].distinct for mode in MODES), strict=True)),
-        headings=HEADINGS[1:],
-        cells=lambda row: cells(row)[1:],
+        headings=(*HEADINGS[1:], *MORE),
+        figures=FIGURES,
+        legend=" ".join((*LEGEND, *LEGEND_OF_MORE)),
+        cells=lambda row: (*cells(row)[1:], *more(row)),
         marks=MARKS,
         remarks=remarks,
-        specs={chart.name: html.full_width(shares(rows, chart)) for chart in CHOICES}
-        | {chart.name: html.full_width(shape(rows, chart)) for chart in SHAPES},
+        specs={chart.name: html.full_width(shares(rows, chart)) for chart, _ in choices}
+        | {chart.name: html.full_width(shape(rows, chart)) for chart in shapes}
+        | {f"{chart.name}-by-size": html.full_width(by_size(rows, chart)) for chart in shapes},
         themes={mode: _theme(mode) for mode in MODES},
         style=html.inline("report.css"),
         own_style=html.inline("atlas.css"),
