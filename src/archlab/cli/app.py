@@ -31,6 +31,7 @@ VERBS = (
     ("inspect", "inspect:run", "What a run or a published model is, and whether it would load."),
     ("convert", "convert:run", "Turn multi-head into grouped-query attention."),
     ("bench", "bench:app", "How fast a config trains or decodes on this machine."),
+    ("profile", "profile:run", "Where a training step's time goes here, against its FLOPs and bytes."),
     ("study", "study:app", "Run a comparison, or read one."),
 )
 """Verb, its module in archlab.cli (a function or a cyclopts App), and its line in `archlab --help`."""

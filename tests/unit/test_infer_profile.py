@@ -1,0 +1,59 @@
+"""Where a step's time goes: every operation in one kind, forward and backward."""
+
+import json
+
+import pytest
+import torch
+
+from archlab.cli import app
+from archlab.exchange.configs import load_config
+from archlab.infer.profile import profile
+
+SMALL = ("model.n_layers=2", "train.seq_len=64", "train.batch_tokens=128", "train.tokens=1K", "train.dtype=float32")
+
+
+def times(*overrides):
+    found = profile(load_config("tiny-llama", *SMALL, *overrides), steps=2)
+    return {share.kind: share.time for share in found.shares}
+
+
+def test_shares_are_of_all_time_and_of_all_that_is_counted():
+    found = profile(load_config("tiny-llama", *SMALL), steps=2)
+    for part in ("flops", "n_bytes", "time"):
+        assert sum(getattr(share, part) for share in found.shares) == pytest.approx(1)
+    assert found.seconds > 0
+    shown = {share.kind for share in found.shares if share.time}
+    assert shown == {"products", "attention", "norms", "activations", "element-wise", "embedding", "loss", "optimiser"}
+
+
+def test_norms_and_activations_are_known_by_the_module_that_computes_them(monkeypatch):
+    """Forward and backward: a norm that sleeps in both directions takes nearly all the time."""
+    slow = torch.library.custom_op(
+        "archlab_test::slow", lambda x: _slowly(x), mutates_args=(), schema="(Tensor x) -> Tensor"
+    )
+    slow.register_autograd(lambda ctx, gradient: slow(gradient))
+    from archlab.model.norms import RMSNorm
+
+    forward = RMSNorm.forward
+    monkeypatch.setattr(RMSNorm, "forward", lambda self, x: slow(forward(self, x)))
+    both = times()["norms"]
+    slow.register_autograd(lambda ctx, gradient: gradient * 1)
+    assert both > 0.6
+
+
+def _slowly(x):
+    import time
+
+    time.sleep(0.01)
+    return x.clone()
+
+
+def test_without_norms_none_take_time():
+    assert times("model.norm.kind=none").get("norms", 0) == 0
+
+
+def test_what_is_printed(capsys):
+    assert app.main(["profile", "tiny-llama", *SMALL, "--steps", "1"]) == 0
+    assert "kind of operation" in capsys.readouterr().out
+    assert app.main(["profile", "tiny-llama", *SMALL, "--steps", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["dtype"] == "float32"
