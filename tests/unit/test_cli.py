@@ -108,7 +108,7 @@ TAKES = {
 """What a command takes, where that is not any number of arguments."""
 
 NEEDS = {
-    "show": "CONFIG", "diff": "A", "flatten": "CONFIG", "cost": "CONFIG", "data": "--out", "train": "CONFIG",
+    "show": "CONFIG", "diff": "A", "flatten": "CONFIG", "check": "CONFIG", "cost": "CONFIG", "data": "--out", "train": "CONFIG",
     "eval": "CONFIG", "generate": "FOLDER", "import": "HF_FOLDER", "export": "FOLDER", "inspect": "FOLDER",
     "convert": "HF_FOLDER", "study run": "STUDY", "study report": "FOLDER", "study show": "STUDY",
     "bench train": "CONFIG", "bench decode": "CONFIG",

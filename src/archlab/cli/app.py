@@ -20,6 +20,7 @@ VERBS = (
     ("schema", "schema:run", "The JSON schema of config or study files, for editors."),
     ("diff", "diff:run", "What differs between two configs, field by field."),
     ("flatten", "flatten:run", "A config as one PyTorch file, with nothing in it that this model does not use."),
+    ("check", "check:run", "Whether the shape of a config is sound: what works badly, what is unusual."),
     ("cost", "cost:run", "Parameters, FLOPs, KV cache and memory of a config, counted without building it."),
     ("data", "data:run", "Text to token shards."),
     ("train", "train:run", "Train a model; run again, it resumes."),
