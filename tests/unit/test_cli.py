@@ -30,6 +30,8 @@ def run_python(code, **kwargs):
         "import archlab; archlab.cost(archlab.load_config('tiny-llama')); archlab.load_study",
         "from archlab.cli.app import main; main(['--help'])",
         "from archlab.cli.app import main; main(['cost', 'tiny-llama'])",
+        "from archlab.cli.app import main; main(['check', 'palm-540b'])",
+        "from archlab.cli.app import main; main(['size', '--params', '1B'])",
         "from archlab.cli.app import main; main(['cots'])",
     ],
 )
@@ -115,7 +117,7 @@ NEEDS = {
 }  # fmt: skip
 """What a command asks for first."""
 
-WRITES = {"demo", "data", "train", "import", "export", "convert", "study run"}
+WRITES = {"demo", "size", "data", "train", "import", "export", "convert", "study run"}
 """Those that take --out."""
 
 COMMANDS = sorted({*[verb for verb, *_ in app.VERBS if verb not in ("study", "bench")], *(TAKES.keys() | NEEDS.keys())})

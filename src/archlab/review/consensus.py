@@ -10,19 +10,21 @@ _SHAZEER = "Shazeer 2019, arXiv 1911.02150"
 _NARANG = "223M parameters, 5 seeds; Narang 2021, arXiv 2102.11972, table 1"
 
 
-def _vocabulary_for(case: Case) -> Between | None:
+def usual_vocabulary(languages: int | None) -> Between:
     """By the number of languages; where that is not said, from the smallest to the largest."""
-    if not is_large(case):
-        return None
-    match case.languages:
+    match languages:
         case None:
             return Between(30_000, 270_000)
         case 1:
-            return Between(30_000, 135_000)
+            return Between(30_000, 66_000)
         case few if few < 10:
             return Between(50_000, 270_000)
         case _:
             return Between(100_000, 270_000)
+
+
+def _vocabulary_for(case: Case) -> Between | None:
+    return usual_vocabulary(case.languages) if is_large(case) else None
 
 
 CONSENSUS: tuple[ShapeRule, ...] = (

@@ -9,10 +9,10 @@ from archlab.review.rule import Between, MultipleOf, ShapeRule, Shares, Usual, a
 _TILES = "Matrix products are computed in tiles; what does not fill the last one is computed and thrown away."
 _SIZING = "Anthony 2024, arXiv 2401.14489 (sizing rules); NVIDIA, Matrix Multiplication Background User's Guide"
 
-_TENSOR = 8
-"""GPUs of one server, the usual size of tensor parallelism."""
-_NEEDS_A_SERVER = 10_000_000_000
-"""Parameters from which on a model is often cut over all GPUs of a server; smaller ones over two, if at all."""
+
+def usual_devices(n_parameters: float) -> int:
+    """Over how many a model is cut where that is not said: the 8 of a server from 10B parameters on, else two."""
+    return 8 if n_parameters >= 10_000_000_000 else 2
 
 
 def _over_devices(usual: Callable[[int], Usual]) -> Callable[[Case], Usual | None]:
@@ -21,7 +21,7 @@ def _over_devices(usual: Callable[[int], Usual]) -> Callable[[Case], Usual | Non
     def of_case(case: Case) -> Usual | None:
         if case.tensor is None and not is_large(case):
             return None
-        return usual(case.tensor or (_TENSOR if case.n_parameters >= _NEEDS_A_SERVER else 2))
+        return usual(case.tensor or usual_devices(case.n_parameters))
 
     return of_case
 
