@@ -32,6 +32,8 @@ def run_python(code, **kwargs):
         "from archlab.cli.app import main; main(['cost', 'tiny-llama'])",
         "from archlab.cli.app import main; main(['hardware', 'h100x8'])",
         "from archlab.cli.app import main; main(['list', 'presets', '--sort', '-size'])",
+        "from archlab.cli.app import main; main(['check', 'palm-540b'])",
+        "from archlab.cli.app import main; main(['size', '--params', '1B'])",
         "from archlab.cli.app import main; main(['cots'])",
     ],
 )
@@ -110,14 +112,14 @@ TAKES = {
 """What a command takes, where that is not any number of arguments."""
 
 NEEDS = {
-    "show": "CONFIG", "diff": "A", "flatten": "CONFIG", "cost": "CONFIG", "data": "--out", "train": "CONFIG",
+    "show": "CONFIG", "diff": "A", "flatten": "CONFIG", "check": "CONFIG", "cost": "CONFIG", "data": "--out", "train": "CONFIG",
     "eval": "CONFIG", "generate": "FOLDER", "import": "HF_FOLDER", "export": "FOLDER", "inspect": "FOLDER",
     "convert": "HF_FOLDER", "study run": "STUDY", "study report": "FOLDER", "study show": "STUDY",
     "bench train": "CONFIG", "bench decode": "CONFIG",
 }  # fmt: skip
 """What a command asks for first."""
 
-WRITES = {"demo", "data", "train", "import", "export", "convert", "study run"}
+WRITES = {"demo", "size", "data", "train", "import", "export", "convert", "study run"}
 """Those that take --out."""
 
 COMMANDS = sorted({*[verb for verb, *_ in app.VERBS if verb not in ("study", "bench")], *(TAKES.keys() | NEEDS.keys())})

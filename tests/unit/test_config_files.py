@@ -6,7 +6,9 @@ from itertools import pairwise
 
 import jsonschema
 import pytest
+import yaml
 
+from archlab.config import yaml_text
 from archlab.config.identity import config_hash, resolved
 from archlab.config.io import build_config, presets, studies
 from archlab.config.json_schema import SCHEMAS, json_schema
@@ -85,6 +87,13 @@ def test_duplicate_keys_are_refused_with_their_line(tmp_path):
     file.write_text("model:\n  d_model: 8\n  n_layers: 2\n  d_model: 16\n")
     with pytest.raises(UserError, match=r"twice\.yaml, line 4: not valid YAML: d_model is given twice"):
         load_config(file)
+
+
+def test_both_parsers_read_the_same(monkeypatch):
+    files = {**presets(), **studies()}
+    fast = {name: read_yaml(file) for name, file in files.items()}
+    monkeypatch.setattr(yaml_text, "_FAST", yaml.SafeLoader)
+    assert {name: read_yaml(file) for name, file in files.items()} == fast
 
 
 def test_yaml_anchors_and_merge_keys_work():

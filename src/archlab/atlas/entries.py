@@ -8,6 +8,9 @@ from archlab.config.about import About
 from archlab.config.io import build_config, facts, presets, read_entry
 from archlab.config.schema import Config
 
+_SIZE = re.compile(r"-((\d+x)?a?\d+(\.\d+)?[bm]|mini|small|medium|base|large|xl|xxl|air|lite|maverick|scout)\b.*")
+"""In a preset's name: its size, and what stands behind it."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -18,6 +21,11 @@ class Entry:
     about: About
     config: Config
     """The model; of one that cannot be built, its decoder block as far as the schema goes."""
+
+    @property
+    def family(self) -> str:
+        """What its makers released together in several sizes: the preset's name up to the size."""
+        return _SIZE.sub("", self.preset)
 
 
 def entries() -> list[Entry]:

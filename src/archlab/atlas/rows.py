@@ -1,7 +1,5 @@
 """The evolution of the architecture: one row per published model, computed from its resolved layers."""
 
-import re
-
 from pydantic import computed_field
 
 from archlab.atlas import words
@@ -13,14 +11,13 @@ from archlab.config.layers import layer_configs
 from archlab.config.multi_head import ResolvedMultiHead
 from archlab.cost.params import parameters
 
-_SIZE = re.compile(r"-((\d+x)?a?\d+(\.\d+)?[bm]|mini|small|medium|base|large|xl|xxl|air|lite|maverick|scout)\b.*")
-"""In a preset's name: its size, and what stands behind it."""
-
 
 class Row(Base):
     """One model; numbers and words that follow from its config, and what is known about it."""
 
     preset: str
+    family: str
+    """What its makers released together in several sizes."""
     about: About
     buildable: bool
     parameters: int | None
@@ -61,12 +58,6 @@ class Row(Base):
 
     @computed_field
     @property
-    def family(self) -> str:
-        """What its makers released together in several sizes: the preset's name up to the size."""
-        return _SIZE.sub("", self.preset)
-
-    @computed_field
-    @property
     def size(self) -> int | None:
         """Parameters to show: as published where known, for all of the model; else as counted."""
         return self.about.published_parameters or self.parameters
@@ -104,6 +95,7 @@ def row(entry: Entry) -> Row:
     mixture = next(iter(words.mixtures(layers)), None)
     return Row(
         preset=entry.preset,
+        family=entry.family,
         about=about,
         buildable=about.buildable,
         parameters=counted and counted.total,

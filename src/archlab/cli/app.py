@@ -20,6 +20,8 @@ VERBS = (
     ("schema", "schema:run", "The JSON schema of config or study files, for editors."),
     ("diff", "diff:run", "What differs between two configs, field by field."),
     ("flatten", "flatten:run", "A config as one PyTorch file, with nothing in it that this model does not use."),
+    ("check", "check:run", "Whether the shape of a config is sound: what works badly, what is unusual."),
+    ("size", "size:run", "A shape for a number of parameters, FLOPs or bytes, in a published family's proportions."),
     ("cost", "cost:run", "Parameters, FLOPs, KV cache and memory of a config, counted without building it."),
     ("hardware", "hardware:run", "A device that costs are computed for, or this machine, measured."),
     ("data", "data:run", "Text to token shards."),

@@ -1,5 +1,6 @@
 """Kinds of argument that several verbs take."""
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -30,6 +31,23 @@ def _whole(_kind: Any, tokens: Sequence[Token]) -> int:
 
 WholeNumber = Annotated[int, Parameter(converter=_whole)]
 """A whole number, written as config fields take it: 32768, 32K or 4e6."""
+
+Many = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=10**28))]
+"""Parameters or FLOPs, written as config fields take them."""
+
+
+def _bytes(_kind: Any, tokens: Sequence[Token]) -> int:
+    """`16GiB`, `80 GB`, `1e9`; ValueError for what is none."""
+    found = re.fullmatch(r"([0-9.eE+]+?) *(?:([KMGT])(i?)B)?", tokens[0].value.strip())
+    if found is None:
+        raise ValueError(tokens[0].value)
+    number, prefix, binary = found.groups()
+    power = "KMGT".index(prefix) + 1 if prefix else 0
+    return int(float(number) * (1024 if binary else 1000) ** power)
+
+
+Bytes = Annotated[int, Parameter(converter=_bytes, validator=Number(gte=1, lte=10**16))]
+"""Of memory: a number, with a decimal or a binary unit."""
 
 AtLeastOne = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=LONGEST))]
 """A whole number from 1, as large as a sequence may be."""

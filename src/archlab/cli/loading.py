@@ -6,7 +6,7 @@ from archlab.config.io import build_config
 from archlab.config.notes import notes
 from archlab.config.schema import Config
 from archlab.config.text import note
-from archlab.exchange.configs import read_config
+from archlab.exchange.configs import read_config, read_facts
 
 
 def load_with_notes(config: str, overrides: Sequence[str]) -> Config:
@@ -16,3 +16,13 @@ def load_with_notes(config: str, overrides: Sequence[str]) -> Config:
     for text in notes(raw, overrides, loaded):
         note(text)
     return loaded
+
+
+def load_shape(config: str, overrides: Sequence[str]) -> Config:
+    """As `load_with_notes`, for what only reads numbers: of a model that cannot be built its decoder block."""
+    known = read_facts(config)
+    if known is None:
+        return load_with_notes(config, overrides)
+    about, raw = known
+    note(f"{about.name}: {about.cannot_build}; read here is its decoder block")
+    return build_config(raw, overrides, config)

@@ -90,6 +90,8 @@ def show(study: str, /, *, yaml: Flag = False) -> None:
     """
     from archlab.config.training import resolve_train
     from archlab.cost.params import parameters
+    from archlab.review.findings import warnings
+    from archlab.review.lines import in_one_line
     from archlab.study.design import arms, grid
     from archlab.study.study_file import read_study
 
@@ -98,6 +100,8 @@ def show(study: str, /, *, yaml: Flag = False) -> None:
         print(to_yaml(config.model_dump(mode="json", exclude_unset=True)), end="")
         return
     designed = arms(config)
+    if found := list(dict.fromkeys(text for arm in designed for text in warnings(arm.config))):
+        note(in_one_line(found))
     print(config.question)
     if config.claim:
         print(f"claimed: {config.claim}")

@@ -6,6 +6,8 @@ from pathlib import Path
 from archlab.cli.loading import load_with_notes
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
+from archlab.review.findings import warnings
+from archlab.review.lines import in_one_line
 
 
 def run(config: str, /, *overrides: str, out: Path) -> int:
@@ -27,6 +29,8 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("torchrun: archlab does not train on several processes yet; run it once, without torchrun")
     loaded = load_with_notes(config, overrides)
+    if found := warnings(loaded):
+        note(in_one_line(found))
     plan = resolve_train(loaded)
     if plan.trained < plan.tokens:
         note(f"{plan.tokens:,} tokens are {plan.trained:,} in whole batches of {plan.batch_tokens:,}")

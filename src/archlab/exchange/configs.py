@@ -3,6 +3,7 @@
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from archlab.config.about import About
 from archlab.config.io import build_config, facts, find_preset, presets, read_entry
 from archlab.config.merge import Raw, merge
 from archlab.config.problems import nearest
@@ -24,6 +25,14 @@ def load_config(source: str | Path, *overrides: str) -> Config:
 def read_config(source: str | Path) -> Raw:
     """The raw values of a config, laid over those of its `base` if it names one, without its `about`."""
     return _read(_file_of(source))
+
+
+def read_facts(source: str) -> tuple[About, Raw] | None:
+    """What is known of a model of the atlas that cannot be built, and the raw values of its decoder block as far as the
+    schema goes; None for any other config."""
+    file = None if Path(source).exists() else find_preset(source)
+    about, raw = read_entry(file) if file else (None, {})
+    return (about, raw) if about and about.cannot_build else None
 
 
 def _read(file: Path | Traversable, above: tuple[Path | Traversable, ...] = ()) -> Raw:

@@ -1,0 +1,48 @@
+"""`archlab check`."""
+
+from archlab.cli.arguments import AtLeastOne, Flag
+from archlab.cli.loading import load_shape
+from archlab.cli.terminal import console, print_json
+from archlab.review.case import Case
+from archlab.review.findings import findings
+from archlab.review.lines import lines, summary
+
+
+def run(
+    config: str,
+    /,
+    *overrides: str,
+    tensor: AtLeastOne | None = None,
+    languages: AtLeastOne | None = None,
+    strict: Flag = False,
+    json: Flag = False,
+) -> int:
+    """Whether the shape of a config is sound, before anything runs.
+
+    Errors cannot work: exit code 2. Warnings work badly on hardware. Notes are outside what is usually published.
+
+    Parameters
+    ----------
+    config
+        A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id; also a model of the atlas that
+        cannot be built.
+    overrides
+        Fields to change, as in model.mlp.d_ff=11008.
+    tensor
+        Devices that each matrix is to be cut over. Left out: 2, and 8 from 10B parameters on.
+    languages
+        How many the text is in; decides which vocabularies are usual.
+    strict
+        Exit code 1 where there is a warning.
+    json
+        JSON instead.
+    """
+    found = findings(Case(load_shape(config, overrides), tensor, languages))
+    if json:
+        print_json([finding.model_dump(mode="json") for finding in found])
+    else:
+        out = console()
+        for line in lines(found, out.width):
+            out.print(line, soft_wrap=True)
+        out.print(f"{config}: {summary(found)}", soft_wrap=True)
+    return int(strict and any(finding.level == "warning" for finding in found))

@@ -1,0 +1,70 @@
+"""What the rules of shape say of a config."""
+
+from itertools import groupby
+
+from archlab.config.base import Base
+from archlab.config.schema import Config
+from archlab.review.case import Case, Reading
+from archlab.review.published import Distribution, Published
+from archlab.review.rule import Level, Usual, shown
+from archlab.review.rules import RULES
+
+
+class Finding(Base):
+    """One value that a rule does not let pass."""
+
+    rule: str
+    level: Level
+    what: str
+    """Field, value, where, and what is usual: one line."""
+    field: str
+    value: float
+    layers: list[int]
+    """Where; empty where layers do not differ in it."""
+    why: str
+    source: str
+    published: Distribution | None
+    """Of notes, and where at least two models are known."""
+    others: list[str]
+    """Published models that break it in the same direction, with their values."""
+    measured: str | None
+    """What was measured nearest to the value."""
+
+
+def findings(case: Case) -> list[Finding]:
+    """Everything, with the atlas beside it; warnings first."""
+    published = Published(case)
+    return [
+        Finding(
+            rule=rule.name,
+            level=rule.level,
+            what=_line(reading, usual),
+            field=reading.field,
+            value=reading.value,
+            layers=list(reading.layers),
+            why=rule.why,
+            source=rule.source,
+            published=published.distribution(rule, reading) if rule.level == "note" else None,
+            others=published.others(rule, reading, usual),
+            measured=(point := rule.nearest_measured(reading.value, usual)) and str(point),
+        )
+        for rule in RULES
+        for reading, usual in rule.broken(case)
+    ]
+
+
+def warnings(config: Config) -> list[str]:
+    """One line per warning; quick, for it leaves the atlas alone."""
+    case = Case(config)
+    return [_line(*broken) for rule in RULES if rule.level == "warning" for broken in rule.broken(case)]
+
+
+def _line(reading: Reading, usual: Usual) -> str:
+    where = f" in layers {_ranges(reading.layers)}" if reading.layers else ""
+    return f"{reading.field} {shown(reading.value)}{where} {usual}"
+
+
+def _ranges(indices: tuple[int, ...]) -> str:
+    """`0-2, 5`."""
+    runs = [[i for _, i in run] for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])]
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -1,0 +1,112 @@
+"""Warnings: shapes that work, but badly on the machines that there are."""
+
+from collections.abc import Callable
+
+from archlab.review import measures
+from archlab.review.case import Case, of_layers
+from archlab.review.rule import Between, MultipleOf, ShapeRule, Shares, Usual, always, is_large, of_large
+
+_TILES = "Matrix products are computed in tiles; what does not fill the last one is computed and thrown away."
+_SIZING = "Anthony 2024, arXiv 2401.14489 (sizing rules); NVIDIA, Matrix Multiplication Background User's Guide"
+
+
+def usual_devices(n_parameters: float) -> int:
+    """Over how many a model is cut where that is not said: the 8 of a server from 10B parameters on, else two."""
+    return 8 if n_parameters >= 10_000_000_000 else 2
+
+
+def _over_devices(usual: Callable[[int], Usual]) -> Callable[[Case], Usual | None]:
+    """For as many devices as were said; else for two or a server."""
+
+    def of_case(case: Case) -> Usual | None:
+        if case.tensor is None and not is_large(case):
+            return None
+        return usual(case.tensor or usual_devices(case.n_parameters))
+
+    return of_case
+
+
+HARDWARE: tuple[ShapeRule, ...] = (
+    ShapeRule(
+        name="head_dim of 8",
+        level="warning",
+        measure=of_layers(measures.head_widths),
+        usual=of_large(MultipleOf(8)),
+        why="Fused attention kernels load 8 numbers at a time: other widths are padded, or computed by slower kernels.",
+        source="Dao 2023 (FlashAttention-2); " + _SIZING,
+        broken_by=("model.attention.head_dim=100",),
+        kept_by=("model.attention.head_dim=80",),
+    ),
+    ShapeRule(
+        name="head_dim up to 256",
+        level="warning",
+        measure=of_layers(measures.head_widths),
+        usual=always(Between(None, 256)),
+        why="FlashAttention stops at 256; beyond it attention falls back to slower kernels.",
+        source="Dao 2023 (FlashAttention-2)",
+        broken_by=("model.attention.head_dim=320",),
+        kept_by=("model.attention.head_dim=256",),
+    ),
+    ShapeRule(
+        name="vocabulary of 64",
+        level="warning",
+        measure=measures.vocabulary,
+        usual=of_large(MultipleOf(64)),
+        why=_TILES + " Rows that no token uses cost nothing: round up, as GPT-2's 50257 to 50304.",
+        source=_SIZING,
+        broken_by=("model.vocab_size=50257",),
+        kept_by=("model.vocab_size=50304",),
+    ),
+    ShapeRule(
+        name="d_model of 64",
+        level="warning",
+        measure=measures.stream_width,
+        usual=of_large(MultipleOf(64)),
+        why=_TILES,
+        source=_SIZING,
+        broken_by=("model.d_model=4000",),
+        kept_by=("model.d_model=4032",),
+    ),
+    ShapeRule(
+        name="d_ff of 64",
+        level="warning",
+        measure=of_layers(measures.mlp_widths),
+        usual=of_large(MultipleOf(64)),
+        why=_TILES + " 8/3 d_model is rounded up.",
+        source=_SIZING,
+        broken_by=("model.mlp.d_ff=10923",),
+        kept_by=("model.mlp.d_ff=10944",),
+    ),
+    ShapeRule(
+        name="up to 100 layers",
+        level="warning",
+        measure=measures.depth,
+        usual=always(Between(None, 100)),
+        why="Layers wait for each other, so each adds to the time per token whatever the machine; width does not.",
+        source="Levine 2020, arXiv 2006.12467 (depth gains little beyond a number that grows with log d_model)",
+        broken_by=("model.n_layers=101",),
+        kept_by=("model.n_layers=100",),
+    ),
+    ShapeRule(
+        name="heads over devices",
+        level="warning",
+        measure=of_layers(measures.query_heads),
+        usual=_over_devices(MultipleOf),
+        why="Tensor parallelism gives every device whole heads. Counted for the --tensor size; without it for 2 "
+        "devices, and for 8 from 10B parameters on.",
+        source="Shoeybi 2019, arXiv 1909.08053 (Megatron-LM); vLLM refuses other sizes",
+        broken_by=("model.attention={n_heads: 31, n_kv_heads: 31}",),
+        kept_by=("model.attention={n_heads: 30, n_kv_heads: 30}",),
+    ),
+    ShapeRule(
+        name="KV heads over devices",
+        level="warning",
+        measure=of_layers(measures.kv_heads),
+        usual=_over_devices(Shares),
+        why="Tensor parallelism gives every device whole KV heads, or copies of one where there are fewer heads than "
+        "devices. Counted for the --tensor size; without it for 2 devices, and for 8 from 10B parameters on.",
+        source="Pope 2022, arXiv 2211.05102; vLLM refuses other sizes",
+        broken_by=("model.attention={n_heads: 30, n_kv_heads: 3}",),
+        kept_by=("model.attention.n_kv_heads=1",),
+    ),
+)

@@ -1,0 +1,117 @@
+"""What rules measure: numbers of a layer, numbers of a whole config."""
+
+from collections.abc import Iterator
+
+from archlab.config.any_attention import AnyAttention
+from archlab.config.dense import ResolvedDense
+from archlab.config.latent_attention import ResolvedLatent
+from archlab.config.layers import LayerConfig
+from archlab.config.moe import ResolvedMoE
+from archlab.config.multi_head import ResolvedMultiHead
+from archlab.config.norm import NoNorm
+from archlab.config.training import resolve_train
+from archlab.cost.params import parameters
+from archlab.review.case import Case, Reading
+
+
+def head_widths(layer: LayerConfig) -> Iterator[Reading]:
+    """Of queries and keys, and of values where they are of another width."""
+    match layer.attention:
+        case ResolvedMultiHead(head_dim=width, v_dim=v_dim):
+            yield Reading("head_dim", width, "models with multi-head attention")
+        case ResolvedLatent(query_width=width, v_dim=v_dim):
+            yield Reading("nope_dim + rope_dim", width, "models with latent attention")
+        case _:
+            return
+    if v_dim != width:
+        yield Reading("v_dim", v_dim, "models with values of a width of their own")
+
+
+def query_heads(layer: LayerConfig) -> Iterator[Reading]:
+    """Of any attention."""
+    if isinstance(layer.attention, AnyAttention):
+        yield Reading("n_heads", layer.attention.n_heads)
+
+
+def kv_heads(layer: LayerConfig) -> Iterator[Reading]:
+    """Where they are fewer than query heads; in latent attention all heads share one vector."""
+    if isinstance(layer.attention, ResolvedMultiHead) and layer.attention.n_kv_heads != layer.attention.n_heads:
+        yield Reading("n_kv_heads", layer.attention.n_kv_heads)
+
+
+def attention_width(layer: LayerConfig) -> Iterator[Reading]:
+    """Of multi-head attention; the projections of latent attention are narrow in between, so its widths mean less."""
+    if isinstance(layer.attention, ResolvedMultiHead):
+        heads = layer.attention.n_heads * layer.attention.head_dim
+        yield Reading("n_heads * head_dim / d_model", heads / layer.d_model)
+
+
+def mlp_widths(layer: LayerConfig) -> Iterator[Reading]:
+    """Of one matrix: of an MLP, of an expert, of a shared expert."""
+    match layer.mlp:
+        case ResolvedDense(d_ff=width):
+            yield Reading("d_ff", width)
+        case ResolvedMoE(d_ff=width, shared=shared):
+            yield Reading("d_ff of an expert", width)
+            if shared:
+                yield Reading("d_ff of the shared expert", shared.d_ff)
+        case _:
+            return
+
+
+def mlp_ratio(layer: LayerConfig) -> Iterator[Reading]:
+    """Of a dense MLP."""
+    if isinstance(layer.mlp, ResolvedDense):
+        yield Reading("d_ff / d_model", layer.mlp.d_ff / layer.d_model, f"{layer.mlp.kind} MLPs")
+
+
+def mixture_ratio(layer: LayerConfig) -> Iterator[Reading]:
+    """Of all experts together that a token passes through."""
+    if isinstance(layer.mlp, ResolvedMoE):
+        width = layer.mlp.active * layer.mlp.d_ff + (layer.mlp.shared.d_ff if layer.mlp.shared else 0)
+        yield Reading("active experts' d_ff / d_model", width / layer.d_model, "mixtures")
+
+
+def stream_width(case: Case) -> Iterator[Reading]:
+    """The width of the stream."""
+    yield Reading("d_model", case.config.model.d_model)
+
+
+def vocabulary(case: Case) -> Iterator[Reading]:
+    """Rows of the embedding."""
+    yield Reading("vocab_size", case.config.model.vocab_size)
+
+
+def depth(case: Case) -> Iterator[Reading]:
+    """Layers."""
+    yield Reading("n_layers", case.config.model.n_layers)
+
+
+def aspect(case: Case) -> Iterator[Reading]:
+    """Of models with attention: a layer of a recurrent mixer alone is half of what is compared here."""
+    if any(isinstance(layer.attention, AnyAttention) for layer, _ in case.layers.values()):
+        yield Reading("d_model / n_layers", case.config.model.d_model / case.config.model.n_layers)
+
+
+def vocabulary_share(case: Case) -> Iterator[Reading]:
+    """Of all parameters, those of the embedding and of an untied head."""
+    counted = parameters(case.config.model)
+    yield Reading("embedding and head / all parameters", (counted.embedding + counted.head) / counted.total)
+
+
+def dropout(case: Case) -> Iterator[Reading]:
+    """The largest, wherever it is."""
+    rates = [rate for layer, _ in case.layers.values() for rate in (layer.dropout.attention, layer.dropout.branch)]
+    yield Reading("dropout", max(case.config.model.dropout.embedding, *rates))
+
+
+def weight_decay(case: Case) -> Iterator[Reading]:
+    """Of matrices."""
+    yield Reading("train.weight_decay", case.config.train.weight_decay)
+
+
+def post_norm_warmup(case: Case) -> Iterator[Reading]:
+    """Of models that have a post-norm layer."""
+    norms = [layer.norm for layer, _ in case.layers.values()]
+    if any(not isinstance(norm, NoNorm) and norm.placement == "post" for norm in norms):
+        yield Reading("train.warmup of a post-norm model", resolve_train(case.config).warmup)

@@ -1,0 +1,149 @@
+"""What a rule of shape is: data, with its reason, its source, and a change that breaks it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from archlab.atlas.entries import Entry
+from archlab.review.case import Case, Measure, Reading
+
+Level = Literal["warning", "note"]
+"""warning: works badly on hardware. note: outside what is usually published, which may well be right."""
+
+
+class Usual(Protocol):
+    """Which values a rule lets pass."""
+
+    def side(self, value: float) -> int:
+        """0: it passes; -1: it is too small; 1: it is too large, or wrong in another way."""
+        ...
+
+    def __str__(self) -> str:
+        """In words, behind a value that does not pass."""
+        ...
+
+
+@dataclass(frozen=True)
+class Between:
+    """Values from `low` to `high`, both included; None: without end on that side."""
+
+    low: float | None
+    high: float | None
+
+    def side(self, value: float) -> int:
+        """As `Usual`."""
+        if self.low is not None and value < self.low:
+            return -1
+        return int(self.high is not None and value > self.high)
+
+    def __str__(self) -> str:
+        ends = [shown(end) for end in dict.fromkeys((self.low, self.high)) if end is not None]
+        word = "from " if self.high is None else "up to " if self.low is None else ""
+        return f"(usual: {word}{' to '.join(ends)})"
+
+
+@dataclass(frozen=True)
+class MoreThanZero:
+    """Values above 0."""
+
+    def side(self, value: float) -> int:
+        """As `Usual`."""
+        return 0 if value > 0 else -1
+
+    def __str__(self) -> str:
+        return "(usual: more than 0)"
+
+
+@dataclass(frozen=True)
+class MultipleOf:
+    """Multiples of a number."""
+
+    number: int
+
+    def side(self, value: float) -> int:
+        """As `Usual`."""
+        return int(value % self.number != 0)
+
+    def __str__(self) -> str:
+        return f"is no multiple of {self.number}"
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What can be cut into so many equal parts, or copied as often as makes so many."""
+
+    number: int
+
+    def side(self, value: float) -> int:
+        """As `Usual`."""
+        return int(value % self.number != 0 and self.number % value != 0)
+
+    def __str__(self) -> str:
+        return f"is neither a multiple nor a divisor of {self.number}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What someone found at one value of what the rule measures."""
+
+    at: float
+    found: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"at {shown(self.at)}: {self.found} ({self.source})"
+
+
+@dataclass(frozen=True)
+class ShapeRule:
+    """One rule; `usual` is None for a case that it does not concern."""
+
+    name: str
+    level: Level
+    measure: Measure
+    usual: Callable[[Case], Usual | None]
+    why: str
+    source: str
+    broken_by: tuple[str, ...]
+    """Overrides that make llama-3-8b break it."""
+    kept_by: tuple[str, ...]
+    """Overrides that bring llama-3-8b near to that."""
+    measured: tuple[Measured, ...] = ()
+    """What it costs, where someone has measured it."""
+    published: Callable[[Entry], list[Reading]] | None = None
+    """What to compare with in the atlas. None: what `measure` finds there."""
+
+    def broken(self, case: Case) -> list[tuple[Reading, Usual]]:
+        """Every reading that is not usual."""
+        usual = self.usual(case)
+        return [] if usual is None else [(found, usual) for found in self.measure(case) if usual.side(found.value)]
+
+    def nearest_measured(self, value: float, usual: Usual) -> Measured | None:
+        """What was measured nearest to that value, but not at one that breaks the rule in the other direction."""
+        points = [point for point in self.measured if usual.side(point.at) in (0, usual.side(value))]
+        return min(points, key=lambda point: abs(point.at - value) / (max(point.at, value) or 1), default=None)
+
+
+def always(usual: Usual) -> Callable[[Case], Usual]:
+    """For every case."""
+    return lambda case: usual
+
+
+LARGE = 512
+"""Width of the stream from which on multiples, and vocabularies of published sizes, matter. A smaller model is an
+experiment: its products are too small to fill a GPU in any shape, and a large vocabulary would be most of it."""
+
+
+def is_large(case: Case) -> bool:
+    """Whether the model is more than an experiment."""
+    return case.config.model.d_model >= LARGE
+
+
+def of_large(usual: Usual) -> Callable[[Case], Usual | None]:
+    """For models that are more than experiments."""
+    return lambda case: usual if is_large(case) else None
+
+
+def shown(value: float) -> str:
+    """A whole number in full, another with three digits."""
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:.3g}"

@@ -1,0 +1,105 @@
+"""A proposal as a YAML file, with what there is to say of it in comments above."""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from archlab.config.training import resolve_train
+from archlab.config.yaml_text import to_yaml
+from archlab.cost.flops import training_flops
+from archlab.cost.units import binary, count
+from archlab.review.findings import warnings
+from archlab.review.rule import shown
+from archlab.sizing.family import Member
+from archlab.sizing.propose import FLOPS_PER_PARAMETER, TOKENS_PER_PARAMETER, Asked, Proposal, served_bytes
+
+_WIDTH = 78
+
+
+def as_yaml(asked: Asked, proposal: Proposal) -> str:
+    """A config that builds on the nearest of the family; everything else stands in comments."""
+    above = "".join(f"# {line}".rstrip() + "\n" for line in _comments(asked, proposal))
+    return above + to_yaml({"base": proposal.base, **proposal.change})
+
+
+def _comments(asked: Asked, proposal: Proposal) -> Iterator[str]:
+    for sentence in (
+        _size(proposal.model),
+        f"in the proportions of {' and '.join(member.name for member in proposal.family)}",
+        f"nearest of all published models: {proposal.nearest.about.name}",
+        _serving(asked, proposal.model),
+        _training(asked, proposal.model),
+        *(f"check: {text}" for text in warnings(proposal.model.config)),
+    ):
+        yield from textwrap.wrap(sentence, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    yield ""
+    yield from _table([("proposed", proposal.model), *_compared(proposal)])
+
+
+def _size(model: Member) -> str:
+    counted = model.counted
+    active = f", {counted.active:,} of them active per token" if counted.idle else ""
+    share = (counted.embedding + counted.head) / counted.total
+    return f"{counted.total:,} parameters{active}; {share:.0%} are embedding and head"
+
+
+def _serving(asked: Asked, model: Member) -> str:
+    weights, cache = served_bytes(model.config, asked.context)
+    context = asked.context or model.config.model.max_seq_len
+    fits = f", {(weights + cache) / asked.memory:.0%} of {binary(asked.memory)}" if asked.memory else ""
+    return f"served in bfloat16: {binary(weights)} of weights, {binary(cache)} of cache for {context:,} tokens{fits}"
+
+
+def _training(asked: Asked, model: Member) -> str:
+    """Counted, and by the rule, which leaves attention out and counts embeddings that cost nothing."""
+    train, n = resolve_train(model.config), model.counted.active
+    per_token, ruled = training_flops(model.config.model, train.seq_len), FLOPS_PER_PARAMETER * n
+    counted = f"counted in windows of {train.seq_len:,} tokens"
+    if asked.flops:
+        tokens = asked.flops / per_token
+        trained = f"trained with {asked.flops:.3g} FLOPs: {count(tokens)} tokens ({shown(tokens / n)} per parameter)"
+        return f"{trained} {counted}; {count(asked.flops / ruled)} by the rule C = 6 N D"
+    tokens = TOKENS_PER_PARAMETER * n
+    return (
+        f"trained on {count(tokens)} tokens ({TOKENS_PER_PARAMETER} per parameter, Chinchilla's): "
+        f"{per_token * tokens:.3g} FLOPs {counted}; {ruled * tokens:.3g} by the rule C = 6 N D"
+    )
+
+
+def _compared(proposal: Proposal) -> Iterator[tuple[str, Member]]:
+    models = {member.name: member for member in proposal.family}
+    nearest = proposal.nearest
+    yield from models.items()
+    if nearest.preset not in models:
+        yield nearest.preset, Member(nearest.preset, nearest.config)
+
+
+def _table(models: Sequence[tuple[str, Member]]) -> Iterator[str]:
+    columns = [(name, *_cells(model)) for name, model in models]
+    mixed = any(model.is_mixture for _, model in models)
+    rows = [row for row in zip(("", *_ROWS), *columns, strict=True) if mixed or row[0] != _ACTIVE]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *others in rows:
+        yield "  ".join((first.ljust(widths[0]), *(text.rjust(w) for text, w in zip(others, widths[1:], strict=True))))
+
+
+_ACTIVE = "active parameters"
+_ROWS = (
+    "parameters", _ACTIVE, "d_model", "n_layers", "n_heads / n_kv_heads", "head_dim", "d_ff", "vocab_size",
+    "d_model / n_layers", "d_ff / d_model",
+)  # fmt: skip
+
+
+def _cells(model: Member) -> tuple[str, ...]:
+    kv = model.multi_head.n_kv_heads if model.multi_head else "latent"
+    return (
+        count(model.counted.total),
+        count(model.counted.active),
+        str(model.d_model),
+        str(model.n_layers),
+        f"{model.n_heads} / {kv}",
+        str(model.head_dim),
+        str(model.d_ff),
+        str(model.config.model.vocab_size),
+        shown(model.aspect),
+        shown(model.ff_ratio),
+    )

@@ -1,0 +1,154 @@
+"""From what a person asks for to one config."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from archlab.atlas.entries import Entry, entries
+from archlab.config.io import build_config, overlay, parse_overrides
+from archlab.config.merge import Raw, expand
+from archlab.config.problems import Problem, is_under, raise_problems
+from archlab.config.schema import Config
+from archlab.cost.memory import BYTES, kv_cache_bytes
+from archlab.cost.params import parameters
+from archlab.cost.units import binary, count
+from archlab.errors import UserError
+from archlab.exchange.configs import read_config
+from archlab.review.consensus import usual_vocabulary
+from archlab.sizing.family import CAN_BE_SCALED, Family, Member, can_be_scaled, family_of, nearest_published
+from archlab.sizing.scale import PROPOSED, Template
+from archlab.sizing.search import NARROWEST, Search, Wanted
+
+TOKENS_PER_PARAMETER = 20
+"""Chinchilla's (Hoffmann 2022)."""
+FLOPS_PER_PARAMETER = 6
+"""Per token of training, by the rule that counts weights only (Kaplan 2020)."""
+
+_VOCABULARIES = ((10, 151_936), (2, 100_352), (1, 49_152))
+"""For that many languages and more: as Qwen 3, OLMo 2 and SmolLM2 have them."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person asks for; the first of params (or active), flops and memory that is said decides the size."""
+
+    like: str
+    params: int | None = None
+    active: int | None = None
+    flops: float | None = None
+    memory: int | None = None
+    """Bytes, for the weights and the cache of one text of `context` tokens, in bfloat16."""
+    context: int | None = None
+    languages: int | None = None
+    overrides: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A config, and what it came from."""
+
+    model: Member
+    base: str
+    """The preset that it builds on."""
+    change: Raw
+    """What differs from that."""
+    family: Sequence[Member]
+    """Those of the family between which it lies."""
+    nearest: Entry
+
+
+def propose(asked: Asked) -> Proposal:
+    """UserError where nothing was asked for, or nothing fits."""
+    atlas = entries()
+    if asked.params or asked.active:
+        wanted = Wanted(asked.params or asked.active or 0, asked.active if asked.params else None)
+        family = family_of(asked.like, "total" if asked.params else "active", atlas, mixtures=asked.active is not None)
+        found = _of_size(asked, family, wanted)
+    elif asked.flops:
+        # Of a mixture, what a token makes use of costs FLOPs.
+        family = family_of(asked.like, "active", atlas, mixtures=False)
+        wanted = Wanted(math.sqrt(asked.flops / (FLOPS_PER_PARAMETER * TOKENS_PER_PARAMETER)))
+        found = _of_size(asked, family, wanted)
+    elif asked.memory:
+        family = family_of(asked.like, "total", atlas, mixtures=False)
+        wanted, found = _within(asked, family, asked.memory)
+    else:
+        raise UserError("nothing says how large: give --params, --active, --flops or --memory, as in --params 1B")
+    base, config, change = found
+    model = Member("proposed", config)
+    return Proposal(model, base, change, family.beside(wanted.size), nearest_published(model, atlas))
+
+
+_Found = tuple[str, Config, Raw]
+"""A preset, a config that builds on it, and what differs."""
+
+
+def _of_size(asked: Asked, family: Family, wanted: Wanted) -> _Found:
+    template, change = _template(asked, family.nearest(wanted.size, wanted.active))
+    if found := Search(family, template, wanted).best():
+        shape, config = found
+        return template.member.name, config, expand({**change, **template.change(shape)})
+    raise UserError(_refusal(family, template, wanted))
+
+
+def _template(asked: Asked, nearest: Member) -> tuple[Template, Raw]:
+    """The member that is scaled, with what the person wants otherwise; and that, dotted."""
+    raw = read_config(nearest.name)
+    change, problems = parse_overrides(asked.overrides)
+    taken = [key for key in change if is_under([key], [f"model.{field}" for field in PROPOSED])]
+    problems += [Problem(key, "is what a size is proposed by; leave it out") for key in taken]
+    raise_problems(problems, "the overrides")
+    if asked.languages and usual_vocabulary(asked.languages).side(nearest.config.model.vocab_size):
+        change.setdefault("model.vocab_size", next(n for from_, n in _VOCABULARIES if asked.languages >= from_))
+    if asked.context and asked.context > nearest.config.model.max_seq_len:
+        change.setdefault("model.max_seq_len", asked.context)
+    raw = overlay(raw, change, Config)
+    changed = Member(nearest.name, build_config(raw, (), nearest.name))
+    if not can_be_scaled(changed):
+        raise UserError(f"{' '.join(asked.overrides)}: {CAN_BE_SCALED}")
+    return Template(changed, raw), change
+
+
+def served_bytes(config: Config, context: int | None) -> tuple[int, int]:
+    """Of the weights, and of the cache of one text, in bfloat16."""
+    model = config.model
+    return parameters(model).total * BYTES["bfloat16"], kv_cache_bytes(model, context or model.max_seq_len)
+
+
+def _within(asked: Asked, family: Family, memory: int) -> tuple[Wanted, _Found]:
+    """Nearly the largest that fits. Weights grow with the size, a cache about with its root, by whole heads."""
+    size, fits, least = memory / BYTES["bfloat16"], None, math.inf
+    for _ in range(7):
+        found = _of_size(asked, family, Wanted(size))
+        weights, cache = served_bytes(found[1], asked.context)
+        used = weights + cache
+        if used <= memory:
+            fits = Wanted(size), found
+            if used >= 0.95 * memory:
+                break
+        else:
+            least = size
+        if fits and least < math.inf:
+            size = math.sqrt(fits[0].size * least)
+        else:
+            size *= (0.98 * memory / used) ** (used / (weights + cache / 2))
+    if fits is None:
+        raise UserError(f"--memory: {binary(memory)} hold no model like {asked.like} and its cache")
+    return fits
+
+
+def _refusal(family: Family, template: Template, wanted: Wanted) -> str:
+    name, model = template.member.name, template.model
+    tables = (1 if model.head.tied else 2) * model.vocab_size * NARROWEST
+    nothing = f"no shape with the proportions of {name} has {count(wanted.size)} parameters"
+    if tables > wanted.size / 10:
+        what = "embedding" if model.head.tied else "embedding and head"
+        cost = f"{what} of its vocabulary ({model.vocab_size:,}) have {count(tables)} even at d_model = {NARROWEST}"
+        return f"{nothing}: {cost}; ask for more, or for a smaller vocabulary, as in model.vocab_size=8192"
+    if wanted.active is None:
+        return nothing
+    nothing = f"{nothing}, {count(wanted.active)} of them active"
+    if as_it_comes := Search(family, template, Wanted(wanted.size)).best():
+        counted = parameters(as_it_comes[1].model)
+        return f"{nothing}; with its experts {count(counted.active)} of {count(counted.total)} would be usual"
+    return nothing

@@ -1,0 +1,200 @@
+"""Rules of shape: each says what breaks it, published models bear them out, and the commands that use a config tell."""
+
+import json
+from collections import Counter
+
+import pytest
+from tiny import write_text
+
+from archlab.atlas.entries import entries
+from archlab.cli import app
+from archlab.config.io import build_config, presets, studies
+from archlab.exchange.configs import load_config
+from archlab.review.case import Case
+from archlab.review.findings import findings, warnings
+from archlab.review.published import Published
+from archlab.review.rules import RULES
+from archlab.study.design import arms
+from archlab.study.study_file import read_study
+
+BY_NAME = {rule.name: rule for rule in RULES}
+ENTRIES = {entry.preset: entry for entry in entries()}
+
+
+def broken(config, **said):
+    return {rule.name for rule in RULES if rule.broken(Case(config, **said))}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_each_rule_has_a_config_that_breaks_it_and_one_that_does_not(name):
+    rule = BY_NAME[name]
+    assert name in broken(load_config("llama-3-8b", *rule.broken_by))
+    assert name not in broken(load_config("llama-3-8b", *rule.kept_by))
+    assert rule.why.endswith(".")
+    assert rule.source
+
+
+def test_names_are_of_one_rule_each():
+    assert len(BY_NAME) == len(RULES)
+
+
+# --- published models -----------------------------------------------------------------------------------------
+
+SAID = {
+    "t5-11b": {"d_ff / d_model 64", "n_heads * head_dim / d_model 16", "dropout 0.1"},
+    "palm-540b": {"n_layers 118", "n_heads * head_dim / d_model 0.667"},
+    "llama-3.1-405b": {"n_layers 126"},
+    "falcon-7b": {"n_heads 71"},
+    "gpt-3-175b": {"vocab_size 50257"},
+    "gpt-2": {"vocab_size 50257", "dropout 0.1"},
+    "gemma-7b": {"d_ff / d_model 8"},
+    "gemma-3-270m": {"embedding and head / all parameters 0.626"},
+    "phi-4-14b": {"n_kv_heads 10"},
+    "glm-4.5": {"n_heads * head_dim / d_model 2.4"},
+}
+QUIET = {
+    "llama-3-8b", "llama-3-70b", "deepseek-llm-67b", "deepseek-v3", "qwen3-next-80b-a3b", "gemma-3-27b", "gpt-oss-20b",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*SAID, *QUIET])
+def test_what_is_said_of_a_published_model(name):
+    said = {finding.what for finding in findings(Case(ENTRIES[name].config))}
+    assert {text.partition(" is ")[0].partition(" (")[0] for text in said} == SAID.get(name, set())
+
+
+def test_most_published_models_are_left_in_peace():
+    """Counted by hand from their configs: no rule is about what most of them do."""
+    counts = Counter(name for entry in ENTRIES.values() for name in broken(entry.config))
+    assert counts["vocabulary of 64"] == sum(entry.config.model.vocab_size % 64 > 0 for entry in ENTRIES.values())
+    assert max(counts.values()) <= len(ENTRIES) / 8
+    assert sum(not broken(entry.config) for entry in ENTRIES.values()) > 0.7 * len(ENTRIES)
+
+
+@pytest.mark.parametrize("name", [name for name in presets() if name.startswith("tiny-")])
+def test_our_own_presets_are_quiet(name):
+    assert broken(load_config(name)) == set()
+
+
+@pytest.mark.parametrize("name", studies())
+def test_our_own_studies_are_quiet(name):
+    assert {text for arm in arms(read_study(name)[1]) for text in warnings(arm.config)} == set()
+
+
+def test_a_model_is_compared_with_the_others_of_its_kind():
+    """By hand: plain MLPs are 4 wide but for T5's; wider ones are gated."""
+    found = {finding.rule: finding for finding in findings(Case(ENTRIES["t5-11b"].config))}["d_ff / d_model"]
+    plain = [e for n, e in ENTRIES.items() if e.config.model.mlp.kind == "plain" and n != "t5-11b"]
+    assert found.published.n == len(plain)
+    assert (found.published.median, found.published.low, found.published.high) == (4, 4, 4)
+    assert found.others == ["LaMDA 137B (8)", "Gemma 2 27B (8)", "Gemma 2B (8)", "Gemma 7B (8)"]
+    assert found.measured.startswith("at 50: loss 8.4% above that at 1")
+
+
+def test_a_distribution_by_hand():
+    rule = BY_NAME["d_model / n_layers"]
+    case = Case(load_config("llama-3-8b"))
+    ratios = sorted(
+        e.config.model.d_model / e.config.model.n_layers
+        for name, e in ENTRIES.items()
+        if name not in ("mamba-2-2.7b", "llama-3-8b")
+    )
+    found = Published(case).distribution(rule, next(iter(rule.measure(case))))
+    assert found.n == len(ratios)
+    assert ratios[len(ratios) // 10 - 1] <= found.low <= ratios[len(ratios) // 10 + 1]
+    assert ratios[-len(ratios) // 10 - 1] <= found.high <= ratios[-len(ratios) // 10 + 1]
+
+
+# --- where rules apply ------------------------------------------------------------------------------------------
+
+
+def test_layers_that_differ_are_named():
+    layers = "model.layers={a: {mlp.d_ff: 32768}, b: {}, pattern: [a, a, b, b, b]}"
+    (found,) = findings(Case(load_config("llama-3-8b", layers)))
+    assert found.what == "d_ff / d_model 8 in layers 0-1, 5-6, 10-11, 15-16, 20-21, 25-26, 30-31 (usual: 2 to 6)"
+
+
+@pytest.mark.parametrize(
+    ("said", "overrides", "found"),
+    [
+        ({"tensor": 8}, (), set()),
+        ({"tensor": 16}, (), set()),
+        ({"tensor": 3}, (), {"heads over devices", "KV heads over devices"}),
+        ({"tensor": 64}, (), {"heads over devices"}),
+        ({"tensor": 1}, ("model.attention={n_heads: 31, n_kv_heads: 31}",), set()),
+        ({"languages": 1}, ("model.vocab_size=49152",), set()),
+        ({"languages": 1}, (), {"vocabulary"}),
+        ({"languages": 20}, ("model.vocab_size=256000",), set()),
+        ({"languages": 20}, ("model.vocab_size=32000",), {"vocabulary"}),
+        ({"languages": 2}, ("model.vocab_size=64000",), set()),
+    ],
+)
+def test_what_the_user_says_beside_the_config(said, overrides, found):
+    assert broken(load_config("llama-3-8b", *overrides), **said) == found
+
+
+def test_what_a_model_lacks_is_not_judged():
+    absent = {name: {"kind": "none"} for name in ("attention", "mlp", "position")}
+    model = {"d_model": 2560, "n_layers": 200, "vocab_size": 32000, "mixer": {"kind": "mamba2"}, **absent}
+    assert broken(build_config({"model": model})) == {"up to 100 layers"}
+
+
+# --- the commands -------------------------------------------------------------------------------------------------
+
+
+def run(capsys, *arguments, code=0):
+    assert app.main(arguments) == code
+    return capsys.readouterr()
+
+
+def test_check(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out, err = run(capsys, "check", "palm-540b")
+    assert out.startswith("warning  n_layers 118 (usual: up to 100)\n")
+    assert out.endswith("\npalm-540b: 1 warning, 1 note\n")
+    assert "Llama 3.1 405B (126)" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert err == ""
+    assert run(capsys, "check", "llama-3-70b").out == "llama-3-70b: no warning, no note\n"
+
+
+def test_a_model_that_cannot_be_built_is_checked_all_the_same(capsys):
+    out, err = run(capsys, "check", "T5-11B", "model.dropout=0")
+    assert "d_ff / d_model 64" in out
+    assert "dropout" not in out
+    assert err.startswith("note: T5-11B: encoder-decoder")
+
+
+def test_the_exit_code(capsys):
+    run(capsys, "check", "gpt-2")
+    run(capsys, "check", "gpt-2", "--strict", code=1)
+    run(capsys, "check", "t5-11b", "--strict")
+    err = run(capsys, "check", "gpt-2", "model.n_layers=0", "model.mlp.activation=swishh", code=2).err
+    assert "2 problems in gpt-2" in err
+
+
+def test_check_as_json(capsys):
+    (found,) = json.loads(run(capsys, "check", "lamda-137b", "--json").out)
+    assert (found["rule"], found["level"], found["value"]) == ("d_ff / d_model", "note", 8)
+    assert found["published"]["kind"] == "gated MLPs"
+    assert json.loads(run(capsys, "check", "llama-3-8b", "--json").out) == []
+
+
+WIDE = "model={d_model: 512, n_layers: 1, vocab_size: 300, attention: {n_heads: 1, n_kv_heads: 1, head_dim: 12}, mlp: {d_ff: 8}, embedding: {scale: 1.0}}"
+
+
+def test_warnings_show_once_where_a_config_is_used(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
+    short = ("train.tokens=64", "train.batch_tokens=64", "train.seq_len=16", "train.eval_tokens=64", "train.lr=1e-4")
+    data = f"data.path={write_text(tmp_path)}"
+    said = run(capsys, "train", "tiny-llama", WIDE, *short, data, "--out", str(tmp_path / "run")).err
+    assert said.count("of shape") == 1
+    assert (
+        "note: 4 warnings of shape: head_dim 12 is no multiple of 8; vocab_size 300 is no multiple of 64; d_ff 8"
+        in said
+    )
+    (tmp_path / "tiny.yaml").write_text(f"base: tiny-llama\n{WIDE.replace('=', ': ')}")
+    arms = "{one: {}, two: {train.lr: 0.1}, three: {model.n_layers: 2}}"
+    (tmp_path / "mine.yaml").write_text(f"{{question: Q?, base: tiny.yaml, budget: {{tokens: 64K}}, arms: {arms}}}")
+    said = run(capsys, "study", "show", str(tmp_path / "mine.yaml")).err
+    assert said.count("head_dim 12") == 1

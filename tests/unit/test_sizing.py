@@ -1,0 +1,209 @@
+"""Proposals have the size that was asked for, in a family's proportions, and go on as configs."""
+
+import math
+import re
+
+import pytest
+import yaml
+
+from archlab.atlas.entries import entries
+from archlab.cli import app
+from archlab.config.layers import layer_configs
+from archlab.cost.memory import kv_cache_bytes
+from archlab.cost.params import parameters
+from archlab.errors import UserError
+from archlab.exchange.configs import load_config
+from archlab.review.findings import warnings
+from archlab.sizing.propose import Asked, propose
+
+ATLAS = entries()
+SHAPES = {entry.preset: entry.config.model for entry in ATLAS}
+
+
+@pytest.fixture(autouse=True)
+def _read_once(monkeypatch):
+    monkeypatch.setattr("archlab.sizing.propose.entries", lambda: ATLAS)
+
+
+def shape(model):
+    return layer_configs(model), model.vocab_size
+
+
+DENSE = ("llama-3", "qwen3", "gemma-3", "gpt-2", "falcon", "smollm2", "tiny-llama")
+SIZES = (10e6, 100e6, 1.3e9, 21e9, 500e9)
+
+
+@pytest.mark.parametrize("like", DENSE)
+@pytest.mark.parametrize("size", SIZES)
+def test_dense_models_of_any_size(like, size):
+    """Within 1%, no ratio far from the family's, and nothing that works badly on hardware but what the family has."""
+    vocabulary = ("model.vocab_size=8192",) if size < 500e6 else ()
+    found = propose(Asked(like, params=int(size), overrides=vocabulary))
+    assert parameters(found.model.config.model).total == pytest.approx(size, rel=0.01)
+    for member in found.family:
+        assert 0.35 < found.model.ff_ratio / member.ff_ratio < 2.9
+    own = {re.sub(r"\d+", "", text) for name in found.family for text in warnings(name.config)}
+    assert {re.sub(r"\d+", "", text) for text in warnings(found.model.config)} <= own | {"n_layers  (usual: up to )"}
+    assert found.model.n_layers <= 105 or found.model.n_layers <= max(member.n_layers for member in found.family)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama-3-8b", "llama-3.1-405b", "llama-3.2-1b", "gpt-2-xl", "falcon-7b", "gemma-3-270m", "gemma-2-27b", "qwen2.5-7b",
+        "smollm2-135m", "palm-540b", "phi-4-14b", "bloom-176b", "qwen3-30b-a3b", "deepseek-v3", "granite-3-8b",
+    ],
+)  # fmt: skip
+def test_the_size_of_a_preset_gives_the_preset(name):
+    size = parameters(SHAPES[name]).total
+    proposed = propose(Asked(name, params=size))
+    assert shape(proposed.model.config.model) == shape(SHAPES[name])
+    assert proposed.nearest.preset == name
+
+
+def test_between_two_sizes_of_a_family():
+    """By hand: qwen3's 8B has 113.8 d / layers, its 14B is not in the atlas, its 32B has 80."""
+    found = propose(Asked("qwen3", params=16_000_000_000))
+    assert [member.name for member in found.family] == ["qwen3-8b", "qwen3-32b"]
+    assert 80 < found.model.aspect < 114
+    assert 3 < found.model.ff_ratio < 5
+    assert found.model.multi_head.n_kv_heads == 8
+
+
+def test_flops():
+    """Chinchilla: C = 6 N 20 N."""
+    found = propose(Asked("llama-3", flops=1e21))
+    assert found.model.counted.total == pytest.approx(math.sqrt(1e21 / 120), rel=0.01)
+    mixture = propose(Asked("deepseek-v2", flops=1e21)).model.counted
+    assert mixture.active == pytest.approx(math.sqrt(1e21 / 120), rel=0.01)
+    assert mixture.total > 2 * mixture.active
+
+
+@pytest.mark.parametrize(
+    ("like", "context"), [("llama-3", 8192), ("gemma-3", 131_072), ("gpt-2", 1024), ("llama-2", 100_000)]
+)
+def test_memory(like, context):
+    memory = 16 * 2**30
+    model = propose(Asked(like, memory=memory, context=context)).model.config.model
+    used = 2 * parameters(model).total + kv_cache_bytes(model, context)
+    assert 0.95 * memory <= used <= memory
+    assert model.max_seq_len >= context
+
+
+@pytest.mark.parametrize(
+    ("like", "params", "active"),
+    [("qwen3", 30e9, 3e9), ("deepseek-v2", 60e9, 6e9), ("mixtral", 60e9, 17e9), ("qwen3", None, 1e9)],
+)
+def test_mixtures(like, params, active):
+    found = propose(Asked(like, params=params and int(params), active=int(active)))
+    experts = [layer.mlp for layer in layer_configs(found.model.config.model) if layer.mlp.kind == "moe"]
+    theirs = [layer.mlp for layer in layer_configs(SHAPES[found.base]) if layer.mlp.kind == "moe"]
+    assert (experts[-1].experts, experts[-1].active) == (theirs[-1].experts, theirs[-1].active)
+    assert found.model.counted.active == pytest.approx(active, rel=0.05 if params else 0.01)
+    if params:
+        assert found.model.counted.total == pytest.approx(params, rel=0.01)
+
+
+def test_layers_that_differ_keep_their_proportion():
+    model = propose(Asked("deepseek-v3", params=100_000_000_000)).model.config.model
+    kinds = [layer.mlp.kind for layer in layer_configs(model)]
+    assert kinds == sorted(kinds), "gated ones first, then moe"
+    assert kinds.count("gated") / len(kinds) == pytest.approx(3 / 61, abs=0.03)
+    dense = layer_configs(model)[0].mlp.d_ff
+    assert dense / model.mlp.d_ff == pytest.approx(18432 / 2048, rel=0.05)
+
+
+@pytest.mark.parametrize(("languages", "vocabulary"), [(None, 32_000), (1, 32_000), (2, 100_352), (50, 151_936)])
+def test_the_vocabulary_is_the_familys_unless_the_languages_ask_for_another(languages, vocabulary):
+    found = propose(Asked("llama-2", params=3_000_000_000, languages=languages))
+    assert found.model.config.model.vocab_size == vocabulary
+    assert found.model.counted.total == pytest.approx(3e9, rel=0.01)
+
+
+# --- the command --------------------------------------------------------------------------------------------------
+
+
+def run(capsys, *arguments, code=0):
+    assert app.main(["size", *arguments]) == code
+    out, err = capsys.readouterr()
+    return err if code else out
+
+
+def test_what_is_printed_is_a_config(capsys, tmp_path):
+    printed = run(capsys, "--params", "1B", "--context", "32768", "model.head.tied=true")
+    (tmp_path / "mine.yaml").write_text(printed)
+    config = load_config(tmp_path / "mine.yaml")
+    (count,) = re.findall(r"^# ([\d,]+) parameters", printed)
+    assert parameters(config.model).total == int(count.replace(",", "")) == pytest.approx(1e9, rel=0.01)
+    assert (config.model.max_seq_len, config.model.head.tied) == (32768, True)
+    assert config.model.position == SHAPES["llama-3-8b"].position
+    assert yaml.safe_load(printed)["base"] == "llama-3-8b"
+    assert max(map(len, printed.splitlines())) <= 80
+    assert run(
+        capsys, "--params", "1B", "--context", "32768", "model.head.tied=true", "--out", str(tmp_path / "x.yaml")
+    )
+    assert (tmp_path / "x.yaml").read_text() == printed
+
+
+def test_what_is_said_beside_it(capsys):
+    printed = run(capsys, "--flops", "1e21", "--memory", "16GiB", "--like", "llama-3")
+    printed = printed.replace("\n#   ", " ")
+    assert re.search(
+        r"trained with 1e\+21 FLOPs: \S+ tokens \(\S+ per parameter\) counted in windows of 8,192", printed
+    )
+    assert "by the rule C = 6 N D" in printed
+    assert re.search(r"\d+% of 16 GiB", printed)
+    assert "nearest of all published models: " in printed
+    assert "% of 596 GiB" in run(capsys, "--hardware", "h100x8", "--like", "llama-3")
+    assert "active" not in printed
+
+
+@pytest.mark.parametrize(("like", "size"), [("qwen3-30b-a3b", "5B"), ("deepseek-v3", "100B"), ("gemma-3", "2B")])
+def test_what_differs_is_all_that_is_written(like, size, capsys, tmp_path):
+    """Kinds of layers, latent attention and experts stay what they are."""
+    (tmp_path / "mine.yaml").write_text(printed := run(capsys, "--params", size, "--like", like))
+    model = load_config(tmp_path / "mine.yaml").model
+    (count,) = re.findall(r"^# ([\d,]+) parameters", printed)
+    assert parameters(model).total == int(count.replace(",", ""))
+    base = SHAPES[yaml.safe_load(printed)["base"]]
+    assert (model.mlp.kind, model.attention.kind, model.position) == (base.mlp.kind, base.attention.kind, base.position)
+    assert set(model.layers.kinds if model.layers else ()) == set(base.layers.kinds if base.layers else ())
+    assert ("active per token" in printed) == (base.mlp.kind == "moe")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("", "nothing says how large: give --params, --active, --flops or --memory"),
+        (
+            "--params 10M --like llama-3",
+            "embedding and head of its vocabulary (128,256) have 16.4M even at d_model = 64",
+        ),
+        ("--params 10M --like gemma-2", "embedding of its vocabulary (256,000) have 16.4M even at d_model = 64"),
+        ("--params 1B --like lama-3", "--like 'lama-3': neither a family nor a preset; did you mean llama-3?"),
+        ("--params 1B --like t5-11b", "facts only"),
+        ("--params 1B --like llama-4", "facts only"),
+        ("--params 1B --like mamba-2", "--like mamba-2: allowed are models of attention"),
+        ("--params 1B --active 100M", "--active: llama-3 has no experts"),
+        ("--params 30B --active 25B --like qwen3", "with its experts 3.3"),
+        ("--params 1B model.d_model=512", "model.d_model  is what a size is proposed by; leave it out"),
+        ("--params 1B model.mlp.kind=none", "model.mlp.kind=none: allowed are models of attention"),
+        ("--params 1B model.vocab_siz=512", "did you mean vocab_size?"),
+        ("--params 0", "--params: '0'; allowed: a whole number, at least 1"),
+        ("--params many", "--params: 'many'; allowed: a whole number"),
+        ("--memory 16GB --memory 2", "given twice"),
+        ("--memory lots", "--memory: 'lots'; allowed: "),
+        ("--memory 1KiB", "parameters"),
+        ("--hardware h1000x8", "no hardware 'h1000x8'; did you mean h100?"),
+        ("--params 1B --out .", ".: is a folder; --out names a file"),
+    ],
+)
+def test_refusals(arguments, said, capsys):
+    err = run(capsys, *arguments.split(), code=2)
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_a_size_below_every_shape_is_refused_in_python_too():
+    with pytest.raises(UserError, match="no shape with the proportions of tiny-llama has 1 parameters"):
+        propose(Asked("tiny-llama", params=1))
