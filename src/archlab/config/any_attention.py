@@ -54,19 +54,22 @@ class AnyAttention(Visibility, QueryHeads):
     ) -> Iterator[Operation]:
         """Queries meet keys, scores become weights, values are mixed; in one kernel, which keeps no scores.
 
-        One product with the key and one with the value (with Shaw's vectors one more) per pair and head. `made`:
-        numbers per token that keys and values of all heads have in this pass; where there is a cache they are read from
-        it. A bias is read for every pair.
+        One product with the key and one with the value per pair and head. Shaw's vectors ask for one more; it is
+        computed with the vector of every distance, of which each pair takes one. `made`: numbers per token that keys
+        and values of all heads have in this pass; where there is a cache they are read from it. A bias is read for
+        every pair.
         """
         heads, pairs = self.n_heads, this.texts * self._pairs(site, this)
-        key_products = 2 if isinstance(site.position, Shaw) else 1
+        distances = 0
+        if isinstance(site.position, Shaw):
+            distances = pairs if this.counting == "visible" else this.rows * (site.position.max_distance + 1)
         learned = sinks + site.position.of_a_layer(heads, self.query_width)
         queries = this.rows * heads * (key_width + value_width)
         biases = heads * pairs if site.position.kind in BIASED else 0
         yield Operation(
             "attention",
             "scores",
-            flops=2 * heads * (key_products * key_width + value_width) * pairs,
+            flops=2 * heads * ((key_width + value_width) * pairs + self.query_width * distances),
             weights=learned * this.bytes_each,
             kept=self.kept_bytes(site, this),
             moved=(queries + this.rows * made + biases) * this.bytes_each,
