@@ -27,7 +27,10 @@ def without_autocast(like: Tensor) -> AbstractContextManager[object]:
 
 
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """In the format of autocast where it is on, as torch's own products do by themselves; else as they are."""
+    """In the format of autocast where it is on, as torch's own products do by themselves; else as they are.
+
+    What several products read is converted once by it: torch would convert it for each, and each one's gradient back.
+    """
     device = tensors[0].device.type
     if not (is_autocast_available(device) and torch.is_autocast_enabled(device)):
         return tensors
