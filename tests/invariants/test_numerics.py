@@ -88,8 +88,8 @@ def test_angles_far_out_are_float32(under: str) -> None:
     angles = np.array([10_000, 9_999])[:, None] * 1e4 ** (-np.arange(0, 64, 2) / 64)
     assert turned.cos.dtype is torch.float32
     # The angle's own rounding: 10,000 * 2^-24, a few times.
-    np.testing.assert_allclose(turned.cos[0, 0], np.cos(angles), atol=4e-3)
-    np.testing.assert_allclose(turned.sin[0, 0], np.sin(angles), atol=4e-3)
+    np.testing.assert_allclose(turned.cos[0, 0, :, :32], np.cos(angles), atol=4e-3)
+    np.testing.assert_allclose(turned.sin[0, 0, :, 32:], np.sin(angles), atol=4e-3)
     assert waves.dtype is torch.bfloat16
     np.testing.assert_allclose(waves[0, :, 0::2].float(), np.sin(angles), atol=2**-8)
 

@@ -394,7 +394,7 @@ def test_tokens_of_another_format_are_refused(dtype: torch.dtype) -> None:
 
 
 def test_a_kernel_that_is_none() -> None:
-    with pytest.raises(UserError, match="kernel 'flash'; allowed: auto, flex, blocked, sdpa, reference"):
+    with pytest.raises(UserError, match="kernel 'flash'; allowed: auto, flex, blocked, products, sdpa, reference"):
         Decoder(tiny().model, kernel="flash")
 
 

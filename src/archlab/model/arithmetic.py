@@ -37,6 +37,11 @@ def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.to(torch.get_autocast_dtype(device)) for x in tensors)
 
 
+def is_training_eagerly() -> bool:
+    """Whether autograd records what is computed, op by op: a compiler fuses what is written out, autograd does not."""
+    return torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
 def scaled(x: Tensor, factor: float) -> Tensor:
     """factor * x; by 1, nothing is copied."""
     return x if factor == 1 else x * factor
