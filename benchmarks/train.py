@@ -57,6 +57,8 @@ def ours(shape: Shape, mode: str, format_: str) -> Round:
     from archlab.config.training import resolve_train
     from archlab.exchange.configs import load_config
     from archlab.model.decoder import Decoder
+    from archlab.model.kernels import prefer_products
+    from archlab.train.attention_kernels import products_up_to
     from archlab.train.compiling import compile_layers
     from archlab.train.device import choose_device
     from archlab.train.optim import make_optimizer
@@ -66,6 +68,7 @@ def ours(shape: Shape, mode: str, format_: str) -> Round:
     config = load_config("tiny-llama", *archlab_overrides(shape), f"train.dtype={format_}")
     train, device = resolve_train(config), choose_device(config.train)
     model = Decoder(config.model).train().to(device.type)
+    prefer_products(model, products_up_to(device))
     optimizer = make_optimizer(model, train)
     if mode == "compiled":
         compile_layers(model)

@@ -3,6 +3,7 @@
 import pytest
 
 from archlab.config import query_blocks, recurrent
+from archlab.model import products
 
 
 @pytest.fixture(autouse=True)
@@ -11,3 +12,4 @@ def _small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     if hasattr(request.module, "grid"):
         monkeypatch.setattr(recurrent, "CHUNK", 8)
         monkeypatch.setattr(query_blocks, "BLOCK", 4)
+        monkeypatch.setattr(products, "BLOCK", 8)

@@ -16,6 +16,7 @@ import torch
 from archlab.config.training import resolve_train
 from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder
+from archlab.model.kernels import prefer_products
 from archlab.train.compiling import compile_layers
 from archlab.train.device import Device
 from archlab.train.optim import make_optimizer
@@ -43,12 +44,15 @@ SIZE = (
 )  # fmt: skip
 
 
-def curve(name: str, dtype: torch.dtype = torch.float32, *, compiled: bool = False) -> list[float]:
+def curve(
+    name: str, dtype: torch.dtype = torch.float32, *, compiled: bool = False, products_up_to: int = 0
+) -> list[float]:
     """Loss and norm of the gradient of every step."""
     size = SIZE if "mixture" not in name else tuple(text for text in SIZE if "d_ff" not in text)
     config = load_config("tiny-llama", *size, *CONFIGS[name])
     train, device = resolve_train(config), Device("cpu", dtype)
     model = Decoder(config.model).train()
+    prefer_products(model, products_up_to)
     if compiled:
         compile_layers(model)
     optimizer, draw, found = make_optimizer(model, train), np.random.default_rng(0), list[float]()
@@ -80,17 +84,21 @@ def test_float32_curves_are_the_recorded_ones(name: str) -> None:
     np.testing.assert_allclose(found, golden, rtol=1e-4)
 
 
+@pytest.mark.parametrize("products_up_to", [0, 64])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_bfloat16_curves_are_near_them(name: str) -> None:
+def test_bfloat16_curves_are_near_them(name: str, products_up_to: int) -> None:
     """Products of 8 bits: a loss is within a hundredth, a norm of the gradient within a tenth."""
-    found, golden = curve(name, torch.bfloat16), json.loads(RECORD.read_text())["curves"][name]
+    golden = json.loads(RECORD.read_text())["curves"][name]
+    found = curve(name, torch.bfloat16, products_up_to=products_up_to)
     np.testing.assert_allclose(found[::2], golden[::2], rtol=1e-2)
     np.testing.assert_allclose(found[1::2], golden[1::2], rtol=1e-1)
 
 
-def test_compiled_curves_are_near_them() -> None:
+@pytest.mark.parametrize("products_up_to", [0, 64])
+def test_compiled_curves_are_near_them(products_up_to: int) -> None:
     """Sums in another order, and exponentials of another library."""
-    np.testing.assert_allclose(curve("llama", compiled=True), json.loads(RECORD.read_text())["curves"]["llama"], 1e-4)
+    found = curve("llama", compiled=True, products_up_to=products_up_to)
+    np.testing.assert_allclose(found, json.loads(RECORD.read_text())["curves"]["llama"], 1e-4)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from archlab.config import query_blocks
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.exchange.configs import load_config
-from archlab.model import masks
+from archlab.model import masks, products
 from archlab.model.context import start_pass
 from archlab.model.decoder import Decoder
 from archlab.model.state import Cache
@@ -91,10 +91,12 @@ def test_blocks_of_queries_are_one_graph_for_all_layers(override: str, monkeypat
     assert by_layer.frame_count == 1
 
 
-def test_gradients_of_blocks_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kernel", "override"), [("blocked", BLOCKS[0]), ("products", "model.norm.kind=rmsnorm")])
+def test_gradients_of_attention_in_pieces_compile(kernel: str, override: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.compiler.reset()
     monkeypatch.setattr(query_blocks, "BLOCK", 4)
-    model, tokens = Decoder(tiny(BLOCKS[0])).double(), TOKENS.repeat(1, 2)
+    monkeypatch.setattr(products, "BLOCK", 5)
+    model, tokens = Decoder(tiny(override), kernel=kernel).double(), TOKENS.repeat(1, 2)
 
     def gradients(run: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
         return list(torch.autograd.grad(run(tokens).square().sum(), list(model.parameters())))

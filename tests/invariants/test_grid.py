@@ -21,7 +21,7 @@ from archlab.cost.params import parameters
 from archlab.errors import UserError
 from archlab.model import flex
 from archlab.model.decoder import Decoder
-from archlab.model.kernels import KERNELS
+from archlab.model.kernels import KERNELS, prefer_products
 from archlab.model.state import Cache
 
 T = grid.SEQ_LEN
@@ -148,7 +148,8 @@ def assert_close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> None:
 
 def forward_and_gradients(index: int, kernel: str) -> list[Tensor]:
     config = grid.config(index)
-    model, tokens = grid.randomised(config, kernel=kernel), grid.tokens(2)
+    model, tokens = grid.randomised(config, kernel="auto" if kernel == "products" else kernel), grid.tokens(2)
+    prefer_products(model, T if kernel == "products" else 0)  # where a layer sees all before it, and adds nothing
     logits = model(tokens, prefix=grid.prefix(config, 2))
     documents = torch.arange(T).div(10, rounding_mode="floor").expand(2, T)
     (logits.square().mean() + model(tokens, documents=documents).square().mean()).backward()
@@ -173,7 +174,7 @@ traces each graph anew, which takes most of the time of these tests."""
 @pytest.mark.parametrize("index", OF_KERNELS)
 @pytest.mark.usefixtures("traced_flex")
 def test_kernels_agree_forward_and_backward(index: int) -> None:
-    able = ["sdpa", "flex", "blocked"]  # of which, and of the reference, `auto` takes one
+    able = ["sdpa", "flex", "blocked", "products"]  # of which, and of the reference, `auto` takes one
     model = grid.config(index).model
     if model.attention.softcap is not None:
         able.remove("sdpa")
@@ -311,4 +312,4 @@ def test_a_cache_is_refused_where_later_tokens_change_earlier_ones() -> None:
 
 
 def test_every_kernel_is_in_these_tests() -> None:
-    assert set(KERNELS) == {"reference", "sdpa", "flex", "blocked"}
+    assert set(KERNELS) == {"reference", "sdpa", "flex", "blocked", "products"}

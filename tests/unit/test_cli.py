@@ -43,7 +43,8 @@ def test_torch_stays_out(code):
 
 
 def test_training_loads_no_more_than_it_needs(tmp_path):
-    """Each of these takes a second or so; torch's compiler comes with a run that is compiled."""
+    """Each of these takes a second or so; torch's compiler comes with a run that is compiled. Attention is computed by
+    products, which is measured and then taken whatever the gain is."""
     slow = {
         "torch._dynamo",
         "torch._inductor",
@@ -56,13 +57,21 @@ def test_training_loads_no_more_than_it_needs(tmp_path):
         "gguf",
     }
     small = ["model.d_model=32", "model.n_layers=1", "model.vocab_size=300", "model.attention={n_heads: 2}"]
-    short = ["train.tokens=640", "train.batch_tokens=64", "train.seq_len=16", "train.eval_tokens=64"]
+    short = [
+        "train.tokens=640",
+        "train.batch_tokens=64",
+        "train.seq_len=16",
+        "train.eval_tokens=64",
+        "train.dtype=bfloat16",
+    ]
     data = f"data.path={write_text(tmp_path)}"
     arguments = ["train", "tiny-llama", *small, *short, data, "--out", str(tmp_path / "run")]
-    code = f"from archlab.cli.app import main; assert main({arguments}) in (0, 1); import sys; print(*sys.modules)"
+    measured = "from archlab.train import attention_kernels; attention_kernels.WORTHWHILE = 0"
+    code = f"{measured}; from archlab.cli.app import main; assert main({arguments}) in (0, 1); import sys; print(*sys.modules)"
     done = run_python(code, env={**os.environ, "ARCHLAB_CACHE": str(tmp_path / "cache")})
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "summary.json").exists()
+    assert json.loads((tmp_path / "run" / "env.json").read_text())["attention"] == {"products": 1}
     assert slow & set(done.stdout.split()) == set()
 
 

@@ -124,7 +124,7 @@ def test_fraction() -> None:
     positions, lengths = torch.arange(9)[None], torch.tensor([[9]])
     turn = rotation(position_schema.Rope(fraction=0.3, theta=100.0), 14, positions, lengths, torch.float64)
     angles = np.arange(9)[:, None] * 100.0 ** (-np.array([0, 2]) / 4)  # 4 of 14 dimensions
-    np.testing.assert_allclose(turn.cos[0, 0], np.cos(angles), rtol=1e-12)
+    np.testing.assert_allclose(turn.cos[0, 0], np.cos(np.tile(angles, 2)), rtol=1e-12)
     x = torch.from_numpy(RNG.normal(size=(1, 1, 9, 14)))
     assert torch.equal(turn.rotate(x)[..., 4:], x[..., 4:])
 

@@ -394,7 +394,7 @@ def test_tokens_of_another_format_are_refused(dtype: torch.dtype) -> None:
 
 
 def test_a_kernel_that_is_none() -> None:
-    with pytest.raises(UserError, match="kernel 'flash'; allowed: auto, flex, blocked, sdpa, reference"):
+    with pytest.raises(UserError, match="kernel 'flash'; allowed: auto, flex, blocked, products, sdpa, reference"):
         Decoder(tiny().model, kernel="flash")
 
 
@@ -403,3 +403,18 @@ def test_our_own_presets_start_with_a_stream_of_unit_scale(preset: str) -> None:
     """As branches behind a norm add to it: one that starts at 1 / sqrt(d_model) is drowned, and learns little."""
     embedding = Decoder(load_config(preset).model).embedding
     assert embedding(torch.arange(2048)[None]).square().mean().sqrt().item() == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "attention",
+    ["{n_heads: 4, head_dim: 6, gate: {}}", "{kind: latent, n_heads: 4, kv_rank: 8, nope_dim: 6, rope_dim: 4}"],
+)
+def test_under_autocast_what_several_products_read_is_converted_once(attention: str) -> None:
+    """Each keeps what it read for its gradient: the same tensor, and not a copy of its own."""
+    model = Decoder(tiny("model.d_model=20", f"model.attention={attention}", "model.mlp={kind: gated, d_ff: 24}").model)
+    kept: list[Tensor] = []
+    keep = torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x)
+    with keep, torch.autocast("cpu", torch.bfloat16):
+        model.hidden(torch.zeros(1, 3, dtype=torch.int64))
+    read = {x.data_ptr() for x in kept if x.dtype is torch.bfloat16 and x.shape[-1] == 20 and x.numel() == 3 * 20}
+    assert len(read) == 2 * len(model.layers)

@@ -15,12 +15,25 @@ from torch.profiler import ProfilerActivity, profile
 from archlab.errors import UserError
 from archlab.model import flex as flex_module
 from archlab.model import kernels
+from archlab.model import products as products_module
 from archlab.model.decoder import Decoder
 from archlab.model.flex import flex
-from archlab.model.kernels import KERNELS, Kernel, Needs, blocked, choose_kernel, reference, sdpa
+from archlab.model.kernels import (
+    KERNELS,
+    Kernel,
+    Needs,
+    blocked,
+    choose_kernel,
+    prefer_products,
+    products,
+    reference,
+    sdpa,
+)
 from archlab.model.masks import Given
 from archlab.model.softmax import Softmax
-from archlab.train.attention_kernels import attention_kernels
+from archlab.train import attention_kernels as measured
+from archlab.train.attention_kernels import attention_kernels, products_up_to
+from archlab.train.device import Device
 
 RNG = np.random.default_rng(0)
 
@@ -50,10 +63,17 @@ def traced_flex(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("sunk", [False, True])
 @pytest.mark.parametrize("cap", [None, 0.8])
 def test_kernels_are_the_formula(
-    kernel: str, kv_heads: int, masked: bool, biased: bool, sunk: bool, cap: float | None
+    kernel: str,
+    kv_heads: int,
+    masked: bool,
+    biased: bool,
+    sunk: bool,
+    cap: float | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if KERNELS[kernel].lacks(Needs(softcap=cap is not None, bias=biased)):
+    if KERNELS[kernel].lacks(Needs(softcap=cap is not None, bias=biased, masked=masked, sinks=sunk)):
         return
+    monkeypatch.setattr(products_module, "BLOCK", 3)
     q, k, v = (RNG.normal(size=(2, heads, 7, width)) for heads, width in ((4, 4), (kv_heads, 4), (kv_heads, 3)))
     seen = np.broadcast_to(np.tril(np.ones((7, 7), dtype=bool)), (2, 7, 7)).copy()
     if masked:
@@ -87,6 +107,22 @@ def test_gradients_of_sinks(kernel: str, masked: bool) -> None:
 
     for got, expected in zip(gradients(KERNELS[kernel].kernel), gradients(reference), strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("length", [1, 3, 8])
+def test_gradients_of_products(kv_heads: int, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one block, a full one, and several of which the last is not full."""
+    monkeypatch.setattr(products_module, "BLOCK", 3)
+    q, k, v = (
+        torch.from_numpy(RNG.normal(size=(2, length, heads, width))).transpose(1, 2).requires_grad_()
+        for heads, width in ((4, 4), (kv_heads, 4), (kv_heads, 5))
+    )
+    found, expected = (
+        torch.autograd.grad(kernel(q, k, v, None, None, Softmax(0.7)).square().sum(), (q, k, v))
+        for kernel in (products, reference)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("kernel", ["sdpa", "reference"])
@@ -150,10 +186,11 @@ def test_with_a_mask_heads_of_a_group_are_queries_where_no_fused_kernel_knows_gr
         ({"bias": True, "is_cached": True, "width": 576, "sinks": True}, ["flex", "sdpa", "reference"]),
         ({"softcap": True}, ["flex", "blocked", "reference"]),
         ({"dropout": True}, ["blocked", "sdpa", "reference"]),
-        ({"float64": True}, ["blocked", "sdpa", "reference"]),
-        ({"gradients": True}, ["flex", "blocked", "sdpa", "reference"]),
-        (CPU, ["flex", "blocked", "sdpa", "reference"]),
-        (CPU | {"gradients": True}, ["blocked", "sdpa", "reference"]),
+        ({"float64": True}, ["blocked", "products", "sdpa", "reference"]),
+        ({"gradients": True}, ["flex", "blocked", "products", "sdpa", "reference"]),
+        (CPU, ["flex", "blocked", "products", "sdpa", "reference"]),
+        (CPU | {"gradients": True}, ["blocked", "products", "sdpa", "reference"]),
+        (CPU | {"gradients": True, "masked": True}, ["blocked", "sdpa", "reference"]),
         (CPU | {"sinks": True}, ["blocked", "sdpa", "reference"]),
         ({"softcap": True, "dropout": True}, ["blocked", "reference"]),
     ],
@@ -165,6 +202,9 @@ def test_a_kernel_does_it_or_is_refused(needs: dict[str, Any], able: list[str]) 
         else:
             with pytest.raises(UserError, match=rf"kernel {name} cannot do \w+.*; allowed: auto, {', '.join(able)}"):
                 choose_kernel(name, Needs(**needs))
+
+
+SHORT = CPU | {"gradients": True, "queries": 512, "products_up_to": 512}
 
 
 @pytest.mark.parametrize(
@@ -191,6 +231,12 @@ def test_a_kernel_does_it_or_is_refused(needs: dict[str, Any], able: list[str]) 
         ({"masked": True, "is_cut": True, "bias": True}, sdpa),
         ({"masked": True, "is_cached": True}, sdpa),
         ({"masked": True, "on_cuda": False}, sdpa),
+        (SHORT, products),
+        (SHORT | {"queries": 513}, sdpa),
+        (SHORT | {"products_up_to": 0}, sdpa),
+        (SHORT | {"gradients": False}, sdpa),
+        (SHORT | {"masked": True}, sdpa),
+        (SHORT | {"softcap": True}, reference),
     ],
 )
 def test_auto_takes_the_best_kernel_that_serves(needs: dict[str, Any], chosen: Kernel) -> None:
@@ -207,14 +253,22 @@ def test_a_call_asks_by_its_tensors() -> None:
 
 
 def test_a_kernel_that_is_none() -> None:
-    with pytest.raises(UserError, match="kernel 'flash'; allowed: auto, flex, blocked, sdpa, reference"):
+    with pytest.raises(UserError, match="kernel 'flash'; allowed: auto, flex, blocked, products, sdpa, reference"):
         choose_kernel("flash", Needs())
 
 
 @pytest.mark.parametrize(
     ("overrides", "seq_len", "packed", "expected"),
     [
-        ((), 64, False, {"sdpa": 2}),
+        ((), 64, False, {"products": 2}),
+        ((), 80, False, {"sdpa": 2}),
+        (
+            ("model.attention={kind: latent, kv_rank: 8, nope_dim: 6, rope_dim: 4, v_dim: 5}",),
+            64,
+            False,
+            {"products": 2},
+        ),
+        (("model.dropout.attention=0.1",), 64, False, {"sdpa": 2}),
         (("model.attention.window=32",), 2048, False, {"blocked": 2}),
         (("model.attention.window=32",), 64, False, {"sdpa, whole": 2}),
         ((), 2048, True, {"blocked": 2}),
@@ -226,7 +280,9 @@ def test_a_kernel_that_is_none() -> None:
 def test_what_a_runs_record_says_of_kernels_is_what_a_pass_uses(overrides, seq_len, packed, expected, monkeypatch):
     """Seen in a pass with gradients, by the function that is called."""
     model = Decoder(config(*overrides, "model.max_seq_len=2048", "train.seq_len=16").model)
-    assert attention_kernels(model.config, seq_len, packed=packed, on_cuda=False) == expected
+    prefer_products(model, 64)
+    found = attention_kernels(model.config, seq_len, packed=packed, on_cuda=False, products_up_to=64)
+    assert found == expected
     used = Counter()
     for name, limits in KERNELS.items():
 
@@ -239,3 +295,16 @@ def test_what_a_runs_record_says_of_kernels_is_what_a_pass_uses(overrides, seq_l
     tokens = torch.zeros(1, seq_len, dtype=torch.int64)
     model(tokens, documents=tokens if packed else None)
     assert used == expected
+
+
+@pytest.mark.parametrize(("gain", "expected"), [(2.0, 512), (1.05, 0)])
+def test_products_are_taken_where_they_were_measured_to_be_faster(gain, expected, monkeypatch, tmp_path):
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path))
+    monkeypatch.setattr(measured, "_gain_of_products", lambda: gain)
+    products_up_to.cache_clear()
+    assert products_up_to(Device("cpu", torch.bfloat16)) == expected
+    monkeypatch.setattr(measured, "_gain_of_products", lambda: pytest.fail("measured once more"))
+    assert products_up_to(Device("cpu", torch.float32)) == products_up_to(Device("cuda", torch.bfloat16)) == 0
+    products_up_to.cache_clear()
+    assert products_up_to(Device("cpu", torch.bfloat16)) == expected, "kept for other processes"
+    products_up_to.cache_clear()

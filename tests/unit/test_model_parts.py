@@ -19,6 +19,7 @@ from archlab.config import visibility as visibility_schema
 from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.visibility import visible, visible_pairs
+from archlab.model import norms
 from archlab.model.activations import make_activation
 from archlab.model.attention import Attention
 from archlab.model.context import start_pass
@@ -112,6 +113,26 @@ NORMS = {
     "scalenorm": test_scalenorm,
     "dyt": test_dynamic_tanh,
 }
+
+
+@pytest.mark.parametrize("shape", [(12,), (5, 12)])
+@pytest.mark.parametrize("unit_offset", [False, True])
+def test_gradients_of_rmsnorm_are_those_of_autograd(
+    shape: tuple[int, ...], unit_offset: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit, where x is read elsewhere, too."""
+    norm = make_norm(norm_schema.RMSNorm(unit_offset=unit_offset), *shape)
+    torch.nn.init.normal_(norm.get_parameter("weight"))
+    given = torch.randn(2, 5, 12)
+
+    def gradients() -> list[Tensor]:
+        x = torch.from_numpy(X).float().requires_grad_()
+        out = x * 0.3 + norm(x)
+        return [out.detach(), *torch.autograd.grad(out, (x, *norm.parameters()), given)]
+
+    by_hand = gradients()
+    monkeypatch.setattr(norms, "is_training_eagerly", lambda: False)
+    assert all(torch.equal(a, b) for a, b in zip(by_hand, gradients(), strict=True))
 
 
 def test_every_norm_has_its_formula_here() -> None:

@@ -18,6 +18,8 @@ from archlab.cost.summary import cost
 from archlab.errors import UserError
 from archlab.infer.generate import Session
 from archlab.model.decoder import Decoder
+from archlab.model.kernels import prefer_products
+from archlab.train.attention_kernels import products_up_to
 from archlab.train.compiling import compile_layers, is_compiled
 from archlab.train.device import Device, choose_device
 from archlab.train.operations import time_by_kind
@@ -54,6 +56,7 @@ def training_speed(config: Config, steps: int) -> Speed:
     train, device = resolve_train(config), choose_device(config.train)
     device.check_memory(training_memory(parameters(config.model).total).total)
     model = Decoder(config.model).to(device.type).train()
+    prefer_products(model, products_up_to(device))
     optimizer = make_optimizer(model, train)
     windows = np.random.default_rng(0).integers(0, config.model.vocab_size, (train.rows, train.seq_len + 1))
     if compiled := is_compiled(config, train, device):

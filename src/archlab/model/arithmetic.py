@@ -27,11 +27,19 @@ def without_autocast(like: Tensor) -> AbstractContextManager[object]:
 
 
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """In the format of autocast where it is on, as torch's own products do by themselves; else as they are."""
+    """In the format of autocast where it is on, as torch's own products do by themselves; else as they are.
+
+    What several products read is converted once by it: torch would convert it for each, and each one's gradient back.
+    """
     device = tensors[0].device.type
     if not (is_autocast_available(device) and torch.is_autocast_enabled(device)):
         return tensors
     return tuple(x.to(torch.get_autocast_dtype(device)) for x in tensors)
+
+
+def is_training_eagerly() -> bool:
+    """Whether autograd records what is computed, op by op: a compiler fuses what is written out, autograd does not."""
+    return torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 def scaled(x: Tensor, factor: float) -> Tensor:

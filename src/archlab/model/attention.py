@@ -9,7 +9,7 @@ from archlab.config.multi_head import ResolvedMultiHead, Temperature
 from archlab.config.norm import NoNorm
 from archlab.config.position import Rope
 from archlab.model.activations import make_activation
-from archlab.model.arithmetic import wide
+from archlab.model.arithmetic import as_autocast, wide
 from archlab.model.context import Context
 from archlab.model.kernels import Attend
 from archlab.model.norms import HeadNorm, make_norm
@@ -42,6 +42,7 @@ class Attention(nn.Module):
 
     def forward(self, x_BTD: Tensor, context: Context, state: State | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D]. The new keys and values are added to the state."""
+        (x_BTD,) = as_autocast(x_BTD)
         q_BHTC = self._split(self.q(x_BTD), self.config.head_dim)
         k_BKTC = self._split(self.k(x_BTD), self.config.head_dim)
         v_BKTV = self._split(self.v(x_BTD), self.config.v_dim)

@@ -1,7 +1,7 @@
 """The ways to compute attention, what each cannot do, and which is taken.
 
 Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C width of queries and keys, V of values. All give
-the same numbers; a test holds them to it.
+the same numbers but for rounding; tests hold them to it.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from archlab.config.any_attention import AnyResolved
 from archlab.config.layers import LayerConfig
@@ -20,6 +20,7 @@ from archlab.model.blocked import in_documents, in_stretches
 from archlab.model.flex import flex
 from archlab.model.graphs import outside_graphs
 from archlab.model.masks import Mask, Visible, dense
+from archlab.model.products import causal_products
 from archlab.model.softmax import Softmax
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Mask | None, Tensor | None, Softmax], Tensor]
@@ -171,13 +172,22 @@ def _blocked_documents(
     return in_documents(q_BHQC, k_BKSC, v_BKSV, mask_BQS.documents, softmax, inner)
 
 
+def products(
+    q_BHQC: Tensor, k_BKSC: Tensor, v_BKSV: Tensor, mask_BQS: Mask | None, bias_BHQS: Tensor | None, softmax: Softmax
+) -> Tensor:
+    """As batched products; plain causal. In bfloat16 scores are rounded to it, as the weights are."""
+    return causal_products(q_BHQC, k_BKSC, v_BKSV, softmax.scale)
+
+
 @dataclass(frozen=True)
 class Needs:
-    """What a layer, and then a call, ask of a kernel. Every kernel does masks, grouped heads and any scale."""
+    """What a layer, and then a call, ask of a kernel. Every kernel does grouped heads and any scale."""
 
     softcap: bool = False
     dropout: bool = False
     bias: bool = False
+    products_up_to: int = 0
+    """Tokens of a text up to which `products` trains faster than `sdpa` on this machine; see `prefer_products`."""
     # From here on of a call; before it they stand for the easiest.
     masked: bool = False
     """By more than plain causality."""
@@ -190,6 +200,7 @@ class Needs:
     on_cuda: bool = True
     float64: bool = False
     gradients: bool = False
+    queries: int = 1
 
     def in_call(
         self,
@@ -214,6 +225,7 @@ class Needs:
             on_cuda=all(x.is_cuda for x in given),
             float64=any(x.dtype is torch.float64 for x in given),
             gradients=torch.is_grad_enabled() and any(x.requires_grad for x in given),
+            queries=q.shape[-2],
         )
 
 
@@ -234,6 +246,16 @@ def _sdpa_lacks(needs: Needs) -> str | None:
 
 def _blocked_lacks(needs: Needs) -> str | None:
     return "bias" if needs.bias else None
+
+
+def _products_lack(needs: Needs) -> str | None:
+    asked = {"softcap": needs.softcap, "dropout": needs.dropout, "bias": needs.bias, "masks": needs.masked}
+    return next((name for name, is_asked in (asked | {"sinks": needs.sinks}).items() if is_asked), None)
+
+
+def _products_suit(needs: Needs) -> bool:
+    """In training alone, so that a model's scores are the same on all machines but for rounding in float32."""
+    return needs.gradients and needs.queries <= needs.products_up_to
 
 
 def _flex_lacks(needs: Needs) -> str | None:
@@ -257,6 +279,7 @@ def _flex_suits(needs: Needs) -> bool:
 KERNELS = {
     "flex": Limits(flex, _flex_lacks, _flex_suits),
     "blocked": Limits(blocked, _blocked_lacks, suits=lambda needs: needs.is_cut),
+    "products": Limits(products, _products_lack, _products_suit),
     "sdpa": Limits(sdpa, _sdpa_lacks, suits=lambda needs: True),
     "reference": Limits(reference, lacks=lambda needs: None, suits=lambda needs: True),
 }
@@ -280,6 +303,15 @@ def needs_of(config: AnyResolved, layer: LayerConfig) -> Needs:
     return Needs(
         softcap=config.softcap is not None, dropout=layer.dropout.attention > 0, bias=layer.position.kind in BIASED
     )
+
+
+def prefer_products(model: nn.Module, up_to: int) -> None:
+    """Have training take `products` for texts of so many tokens where `auto` may: faster on some machines only, which
+    the caller knows."""
+    for module in model.modules():
+        attend = getattr(module, "attend", None)
+        if isinstance(attend, Attend):
+            attend.needs = replace(attend.needs, products_up_to=up_to)
 
 
 class Attend:

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from archlab.config.latent_attention import ResolvedLatent
 from archlab.config.layers import LayerConfig
+from archlab.model.arithmetic import as_autocast
 from archlab.model.context import Context
 from archlab.model.kernels import Attend
 from archlab.model.masks import Mask
@@ -39,6 +40,7 @@ class LatentAttention(nn.Module):
 
     def forward(self, x_BTD: Tensor, context: Context, state: State | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D]. The new tokens' narrow vectors are added to the state."""
+        (x_BTD,) = as_autocast(x_BTD)
         q_BHTC = self.q_up(self.q_norm(self.q_down(x_BTD))).unflatten(-1, (self.config.n_heads, -1)).transpose(1, 2)
         q_BHTC = self._rotated(q_BHTC, self.config.nope_dim, context)
         latent_B1TR, rope_B1TP = self.kv_down(x_BTD)[:, None].split((self.config.kv_rank, self.config.rope_dim), -1)

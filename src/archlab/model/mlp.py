@@ -6,6 +6,7 @@ from archlab.config.dense import ResolvedDense, ResolvedGatedMLP
 from archlab.config.layers import LayerConfig
 from archlab.config.norm import NoNorm
 from archlab.model.activations import make_activation
+from archlab.model.arithmetic import as_autocast
 from archlab.model.context import Context
 from archlab.model.norms import make_norm
 from archlab.model.projection import Projection
@@ -32,6 +33,7 @@ class MLP(nn.Module):
 
     def forward(self, x_BTD: Tensor, context: Context | None = None, state: State | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
+        (x_BTD,) = as_autocast(x_BTD)
         up_BTF = self.up(x_BTD)
         gate_BTF = None if self.gate is None else self.gate(x_BTD)
         return self.down(self.sub_norm(inner(self.config, self.activation, gate_BTF, up_BTF)))

@@ -12,7 +12,8 @@ from archlab.model.rope_scaling import frequencies
 
 @dataclass(frozen=True)
 class Rotation:
-    """cos and sin of every position's angles, [B or 1, 1, T, rotating / 2], in at least float32."""
+    """cos and sin of every position's angles, [B or 1, 1, T, rotating], in at least float32, for both dimensions of a
+    pair; sin is negative for the first of them."""
 
     cos: Tensor
     sin: Tensor
@@ -22,13 +23,11 @@ class Rotation:
 
     def rotate(self, x: Tensor) -> Tensor:
         """[B, H, T, head_dim] -> the same, pairs of its dimensions rotated."""
-        rotating = 2 * self.cos.shape[-1]
-        first = (x[..., :rotating] if self.is_partial else x).to(self.cos.dtype)
-        a, b = (first[..., 0::2], first[..., 1::2]) if self.interleaved else first.chunk(2, dim=-1)
-        rotated = (a * self.cos - b * self.sin, b * self.cos + a * self.sin)
-        joined = torch.stack(rotated, dim=-1).flatten(-2) if self.interleaved else torch.cat(rotated, dim=-1)
-        joined = joined.to(x.dtype)
-        return torch.cat((joined, x[..., rotating:]), dim=-1) if self.is_partial else joined
+        rotating = self.cos.shape[-1]
+        own = (x[..., :rotating] if self.is_partial else x).to(self.cos.dtype)
+        other = own.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if self.interleaved else own.roll(rotating // 2, -1)
+        rotated = (own * self.cos + other * self.sin).to(x.dtype)
+        return torch.cat((rotated, x[..., rotating:]), dim=-1) if self.is_partial else rotated
 
 
 def rotation(config: Rope, width: int, positions_BT: Tensor, lengths_BT: Tensor, dtype: torch.dtype) -> Rotation:
@@ -41,4 +40,12 @@ def rotation(config: Rope, width: int, positions_BT: Tensor, lengths_BT: Tensor,
     per_token, amplitude = frequencies(config, rotating, lengths_BT[..., None], pairs)
     angles = (positions_BT[..., None].to(wide(dtype)) * per_token)[:, None]
     cos, sin = angles.cos() * amplitude, angles.sin() * amplitude
-    return Rotation(cos, sin, config.pairing == "interleaved", is_partial=rotating < width)
+    interleaved = config.pairing == "interleaved"
+    return Rotation(
+        _of_both(cos, cos, interleaved), _of_both(-sin, sin, interleaved), interleaved, is_partial=rotating < width
+    )
+
+
+def _of_both(first: Tensor, second: Tensor, interleaved: bool) -> Tensor:
+    """[..., pairs] and the same -> [..., 2 * pairs], in the order of the dimensions."""
+    return torch.stack((first, second), dim=-1).flatten(-2) if interleaved else torch.cat((first, second), dim=-1)

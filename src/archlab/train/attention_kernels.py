@@ -1,8 +1,10 @@
-"""Which kernel computes the attention of each layer in training, for the run's record."""
+"""Which kernel computes the attention of each layer in training: measured on this machine, and for a run's record."""
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 
 import torch
 
@@ -10,14 +12,51 @@ from archlab.config.any_attention import AnyResolved
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.visibility import is_plain_causal
-from archlab.model.kernels import KERNELS, choose_kernel, needs_of
+from archlab.data.file_cache import cached
+from archlab.model.kernels import KERNELS, choose_kernel, needs_of, products, sdpa
 from archlab.model.masks import Visible
+from archlab.model.softmax import Softmax
+from archlab.train.device import Device
 
 LONG = 1024
 """Tokens from which a kernel that multiplies every query with every key is worth a note."""
 
+SHORT = 512
+"""Tokens of a text up to which weights are kept for the backward pass: their memory grows with the square."""
 
-def attention_kernels(model: ModelConfig, seq_len: int, *, packed: bool, on_cuda: bool) -> dict[str, int]:
+WORTHWHILE = 1.1
+"""Speed of attention by products over that of torch's kernel from which products are taken: they round more."""
+
+
+@cache
+def products_up_to(device: Device) -> int:
+    """Tokens of a text up to which attention trains faster by products than by torch's fused kernel; 0: it does not.
+
+    Only in bfloat16, which that kernel computes slower than float32 on a CPU. Measured once per machine: where products
+    in bfloat16 are twice as fast as in float32 it takes a third to two thirds of the time, elsewhere as long.
+    """
+    if device.type != "cpu" or device.dtype is not torch.bfloat16:
+        return 0
+    key = ["attention by products", dict(torch.cpu.get_capabilities()), torch.__version__, torch.get_num_threads()]
+    return SHORT if cached(key, [], lambda: _gain_of_products() > WORTHWHILE) else 0
+
+
+def _gain_of_products(repeats: int = 10) -> float:
+    """Speed over that of torch's fused kernel, forward and backward."""
+    own = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(4, n, 256, 64, generator=own).bfloat16().requires_grad_() for n in (4, 2, 2))
+    shortest = {kernel: float("inf") for kernel in (sdpa, products)}
+    for _ in range(repeats):
+        for kernel in shortest:
+            start = time.perf_counter()
+            kernel(q, k, v, None, None, Softmax(0.125)).sum().backward()
+            shortest[kernel] = min(shortest[kernel], time.perf_counter() - start)
+    return shortest[sdpa] / shortest[products]
+
+
+def attention_kernels(
+    model: ModelConfig, seq_len: int, *, packed: bool, on_cuda: bool, products_up_to: int
+) -> dict[str, int]:
     """Name of a kernel -> how many layers use it; `sdpa, whole` and `reference` multiply every query with every key."""
     index_1T = torch.arange(seq_len)[None]
     found = Counter[str]()
@@ -36,6 +75,8 @@ def attention_kernels(model: ModelConfig, seq_len: int, *, packed: bool, on_cuda
             width=max(attention.query_width, attention.v_dim),
             on_cuda=on_cuda,
             gradients=True,
+            queries=seq_len,
+            products_up_to=products_up_to,
         )
         kernel = choose_kernel("auto", needs)
         name = next(name for name, limits in KERNELS.items() if limits.kernel is kernel)

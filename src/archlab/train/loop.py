@@ -20,7 +20,8 @@ from archlab.data.tokenizer import TOKENIZER
 from archlab.errors import UserError
 from archlab.interrupt import stop_on_signal
 from archlab.model.decoder import Decoder
-from archlab.train.attention_kernels import attention_kernels, slow_attention
+from archlab.model.kernels import prefer_products
+from archlab.train.attention_kernels import attention_kernels, products_up_to, slow_attention
 from archlab.train.checkpoint import load_metrics, load_optimizer, load_weights, newest_checkpoint, save_checkpoint
 from archlab.train.compiling import compile_layers, is_compiled
 from archlab.train.device import Device, choose_device, environment
@@ -56,7 +57,9 @@ class _Run:
         held_out = HeldOut.of(data, settings, settings.eval_tokens)
         compiled = is_compiled(config, settings, device)
         on_cuda, packed = device.type == "cuda", settings.document_mask
-        kernels = attention_kernels(config.model, settings.seq_len, packed=packed, on_cuda=on_cuda)
+        kernels = attention_kernels(
+            config.model, settings.seq_len, packed=packed, on_cuda=on_cuda, products_up_to=products_up_to(device)
+        )
         return cls(config, settings, device, data, held_out, compiled, kernels)
 
 
@@ -90,6 +93,7 @@ def _train(run: _Run, folder: RunFolder, callback: Callback) -> RunSummary:
     settings, device, held_out = run.settings, run.device, run.held_out
     steps, seq_len = settings.steps, settings.seq_len
     model = Decoder(run.config.model, seed=settings.seed).to(device.type).train()
+    prefer_products(model, products_up_to(device))
     optimizer = make_optimizer(model, settings)
     first = _resume(folder, model, optimizer, steps, callback)
     if first:

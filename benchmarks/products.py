@@ -1,0 +1,106 @@
+"""Claim: projections that read the same gain by one conversion of what they read, and not by being one product.
+
+python benchmarks/products.py                  # the shapes of train.py, float32 and bfloat16 autocast
+python benchmarks/products.py --shapes 15.7m --rounds 15
+python benchmarks/products.py --check          # exit code 1 where a ratio is a tenth below the record's
+
+Forward and backward of queries, keys and values; of the two that a gated MLP reads by; and of all five, which a block
+with parallel branches could compute from one norm. `apart`: torch's own products. `converted once`: what archlab does.
+`one`: one product with the matrices side by side, put together in each pass, as parameters of their own need it.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from peers import SHAPES, Shape
+from rounds import Round, finish, measure
+from torch import Tensor
+
+WAYS = ("apart", "converted once", "one")
+SECONDS = 0.3
+"""About so long is a round."""
+
+
+def groups(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Widths of what is computed from the same input."""
+    width = shape.d_model // shape.n_heads
+    qkv = (shape.d_model, shape.n_kv_heads * width, shape.n_kv_heads * width)
+    return {"qkv": qkv, "gate and up": (shape.d_ff,) * 2, "all five": (*qkv, shape.d_ff, shape.d_ff)}
+
+
+def products(shape: Shape, group: str, way: str, format_: str) -> Round:
+    """Passes per second, forward and backward."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x = torch.randn(shape.batch, shape.seq_len, shape.d_model, device=device, requires_grad=True)
+    widths = groups(shape)[group]
+    weights = [torch.randn(width, shape.d_model, device=device, requires_grad=True) for width in widths]
+    given = [torch.randn(*x.shape[:-1], width, device=device) for width in widths]
+
+    def step() -> None:
+        with torch.autocast(device, torch.bfloat16, enabled=format_ == "bfloat16"):
+            outputs = compute(way, x, weights)
+        torch.autograd.backward(outputs, [g.to(y.dtype) for g, y in zip(given, outputs, strict=True)])
+        for leaf in (x, *weights):
+            leaf.grad = None
+
+    return timed(step)
+
+
+def compute(way: str, x: Tensor, weights: list[Tensor]) -> list[Tensor]:
+    """Under autocast, or not."""
+    from archlab.model.arithmetic import as_autocast
+
+    if way == "apart":
+        return [F.linear(x, weight) for weight in weights]
+    x, *converted = as_autocast(x, *weights)
+    if way == "converted once":
+        return [F.linear(x, weight) for weight in converted]
+    return list(F.linear(x, torch.cat(converted)).split([len(weight) for weight in weights], -1))
+
+
+def timed(step: Callable[[], None]) -> Round:
+    """Steps per second of a round, as many as take a while."""
+
+    def run(n: int) -> float:
+        start = time.perf_counter()
+        for _ in range(n):
+            step()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return n / (time.perf_counter() - start)
+
+    run(3)
+    n = max(1, round(SECONDS * run(3)))
+    return lambda: run(n)
+
+
+def main() -> int:
+    """The table and the record."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["1.3m", "15.7m"])
+    parser.add_argument("--formats", nargs="+", default=["bfloat16", "float32"])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--check", action="store_true")
+    chosen = parser.parse_args()
+    cases = [
+        (name, group, format_) for name in chosen.shapes for group in groups(SHAPES[name]) for format_ in chosen.formats
+    ]
+    found, ratios = {}, {}
+    print(f"{'':34}{'of apart':>10}{'':>16}")
+    for case in cases:
+        name, group, format_ = case
+        of_case = measure({way: (products, (SHAPES[name], group, way, format_)) for way in WAYS}, chosen.rounds)
+        found[" ".join(case)] = of_case
+        for way in WAYS[1:]:
+            ratio = round(of_case[way]["median"] / of_case["apart"]["median"], 3)
+            ratios[" ".join((*case, way))] = ratio
+            print(f"{' '.join(case):34}{ratio:>10.2f}  {way}")
+    return finish("products", ratios, {"rounds": chosen.rounds, "results": found}, check=chosen.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
