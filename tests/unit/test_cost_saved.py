@@ -10,8 +10,8 @@ from archlab.cost.saved import layer_bytes
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 
-BIASED = ["model.position=alibi"]
-"""The fused kernel gives what it masked in another layout, which the next product need not copy."""
+LATENT = ["model.attention={kind: latent, n_heads: 4, q_rank: 32, kv_rank: 64, nope_dim: 32, rope_dim: 16}"]
+"""On a CPU its values are padded to the keys' width, and the wide ones are kept."""
 
 CONFIGS = (
     [],
@@ -20,9 +20,9 @@ CONFIGS = (
     ["model.norm.placement=double", "model.block.parallel=shared"],
     ["model.mlp={kind: plain, activation: gelu}", "model.attention={n_heads: 4, n_kv_heads: 4, qkv_bias: true}"],
     ["model.attention={n_heads: 4, n_kv_heads: 1, qk_norm: {kind: rmsnorm}, gate: {}}"],
-    ["model.attention={kind: latent, n_heads: 4, q_rank: 32, kv_rank: 64, nope_dim: 32, rope_dim: 16}"],
+    LATENT,
     ["model.mlp={kind: moe, experts: 8, active: 2, d_ff: 300, shared: {d_ff: 200}}"],
-    BIASED,
+    ["model.position=alibi"],
 )
 
 
@@ -43,7 +43,7 @@ def test_layers_keep_what_autograd_keeps(overrides):
     this = Pass(2, 256, bytes_each=4)
     counted = sum(layer_bytes(layer, this) for layer in layer_configs(model.config))
     final = sum(operation.saved for operation in this.norm(model.config.norm, 128))
-    assert counted + final == pytest.approx(found, rel=0.05 if overrides == BIASED else 0.02)
+    assert counted + final == pytest.approx(found, rel=0.06 if overrides == LATENT else 0.02)
 
 
 def test_what_is_not_counted_is_refused():

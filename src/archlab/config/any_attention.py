@@ -73,7 +73,9 @@ class AnyAttention(Visibility, QueryHeads):
             weights=learned * this.bytes_each,
             kept=self.kept_bytes(site, this),
             moved=(queries + this.rows * made + biases) * this.bytes_each,
-            saved=(queries + this.rows * made + biases) * this.bytes_each + this.rows * heads * FLOAT32_BYTES,
+            # What it gives is the next product's input, and counted there.
+            saved=(this.rows * (heads * key_width + made) + biases) * this.bytes_each
+            + this.rows * heads * FLOAT32_BYTES,
         )
         per_score = SOFTMAX_FLOPS + (CAP_FLOPS if self.softcap else 0)
         yield Operation("softmax", "scores", flops=per_score * heads * pairs)

@@ -180,7 +180,9 @@ class ResolvedMoE(MoE):
         yield this.element_wise("element-wise", "mlp", K * d, flops=0)
         yield this.element_wise("element-wise", "mlp", K * d, flops=2, written=1 / K, saved=1)
         if self.shared_mlp is not None:
-            yield from self.shared_mlp.work(site, this)
+            beside = self.shared_mlp.work(site, this)
+            yield next(beside)._replace(saved=0.0)  # its input is the router's, too
+            yield from beside
             yield this.element_wise("element-wise", "mlp", d, flops=1, read=2)
         if self.shared and self.shared.gate:
             yield this.product("mlp", d, 1)

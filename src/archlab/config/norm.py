@@ -14,8 +14,11 @@ class AnyNorm(Base):
 
     flops_per_number: ClassVar[int]
     """Operations on one number, that of its weight and bias included; 0: it does nothing."""
-    saved_per_number: ClassVar[int] = 1
-    """Numbers that training keeps for the backward pass: the input, and what a weight is multiplied with."""
+
+    @property
+    def saved_per_number(self) -> int:
+        """Numbers that training keeps for the backward pass: the input, in some also what the weight multiplies."""
+        return 1
 
     def n_parameters(self, width: int) -> int:
         """Learned numbers of one norm over `width` features."""
@@ -60,7 +63,11 @@ class AnyRMSNorm(WeightedNorm):
     """When the result goes back to the activations' format: seen in bfloat16 only (Llama: before_weight)."""
 
     flops_per_number: ClassVar[int] = 4
-    saved_per_number: ClassVar[int] = 2
+
+    @property
+    def saved_per_number(self) -> int:
+        """Of the common form its gradient is written by hand, which needs the input alone."""
+        return 2 if self.cast == "before_weight" and self.weight else 1
 
 
 class NoNorm(AnyNorm):
@@ -127,7 +134,11 @@ class DynamicTanh(_Placed):
     """Where alpha starts."""
 
     flops_per_number: ClassVar[int] = 4
-    saved_per_number: ClassVar[int] = 2
+
+    @property
+    def saved_per_number(self) -> int:
+        """The input, and its tanh."""
+        return 2
 
     def n_parameters(self, width: int) -> int:
         """Weight and bias per feature, and alpha."""
