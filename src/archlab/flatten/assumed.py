@@ -40,6 +40,8 @@ class Assumed(Specialiser):
                 return Record("nn.Linear", making=ast.Call(parsed("nn.Linear"), [lift(d_in), lift(d_out)], bias))
             case "is_plain_causal", _:
                 return Known(not self.masked)
+            case "is_compiled_row", _:
+                return Known(False)
             case "_mask", [attention, query, key]:
                 call = parsed("visible(rule, query[:, :, None], key[:, None, :])")
                 names = {"rule": attention, "query": query, "key": key}

@@ -19,7 +19,7 @@ from archlab.model.layer import Layer
 from archlab.model.norms import make_norm
 from archlab.model.origin import Origin
 from archlab.model.positions import make_positions, make_shared_bias
-from archlab.model.projection import Projection
+from archlab.model.projection import Projection, linear
 from archlab.model.roles import RoleName
 from archlab.model.state import NO_STATES, Cache
 
@@ -63,7 +63,7 @@ class Head(nn.Module):
 
     def forward(self, x_BTD: Tensor, embedding_VD: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, V]. The product, the bias, the scale, the soft cap."""
-        logits_BTV = F.linear(self.narrow(x_BTD), embedding_VD if self.weight is None else self.weight, self.bias)
+        logits_BTV = linear(self.narrow(x_BTD), embedding_VD if self.weight is None else self.weight, self.bias)
         logits_BTV = scaled(logits_BTV, self.config.scale)
         cap = self.config.softcap
         return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)

@@ -77,8 +77,9 @@ def _fuses_equal_widths_only(q_BHQC: Tensor) -> bool:
 
 
 def _fuses_groups_with_masks(q_BHQC: Tensor) -> bool:
-    """On CPU. On a GPU the kernel that masks knows no groups, and torch would take the one that keeps the square."""
-    return q_BHQC.device.type == "cpu"
+    """On CPU, for several queries; for one it would read a key again for each head that shares it. On a GPU the kernel
+    that masks knows no groups, and torch would take the one that keeps the square."""
+    return q_BHQC.device.type == "cpu" and q_BHQC.shape[2] > 1
 
 
 def _is_grouped(q_BHQC: Tensor, k_BKSC: Tensor) -> bool:
