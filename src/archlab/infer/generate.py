@@ -150,22 +150,18 @@ class Session:
         ropes = {layer.position for layer in model.layer_configs if isinstance(layer.position, Rope)}
         self._scalings = [rope.scaling for rope in ropes if isinstance(rope.scaling, DynamicNTK | Longrope)]
         self._held_BS = torch.empty(B, max(T, capacity + 1), dtype=tokens_BT.dtype, device=weight.device)
-        self._n_held = 0
+        self.tokens_BT = self._held_BS[:, :0]
+        """Everything read and written so far, the padding too."""
         self._append(tokens_BT)
         self._token_B1 = self._held_BS.new_empty(B, 1)  # of the same strides each time, as a compiled graph wants
         self._logits_BV = weight.new_empty(B, 0)
-
-    @property
-    def tokens_BT(self) -> Tensor:
-        """Everything read and written so far, the padding too."""
-        return self._held_BS[:, : self._n_held]
 
     @property
     def room(self) -> int | None:
         """How many more tokens can be written before learned positions end; None where they never do."""
         if not isinstance(self.model.config.position, Learned):
             return None
-        longest = self._n_held - min(self._paddings)
+        longest = self.tokens_BT.shape[1] - min(self._paddings)
         # The last token written is not read, so it needs no position.
         return max(0, self.model.config.max_seq_len - longest + 1)
 
@@ -184,11 +180,12 @@ class Session:
             raise UserError(f"token {int(wrong[0])}: allowed: 0 to {known - 1}, the model's vocabulary")
 
     def _append(self, tokens_BN: Tensor) -> None:
-        n_held, room = self._n_held + tokens_BN.shape[1], self._held_BS.shape[1]
-        if n_held > room:
-            self._held_BS = F.pad(self._held_BS, (0, n_held))
-        self._held_BS[:, self._n_held : n_held] = tokens_BN
-        self._n_held = n_held
+        start = self.tokens_BT.shape[1]
+        end = start + tokens_BN.shape[1]
+        if end > self._held_BS.shape[1]:
+            self._held_BS = F.pad(self._held_BS, (0, end))
+        self._held_BS[:, start:end] = tokens_BN
+        self.tokens_BT = self._held_BS[:, :end]
 
     @torch.no_grad()
     def logits(self) -> Tensor:
@@ -196,7 +193,7 @@ class Session:
         model, was_training = self.model, self.model.training
         if was_training:
             model.eval()
-        T, chunk = self._n_held, self.prefill_chunk
+        T, chunk = self.tokens_BT.shape[1], self.prefill_chunk
         if self._beyond(Longrope, T) - self._beyond(Longrope, self.cache.length):
             self.cache.clear()
             chunk = None
