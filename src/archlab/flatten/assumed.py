@@ -46,7 +46,7 @@ class Assumed(Specialiser):
                 call = parsed("visible(rule, query[:, :, None], key[:, None, :])")
                 names = {"rule": attention, "query": query, "key": key}
                 return self.evaluate(call, names, module("archlab.model.masks"))
-            case "dense", [mask]:
+            case ("dense", [mask]) | ("as_added", [mask, _]):
                 return mask
             case "in_call", [_, _, _, _, sinks] if owner is not None:
                 return Record(owner.made_by, {**owner.attributes, "sinks": Known(not isinstance(sinks, Known))})

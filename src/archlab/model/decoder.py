@@ -88,7 +88,7 @@ class Decoder(nn.Module):
         self.embedding = TokenEmbedding(config)
         self.positions = make_positions(config)
         self.position_bias = make_shared_bias(config)
-        self.dropout = nn.Dropout(config.dropout.embedding)
+        self.dropout = nn.Dropout(config.dropout.embedding) if config.dropout.embedding else nn.Identity()
         self.layers = nn.ModuleList(Layer(layer, kernel) for layer in self.layer_configs)
         self.norm = make_norm(last_norm, config.d_model)
         self.head = Head(config)

@@ -19,7 +19,7 @@ from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.blocked import in_documents, in_stretches
 from archlab.model.flex import flex
 from archlab.model.graphs import outside_graphs
-from archlab.model.masks import Mask, Visible, dense
+from archlab.model.masks import Mask, Visible, as_added, dense
 from archlab.model.softmax import Softmax
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Mask | None, Tensor | None, Softmax], Tensor]
@@ -92,11 +92,13 @@ def _fused(
 ) -> Tensor:
     """By torch's fused kernel. In the format of the queries."""
     n_queries, v_dim = q_BHQC.shape[2], v_BKSV.shape[-1]
-    seen_BQS = dense(mask_BQS)
-    mask = None if seen_BQS is None else seen_BQS[:, None]
     if bias_BHQS is not None:
+        seen_BQS = dense(mask_BQS)
         causal = torch.ones(bias_BHQS.shape[-2:], dtype=torch.bool, device=bias_BHQS.device).tril()
-        mask = bias_BHQS.to(q_BHQC.dtype).masked_fill(~(causal if mask is None else mask), float("-inf"))
+        is_seen = causal if seen_BQS is None else seen_BQS[:, None]
+        mask = bias_BHQS.to(q_BHQC.dtype).masked_fill(~is_seen, float("-inf"))
+    else:
+        mask = None if mask_BQS is None else as_added(mask_BQS, q_BHQC)[:, None]
     if softmax.sinks_H is not None:
         q_BHQC, k_BKSC, v_BKSV, mask = _with_sinks(
             q_BHQC, k_BKSC, v_BKSV, mask, at_least_float32(softmax.sinks_H) / softmax.scale

@@ -38,5 +38,5 @@ def is_compiled_row(x: Tensor) -> bool:
     torch's own product of one row in 16 bits reads its matrix at half of the memory's speed or less; the loop that the
     compiler makes of a matrix by a vector is part of those before and after it.
     """
-    is_one_row = x.device.type == "cpu" and x.shape[:-1].numel() == 1
-    return is_one_row and torch.compiler.is_compiling() and not torch.is_grad_enabled()
+    is_decoding = torch.compiler.is_compiling() and not torch.is_grad_enabled()
+    return is_decoding and x.device.type == "cpu" and x.shape[:-1].numel() == 1
