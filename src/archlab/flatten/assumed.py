@@ -42,6 +42,8 @@ class Assumed(Specialiser):
                 return Known(not self.masked)
             case "is_compiled_row", _:
                 return Known(False)
+            case "Same", _:
+                return Record("nn.Identity")
             case "_mask", [attention, query, key]:
                 call = parsed("visible(rule, query[:, :, None], key[:, None, :])")
                 names = {"rule": attention, "query": query, "key": key}

@@ -5,7 +5,7 @@ the same numbers; a test holds them to it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -128,9 +128,12 @@ def _fused(
 
 
 def _with_groups_as_queries(q_BHQC: Tensor, mask: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """[B, K, group * Q, C] and [B or 1, K or 1, group * Q, S]: to share a key, heads become further queries."""
+    """[B, K, group * Q, C] and [B or 1, K or 1, group * Q or 1, S]: to share a key, heads become further queries."""
+    grouped = q_BHQC.unflatten(1, (-1, group)).flatten(2, 3)
+    if mask.shape[1] == mask.shape[2] == 1:  # the same for all of them
+        return grouped, mask
     of_groups = mask.unflatten(1, (-1, group)) if mask.shape[1] > 1 else mask[:, :, None].expand(-1, -1, group, -1, -1)
-    return q_BHQC.unflatten(1, (-1, group)).flatten(2, 3), of_groups.flatten(2, 3)
+    return grouped, of_groups.flatten(2, 3)
 
 
 def _with_sinks(
@@ -206,16 +209,18 @@ class Needs:
         is_cached: bool,
     ) -> "Needs":
         """With what the tensors at hand ask for, too."""
-        given = [x for x in (q, k, v, bias, sinks) if x is not None]
-        return replace(
-            self,
+        given = (x for x in (q, k, v, bias, sinks) if x is not None)
+        return Needs(
+            self.softcap,
+            self.dropout,
+            self.bias,
             masked=mask is not None,
             is_cut=isinstance(mask, Visible) and mask.is_worth_cutting,
             sinks=sinks is not None,
             is_cached=is_cached,
             width=max(q.shape[-1], v.shape[-1]),
-            on_cuda=all(x.is_cuda for x in given),
-            float64=any(x.dtype is torch.float64 for x in given),
+            on_cuda=q.is_cuda,
+            float64=q.dtype is torch.float64,
             gradients=torch.is_grad_enabled() and any(x.requires_grad for x in given),
         )
 
@@ -268,11 +273,12 @@ KERNELS = {
 
 def choose_kernel(name: str, needs: Needs) -> Kernel:
     """The named kernel, or for `auto` the first that can do what is needed; UserError when the named one cannot."""
-    able = {k: limits for k, limits in KERNELS.items() if limits.lacks(needs) is None}
     if name == "auto":
-        return next(limits.kernel for limits in able.values() if limits.suits(needs))
+        kernels = KERNELS.values()
+        return next(limits.kernel for limits in kernels if limits.suits(needs) and limits.lacks(needs) is None)
     if name not in KERNELS:
         raise UserError(f"kernel {name!r}; allowed: auto, {', '.join(KERNELS)}")
+    able = [k for k, limits in KERNELS.items() if limits.lacks(needs) is None]
     if name not in able:
         raise UserError(f"kernel {name} cannot do {KERNELS[name].lacks(needs)}; allowed: auto, {', '.join(able)}")
     return KERNELS[name].kernel

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from archlab.config.latent_attention import ResolvedLatent
 from archlab.config.layers import LayerConfig
+from archlab.model.arithmetic import Same
 from archlab.model.context import Context
 from archlab.model.kernels import Attend
 from archlab.model.masks import Mask
@@ -27,8 +28,8 @@ class LatentAttention(nn.Module):
         super().__init__()
         self.config, D, H = config, layer.d_model, config.n_heads
         rank = config.q_rank
-        self.q_down = Projection(D, rank, bias=config.qkv_bias, role="narrow") if rank else nn.Identity()
-        self.q_norm = make_norm(config.narrow_norm, rank) if rank else nn.Identity()
+        self.q_down = Projection(D, rank, bias=config.qkv_bias, role="narrow") if rank else Same()
+        self.q_norm = make_norm(config.narrow_norm, rank) if rank else Same()
         self.q_up = Projection(rank or D, H * config.query_width, bias=False, role="input")
         self.kv_down = Projection(D, config.kept_width, bias=config.qkv_bias, role="narrow")
         self.kv_norm = make_norm(config.narrow_norm, config.kv_rank)

@@ -15,7 +15,7 @@ from archlab.config.multi_head import ResolvedMultiHead
 from archlab.config.norm import NoNorm
 from archlab.config.rglru import ResolvedRGLRU
 from archlab.config.short_conv import ShortConv as ShortConvConfig
-from archlab.model.arithmetic import scaled
+from archlab.model.arithmetic import Same, scaled
 from archlab.model.attention import Attention
 from archlab.model.context import Context
 from archlab.model.gated_delta import GatedDelta
@@ -50,7 +50,7 @@ class Layer(nn.Module):
             self.add_module(branch.name, make_component(branch.component, layer, kernel))
         for branch in layer.branches:
             self.add_module(f"{branch.name}_norms", BranchNorms(layer, branch))
-        self.dropout = nn.Dropout(layer.dropout.branch) if layer.dropout.branch else nn.Identity()
+        self.dropout = nn.Dropout(layer.dropout.branch) if layer.dropout.branch else Same()
         self.is_carried = not isinstance(layer.norm, NoNorm) and layer.norm.placement == "carried"
 
     def forward(self, x_BTD: Tensor, context: Context, states: Mapping[str, State] = NO_STATES) -> Tensor:

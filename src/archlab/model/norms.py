@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from archlab.config import norm as schema
 from archlab.config.layers import Branch, LayerConfig
 from archlab.config.multi_head import QKNorm, ResolvedMultiHead
-from archlab.model.arithmetic import at_least_float32, wide
+from archlab.model.arithmetic import Same, at_least_float32, wide
 
 Shape = tuple[int, ...]
 
@@ -122,7 +122,7 @@ def make_norm(config: schema.Norm | QKNorm, *shape: int) -> nn.Module:
         case schema.DynamicTanh():
             return DynamicTanh(config, shape)
         case schema.NoNorm():
-            return nn.Identity()
+            return Same()
 
 
 class HeadNorm(nn.Module):
@@ -156,4 +156,4 @@ class BranchNorms(nn.Module):
         super().__init__()
         for slot in ("before", "after", "stream"):
             filled = slot in branch.norms
-            setattr(self, slot, make_norm(layer.norm, layer.d_model) if filled else nn.Identity())
+            setattr(self, slot, make_norm(layer.norm, layer.d_model) if filled else Same())

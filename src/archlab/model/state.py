@@ -63,8 +63,8 @@ class State:
         if torch.compiler.is_compiling():
             held.index_copy_(2, self.length.tensor[None] % self.slots, new.to(held.dtype))
             return held.to(new.dtype)  # autocast may narrow
-        held.select(2, self.length.number % self.slots).copy_(new[:, :, 0])
-        return held[:, :, : self._n_filled].to(new.dtype)
+        held.narrow(2, self.length.number % self.slots, 1).copy_(new)
+        return held.narrow(2, 0, self._n_filled).to(new.dtype)
 
     @property
     def _n_filled(self) -> int:
