@@ -1,5 +1,8 @@
 """Generation with the cache is that without: whole or in chunks, padded or alone, in one go or several."""
 
+import copy
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -7,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
+from torch.fx import GraphModule
 
 import archlab
 from archlab.config.io import build_config
@@ -404,3 +408,39 @@ def test_a_compiled_session_writes_what_an_uncompiled_one_does(choice: str, monk
             compiled.read(prompts[:, :2])
         torch.testing.assert_close(compiled.logits(), plain.logits())
     assert counter.frame_count == 1
+
+
+def test_a_compiled_step_of_one_text_multiplies_by_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16 on a CPU, where torch's own product of one row is slow; to what a sum of products in it is worth."""
+    torch.compiler.reset()
+    used = list[Counter[str]]()
+
+    def counting(graph: GraphModule, _: list[Tensor]) -> Callable[..., Any]:
+        used.append(Counter(getattr(node.target, "__name__", "") for node in graph.graph.nodes))
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counting))
+    exact = tiny("model.mlp.bias=true", "model.head.tied=false", "model.attention={n_heads: 4, n_kv_heads: 2}")
+    for dtype, batch in ((torch.bfloat16, 1), (torch.bfloat16, 2), (torch.float32, 1)):
+        model, prompts = copy.deepcopy(exact).to(dtype), text(5, batch=batch)
+        session = Session(model, prompts, 9, compile=True)
+        next(session.write(1))
+        error = session.logits() - exact(session.tokens_BT)[:, -1]
+        uncompiled = Session(model, prompts, 9)
+        uncompiled.read(session.tokens_BT[:, 5:])
+        own_error = uncompiled.logits() - exact(session.tokens_BT)[:, -1]
+        assert error.square().mean() <= 4 * own_error.square().mean()
+    n_products = 2 * 7 + 1
+    assert [(n["mv"], n["linear"]) for n in used] == [(n_products, 0), (0, n_products), (0, n_products)]
+
+
+def test_tokens_are_written_where_the_prompt_stands() -> None:
+    """Whole texts are not copied for every token; reading on beyond the capacity is refused by the cache alone."""
+    session = Session(tiny(), text(5), 9)
+    (address,) = {session.tokens_BT.data_ptr() for _ in session.write(5)}
+    assert session.tokens_BT.shape == (1, 10)
+    session.read(text(30))
+    assert torch.equal(session.tokens_BT[:, 10:], text(30))
+    assert session.tokens_BT.data_ptr() != address
+    with pytest.raises(UserError, match="the cache holds 9 tokens"):
+        session.logits()

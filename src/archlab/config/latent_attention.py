@@ -91,10 +91,10 @@ class ResolvedLatent(Latent, AnyResolved):  # pyright: ignore[reportIncompatible
 
     def absorbing_is_less(self, n_queries: int) -> bool:
         """Whether so many new tokens cost fewer multiplications absorbed than expanded (see the module), per head and
-        key that is seen: kept_width and kv_rank for each query, against nope_dim + rope_dim and v_dim for each and
+        key that is seen: kept_width twice for each query, against nope_dim + rope_dim and v_dim for each and
         kv_rank (nope_dim + v_dim) once."""
         made = self.nope_dim + self.v_dim
-        return n_queries * (2 * self.kv_rank - made) <= self.kv_rank * made
+        return n_queries * (2 * self.kv_rank + self.rope_dim - made) <= self.kv_rank * made
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """Projections of every token, norms of the narrow vectors, and the scores.
@@ -115,7 +115,9 @@ class ResolvedLatent(Latent, AnyResolved):  # pyright: ignore[reportIncompatible
         rows = None if is_absorbed else this.texts * this.context
         yield this.product("projections", self.kv_rank, made, rows=rows)
         if is_absorbed:
-            yield from self.mixing(site, this, self.kept_width, self.kv_rank, self.kept_width)
+            # The whole key is given for a value, of which the part that rotates is left out after.
+            value = self.kv_rank if this.counting == "visible" else self.kept_width
+            yield from self.mixing(site, this, self.kept_width, value, self.kept_width)
         else:
             yield from self.mixing(site, this, self.query_width, self.v_dim, H * (self.query_width + self.v_dim))
         yield this.product("projections", H * self.v_dim, d, bias=d * self.out_bias)
