@@ -234,6 +234,7 @@ class Needs:
             float64=q.dtype is torch.float64,
             gradients=torch.is_grad_enabled() and any(x.requires_grad for x in given),
             queries=q.shape[-2],
+            products_up_to=self.products_up_to,
         )
 
 
