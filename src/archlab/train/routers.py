@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from archlab.model.context import Collected
+from archlab.model.decoder import Decoder
 from archlab.model.moe import MoE
 from archlab.model.router import Load, collected_loads
 
@@ -24,8 +25,9 @@ class RouterLosses(NamedTuple):
 class Routers:
     """All routers of a model during one update, and the loads and losses of its micro batches so far."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.mixtures = [module for module in model.modules() if isinstance(module, MoE)]
+    def __init__(self, model: Decoder) -> None:
+        components = (component for layer in model.layers for component in layer.children())
+        self.mixtures = [component for component in components if isinstance(component, MoE)]
         self._passes: list[tuple[list[Load], RouterLosses]] = []
 
     def collector(self) -> Collected | None:
