@@ -67,8 +67,7 @@ def decoding(arm: str, context: int, rounds: int) -> Round:
     @torch.no_grad()
     def steps() -> None:
         for _ in range(STEPS):
-            logits = model(token, cache=cache)
-        logits.sum().item()
+            model(token, cache=cache)[0, -1, 0].item()
 
     with torch.no_grad():
         for _ in range(context // 512):

@@ -3,9 +3,9 @@
 python benchmarks/memory.py                       # all of it
 python benchmarks/memory.py --check               # exit code 1 where a ratio is a tenth below the record's
 
-Three claims, each a ratio of which more is better. Per token, memory stays as it is from 4k to 32k tokens of text, with a
-window and without: 1 (a step has 32k tokens at every length). The logits of a vocabulary of 128k never stand whole in
-float32: those bytes to what all of a step or of an evaluation takes. Loading a published checkpoint takes little more
+Three claims, each a ratio of which more is better. Memory per token stays as it is from 4k to 32k tokens of text, with
+and without a window: 1 (a pass has 32k tokens at every length). The logits of a vocabulary of 128k never stand whole in
+float32: those bytes to what all of a step, or of an evaluation, takes. Loading a published checkpoint takes little more
 than the model: its bytes to the peak.
 """
 

@@ -3,9 +3,9 @@
 python benchmarks/startup.py
 python benchmarks/startup.py --check            # exit code 1 where a ratio is a tenth below the record's
 
-Each start is a fresh process, and what a run prepares once has been prepared; ratios are to `import torch`, which nothing
-can begin without. The folder of 200M tokens is made up on the spot; it needs 400 MB of temporary space. Reading all of it
-again would take as long as its first opening.
+Each start is a fresh process, and what a run prepares once has been prepared; ratios are to `import torch`, without
+which nothing begins. The folder of 200M tokens is made up on the spot; it needs 400 MB of temporary space. To read all
+of it again would take as long as its first opening.
 """
 
 import os
