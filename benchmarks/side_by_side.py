@@ -1,5 +1,5 @@
-"""Training tokens/s of one process with all threads against one-thread processes side by side, at tiny-llama's size: why
-studies of small models run as they do.
+"""Training tokens/s of one process with all threads against one-thread processes side by side, for a small model: why
+studies run as they do.
 
 python benchmarks/side_by_side.py
 python benchmarks/side_by_side.py --check       # exit code 1 where the ratio is a tenth below the record's
