@@ -6,14 +6,13 @@ python benchmarks/decode.py --shape 243m --batch 1
 python benchmarks/decode.py --attention         # MHA, GQA, MQA and latent attention with 8,192 tokens in the cache
 """
 
-import argparse
 import sys
 import time
 from typing import Any
 
 import torch
 from peers import SHAPES, Shape, archlab_overrides, build_transformers
-from rounds import Round, finish, measure
+from rounds import Round, finish, measure, options
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PROMPT, TOKENS = 16, 48
@@ -113,13 +112,11 @@ def bytes_per_token(overrides: list[str], context: int) -> int:
 
 def main() -> int:
     """The table and the record."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = options(__doc__, rounds=5)
     parser.add_argument("--shape", choices=SHAPES, default="15.7m")
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--format", default="bfloat16")
     parser.add_argument("--attention", action="store_true")
-    parser.add_argument("--check", action="store_true")
     chosen = parser.parse_args()
     shape, context = SHAPES[chosen.shape], 8192
     overrides = archlab_overrides(shape)

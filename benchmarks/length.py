@@ -1,24 +1,22 @@
-"""Claim: windows, chunks and packed documents pay: time per token of training does not grow with the length of the
-text, and of decoding neither time nor memory does.
+"""Windows, chunks and packed documents pay: a training's time per token does not grow with the length of the text, and
+of decoding neither time nor memory does.
 
-python benchmarks/length.py                    # a table, one JSON line, and records/length.json
-python benchmarks/length.py --cpu-time         # where other work runs beside it; one thread, and no record
+python benchmarks/length.py
+python benchmarks/length.py --arms full "window 512" --lengths 2048 4096 8192 16384
+python benchmarks/length.py --check             # exit code 1 where a ratio is a tenth below the record's
 
-A training step has the same number of tokens at every length. All arms and lengths take turns, medians are compared.
+A training step has the same number of tokens at every length, and takes 1.5 GB; every arm and length keeps a process.
 """
 
-import argparse
-import json
-import statistics
+import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from load_memory import hardware
+from rounds import Round, finish, measure, options
 
+from archlab.allocator import keep_freed_memory
 from archlab.config.training import resolve_train
 from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder
@@ -27,10 +25,9 @@ from archlab.train.device import choose_device
 from archlab.train.optim import make_optimizer
 from archlab.train.step import update
 
-RECORD = Path(__file__).parent / "records" / "length.json"
-TOKENS, DOCUMENT = 16_384, 512
-"""Of a training step; of a packed document, in the mean."""
-LENGTHS, CONTEXTS = (2048, 4096, 8192, 16_384), (1024, 4096, 16_384)
+TOKENS, DOCUMENT, SEPARATOR = 16_384, 512, 0
+"""Of a training step; of a packed document, in the mean; what begins one."""
+LENGTHS, CONTEXTS = [2048, 16_384], [1024, 16_384]
 SHAPE = (
     "model.vocab_size=2048", "model.d_model=256", "model.n_layers=2", "model.mlp.d_ff=768",
     "model.attention.n_heads=4", "model.attention.n_kv_heads=4", f"model.max_seq_len={max(LENGTHS)}",
@@ -41,14 +38,13 @@ ARMS = {
     "chunks 512": ("model.attention.blocks={size: 512, summary: 0}",),
     "packed documents": ("train.document_mask=true",),
 }
-SEPARATOR = 0
-DECODING_ROUNDS = 9
-ALLOWED = 1.10
-"""Growth of the time per token from the shortest length to the longest."""
+STEPS = 32
+"""Tokens decoded per round."""
 
 
-def training(arm: str, length: int) -> Callable[[], None]:
-    """One step of that arm at that length."""
+def training(arm: str, length: int) -> Round:
+    """Tokens per second of one step of that arm at that length."""
+    keep_freed_memory()
     config = load_config("tiny-llama", *SHAPE, *ARMS[arm], f"train.seq_len={length}", f"train.batch_tokens={TOKENS}")
     train, device = resolve_train(config), choose_device(config.train)
     model = Decoder(config.model).train().to(device.type)
@@ -57,42 +53,46 @@ def training(arm: str, length: int) -> Callable[[], None]:
     windows = draw.integers(1, config.model.vocab_size, (TOKENS // length, length + 1))
     windows[draw.random(windows.shape) < 1 / DOCUMENT] = SEPARATOR
     separator = SEPARATOR if train.document_mask else None
-    return lambda: void(update(model, optimizer, windows, train, 0, device, separator))
+    return warm(lambda: update(model, optimizer, windows, train, 0, device, separator), TOKENS)
 
 
-def decoding(arm: str, context: int) -> tuple[Callable[[], None], int]:
-    """One token after a context of so many; the bytes of its cache."""
-    model = Decoder(load_config("tiny-llama", *SHAPE, *ARMS[arm]).model).eval()
-    cache = Cache(model.config, 1, context + 8 * (DECODING_ROUNDS + 1))
-    with torch.no_grad():
-        for _ in range(context // 512):
-            model.hidden(torch.randint(1, 2048, (1, 512)), cache=cache)
-    token = torch.ones(1, 1, dtype=torch.int64)
+def decoding(arm: str, context: int, rounds: int) -> Round:
+    """The same of single tokens after a context of so many."""
+    keep_freed_memory()
+    config = load_config("tiny-llama", *SHAPE, *ARMS[arm])
+    model = Decoder(config.model).eval().to(choose_device(config.train).type)
+    cache = Cache(model.config, 1, context + STEPS * (rounds + 1), device=model.embedding.weight.device)
+    token = torch.ones(1, 1, dtype=torch.int64, device=model.embedding.weight.device)
 
     @torch.no_grad()
-    def step() -> None:
-        for _ in range(8):
-            model(token, cache=cache)
+    def steps() -> None:
+        for _ in range(STEPS):
+            model(token, cache=cache)[0, -1, 0].item()
 
-    return step, cache.n_bytes
-
-
-def void(result: object) -> None:
-    """Nothing of it."""
-
-
-def medians(steps: dict[Any, Callable[[], None]], rounds: int, clock: Callable[[], float]) -> dict[Any, float]:
-    """Seconds of each, of so many rounds in which all take turns; a round before them warms up."""
-    found: dict[Any, list[float]] = {key: [] for key in steps}
-    for _ in range(rounds + 1):
-        for key, step in steps.items():
-            start = clock()
-            step()
-            found[key].append(clock() - start)
-    return {key: statistics.median(times[1:]) for key, times in found.items()}
+    with torch.no_grad():
+        for _ in range(context // 512):
+            model.hidden(token.expand(1, 512), cache=cache)
+    return warm(steps, STEPS)
 
 
-def table(head: str, columns: tuple[int, ...], rows: dict[str, list[str]]) -> None:
+def warm(work: Callable[[], object], tokens: int) -> Round:
+    """Tokens per second, after once that does not count."""
+
+    def run() -> float:
+        start = time.perf_counter()
+        work()
+        return tokens / (time.perf_counter() - start)
+
+    run()
+    return run
+
+
+def cache_bytes(arm: str, context: int) -> int:
+    """Of one text."""
+    return Cache(load_config("tiny-llama", *SHAPE, *ARMS[arm]).model, 1, context).n_bytes
+
+
+def table(head: str, columns: list[int], rows: dict[str, list[str]]) -> None:
     """At most 80 columns."""
     print(f"{head:<36}" + "".join(f"{column:>11,}" for column in columns))
     for name, cells in rows.items():
@@ -100,50 +100,43 @@ def table(head: str, columns: tuple[int, ...], rows: dict[str, list[str]]) -> No
 
 
 def main() -> int:
-    """All of it."""
-    asked = argparse.ArgumentParser()
-    asked.add_argument("--rounds", type=int, default=5)
-    asked.add_argument("--cpu-time", action="store_true")
-    asked.add_argument("--arms", nargs="*", default=list(ARMS), choices=list(ARMS))
-    options = asked.parse_args()
-    clock = time.process_time if options.cpu_time else time.perf_counter
-    if options.cpu_time:
-        torch.set_num_threads(1)
-    arms = options.arms
-    steps = {(arm, length): training(arm, length) for arm in arms for length in LENGTHS}
-    train = {key: 1e6 * s / TOKENS for key, s in medians(steps, options.rounds, clock).items()}
+    """The tables and the record."""
+    parser = options(__doc__, rounds=5)
+    parser.add_argument("--arms", nargs="+", default=[*ARMS], choices=[*ARMS])
+    parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
+    chosen = parser.parse_args()
+    arms, lengths = chosen.arms, sorted(chosen.lengths)
     cut = [arm for arm in arms if arm != "packed documents"]
-    made = {(arm, context): decoding(arm, context) for arm in cut for context in CONTEXTS}
-    decode = {
-        key: 1e6 * s / 8
-        for key, s in medians({k: step for k, (step, _) in made.items()}, DECODING_ROUNDS, clock).items()
-    }
+    entrants = {f"{arm}, training at {n}": (training, (arm, n)) for arm in arms for n in lengths}
+    entrants |= {f"{arm}, decoding after {n}": (decoding, (arm, n, chosen.rounds)) for arm in cut for n in CONTEXTS}
+    results = measure(entrants, chosen.rounds)
+    speed = {name: result["median"] for name, result in results.items()}
 
-    table("training, us per token; length", LENGTHS, {a: [f"{train[a, n]:.1f}" for n in LENGTHS] for a in arms})
-    table("decoding, us per token; context", CONTEXTS, {a: [f"{decode[a, n]:.0f}" for n in CONTEXTS] for a in cut})
-    table("cache, KiB; context", CONTEXTS, {a: [f"{made[a, n][1] / 1024:,.0f}" for n in CONTEXTS] for a in cut})
-    growth = {a: round(train[a, LENGTHS[-1]] / train[a, LENGTHS[0]], 3) for a in arms}
-    of_full = {a: [round(train[a, n] / train["full", n], 3) for n in LENGTHS] for a in arms if "full" in arms}
-    pays = all(growth[a] < ALLOWED and max(of_full.get(a, [0])) < 1 for a in arms if a != "full")
-    record = {
-        "claim": f"with a window, chunks or packed documents time per token grows less than {ALLOWED} times from "
-        f"{LENGTHS[0]} to {LENGTHS[-1]} tokens and is below full attention's at each length",
-        "holds": pays,
-        "clock": "cpu" if options.cpu_time else "wall",
-        "threads": torch.get_num_threads(),
-        "growth": growth,
-        "of_full": of_full,
-        "training_us_per_token": {a: [round(train[a, n], 2) for n in LENGTHS] for a in arms},
-        "decoding_us_per_token": {a: [round(decode[a, n], 1) for n in CONTEXTS] for a in cut},
-        "cache_bytes": {a: [made[a, n][1] for n in CONTEXTS] for a in cut},
-        "hardware": hardware(),
-    }
-    if not options.cpu_time:
-        RECORD.parent.mkdir(exist_ok=True)
-        RECORD.write_text(json.dumps(record, indent=2) + "\n")
-    print(json.dumps(record))
-    return 0 if pays else 1
+    def microseconds(kind: str, arm: str, columns: list[int]) -> list[str]:
+        return [f"{1e6 / speed[f'{arm}, {kind} {n}']:.1f}" for n in columns]
+
+    held = {arm: [cache_bytes(arm, n) for n in CONTEXTS] for arm in cut}
+    table("training, us per token; length", lengths, {a: microseconds("training at", a, lengths) for a in arms})
+    table("decoding, us per token; context", CONTEXTS, {a: microseconds("decoding after", a, CONTEXTS) for a in cut})
+    table("cache, KiB; context", CONTEXTS, {a: [f"{n / 1024:,.0f}" for n in found] for a, found in held.items()})
+    about = {"tokens_of_a_step": TOKENS, "cache_bytes": held, "rounds": chosen.rounds, "results": results}
+    return finish("length", ratios(speed, arms, lengths), about, check=chosen.check)
+
+
+def ratios(speed: dict[str, float], arms: list[str], lengths: list[int]) -> dict[str, float]:
+    """Of the longest text's speed to the shortest's, and of each arm's to that of full attention."""
+    found = dict[str, float]()
+    for arm in arms:
+        for kind, columns in (("training at", lengths), ("decoding after", CONTEXTS)):
+            of_arm = [speed[name] for n in columns if (name := f"{arm}, {kind} {n}") in speed]
+            if of_arm:
+                found[f"{arm}, {kind} {columns[-1]} to {columns[0]}"] = of_arm[-1] / of_arm[0]
+        for n in lengths if arm != "full" and "full" in arms else ():
+            found[f"{arm} to full, training at {n}"] = (
+                speed[f"{arm}, training at {n}"] / speed[f"full, training at {n}"]
+            )
+    return found
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -1,10 +1,13 @@
 """The same Llama-shaped model in archlab and in three libraries that people train with."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import AdamW
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,31 @@ def build_x_transformers(shape: Shape) -> nn.Module:
 PEERS = {"transformers": build_transformers, "litgpt": build_litgpt, "x-transformers": build_x_transformers}
 
 
-def logits_of(output: Any) -> torch.Tensor:
+def logits_of(output: Any) -> Tensor:
     """transformers wraps them."""
-    return output if isinstance(output, torch.Tensor) else output.logits
+    return output if isinstance(output, Tensor) else output.logits
+
+
+def loss_of(run: Callable[[Tensor], Any], text_BT: Tensor, format_: str) -> Tensor:
+    """Of each token by those before it, as the textbook has it."""
+    with torch.autocast(text_BT.device.type, torch.bfloat16, enabled=format_ == "bfloat16"):
+        logits = logits_of(run(text_BT[:, :-1]))
+        return F.cross_entropy(logits.flatten(0, 1).float(), text_BT[:, 1:].flatten())
+
+
+def textbook_step(model: nn.Module, run: Callable[[Tensor], Any], text_BT: Tensor, format_: str) -> Callable[[], None]:
+    """The training loop of the textbook around a library's model; `run` is the model, or what it was compiled to."""
+    optimizer = AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def step() -> None:
+        loss = loss_of(run, text_BT, format_)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        loss.item()
+
+    return step
 
 
 def archlab_overrides(shape: Shape) -> list[str]:

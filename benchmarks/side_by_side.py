@@ -1,16 +1,19 @@
-"""Training tokens/s of one process with all threads against one-thread processes side by side, at tiny-llama's size.
+"""Training tokens/s of one process with all threads against one-thread processes side by side, for a small model: why
+studies run as they do.
 
-python benchmarks/side_by_side.py        # prints one JSON line
+python benchmarks/side_by_side.py
+python benchmarks/side_by_side.py --check       # exit code 1 where the ratio is a tenth below the record's
 """
 
-import json
-import multiprocessing as mp
 import os
+import sys
 import time
 
 import numpy as np
 import torch
+from rounds import Round, finish, measure, options, side_by_side
 
+from archlab.allocator import keep_freed_memory
 from archlab.config.training import resolve_train
 from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder
@@ -23,30 +26,38 @@ STEPS = 40
 
 def speed(threads: int) -> float:
     """Tokens per second of one process, its first steps left out."""
+    keep_freed_memory()
     torch.set_num_threads(threads)
     config = load_config("tiny-llama", "train.seq_len=128", "train.batch_tokens=1024")
     train, device = resolve_train(config), choose_device(config.train)
     model = Decoder(config.model).train()
     optimizer = make_optimizer(model, train)
     windows = np.random.default_rng(0).integers(0, config.model.vocab_size, (train.rows, train.seq_len + 1))
+    start = 0.0
     for step in range(STEPS):
         if step == STEPS // 4:
             start = time.perf_counter()
         update(model, optimizer, windows, train, step, device)
-    return (STEPS - STEPS // 4) * train.batch_tokens / (time.perf_counter() - start)  # pyright: ignore[reportPossiblyUnboundVariable]
+    return (STEPS - STEPS // 4) * train.batch_tokens / (time.perf_counter() - start)
 
 
-def main() -> None:
-    """Both arrangements in turn, in fresh processes."""
+def together(processes: int, threads: int) -> Round:
+    """Of so many processes with so many threads each, in fresh ones every time."""
+    return lambda: sum(side_by_side(processes, speed, [threads] * processes))
+
+
+def main() -> int:
+    """The table and the record."""
+    chosen = options(__doc__, rounds=3).parse_args()
     cores = os.cpu_count() or 1
-    context = mp.get_context("spawn")
-    with context.Pool(1) as pool:
-        alone = pool.map(speed, [cores])[0]
-    with context.Pool(cores) as pool:
-        together = sum(pool.map(speed, [1] * cores, chunksize=1))
-    record = {"cores": cores, "one_process": round(alone), "side_by_side": round(together)}
-    print(json.dumps(record | {"ratio": round(together / alone, 2), "torch": torch.__version__}))
+    alone, apart = "one process", "side by side"
+    results = measure({alone: (together, (1, cores)), apart: (together, (cores, 1))}, chosen.rounds)
+    speeds = {name: result["median"] for name, result in results.items()}
+    for name, median in speeds.items():
+        print(f"{name:20}{median:9,.0f} tok/s")
+    ratios = {f"{apart} to {alone}": speeds[apart] / speeds[alone]}
+    return finish("side_by_side", ratios, {"rounds": chosen.rounds, "tokens_per_second": speeds}, check=chosen.check)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,24 +1,22 @@
-"""How long archlab takes to begin: from the start of the process to the first step done, and to open prepared data.
+"""How soon archlab begins: from the start of a process to its first training step, and to open prepared data again.
 
-python benchmarks/startup.py        # a table, and one JSON line last
+python benchmarks/startup.py
+python benchmarks/startup.py --check            # exit code 1 where a ratio is a tenth below the record's
 
-Medians over fresh processes, in seconds of a clock and of the processor; what a run prepares once has been prepared.
-The folder of 200M tokens is made up on the spot; it needs 400 MB of temporary space.
+Each start is a fresh process, and what a run prepares once has been prepared; ratios are to `import torch`, without
+which nothing begins. The folder of 200M tokens is made up on the spot; it needs 400 MB of temporary space. To read all
+of it again would take as long as its first opening.
 """
 
-import json
 import os
-import platform
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import torch
+from rounds import Round, finish, measure, options
 
 from archlab.data import tokenizer as bpe
 from archlab.data.file_cache import SETTLED
@@ -26,11 +24,11 @@ from archlab.data.prepare import ShardWriter
 from archlab.data.shards import FORMAT, MANIFEST, TOKENIZER, DataFolder, Manifest
 from archlab.digests import sha256
 
-REPEATS = 5
 TOKENS = 200_000_000
 TRAIN = ("-m", "archlab", "train", "tiny-llama")
+TORCH = "import torch"
 STARTS = {
-    "import torch": ("-c", "import torch"),
+    TORCH: ("-c", "import torch"),
     "archlab --help": ("-m", "archlab", "--help"),
     "archlab cost tiny-llama": ("-m", "archlab", "cost", "tiny-llama"),
     "import archlab.train.loop": ("-c", "import archlab.train.loop"),
@@ -38,26 +36,47 @@ STARTS = {
     "first step": TRAIN,
 }
 """What a process is started with; the last two are stopped after their first step."""
+OPENINGS = "first opening, every byte hashed", "opened again"
 
 
-def seconds(arguments: tuple[str, ...]) -> tuple[float, float]:
-    """Of a clock and of the processor, until the process ends or its run has done a step."""
-    with tempfile.TemporaryDirectory() as folder:
-        metrics = Path(folder) / "run" / "metrics.jsonl"
-        out = ("--out", str(metrics.parent)) if "train" in arguments else ()
-        before, start = os.times(), time.perf_counter()
-        process = subprocess.Popen(
-            [sys.executable, *arguments, *out], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
-        while process.poll() is None and not (metrics.exists() and '"lr"' in metrics.read_text()):
-            time.sleep(0.002)
-        took = time.perf_counter() - start
-        failed = process.poll()
-        process.kill()
-        said, after = process.communicate()[1], os.times()
+def started(arguments: tuple[str, ...]) -> Round:
+    """Starts per second, until the process ends or its run has done a step."""
+
+    def run() -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            metrics = Path(folder) / "run" / "metrics.jsonl"
+            out = ("--out", str(metrics.parent)) if "train" in arguments else ()
+            start = time.perf_counter()
+            process = subprocess.Popen(
+                [sys.executable, *arguments, *out], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            )
+            while process.poll() is None and not (metrics.exists() and '"lr"' in metrics.read_text()):
+                time.sleep(0.002)
+            took = time.perf_counter() - start
+            failed = process.poll()
+            process.kill()
+            said = process.communicate()[1]
         if failed:
             raise SystemExit(said.decode())
-    return took, after.children_user + after.children_system - before.children_user - before.children_system
+        return 1 / took
+
+    run()  # prepares the text
+    return run
+
+
+def opened(home: Path, again: bool) -> Round:
+    """Openings per second of a folder, each time with an empty cache, or with the one that remembers it."""
+    os.environ["ARCHLAB_CACHE"] = tempfile.mkdtemp(dir=home)
+
+    def run() -> float:
+        if not again:
+            os.environ["ARCHLAB_CACHE"] = tempfile.mkdtemp(dir=home)
+        start = time.perf_counter()
+        DataFolder.open(home / "data")
+        return 1 / (time.perf_counter() - start)
+
+    run()
+    return run
 
 
 def made_up(folder: Path) -> None:
@@ -78,55 +97,31 @@ def made_up(folder: Path) -> None:
         tokenizer_sha256=sha256(folder / TOKENIZER), **splits,
     )  # fmt: skip
     (folder / MANIFEST).write_text(manifest.model_dump_json(), encoding="utf-8")
+    time.sleep(SETTLED / 1e9 + 0.1)  # what has just been written is not remembered yet
 
 
-def timed(action: Callable[[], object]) -> tuple[float, float]:
-    """Of a clock and of the processor."""
-    start, used = time.perf_counter(), time.process_time()
-    action()
-    return time.perf_counter() - start, time.process_time() - used
-
-
-def openings() -> dict[str, tuple[float, float]]:
-    """Of the made-up folder: for the first time, again, and after a shard was touched."""
+def main() -> int:
+    """The table and the record."""
+    chosen = options(__doc__, rounds=5).parse_args()
     with tempfile.TemporaryDirectory() as home:
-        os.environ["ARCHLAB_CACHE"] = f"{home}/cache"
-        folder = Path(home) / "data"
-        made_up(folder)
-        time.sleep(SETTLED / 1e9 + 0.1)  # what has just been written is not remembered yet
-        found = {"first opening, every byte hashed": timed(lambda: DataFolder.open(folder))}
-        again = [timed(lambda: DataFolder.open(folder)) for _ in range(REPEATS)]
-        found["opened again"] = middle(again)
-        (folder / "train-00001.bin").touch()
-        time.sleep(SETTLED / 1e9 + 0.1)
-        found["opened after one of three shards was touched"] = timed(lambda: DataFolder.open(folder))
-    return found
-
-
-def middle(found: list[tuple[float, float]]) -> tuple[float, float]:
-    """The median of each column."""
-    clock, used = zip(*found, strict=True)
-    return statistics.median(clock), statistics.median(used)
-
-
-def main() -> None:
-    """All of it, in turn."""
-    seconds(TRAIN)  # prepares the text
-    each: dict[str, list[tuple[float, float]]] = {name: [] for name in STARTS}
-    for _ in range(REPEATS):
-        for name, arguments in STARTS.items():
-            each[name].append(seconds(arguments))
-    rows = {name: middle(found) for name, found in each.items()} | openings()
-    for name, (clock, used) in rows.items():
-        print(f"{name:46s} {clock:7.3f} s   {used:7.3f} s of the processor")
-    machine = {
-        "processor": str(torch.cpu.get_capabilities().get("cpu_name") or platform.machine()),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-    print(json.dumps({name: [round(x, 4) for x in found] for name, found in rows.items()} | machine))
+        made_up(Path(home) / "data")
+        first, again = OPENINGS
+        starts = {name: (started, (arguments,)) for name, arguments in STARTS.items()}
+        openings = {name: (opened, (Path(home), name == again)) for name in OPENINGS}
+        results = measure({**starts, **openings}, chosen.rounds)
+    seconds = {name: 1 / result["median"] for name, result in results.items()}
+    print(f"{'':40}{'seconds':>9}")
+    for name, median in seconds.items():
+        print(f"{name:40}{median:9.3f}")
+    ratios = {f"{TORCH} to {name}": seconds[TORCH] / seconds[name] for name in STARTS if name != TORCH}
+    ratios[f"{first} to {again}"] = seconds[first] / seconds[again]
+    return finish(
+        "startup",
+        ratios,
+        {"seconds": {n: round(s, 4) for n, s in seconds.items()}, "rounds": chosen.rounds},
+        check=chosen.check,
+    )
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

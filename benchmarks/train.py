@@ -9,17 +9,14 @@ A step is the whole of it: forward, loss, backward, clipping, AdamW (fused, for 
 runs; its row `auto` is what a user gets who sets nothing.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from peers import PEERS, SHAPES, Shape, archlab_overrides, logits_of
-from rounds import Round, finish, measure
-from torch.optim import AdamW
+from peers import PEERS, SHAPES, Shape, archlab_overrides, textbook_step
+from rounds import Round, finish, measure, options
 
 STEPS = 4
 """Per round."""
@@ -35,20 +32,7 @@ def peer(name: str, shape: Shape, mode: str, format_: str) -> Round:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = PEERS[name](shape).train().to(device)
     run = torch.compile(model) if mode == "compiled" else model
-    optimizer = AdamW(model.parameters(), lr=1e-4, fused=True)
-    text = torch.from_numpy(windows(shape)).to(device)
-
-    def step() -> None:
-        with torch.autocast(device, torch.bfloat16, enabled=format_ == "bfloat16"):
-            logits = logits_of(run(text[:, :-1]))
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), text[:, 1:].flatten())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        loss.item()
-
-    return timed(step, shape)
+    return timed(textbook_step(model, run, torch.from_numpy(windows(shape)).to(device), format_), shape)
 
 
 def ours(shape: Shape, mode: str, format_: str) -> Round:
@@ -99,13 +83,11 @@ def timed(step: Callable[[], object], shape: Shape) -> Round:
 
 def main() -> int:
     """The table and the record."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = options(__doc__, rounds=7)
     parser.add_argument("--shape", choices=SHAPES, default="15.7m")
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--modes", nargs="+", default=["eager", "compiled"])
     parser.add_argument("--formats", nargs="+", default=["bfloat16", "float32"])
     parser.add_argument("--only", nargs="+", default=[*PEERS, "archlab"])
-    parser.add_argument("--check", action="store_true")
     chosen = parser.parse_args()
     shape = SHAPES[chosen.shape]
     entrants = {}

@@ -13,6 +13,7 @@ from archlab import digests
 from archlab.config.check import validate
 from archlab.config.study_schema import StudyConfig
 from archlab.config.yaml_text import to_yaml
+from archlab.cost.flops import training_flops
 from archlab.errors import UserError
 from archlab.report.page import write_page
 from archlab.study import pool, runner
@@ -20,6 +21,7 @@ from archlab.study.pool import RunProgress
 from archlab.study.progress import StudyProgress
 from archlab.study.runner import Study
 from archlab.study.study_file import read_study
+from archlab.train import compiling
 from archlab.train.run_folder import RunFolder
 from archlab.train.summary import RunSummary
 
@@ -123,6 +125,17 @@ def test_one_more_arm_runs_only_that_arm(lab):
     lab.run(arms={"a": {}})
     lab.run()
     assert {norm for norm, *_ in lab.ran} == {LAYER}
+
+
+@pytest.mark.parametrize(("pays_from", "compiled"), [(0, True), (1.8e8, False), (1e9, False)])
+def test_arms_are_compiled_alike(lab, monkeypatch, pays_from, compiled):
+    """The second alone would be compiled by the middle threshold."""
+    monkeypatch.setitem(compiling.PAYS_FROM, "cpu", pays_from)
+    monkeypatch.setattr(compiling, "has_compiler", lambda: True)
+    found = lab.study(arms={"a": {}, "b": {"model.n_layers": 6}}).arms
+    flops = [training_flops(arm.config.model, 16) * 640 for arm in found]
+    assert 0 < flops[0] < 1.8e8 < flops[1] < 1e9
+    assert [arm.config.train.compile for arm in found] == [compiled] * 2
 
 
 def test_arms_of_the_same_config_share_their_runs(lab):

@@ -76,10 +76,22 @@ def test_the_same_tokens_may_lie_elsewhere_but_other_tokens_are_refused(claimed,
         claimed.claim(config(), {**ENV, "corpus": "other"}, tokenizer)
 
 
-@pytest.mark.parametrize(("what", "now"), [("dtype", "bfloat16"), ("device", "cuda")])
-def test_another_number_format_or_device_is_refused(claimed, tokenizer, what, now):
-    with pytest.raises(UserError, match=f"was begun with {what} {ENV[what]} and cannot go on with {now}"):
-        claimed.claim(config(), {**ENV, what: now}, tokenizer)
+@pytest.mark.parametrize(
+    ("what", "began", "now", "field"),
+    [
+        ("dtype", "float32", "bfloat16", "train.dtype=float32"),
+        ("device", "cpu", "cuda", "train.device=cpu"),
+        ("compiled", False, True, "train.compile=false"),
+    ],
+)
+def test_another_number_format_device_or_compilation_is_refused_and_the_old_one_can_be_asked_for(
+    claimed, tokenizer, what, began, now, field
+):
+    auto = config("train.dtype=auto", "train.device=auto")
+    claimed.claim(auto, ENV, tokenizer)
+    with pytest.raises(UserError, match=f"was begun with {what} {began} and cannot go on with {now}.*set {field}"):
+        claimed.claim(auto, {**ENV, what: now}, tokenizer)
+    claimed.claim(config(field), {**ENV, what: began}, tokenizer)
 
 
 @pytest.mark.parametrize("held", ["thesis.tex", "tokenizer.json", "env.json", "summary.json", ".hidden"])

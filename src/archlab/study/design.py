@@ -50,7 +50,14 @@ class Arm:
 
     def seeded(self, seed: int) -> Config:
         """The config of one run."""
-        return self.config.model_copy(update={"train": self.config.train.model_copy(update={"seed": seed})})
+        return self._training(seed=seed)
+
+    def compiled(self, compile: bool) -> "Arm":
+        """The same arm with compiled layers, or without."""
+        return replace(self, config=self._training(compile=compile))
+
+    def _training(self, **values: Any) -> Config:
+        return self.config.model_copy(update={"train": self.config.train.model_copy(update=values)})
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from statistics import fmean
 
 from archlab.config.merge import Raw
 from archlab.config.study_schema import StudyConfig
+from archlab.config.training import resolve_train
 from archlab.config.yaml_text import to_yaml
 from archlab.cost.params import parameters
 from archlab.digests import DIGESTS, write_with_digests
@@ -22,6 +23,7 @@ from archlab.study.pool import SIDE_BY_SIDE_BELOW, RunProgress, run_all
 from archlab.study.record import StudySummary, has_summary, read_summary, write_summary
 from archlab.study.runs import Ended, Run
 from archlab.study.study_file import is_study_folder, read_study
+from archlab.train.compiling import is_compiled
 from archlab.train.device import choose_device
 
 FIRST_TUNING_SEED = 1000
@@ -39,7 +41,7 @@ class Study:
 
     def __init__(self, name: str, config: StudyConfig, folder: Path, workers: int | None = None) -> None:
         self.name, self.config, self.folder = name, config, folder
-        self.arms = arms(config)
+        self.arms = _compiled_alike(arms(config))
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         side_by_side = _small_on_cpu(self.arms)
         self.workers = workers or (cores if side_by_side else 1)
@@ -228,6 +230,13 @@ def _old_summary(folder: Path) -> StudySummary:
     summary = read_summary(folder)
     note = "the runs were made on another machine, by another version or with another text; this is their old summary"
     return summary.model_copy(update={"warnings": [*summary.warnings, note]})
+
+
+def _compiled_alike(designed: Sequence[Arm]) -> list[Arm]:
+    """With `train.compile: auto` decided once for all arms: compiled only where all would be. Compiled layers round
+    otherwise and are faster, and neither is what a study compares."""
+    every = all(is_compiled(a.config, resolve_train(a.config), choose_device(a.config.train)) for a in designed)
+    return [arm.compiled(every) if arm.config.train.compile == "auto" else arm for arm in designed]
 
 
 def _small_on_cpu(designed: Sequence[Arm]) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from archlab.config.base import Base
 from archlab.config.identity import diff
 from archlab.config.schema import Config
-from archlab.config.yaml_text import to_yaml
+from archlab.config.yaml_text import to_yaml, to_yaml_line
 from archlab.data.tokenizer import own_tokenizer, same_tokenizer
 from archlab.digests import DIGESTS, RESTORE_OR_REMAKE, names_with_digest, verify, write_with_digests
 from archlab.errors import UserError
@@ -27,6 +27,9 @@ from archlab.train.summary import RunSummary
 
 NO_EFFECT_ON_RESULT = ("train.eval_every", "train.checkpoint_every")
 """Fields that do not decide how a run ends, so they may change when it goes on."""
+
+_OUTCOMES = {"dtype": "train.dtype", "device": "train.device", "compiled": "train.compile"}
+"""Part of the environment -> the field of which it is what came of it; the run goes on where that is the same."""
 
 IMPORTED = "imported.json"
 SUMMARY = "summary.json"
@@ -128,19 +131,21 @@ class RunFolder:
             raise UserError(f"{self.path}: the data has another tokenizer than the imported model; {hint}")
 
     def _check_same(self, changed: Changed, env: dict[str, Any], before: dict[str, Any]) -> None:
-        """The path of the text may differ as long as its tokens are the same."""
+        """The path of the text may differ as long as its tokens are the same, and `auto` may be said or not."""
+        known = _OUTCOMES.values() if before else ()
         moved = before.get("corpus") == env["corpus"]
         refused = {
             field: values
             for field, values in changed.items()
-            if field not in NO_EFFECT_ON_RESULT and not (moved and field.startswith("data."))
+            if field not in NO_EFFECT_ON_RESULT and field not in known and not (moved and field.startswith("data."))
         }
         self._refuse(refused, "holds a run of another config; name another folder")
-        for what in ("corpus", "dtype", "device", "compiled"):  # compiled code draws other numbers for dropout
-            if before and what in env and before.get(what, False) != env[what]:
+        for what in ("corpus", *_OUTCOMES):
+            if before and what in env and (began := before.get(what, False)) != env[what]:
+                to_go_on = f"to go on, set {_OUTCOMES[what]}={to_yaml_line(began)}; else " if what in _OUTCOMES else ""
                 raise UserError(
-                    f"{self.path}: was begun with {what} {before.get(what)} and cannot go on "
-                    f"with {env[what]}: the losses would not be the same; name another folder"
+                    f"{self.path}: was begun with {what} {began} and cannot go on with {env[what]}: "
+                    f"the losses would not be the same; {to_go_on}name another folder"
                 )
 
     def _refuse(self, changed: Changed, why: str) -> None:

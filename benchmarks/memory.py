@@ -1,0 +1,137 @@
+"""Peak memory: of training and evaluation over the length of the text and with a large vocabulary, and of loading.
+
+python benchmarks/memory.py                       # all of it
+python benchmarks/memory.py --check               # exit code 1 where a ratio is a tenth below the record's
+
+Three claims, each a ratio of which more is better. Memory per token stays as it is from 4k to 32k tokens of text, with
+and without a window: 1 (a pass has 32k tokens at every length). The logits of a vocabulary of 128k never stand whole in
+float32: those bytes to what all of a step, or of an evaluation, takes. Loading a published checkpoint takes little more
+than the model: its bytes to the peak.
+"""
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from rounds import Round, finish, measure, options
+
+from archlab.allocator import keep_freed_memory
+from archlab.config.training import resolve_train
+from archlab.exchange.configs import load_config
+from archlab.exchange.load import load_hf
+from archlab.families.registry import find_family
+from archlab.hf import tensors
+from archlab.hf.family import Family
+from archlab.hf.weights import placed
+from archlab.model.decoder import Decoder
+from archlab.train.device import Device
+from archlab.train.evaluate import HeldOut, evaluate
+from archlab.train.optim import make_optimizer
+from archlab.train.step import update
+
+TOKENS, LENGTHS = 32_768, (4096, 16_384, 32_768)
+ARMS = {"full": (), "window 512": ("model.attention.window=512",)}
+VOCABULARY, ITS_TOKENS, ITS_LENGTH = 131_072, 8192, 2048
+SHAPE = ("model.d_model=128", "model.n_layers=2", "model.attention={n_heads: 2, n_kv_heads: 2}", "model.mlp.d_ff=384")
+SIZES = {
+    "vocab_size": 32000, "hidden_size": 1536, "intermediate_size": 4096, "num_hidden_layers": 26,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+SHARD_BYTES = 300 * 10**6
+CPU = Device("cpu", torch.float32)
+
+
+def training(overrides: tuple[str, ...], vocabulary: int, length: int, tokens: int) -> Round:
+    """A step, with a z-loss and a soft cap, which want the logits too."""
+    more = ("model.head.softcap=30", "train.z_loss=1e-4", f"train.seq_len={length}", f"train.batch_tokens={tokens}")
+    model, windows = made((*overrides, *more), vocabulary, length, tokens)
+    train = resolve_train(load_config("tiny-llama", *SHAPE, f"model.max_seq_len={length}", *more))
+    optimizer = make_optimizer(model, train)
+    return once(lambda: update(model.train(), optimizer, windows, train, 0, CPU))
+
+
+def evaluation(overrides: tuple[str, ...], vocabulary: int, length: int, tokens: int) -> Round:
+    """Of held-out text, as training and `archlab eval` do it."""
+    model, windows = made((*overrides, "model.head.softcap=30"), vocabulary, length, tokens)
+    held_out = HeldOut(windows, np.ones(vocabulary, dtype=np.int64))
+    return once(lambda: evaluate(model, held_out, CPU, batch_tokens=tokens + length))
+
+
+def made(overrides: tuple[str, ...], vocabulary: int, length: int, tokens: int) -> tuple[Decoder, np.ndarray]:
+    """A small model and random text."""
+    keep_freed_memory()
+    config = load_config(
+        "tiny-llama", *SHAPE, f"model.vocab_size={vocabulary}", f"model.max_seq_len={length}", *overrides
+    )
+    return Decoder(config.model), np.random.default_rng(0).integers(0, vocabulary, (tokens // length, length + 1))
+
+
+def loading(folder: str) -> Round:
+    """A published model; every page of it is read."""
+
+    def load() -> None:
+        model = load_hf(Path(folder))
+        assert (
+            sum(float(p.view(-1)[:: 2048 // p.element_size()].float().sum()) for p in model.state_dict().values()) > 0
+        )
+
+    return once(load)
+
+
+def once(work: Callable[[], object]) -> Round:
+    """It is the peak that counts."""
+
+    def run() -> float:
+        work()
+        return 1.0
+
+    return run
+
+
+def write_checkpoint(folder: Path) -> int:
+    """Synthetic float16 weights of 1.5 GB, of which the values do not matter; returns their bytes."""
+    family: Family = find_family("llama", "benchmark")
+    config = family.model_config(SIZES, "benchmark")
+    with torch.device("meta"):
+        shapes = {name: p.shape for name, p in Decoder(config, seed=None).named_parameters()}
+    tensors.SHARD_BYTES = SHARD_BYTES
+    rows = [(row.theirs, shapes[row.ours[0]]) for row in placed(family.weights, config) if row.ours[0] in shapes]
+    drawn = ((name, torch.full(shape, 0.01, dtype=torch.float16)) for name, shape in rows)
+    values = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "dtype": "float16", **SIZES}
+    tensors.write_folder(folder, values, drawn, {})
+    return sum(2 * shape.numel() for _, shape in rows)
+
+
+def main() -> int:
+    """The table and the record; what is measured is measured one after the other, for a machine has one memory."""
+    chosen = options(__doc__, rounds=1).parse_args()
+    peaks = dict[str, int]()
+
+    def peak(name: str, make: Callable[..., Round], *arguments: object) -> int:
+        peaks[name] = measure({name: (make, arguments)}, chosen.rounds)[name]["peak"]
+        return peaks[name]
+
+    ratios = dict[str, float]()
+    for arm, overrides in ARMS.items():
+        for make in (training, evaluation):
+            of = [peak(f"{make.__name__} at {n}, {arm}", make, overrides, 2048, n, TOKENS) for n in LENGTHS]
+            ratios[f"{make.__name__} at {LENGTHS[0]} to {LENGTHS[-1]}, {arm}"] = of[0] / of[-1]
+    logits = 4 * VOCABULARY * ITS_TOKENS
+    for make in (training, evaluation):
+        found = peak(f"{make.__name__}, large vocabulary", make, (), VOCABULARY, ITS_LENGTH, ITS_TOKENS)
+        ratios[f"float32 logits to {make.__name__}"] = logits / found
+    with tempfile.TemporaryDirectory() as folder:
+        n_bytes = write_checkpoint(Path(folder) / "llama")
+        ratios["model to loading"] = n_bytes / peak("loading", loading, f"{folder}/llama")
+    print(f"{'':40}{'peak':>9}")
+    for name, found in peaks.items():
+        print(f"{name:40}{found / 2**20:5,.0f} MiB")
+    print(f"{'(all logits in float32)':40}{logits / 2**20:5,.0f} MiB")
+    return finish("memory", ratios, {"peaks": peaks, "float32_logits": logits}, check=chosen.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
