@@ -63,10 +63,13 @@ class Head(nn.Module):
 
     def forward(self, x_BTD: Tensor, embedding_VD: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, V]. The product, the bias, the scale, the soft cap."""
-        logits_BTV = linear(self.narrow(x_BTD), embedding_VD if self.weight is None else self.weight, self.bias)
-        logits_BTV = scaled(logits_BTV, self.config.scale)
+        logits_BTV = scaled(self.product(self.narrow(x_BTD), embedding_VD), self.config.scale)
         cap = self.config.softcap
         return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)
+
+    def product(self, x_BTE: Tensor, embedding_VE: Tensor) -> Tensor:
+        """[B, T, E] -> [B, T, V], with the bias."""
+        return linear(x_BTE, embedding_VE if self.weight is None else self.weight, self.bias)
 
 
 class Decoder(nn.Module):
