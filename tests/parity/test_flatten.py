@@ -273,7 +273,7 @@ def test_a_broken_file_is_seen() -> None:
     text = flatten(model.config, "whole")
     for old, new in (
         ("WINDOW = 5", "WINDOW = 6"), ("SOFTCAP = 1.5", "SOFTCAP = 1.6"), ("ROPE_THETA = 10_000.0", "ROPE_THETA = 9_000.0"),
-        ("NORM_EPS = 1e-5", "NORM_EPS = 1e-2"), ("F.silu", "F.gelu"), ("a * cos - ", "a * cos + "),
+        ("NORM_EPS = 1e-5", "NORM_EPS = 1e-2"), ("F.silu", "F.gelu"), ("own * cos + ", "own * cos - "),
     ):  # fmt: skip
         assert text.count(old) >= 1, old
         assert gap(text.replace(old, new), model) > 1e-4, new
