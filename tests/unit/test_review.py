@@ -57,7 +57,7 @@ QUIET = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*SAID, *QUIET])
+@pytest.mark.parametrize("name", [*SAID, *sorted(QUIET)])
 def test_what_is_said_of_a_published_model(name):
     said = {finding.what for finding in findings(Case(ENTRIES[name].config))}
     assert {text.partition(" is ")[0].partition(" (")[0] for text in said} == SAID.get(name, set())
