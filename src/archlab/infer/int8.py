@@ -3,7 +3,7 @@
 They are read as they are by a model in bfloat16 on a CPU; elsewhere each pass makes the matrices anew, and is slower.
 
 A row w becomes round(w / s) with s = max |w| / 127, the simplest form that keeps the largest number of every row
-(LLM.int8(), Dettmers 2022, without its outlier columns). So are the layers' projections and the head; norms, the stacked
+(LLM.int8(), Dettmers 2022, without its outlier columns). So are the projections of layers and the head; norms, stacked
 matrices of experts and the embedding stay as they are, and a head that is tied to it has a rounded copy.
 """
 

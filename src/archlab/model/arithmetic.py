@@ -38,6 +38,11 @@ def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.to(torch.get_autocast_dtype(device)) for x in tensors)
 
 
+def has_format_of(parameter: Tensor | None, x: Tensor) -> bool:
+    """Whether there is no parameter, or one of the format of the activations; under autocast it may have another."""
+    return parameter is None or parameter.dtype is x.dtype
+
+
 def scaled(x: Tensor, factor: float) -> Tensor:
     """factor * x; by 1, nothing is copied."""
     return x if factor == 1 else x * factor
