@@ -12,9 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archlab.errors import UserError
-from archlab.model.arithmetic import at_least_float32, wide
 from archlab.model.decoder import Decoder, Head
-from archlab.model.projection import Projection, is_compiled_row
+from archlab.model.projection import Projection, is_compiled_row, row_product
 
 LARGEST = 127
 
@@ -46,13 +45,13 @@ class Int8Projection(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., K] -> [..., N]."""
-        y = self._product(x)
+        if is_compiled_row(x):
+            y = (row_product(x, self.quantised) * self.scale).to(x.dtype)
+        else:
+            y = self._product(x)
         return y if self.bias is None else y + self.bias
 
     def _product(self, x: Tensor) -> Tensor:
-        if is_compiled_row(x):  # a loop that the compiler makes one of with what is around it
-            y_N = (self.quantised.to(wide(x.dtype)) * at_least_float32(x).flatten()).sum(-1) * self.scale
-            return y_N.to(x.dtype).view(*x.shape[:-1], -1)
         rows = x.shape[:-1].numel()
         # The kernel reads 16 numbers at a time, and would read past the end of a row of another width.
         is_fast = x.device.type == "cpu" and x.dtype is self.scale.dtype is torch.bfloat16
