@@ -44,6 +44,8 @@ class Assumed(Specialiser):
                 return Known(not self.masked)
             case "is_compiled_row", _:
                 return Known(False)
+            case "has_format_of", _:
+                return Known(True)
             case "Same", _:
                 return Record("nn.Identity")
             case "_mask", [attention, query, key]:

@@ -21,7 +21,7 @@ from archlab.errors import UserError
 from archlab.infer.sampling import Sampling, sample
 from archlab.model.arithmetic import WHOLE
 from archlab.model.decoder import Decoder
-from archlab.model.graphs import allow_forms, check_compiler
+from archlab.model.graphs import allow_forms, check_compiler, trust_guards
 from archlab.model.inputs import check_inputs
 from archlab.model.state import Cache
 
@@ -98,6 +98,7 @@ def next_logits(model: Decoder, token_B1: Tensor, cache: Cache) -> Tensor:
 def _compiled_step() -> Callable[[Decoder, Tensor, Cache], Tensor]:
     check_compiler("compile")
     allow_forms()
+    trust_guards()
     return torch.compile(next_logits, fullgraph=True, dynamic=False)
 
 
@@ -147,8 +148,7 @@ class Session:
         slots = capacity if not compile else ceil(capacity / COMPILED_SLOTS) * COMPILED_SLOTS
         self.cache = Cache(model.config, B, slots, padding=padded_B, **like)
         self._paddings = set(self.padding_B.tolist())
-        positions = dict.fromkeys(layer.position for layer in model.layer_configs)
-        ropes = [position for position in positions if isinstance(position, Rope)]
+        ropes = [layer.position for layer in model.layer_configs if isinstance(layer.position, Rope)]
         self._scalings = [rope.scaling for rope in ropes if isinstance(rope.scaling, DynamicNTK | Longrope)]
         self._held_BS = torch.empty(B, max(T, capacity + 1), dtype=tokens_BT.dtype, device=weight.device)
         self.tokens_BT = self._held_BS[:, :0]

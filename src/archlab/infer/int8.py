@@ -3,7 +3,7 @@
 They are read as they are by a model in bfloat16 on a CPU; elsewhere each pass makes the matrices anew, and is slower.
 
 A row w becomes round(w / s) with s = max |w| / 127, the simplest form that keeps the largest number of every row
-(LLM.int8(), Dettmers 2022, without its outlier columns). So are the layers' projections and the head; norms, stacked
+(LLM.int8(), Dettmers 2022, without its outlier columns). So are the projections of layers and the head; norms, stacked
 matrices of experts and the embedding stay as they are, and a head that is tied to it has a rounded copy.
 """
 
@@ -12,9 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archlab.errors import UserError
-from archlab.model.arithmetic import at_least_float32, wide
 from archlab.model.decoder import Decoder, Head
-from archlab.model.projection import Projection, is_compiled_row
+from archlab.model.projection import Projection, is_compiled_row, row_product
 
 LARGEST = 127
 
@@ -46,13 +45,10 @@ class Int8Projection(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., K] -> [..., N]."""
-        y = self._product(x)
+        y = (row_product(x, self.quantised) * self.scale).to(x.dtype) if is_compiled_row(x) else self._product(x)
         return y if self.bias is None else y + self.bias
 
     def _product(self, x: Tensor) -> Tensor:
-        if is_compiled_row(x):  # a loop that the compiler makes one of with what is around it
-            y_N = (self.quantised.to(wide(x.dtype)) * at_least_float32(x).flatten()).sum(-1) * self.scale
-            return y_N.to(x.dtype).view(*x.shape[:-1], -1)
         rows = x.shape[:-1].numel()
         # The kernel reads 16 numbers at a time, and would read past the end of a row of another width.
         is_fast = x.device.type == "cpu" and x.dtype is self.scale.dtype is torch.bfloat16

@@ -46,6 +46,11 @@ def is_training_eagerly() -> bool:
     return torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
+def has_format_of(parameter: Tensor | None, x: Tensor) -> bool:
+    """Whether there is no parameter, or one of the format of the activations; under autocast it may have another."""
+    return parameter is None or parameter.dtype is x.dtype
+
+
 def scaled(x: Tensor, factor: float) -> Tensor:
     """factor * x; by 1, nothing is copied."""
     return x if factor == 1 else x * factor

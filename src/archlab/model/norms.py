@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from archlab.config import norm as schema
 from archlab.config.layers import Branch, LayerConfig
 from archlab.config.multi_head import QKNorm, ResolvedMultiHead
-from archlab.model.arithmetic import Same, at_least_float32, is_training_eagerly, wide
+from archlab.model.arithmetic import Same, at_least_float32, has_format_of, is_training_eagerly
 
 Shape = tuple[int, ...]
 
@@ -27,15 +27,15 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., *shape] -> [..., *shape]; statistics over the last axis."""
-        x_wide = at_least_float32(x)
+        wide = at_least_float32(x)
         # 1 + weight is rounded to the weights' format, as in the published code (Nemotron's; Gemma's RMS norm is not).
-        weight = None if self.weight is None else (self.weight + self.offset).to(x_wide.dtype)
-        bias = None if self.bias is None else self.bias.to(x_wide.dtype)
+        weight = None if self.weight is None else (self.weight + self.offset).to(wide.dtype)
+        bias = None if self.bias is None else self.bias.to(wide.dtype)
         if self.per_feature:  # fused, half the time of the steps one by one
-            return F.layer_norm(x_wide, x.shape[-1:], weight, bias, self.eps).to(x.dtype)
-        x_wide = F.layer_norm(x_wide, x.shape[-1:], eps=self.eps)
-        x_wide = x_wide if weight is None else x_wide * weight
-        return (x_wide if bias is None else x_wide + bias).to(x.dtype)
+            return F.layer_norm(wide, x.shape[-1:], weight, bias, self.eps).to(x.dtype)
+        wide = F.layer_norm(wide, x.shape[-1:], eps=self.eps)
+        wide = wide if weight is None else wide * weight
+        return (wide if bias is None else wide + bias).to(x.dtype)
 
 
 class RMSNorm(nn.Module):
@@ -43,25 +43,24 @@ class RMSNorm(nn.Module):
 
     def __init__(self, config: schema.AnyRMSNorm, shape: Shape) -> None:
         super().__init__()
-        self.eps, self.offset = config.eps, float(config.unit_offset)
-        self.rounds_first = config.cast == "before_weight"
-        self.is_fused = len(shape) == 1 and not self.rounds_first
+        self.eps, self.offset, self.cast = config.eps, float(config.unit_offset), config.cast
+        self.is_plain = len(shape) == 1 and config.cast == "after_weight" and not config.unit_offset
         self.weight = nn.Parameter(torch.empty(shape)) if config.weight else None
         self.constants = {"weight": 1 - self.offset}
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., *shape] -> [..., *shape]; the mean square over the last axis."""
-        dtype = x.dtype if self.rounds_first else wide(x.dtype)
-        weight = None if self.weight is None else self.weight.to(dtype)
-        if weight is not None and self.offset:
-            weight = weight + self.offset
-        if weight is not None and not self.rounds_first and is_training_eagerly():
-            x_wide = at_least_float32(x)
-            return _RMSNormed.apply(x_wide, x_wide, weight, self.eps).to(x.dtype)
-        if self.is_fused:
-            return F.rms_norm(at_least_float32(x), x.shape[-1:], weight, self.eps).to(x.dtype)
-        normed = F.rms_norm(at_least_float32(x), x.shape[-1:], eps=self.eps).to(dtype)
-        return normed.to(x.dtype) if weight is None else (normed * weight).to(x.dtype)
+        if self.weight is not None and self.cast != "before_weight" and is_training_eagerly():
+            wide = at_least_float32(x)
+            return _RMSNormed.apply(wide, wide, self.weight.to(wide.dtype) + self.offset, self.eps).to(x.dtype)
+        if self.is_plain and has_format_of(self.weight, x):  # torch widens both by itself, and rounds once
+            return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+        normed = F.rms_norm(at_least_float32(x), x.shape[-1:], eps=self.eps)
+        if self.weight is None:
+            return normed.to(x.dtype)
+        if self.cast == "before_weight":
+            normed = normed.to(x.dtype)
+        return (normed * (self.weight.to(normed.dtype) + self.offset)).to(x.dtype)
 
 
 class _RMSNormed(torch.autograd.Function):
@@ -98,9 +97,9 @@ class PartialRMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., *shape] -> [..., *shape]; the mean square over the start of the last axis."""
-        x_wide = at_least_float32(x)
-        mean_square = x_wide[..., : self.n_first].square().mean(-1, keepdim=True)
-        return (x_wide * torch.rsqrt(mean_square + self.eps) * self.weight.to(x_wide.dtype)).to(x.dtype)
+        wide = at_least_float32(x)
+        mean_square = wide[..., : self.n_first].square().mean(-1, keepdim=True)
+        return (wide * torch.rsqrt(mean_square + self.eps) * self.weight.to(wide.dtype)).to(x.dtype)
 
 
 class ScaleNorm(nn.Module):
@@ -114,8 +113,8 @@ class ScaleNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., *shape] -> [..., *shape]; the length over the last axis."""
-        x_wide = at_least_float32(x)
-        return (self.scale.to(x_wide.dtype) * F.normalize(x_wide, dim=-1, eps=self.eps)).to(x.dtype)
+        wide = at_least_float32(x)
+        return (self.scale.to(wide.dtype) * F.normalize(wide, dim=-1, eps=self.eps)).to(x.dtype)
 
 
 class DynamicTanh(nn.Module):
