@@ -30,7 +30,7 @@ def speed(threads: int) -> float:
     torch.set_num_threads(threads)
     config = load_config("tiny-llama", "train.seq_len=128", "train.batch_tokens=1024")
     train, device = resolve_train(config), choose_device(config.train)
-    model = Decoder(config.model).train()
+    model = Decoder(config.model).train().to(device.type)
     optimizer = make_optimizer(model, train)
     windows = np.random.default_rng(0).integers(0, config.model.vocab_size, (train.rows, train.seq_len + 1))
     start = 0.0

@@ -343,7 +343,7 @@ def randomised(config: Config, **kwargs: Any) -> Decoder:
     size = 0.5 if config.model.norm.kind == "none" else 1.0
     with torch.no_grad():
         for name, parameter in [*model.named_parameters(), *model.named_buffers()]:
-            generator = torch.Generator().manual_seed(sum(map(ord, name)))
+            generator = torch.Generator(torch.get_default_device()).manual_seed(sum(map(ord, name)))
             drawn = torch.empty(parameter.shape, dtype=torch.float64).normal_(generator=generator)
             fan_in = parameter.shape[-1] if parameter.ndim > 1 else 1
             parameter.copy_(size * drawn / fan_in**0.5 if parameter.ndim > 1 else 0.5 + 0.4 * drawn)
@@ -360,7 +360,7 @@ def model(index: int) -> Decoder:
 
 def tokens(batch: int, length: int = SEQ_LEN, seed: int = 0) -> torch.Tensor:
     """Drawn from the grid's vocabulary."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     return torch.randint(0, VOCABULARY, (batch, length), generator=generator)
 
 

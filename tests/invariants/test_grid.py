@@ -87,7 +87,7 @@ def effects(index: int) -> np.ndarray:
     changed[at, at] = (changed[at, at] + 1) % grid.VOCABULARY
     with torch.no_grad():
         logits = model(torch.cat((tokens, changed)), prefix=grid.prefix(grid.config(index), T + 1, PREFIX))
-    return ((logits[1:] - logits[:1]).abs().amax(-1) / logits.abs().max()).numpy()
+    return ((logits[1:] - logits[:1]).abs().amax(-1) / logits.abs().max()).cpu().numpy()
 
 
 @every_decoding_config

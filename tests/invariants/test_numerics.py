@@ -98,7 +98,7 @@ def test_angles_far_out_are_float32(under: str) -> None:
 @pytest.mark.parametrize("under", ["bfloat16", "autocast"])
 def test_scores_and_softmax_are_float32(kernel, under: str) -> None:
     """Large scores whose differences decide: a score of 200 is a multiple of 1 in bfloat16."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(0)
     q, k, v = (torch.randn(1, 2, 300, 64, generator=generator).bfloat16() for _ in range(3))
     q = q * 4
     how = Softmax(scale=1.0, softcap=None, dropout=0.0)
@@ -146,7 +146,7 @@ WIDE_NORMS = {
 @pytest.mark.parametrize("under", ["bfloat16", "autocast"])
 def test_norms_are_float32(name: str, under: str) -> None:
     """A mean of 4,096 squares, with an offset that bfloat16 sums would lose."""
-    x = (torch.randn(4, 4096, generator=torch.Generator().manual_seed(0)) + 3).bfloat16()
+    x = (torch.randn(4, 4096, generator=torch.Generator(torch.get_default_device()).manual_seed(0)) + 3).bfloat16()
     norm = make_norm(WIDE_NORMS[name], 4096)
     for parameter in norm.parameters():
         torch.nn.init.ones_(parameter)

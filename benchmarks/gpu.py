@@ -1,0 +1,93 @@
+"""All that is claimed of a GPU, in one record: training and decoding of 1B parameters against the peers, attention that
+hides keys against plain causal attention, and the grid of invariants computed there.
+
+python benchmarks/gpu.py                        # an hour, most of it the grid; exit code 2 where there is no GPU
+python benchmarks/gpu.py --check                # exit code 1 where a ratio is a tenth below the record's
+"""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rounds import Round, finish, measure, options
+
+from archlab.exchange.configs import load_config
+from archlab.model.decoder import Decoder
+
+HERE = Path(__file__).parent
+TESTS = ("tests/invariants/test_grid.py", "tests/invariants/test_numerics.py")
+LENGTH, ROWS, PASSES = 4096, 4, 8
+LAYER = (
+    "model.vocab_size=256", "model.d_model=2048", "model.n_layers=1", "model.mlp.kind=none",
+    f"model.max_seq_len={LENGTH}",
+)  # fmt: skip
+ATTENTIONS = {
+    "plain causal": ("model.attention={n_heads: 16, n_kv_heads: 16}",),
+    "window 1024": ("model.attention={n_heads: 16, n_kv_heads: 16, window: 1024}",),
+    "soft cap": ("model.attention={n_heads: 16, n_kv_heads: 16, softcap: 50}",),
+    "GQA": ("model.attention={n_heads: 16, n_kv_heads: 4}",),
+    "GQA, window 1024": ("model.attention={n_heads: 16, n_kv_heads: 4, window: 1024}",),
+}
+
+
+def layer(overrides: tuple[str, ...], device: str, length: int) -> Round:
+    """Tokens per second of a layer of attention, forward and backward, in bfloat16."""
+    config = load_config("tiny-llama", *LAYER, *overrides)
+    model = Decoder(config.model).to(device, torch.bfloat16)
+    tokens = torch.randint(config.model.vocab_size, (ROWS, length), device=device)
+
+    def run() -> float:
+        start = time.perf_counter()
+        for _ in range(PASSES):
+            model.hidden(tokens).float().square().mean().backward()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return PASSES * tokens.numel() / (time.perf_counter() - start)
+
+    run()  # compiles what is compiled
+    return run
+
+
+def script(name: str, *arguments: str) -> dict[str, Any]:
+    """What another benchmark found; its table is shown."""
+    command = [sys.executable, str(HERE / name), *arguments]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout
+    print(said)
+    records = [line for line in said.splitlines() if line.startswith("{")]
+    return json.loads(records[-1]) if records else {"ratios": {}, "failed": said[-2000:]}
+
+
+def tested() -> dict[str, Any]:
+    """The grid on the GPU: pytest's last line, and whether all passed."""
+    command = [sys.executable, "-m", "pytest", *TESTS, "--device", "cuda", "--tb=line"]
+    run = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, text=True)
+    print(run.stdout[-2000:])
+    return {"passed": run.returncode == 0, "summary": run.stdout.strip().splitlines()[-1:]}
+
+
+def main() -> int:
+    """The tables and the record."""
+    chosen = options(__doc__, rounds=5).parse_args()
+    if not torch.cuda.is_available():
+        print("benchmarks/gpu.py: torch finds no CUDA device here, and all of it is about one")
+        return 2
+    rounds = ("--rounds", str(chosen.rounds))
+    found = {
+        "train": script("train.py", "--shape", "1b", "--modes", "compiled", "--formats", "bfloat16", *rounds),
+        "decode": script("decode.py", "--shape", "1b", "--batch", "1", *rounds),
+    }
+    layers = measure({name: (layer, (text, "cuda", LENGTH)) for name, text in ATTENTIONS.items()}, chosen.rounds)
+    ratios = {f"{name}, {what}": r for name, record in found.items() for what, r in record["ratios"].items()}
+    for name, result in layers.items():
+        plain = layers["plain causal"]["median"]
+        print(f"{name:24}{result['median']:12,.0f} tok/s{result['median'] / plain:8.2f} of plain causal")
+        ratios[f"{name} to plain causal"] = result["median"] / plain
+    return finish("gpu", ratios, {**found, "layers": layers, "tests": tested()}, check=chosen.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,17 @@
+"""`--device cuda`: models and tensors are made there. tests/invariants/test_grid.py and test_numerics.py obey it; other
+tests name their device, or compare with what libraries compute on the CPU."""
+
+import pytest
+import torch
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", default="cpu", help="where the grid's models and tensors are made")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    device = config.getoption("--device")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise pytest.UsageError("--device cuda: torch finds no CUDA device here")
+    if device != "cpu":  # before the tests are read, for some make tensors then
+        torch.set_default_device(device)
