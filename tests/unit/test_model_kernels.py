@@ -121,17 +121,20 @@ def test_on_a_cpu_torchs_kernel_is_the_fused_one(v_dim: int, sunk: bool, masked:
 
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("sunk", [False, True])
-def test_with_a_mask_heads_of_a_group_are_queries_where_no_fused_kernel_knows_groups(
-    biased: bool, sunk: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("queries", [7, 1])
+def test_with_a_mask_heads_of_a_group_are_queries_where_that_is_better(
+    biased: bool, sunk: bool, queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a GPU, where torch else falls back to products that it keeps."""
-    q, k, v = (torch.randn(2, heads, 7, 4, dtype=torch.float64) for heads in (6, 3, 3))
-    mask = Given(torch.ones(1, 7, 7, dtype=torch.bool).tril().triu(-2))
-    bias = torch.randn(2, 6, 7, 7, dtype=torch.float64) if biased else None
+    """On a GPU, where torch else falls back to products that it keeps; of one query on a CPU, too, where it else reads
+    a key for each head."""
+    q, k, v = (torch.randn(2, heads, n, 4, dtype=torch.float64) for heads, n in ((6, queries), (3, 7), (3, 7)))
+    mask = Given(torch.ones(1, 7, 7, dtype=torch.bool).tril().triu(-2)[:, -queries:])
+    bias = torch.randn(2, 6, queries, 7, dtype=torch.float64) if biased else None
     how = Softmax(0.7, sinks_H=torch.randn(6, dtype=torch.float64) if sunk else None)
     grouped = list[bool]()
     fused = torch.nn.functional.scaled_dot_product_attention
-    monkeypatch.setattr(kernels, "_fuses_groups_with_masks", lambda q: False)
+    if queries > 1:
+        monkeypatch.setattr(kernels, "_fuses_groups_with_masks", lambda q: False)
     monkeypatch.setattr(
         torch.nn.functional,
         "scaled_dot_product_attention",
@@ -140,6 +143,8 @@ def test_with_a_mask_heads_of_a_group_are_queries_where_no_fused_kernel_knows_gr
     expected = reference(q, k, v, mask, bias, how)
     torch.testing.assert_close(sdpa(q, k, v, mask, bias, how), expected, rtol=1e-10, atol=1e-12)
     assert grouped == [False]
+    if queries == 1:  # has a mask always
+        return
     sdpa(q, k, v, None, None, how)
     assert grouped == [False, True], "without a mask there is a kernel that knows groups"
 

@@ -40,11 +40,17 @@ class Assumed(Specialiser):
                 return Record("nn.Linear", making=ast.Call(parsed("nn.Linear"), [lift(d_in), lift(d_out)], bias))
             case "is_plain_causal", _:
                 return Known(not self.masked)
+            case "is_compiled_row", _:
+                return Known(False)
+            case "has_format_of", _:
+                return Known(True)
+            case "Same", _:
+                return Record("nn.Identity")
             case "_mask", [attention, query, key]:
                 call = parsed("visible(rule, query[:, :, None], key[:, None, :])")
                 names = {"rule": attention, "query": query, "key": key}
                 return self.evaluate(call, names, module("archlab.model.masks"))
-            case "dense", [mask]:
+            case ("dense", [mask]) | ("as_added", [mask, _]):
                 return mask
             case "in_call", [_, _, _, _, sinks] if owner is not None:
                 return Record(owner.made_by, {**owner.attributes, "sinks": Known(not isinstance(sinks, Known))})

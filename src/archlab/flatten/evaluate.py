@@ -292,7 +292,6 @@ def _set(record: Record, name: Value, value: Value, *_: Value) -> Value:
 OF_MODULES: dict[str, Callable[..., Value]] = {
     "add_module": _set,
     "register_buffer": _set,
-    "get_submodule": lambda record, name: _part(record, plain(name)),
 }
 """What a module has from torch, and a source may call while it is read."""
 

@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.amp.autocast_mode import is_autocast_available
 
 WHOLE = (torch.int64, torch.int32)
@@ -23,17 +23,34 @@ def at_least_float32(x: Tensor) -> Tensor:
 def without_autocast(like: Tensor) -> AbstractContextManager[object]:
     """Products in the formats that they are given in, on the device of that tensor."""
     device = like.device.type
-    return torch.autocast(device, enabled=False) if is_autocast_available(device) else nullcontext()
+    return torch.autocast(device, enabled=False) if _is_autocast(device) else nullcontext()
+
+
+def _is_autocast(device: str) -> bool:
+    return is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """In the format of autocast where it is on, as torch's own products do by themselves; else as they are."""
     device = tensors[0].device.type
-    if not (is_autocast_available(device) and torch.is_autocast_enabled(device)):
+    if not _is_autocast(device):
         return tensors
     return tuple(x.to(torch.get_autocast_dtype(device)) for x in tensors)
+
+
+def has_format_of(parameter: Tensor | None, x: Tensor) -> bool:
+    """Whether there is no parameter, or one of the format of the activations; under autocast it may have another."""
+    return parameter is None or parameter.dtype is x.dtype
 
 
 def scaled(x: Tensor, factor: float) -> Tensor:
     """factor * x; by 1, nothing is copied."""
     return x if factor == 1 else x * factor
+
+
+class Same(nn.Identity):
+    """What it is given, without torch's machinery around a module: layers have a dozen empty places."""
+
+    def __call__(self, input: Tensor) -> Tensor:
+        """The same."""
+        return input

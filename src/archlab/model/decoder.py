@@ -11,7 +11,7 @@ from archlab.config.layers import final_norm, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.norm import NoNorm
 from archlab.errors import UserError
-from archlab.model.arithmetic import scaled
+from archlab.model.arithmetic import Same, scaled
 from archlab.model.context import Collected, start_pass
 from archlab.model.init import initialise
 from archlab.model.inputs import check_inputs
@@ -19,7 +19,7 @@ from archlab.model.layer import Layer
 from archlab.model.norms import make_norm
 from archlab.model.origin import Origin
 from archlab.model.positions import make_positions, make_shared_bias
-from archlab.model.projection import Projection
+from archlab.model.projection import Projection, linear
 from archlab.model.roles import RoleName
 from archlab.model.state import NO_STATES, Cache
 
@@ -33,7 +33,7 @@ class TokenEmbedding(nn.Module):
         super().__init__()
         width = config.embedding.width
         self.weight = nn.Parameter(torch.empty(config.vocab_size, width or config.d_model))
-        self.widen = Projection(width, config.d_model, bias=False, role="input") if width else nn.Identity()
+        self.widen = Projection(width, config.d_model, bias=False, role="input") if width else Same()
         self.scale = float(config.embedding.resolve(config.d_model).scale)
         self.round_scale = config.embedding.round_scale
         self.norm = make_norm(config.norm if config.embedding.norm else NoNorm(), config.d_model)
@@ -55,7 +55,7 @@ class Head(nn.Module):
         super().__init__()
         self.config = config.head
         width = config.embedding.width
-        self.narrow = Projection(config.d_model, width, bias=False, role="head") if width else nn.Identity()
+        self.narrow = Projection(config.d_model, width, bias=False, role="head") if width else Same()
         shape = (config.vocab_size, width or config.d_model)
         self.weight = None if config.head.tied else nn.Parameter(torch.empty(shape))
         self.bias = nn.Parameter(torch.empty(config.vocab_size)) if config.head.bias else None
@@ -63,10 +63,13 @@ class Head(nn.Module):
 
     def forward(self, x_BTD: Tensor, embedding_VD: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, V]. The product, the bias, the scale, the soft cap."""
-        logits_BTV = F.linear(self.narrow(x_BTD), embedding_VD if self.weight is None else self.weight, self.bias)
-        logits_BTV = scaled(logits_BTV, self.config.scale)
+        logits_BTV = scaled(self.product(self.narrow(x_BTD), embedding_VD), self.config.scale)
         cap = self.config.softcap
         return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)
+
+    def product(self, x_BTE: Tensor, embedding_VE: Tensor) -> Tensor:
+        """[B, T, E] -> [B, T, V], with the bias."""
+        return linear(x_BTE, embedding_VE if self.weight is None else self.weight, self.bias)
 
 
 class Decoder(nn.Module):
@@ -88,7 +91,7 @@ class Decoder(nn.Module):
         self.embedding = TokenEmbedding(config)
         self.positions = make_positions(config)
         self.position_bias = make_shared_bias(config)
-        self.dropout = nn.Dropout(config.dropout.embedding)
+        self.dropout = nn.Dropout(config.dropout.embedding) if config.dropout.embedding else Same()
         self.layers = nn.ModuleList(Layer(layer, kernel) for layer in self.layer_configs)
         self.norm = make_norm(last_norm, config.d_model)
         self.head = Head(config)

@@ -48,3 +48,11 @@ def has_compiler() -> bool:
 def allow_forms() -> None:
     """From here on, in this process; torch's own limit of eight is meant for the shapes of one model."""
     torch._dynamo.config.recompile_limit = FORMS  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
+
+
+def trust_guards() -> None:
+    """From here on, in this process: what is compiled does not look again at the shapes of all that it is given, which
+    the guards before it have seen. Of a small model's decoding step it is a tenth."""
+    from torch._inductor import config
+
+    config.size_asserts = False

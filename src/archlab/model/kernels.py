@@ -5,7 +5,7 @@ the same numbers; a test holds them to it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.blocked import in_documents, in_stretches
 from archlab.model.flex import flex
 from archlab.model.graphs import outside_graphs
-from archlab.model.masks import Mask, Visible, dense
+from archlab.model.masks import Mask, Visible, as_added, dense
 from archlab.model.softmax import Softmax
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Mask | None, Tensor | None, Softmax], Tensor]
@@ -77,8 +77,9 @@ def _fuses_equal_widths_only(q_BHQC: Tensor) -> bool:
 
 
 def _fuses_groups_with_masks(q_BHQC: Tensor) -> bool:
-    """On CPU. On a GPU the kernel that masks knows no groups, and torch would take the one that keeps the square."""
-    return q_BHQC.device.type == "cpu"
+    """On CPU, for several queries; for one it would read a key again for each head that shares it. On a GPU the kernel
+    that masks knows no groups, and torch would take the one that keeps the square."""
+    return q_BHQC.device.type == "cpu" and q_BHQC.shape[2] > 1
 
 
 def _is_grouped(q_BHQC: Tensor, k_BKSC: Tensor) -> bool:
@@ -91,11 +92,13 @@ def _fused(
 ) -> Tensor:
     """By torch's fused kernel. In the format of the queries."""
     n_queries, v_dim = q_BHQC.shape[2], v_BKSV.shape[-1]
-    seen_BQS = dense(mask_BQS)
-    mask = None if seen_BQS is None else seen_BQS[:, None]
     if bias_BHQS is not None:
+        seen_BQS = dense(mask_BQS)
         causal = torch.ones(bias_BHQS.shape[-2:], dtype=torch.bool, device=bias_BHQS.device).tril()
-        mask = bias_BHQS.to(q_BHQC.dtype).masked_fill(~(causal if mask is None else mask), float("-inf"))
+        is_seen = causal if seen_BQS is None else seen_BQS[:, None]
+        mask = bias_BHQS.to(q_BHQC.dtype).masked_fill(~is_seen, float("-inf"))
+    else:
+        mask = None if mask_BQS is None else as_added(mask_BQS, q_BHQC)[:, None]
     if softmax.sinks_H is not None:
         q_BHQC, k_BKSC, v_BKSV, mask = _with_sinks(
             q_BHQC, k_BKSC, v_BKSV, mask, at_least_float32(softmax.sinks_H) / softmax.scale
@@ -125,9 +128,12 @@ def _fused(
 
 
 def _with_groups_as_queries(q_BHQC: Tensor, mask: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """[B, K, group * Q, C] and [B or 1, K or 1, group * Q, S]: to share a key, heads become further queries."""
+    """[B, K, group * Q, C] and [B or 1, K or 1, group * Q or 1, S]: to share a key, heads become further queries."""
+    grouped = q_BHQC.unflatten(1, (-1, group)).flatten(2, 3)
+    if mask.shape[1] == mask.shape[2] == 1:  # the same for all of them
+        return grouped, mask
     of_groups = mask.unflatten(1, (-1, group)) if mask.shape[1] > 1 else mask[:, :, None].expand(-1, -1, group, -1, -1)
-    return q_BHQC.unflatten(1, (-1, group)).flatten(2, 3), of_groups.flatten(2, 3)
+    return grouped, of_groups.flatten(2, 3)
 
 
 def _with_sinks(
@@ -203,16 +209,18 @@ class Needs:
         is_cached: bool,
     ) -> "Needs":
         """With what the tensors at hand ask for, too."""
-        given = [x for x in (q, k, v, bias, sinks) if x is not None]
-        return replace(
-            self,
+        given = (x for x in (q, k, v, bias, sinks) if x is not None)
+        return Needs(
+            self.softcap,
+            self.dropout,
+            self.bias,
             masked=mask is not None,
             is_cut=isinstance(mask, Visible) and mask.is_worth_cutting,
             sinks=sinks is not None,
             is_cached=is_cached,
             width=max(q.shape[-1], v.shape[-1]),
-            on_cuda=all(x.is_cuda for x in given),
-            float64=any(x.dtype is torch.float64 for x in given),
+            on_cuda=q.is_cuda,
+            float64=q.dtype is torch.float64,
             gradients=torch.is_grad_enabled() and any(x.requires_grad for x in given),
         )
 
@@ -265,11 +273,12 @@ KERNELS = {
 
 def choose_kernel(name: str, needs: Needs) -> Kernel:
     """The named kernel, or for `auto` the first that can do what is needed; UserError when the named one cannot."""
-    able = {k: limits for k, limits in KERNELS.items() if limits.lacks(needs) is None}
     if name == "auto":
-        return next(limits.kernel for limits in able.values() if limits.suits(needs))
+        kernels = KERNELS.values()
+        return next(limits.kernel for limits in kernels if limits.suits(needs) and limits.lacks(needs) is None)
     if name not in KERNELS:
         raise UserError(f"kernel {name!r}; allowed: auto, {', '.join(KERNELS)}")
+    able = [k for k, limits in KERNELS.items() if limits.lacks(needs) is None]
     if name not in able:
         raise UserError(f"kernel {name} cannot do {KERNELS[name].lacks(needs)}; allowed: auto, {', '.join(able)}")
     return KERNELS[name].kernel

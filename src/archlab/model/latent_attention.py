@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from archlab.config.latent_attention import ResolvedLatent
 from archlab.config.layers import LayerConfig
+from archlab.model.arithmetic import Same
 from archlab.model.context import Context
 from archlab.model.kernels import Attend
 from archlab.model.masks import Mask
@@ -27,8 +28,8 @@ class LatentAttention(nn.Module):
         super().__init__()
         self.config, D, H = config, layer.d_model, config.n_heads
         rank = config.q_rank
-        self.q_down = Projection(D, rank, bias=config.qkv_bias, role="narrow") if rank else nn.Identity()
-        self.q_norm = make_norm(config.narrow_norm, rank) if rank else nn.Identity()
+        self.q_down = Projection(D, rank, bias=config.qkv_bias, role="narrow") if rank else Same()
+        self.q_norm = make_norm(config.narrow_norm, rank) if rank else Same()
         self.q_up = Projection(rank or D, H * config.query_width, bias=False, role="input")
         self.kv_down = Projection(D, config.kept_width, bias=config.qkv_bias, role="narrow")
         self.kv_norm = make_norm(config.narrow_norm, config.kv_rank)
@@ -68,22 +69,25 @@ class LatentAttention(nn.Module):
     def absorbed(
         self, q_BHTC: Tensor, kept_B1SE: Tensor, mask_BTS: Mask | None, bias_BHTS: Tensor | None, *, is_cached: bool
     ) -> Tensor:
-        """-> [B, H, T, V], the same with neither made: one key of E and one value of R for all heads."""
+        """-> [B, H, T, V], the same with neither made: one key of E for all heads, whose first R numbers are the value.
+
+        The whole key is given for a value, and what is not of it left out after: equal widths need no copy.
+        """
         config = self.config
         kv_up_HXR = self.kv_up.weight.unflatten(0, (config.n_heads, -1))
         k_up_HNR, v_up_HVR = kv_up_HXR.split((config.nope_dim, config.v_dim), 1)
         q_BHTN, q_BHTP = q_BHTC.split((config.nope_dim, config.rope_dim), -1)
-        q_BHTE, v_B1SR = torch.cat((q_BHTN @ k_up_HNR, q_BHTP), -1), kept_B1SE[..., : config.kv_rank]
-        mixed_BHTR = self.attend(
-            q_BHTE, kept_B1SE, v_B1SR, mask_BTS, bias_BHTS, training=self.training, is_cached=is_cached
+        q_BHTE = torch.cat((q_BHTN @ k_up_HNR, q_BHTP), -1)
+        mixed_BHTE = self.attend(
+            q_BHTE, kept_B1SE, kept_B1SE, mask_BTS, bias_BHTS, training=self.training, is_cached=is_cached
         )
-        return mixed_BHTR @ v_up_HVR.transpose(-1, -2)
+        return mixed_BHTE[..., : config.kv_rank] @ v_up_HVR.transpose(-1, -2)
 
     def absorbing_is_less(self, n_queries: int) -> bool:
         """Whether so many new tokens cost fewer multiplications absorbed than expanded, per head and key that is seen:
-        R + P and R for each query, against N + P and V for each and R (N + V) once."""
+        R + P twice for each query, against N + P and V for each and R (N + V) once."""
         made = self.config.nope_dim + self.config.v_dim
-        return n_queries * (2 * self.config.kv_rank - made) <= self.config.kv_rank * made
+        return n_queries * (2 * self.config.kv_rank + self.config.rope_dim - made) <= self.config.kv_rank * made
 
     def _rotated(self, x: Tensor, start: int, context: Context) -> Tensor:
         """[B, heads, T, C] -> the same, the dimensions from `start` on rotated."""

@@ -15,7 +15,7 @@ from archlab.config.multi_head import ResolvedMultiHead
 from archlab.config.norm import NoNorm
 from archlab.config.rglru import ResolvedRGLRU
 from archlab.config.short_conv import ShortConv as ShortConvConfig
-from archlab.model.arithmetic import scaled
+from archlab.model.arithmetic import Same, scaled
 from archlab.model.attention import Attention
 from archlab.model.context import Context
 from archlab.model.gated_delta import GatedDelta
@@ -50,7 +50,7 @@ class Layer(nn.Module):
             self.add_module(branch.name, make_component(branch.component, layer, kernel))
         for branch in layer.branches:
             self.add_module(f"{branch.name}_norms", BranchNorms(layer, branch))
-        self.dropout = nn.Dropout(layer.dropout.branch)
+        self.dropout = nn.Dropout(layer.dropout.branch) if layer.dropout.branch else Same()
         self.is_carried = not isinstance(layer.norm, NoNorm) and layer.norm.placement == "carried"
 
     def forward(self, x_BTD: Tensor, context: Context, states: Mapping[str, State] = NO_STATES) -> Tensor:
@@ -64,16 +64,14 @@ class Layer(nn.Module):
         normed_BTD = first.before(x_BTD)
         sum_BTD = normed_BTD if self.is_carried else x_BTD
         for branch in stage:
-            component, norms = self.get_submodule(branch.name), self._norms(branch)
+            component, norms = getattr(self, branch.name), self._norms(branch)
             read_BTD = normed_BTD if branch is stage[0] or branch.shares_input else norms.before(x_BTD)
             given_BTD = norms.after(component(read_BTD, context, states.get(branch.name)))
             sum_BTD = sum_BTD + self.dropout(scaled(given_BTD, branch.multiplier))
         return first.stream(sum_BTD)
 
     def _norms(self, branch: Branch) -> BranchNorms:
-        norms = self.get_submodule(f"{branch.name}_norms")
-        assert isinstance(norms, BranchNorms)
-        return norms
+        return getattr(self, f"{branch.name}_norms")
 
 
 def make_component(config: Component, layer: LayerConfig, kernel: str) -> nn.Module:

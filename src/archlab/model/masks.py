@@ -39,6 +39,14 @@ def dense(mask_BQS: Mask | None) -> Tensor | None:
     return None if mask_BQS is None else mask_BQS.dense
 
 
+def as_added(mask_BQS: Mask, q_BHQC: Tensor) -> Tensor:
+    """[B, Q, S], true where a query sees a key. Of one query 0 there and else -inf, in its format, for all layers:
+    from true and false torch's kernel makes that anew in each."""
+    if q_BHQC.shape[2] > 1 or not isinstance(mask_BQS, Visible):
+        return mask_BQS.dense
+    return mask_BQS.added(q_BHQC.dtype)
+
+
 @dataclass(frozen=True)
 class Given:
     """Made already."""
@@ -87,6 +95,10 @@ class Visible:
     def dense(self) -> Tensor:
         """[B, Q, S]."""
         return self._once("dense", self._dense)
+
+    def added(self, dtype: torch.dtype) -> Tensor:
+        """[B, Q, S] to add to scores: 0 where a query sees a key, else -inf."""
+        return self._once(f"added, {dtype}", lambda: torch.where(self.dense, 0.0, float("-inf")).to(dtype))
 
     @property
     def tiles(self) -> "BlockMask":

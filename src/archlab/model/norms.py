@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from archlab.config import norm as schema
 from archlab.config.layers import Branch, LayerConfig
 from archlab.config.multi_head import QKNorm, ResolvedMultiHead
-from archlab.model.arithmetic import at_least_float32
+from archlab.model.arithmetic import Same, at_least_float32, has_format_of
 
 Shape = tuple[int, ...]
 
@@ -43,11 +43,14 @@ class RMSNorm(nn.Module):
     def __init__(self, config: schema.AnyRMSNorm, shape: Shape) -> None:
         super().__init__()
         self.eps, self.offset, self.cast = config.eps, float(config.unit_offset), config.cast
+        self.is_plain = len(shape) == 1 and config.cast == "after_weight" and not config.unit_offset
         self.weight = nn.Parameter(torch.empty(shape)) if config.weight else None
         self.constants = {"weight": 1 - self.offset}
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., *shape] -> [..., *shape]; the mean square over the last axis."""
+        if self.is_plain and has_format_of(self.weight, x):  # torch widens both by itself, and rounds once
+            return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
         normed = F.rms_norm(at_least_float32(x), x.shape[-1:], eps=self.eps)
         if self.weight is None:
             return normed.to(x.dtype)
@@ -118,7 +121,7 @@ def make_norm(config: schema.Norm | QKNorm, *shape: int) -> nn.Module:
         case schema.DynamicTanh():
             return DynamicTanh(config, shape)
         case schema.NoNorm():
-            return nn.Identity()
+            return Same()
 
 
 class HeadNorm(nn.Module):
@@ -152,4 +155,4 @@ class BranchNorms(nn.Module):
         super().__init__()
         for slot in ("before", "after", "stream"):
             filled = slot in branch.norms
-            setattr(self, slot, make_norm(layer.norm, layer.d_model) if filled else nn.Identity())
+            setattr(self, slot, make_norm(layer.norm, layer.d_model) if filled else Same())

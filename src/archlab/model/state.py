@@ -59,9 +59,17 @@ class State:
         return tuple(extended(self.tensors[name], rows) for name, rows in new.items())
 
     def _step(self, held: Tensor, new: Tensor) -> Tensor:
-        """In place, and all slots."""
-        held.index_copy_(2, self.length.tensor[None] % self.slots, new.to(held.dtype))
-        return held.to(new.dtype)  # autocast may narrow
+        """In place; all slots in a compiled step, which is of one shape, and else those that are filled."""
+        if torch.compiler.is_compiling():
+            held.index_copy_(2, self.length.tensor[None] % self.slots, new.to(held.dtype))
+            return held.to(new.dtype)  # autocast may narrow
+        held.narrow(2, self.length.number % self.slots, 1).copy_(new)
+        return held.narrow(2, 0, self._n_filled).to(new.dtype)
+
+    @property
+    def _n_filled(self) -> int:
+        """Slots, after one more token."""
+        return min(self.length.number + 1, self.slots)
 
     def _several(self, held: Tensor, new: Tensor) -> Tensor:
         """The newest in place; what was held before and the new ones, for in a ring the first of them see rows that
@@ -76,7 +84,8 @@ class State:
         """Token index of each row that `extend` returns; negative for slots that are empty."""
         length = self.length.tensor
         if is_step(n_new):
-            return length - (length - torch.arange(self.slots, device=length.device)) % self.slots
+            n_read = self.slots if torch.compiler.is_compiling() else self._n_filled
+            return length - (length - torch.arange(n_read, device=length.device)) % self.slots
         slots = torch.arange(min(self.length.number, self.slots), device=length.device)
         held = length - 1 - (length - 1 - slots) % self.slots
         return torch.cat((held, length + torch.arange(n_new, device=length.device)))
