@@ -1,12 +1,17 @@
 """Generation with the cache is that without: whole or in chunks, padded or alone, in one go or several."""
 
+import copy
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
+from torch.fx import GraphModule
 
 import archlab
 from archlab.config.io import build_config
@@ -404,3 +409,57 @@ def test_a_compiled_session_writes_what_an_uncompiled_one_does(choice: str, monk
             compiled.read(prompts[:, :2])
         torch.testing.assert_close(compiled.logits(), plain.logits())
     assert counter.frame_count == 1
+
+
+def test_a_compiled_step_of_one_text_sums_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16 on a CPU, where torch's own product of one row is slow; with no more error than that."""
+    torch.compiler.reset()
+    used = list[Counter[str]]()
+
+    def counting(graph: GraphModule, _: list[Tensor]) -> Callable[..., Any]:
+        used.append(Counter(getattr(node.target, "__name__", node.target) for node in graph.graph.nodes))
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counting))
+    exact = tiny("model.mlp.bias=true", "model.head.tied=false", "model.attention={n_heads: 4, n_kv_heads: 2}")
+    for dtype, batch in ((torch.bfloat16, 1), (torch.bfloat16, 2), (torch.float32, 1)):
+        model, prompts = copy.deepcopy(exact).to(dtype), text(5, batch=batch)
+        session = Session(model, prompts, 9, compile=True)
+        next(session.write(1))
+        error = session.logits() - exact(session.tokens_BT)[:, -1]
+        uncompiled = Session(model, prompts, 9)
+        uncompiled.read(session.tokens_BT[:, 5:])
+        own_error = uncompiled.logits() - exact(session.tokens_BT)[:, -1]
+        assert error.square().mean() <= 4 * own_error.square().mean()
+    n_products = 2 * 7 + 1
+    assert [(n["sum"], n["linear"]) for n in used] == [(n_products, 0), (0, n_products), (0, n_products)]
+
+
+def test_tokens_are_written_where_the_prompt_stands() -> None:
+    """Whole texts are not copied for every token; reading on beyond the capacity is refused by the cache alone."""
+    session = Session(tiny(), text(5), 9)
+    (address,) = {session.tokens_BT.data_ptr() for _ in session.write(5)}
+    assert session.tokens_BT.shape == (1, 10)
+    session.read(text(30))
+    assert torch.equal(session.tokens_BT[:, 10:], text(30))
+    assert session.tokens_BT.data_ptr() != address
+    with pytest.raises(UserError, match="the cache holds 9 tokens"):
+        session.logits()
+
+
+def test_an_uncompiled_step_reads_the_slots_that_are_filled_and_makes_one_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the capacity; a ring is read whole. Made of true and false, each layer would make the mask anew."""
+    layers = "model.layers={a: {attention.window: 3}, b: {}, pattern: [a, b, b]}"
+    session = Session(tiny(layers, "model.n_layers=3"), text(5), 50)
+    session.logits()
+    calls = list[tuple[int, torch.dtype, int]]()
+    fused = F.scaled_dot_product_attention
+
+    def watched(q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor, **more: Any) -> Tensor:
+        calls.append((k.shape[2], attn_mask.dtype, attn_mask.data_ptr()))
+        return fused(q, k, v, attn_mask=attn_mask, **more)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
+    list(session.write(2))
+    assert [(keys, dtype) for keys, dtype, _ in calls] == [(3, torch.float64), (6, torch.float64), (6, torch.float64)]
+    assert len({address for _, _, address in calls[1:]}) == 1

@@ -21,15 +21,24 @@ def projection(width: int, *, bias: bool) -> Projection:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("width", [32, 37])
-@pytest.mark.parametrize("rows", [1, 3, 40])
-def test_the_product_is_that_of_the_rounded_matrix(dtype: torch.dtype, width: int, rows: int) -> None:
-    """Of widths and numbers of rows that torch's kernel takes, and others."""
+@pytest.mark.parametrize(("rows", "compiled"), [(1, False), (3, False), (40, False), (1, True)])
+def test_the_product_is_that_of_the_rounded_matrix(
+    dtype: torch.dtype, width: int, rows: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of widths and numbers of rows that torch's kernel takes, and others; compiled, a row is a loop for the compiler."""
     made = projection(width, bias=True).to(dtype)
-    rounded = Int8Projection(made)
+    rounded = Int8Projection(made.weight, made.bias)
     x = torch.randn(rows, width, generator=torch.Generator().manual_seed(2)).to(dtype)
     exact = x.double() @ rounded.weight.double().T + made.bias.double()
-    error = (rounded(x).double() - exact).abs().max() / exact.std()
+    if compiled:
+        torch.compiler.reset()
+        monkeypatch.setattr(Int8Projection, "weight", property(lambda _: pytest.fail("a matrix was made anew")))
+        monkeypatch.setattr(torch.ops.aten, "_weight_int8pack_mm", lambda *_: pytest.fail("a call of torch's kernel"))
+    run = torch.compile(rounded, backend="eager", fullgraph=True) if compiled else rounded
+    with torch.no_grad():
+        error = (run(x).double() - exact).abs().max() / exact.std()
     assert error < {torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype]
+    monkeypatch.undo()
     step = made.weight.abs().amax(1, keepdim=True).float() / 127
     # Half a step, and what bfloat16 loses of the scale.
     assert (
@@ -40,13 +49,14 @@ def test_the_product_is_that_of_the_rounded_matrix(dtype: torch.dtype, width: in
 def test_a_row_of_zeros_stays_one() -> None:
     made = projection(32, bias=False)
     torch.nn.init.zeros_(made.weight[:5].data)
-    assert torch.equal(Int8Projection(made)(torch.ones(1, 32))[0, :5], torch.zeros(5))
+    assert torch.equal(Int8Projection(made.weight, made.bias)(torch.ones(1, 32))[0, :5], torch.zeros(5))
 
 
 @pytest.mark.parametrize(
     "overrides",
     [
         (),
+        ("model.head={tied: false, bias: true, softcap: 9}",),
         ("model.mlp={kind: moe, experts: 4, shared: {}}",),
         ("model.attention={kind: latent, n_heads: 4, kv_rank: 8, nope_dim: 8, rope_dim: 4}",),
         (
@@ -59,11 +69,14 @@ def test_a_row_of_zeros_stays_one() -> None:
 def test_a_model_of_them_is_near_and_decodes_as_it_passes(overrides: tuple[str, ...]) -> None:
     model = Decoder(config(*overrides).model).eval()
     expected, n_bytes = model(TOKENS), sum(p.nbytes for p in model.layers.parameters())
+    head = model.head.weight if model.head.weight is not None else model.embedding.weight
+    head_bytes = head.nbytes
     small = to_int8(model)
     found = small(TOKENS)
     assert 0 < (found - expected).square().mean().sqrt() < 0.05 * expected.std()  # 0.01 to 0.03 seen
     held = [*small.layers.parameters(), *small.layers.buffers()]
     assert sum(t.nbytes for t in held) < n_bytes
+    assert sum(t.nbytes for t in [*small.head.parameters(), *small.head.buffers()]) < head_bytes / 3
     written = archlab.generate(small, TOKENS, 4)
     assert torch.equal(
         written[:, 12:], torch.stack([small(written[:, : 12 + i])[:, -1].argmax(-1) for i in range(4)], 1)

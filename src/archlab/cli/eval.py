@@ -18,7 +18,7 @@ def run(
     tokens
         Held-out tokens to score. Left out: all.
     int8
-        With the layers' matrices as 8-bit numbers, a scale per row.
+        With the matrices of layers and head as 8-bit numbers, a scale per row.
     json
         JSON instead.
     """

@@ -52,8 +52,8 @@ def run(
     dtype
         Number format of the weights. Left out: as they are stored.
     int8
-        The layers' matrices as 8-bit numbers, with a scale per row, the rest in bfloat16: less to read per token on a
-        CPU. `archlab eval --int8` says what that costs.
+        The matrices of layers and head as 8-bit numbers, with a scale per row, the rest in bfloat16: less to read per
+        token on a CPU. `archlab eval --int8` says what that costs.
     compile
         Make a decoding step one compiled graph: up to a minute first, then about half the time per token.
     """

@@ -21,7 +21,7 @@ from archlab.errors import UserError
 from archlab.infer.sampling import Sampling, sample
 from archlab.model.arithmetic import WHOLE
 from archlab.model.decoder import Decoder
-from archlab.model.graphs import allow_forms, check_compiler
+from archlab.model.graphs import allow_forms, check_compiler, trust_guards
 from archlab.model.inputs import check_inputs
 from archlab.model.state import Cache
 
@@ -98,6 +98,7 @@ def next_logits(model: Decoder, token_B1: Tensor, cache: Cache) -> Tensor:
 def _compiled_step() -> Callable[[Decoder, Tensor, Cache], Tensor]:
     check_compiler("compile")
     allow_forms()
+    trust_guards()
     return torch.compile(next_logits, fullgraph=True, dynamic=False)
 
 
@@ -129,8 +130,6 @@ class Session:
         self.model, self.prefill_chunk = model, prefill_chunk
         self._step = _compiled_step() if compile else None
         weight = model.embedding.weight
-        self.tokens_BT = tokens_BT.to(weight.device)
-        """Everything read and written so far, the padding too."""
         if tokens_BT.ndim != 2 or tokens_BT.dtype not in WHOLE or not tokens_BT.numel():
             found = f"{list(tokens_BT.shape)} of {tokens_BT.dtype}"
             raise UserError(f"prompt: {found}; allowed: [batch, seq] of whole numbers, at least one token each")
@@ -148,6 +147,14 @@ class Session:
         self.prefix_B = None if prefix is None else torch.as_tensor(prefix, device=weight.device)
         slots = capacity if not compile else ceil(capacity / COMPILED_SLOTS) * COMPILED_SLOTS
         self.cache = Cache(model.config, B, slots, padding=padded_B, **like)
+        self._paddings = set(self.padding_B.tolist())
+        ropes = [layer.position for layer in model.layer_configs if isinstance(layer.position, Rope)]
+        self._scalings = [rope.scaling for rope in ropes if isinstance(rope.scaling, DynamicNTK | Longrope)]
+        self._held_BS = torch.empty(B, max(T, capacity + 1), dtype=tokens_BT.dtype, device=weight.device)
+        self.tokens_BT = self._held_BS[:, :0]
+        """Everything read and written so far, the padding too."""
+        self._append(tokens_BT)
+        self._token_B1 = self._held_BS.new_empty(B, 1)  # of the same strides each time, as a compiled graph wants
         self._logits_BV = weight.new_empty(B, 0)
 
     @property
@@ -155,7 +162,7 @@ class Session:
         """How many more tokens can be written before learned positions end; None where they never do."""
         if not isinstance(self.model.config.position, Learned):
             return None
-        longest = self.tokens_BT.shape[1] - int(self.padding_B.min())
+        longest = self.tokens_BT.shape[1] - min(self._paddings)
         # The last token written is not read, so it needs no position.
         return max(0, self.model.config.max_seq_len - longest + 1)
 
@@ -174,7 +181,12 @@ class Session:
             raise UserError(f"token {int(wrong[0])}: allowed: 0 to {known - 1}, the model's vocabulary")
 
     def _append(self, tokens_BN: Tensor) -> None:
-        self.tokens_BT = torch.cat((self.tokens_BT, tokens_BN.to(self.tokens_BT)), dim=1)
+        start = self.tokens_BT.shape[1]
+        end = start + tokens_BN.shape[1]
+        if end > self._held_BS.shape[1]:
+            self._held_BS = F.pad(self._held_BS, (0, end))
+        self._held_BS[:, start:end] = tokens_BN
+        self.tokens_BT = self._held_BS[:, :end]
 
     @torch.no_grad()
     def logits(self) -> Tensor:
@@ -183,10 +195,10 @@ class Session:
         if was_training:
             model.eval()
         T, chunk = self.tokens_BT.shape[1], self.prefill_chunk
-        if (self._beyond(Longrope, T) & ~self._beyond(Longrope, self.cache.length)).any():
+        if self._beyond(Longrope, T) - self._beyond(Longrope, self.cache.length):
             self.cache.clear()
             chunk = None
-        if self._beyond(DynamicNTK, T).any():
+        if self._beyond(DynamicNTK, T):
             chunk = None  # each piece would be rotated with a theta of its own
         if self.prefix_B is not None:
             chunk = None  # its first tokens see its last
@@ -211,16 +223,19 @@ class Session:
             return model.head(model.hidden(piece_BN, prefix=prefix_B, cache=self.cache)[:, -1], model.embedding.weight)
         check_inputs(model.config, piece_BN, None, None, self.cache)
         self.cache.begin(1)
-        # A copy has the same strides each time; a compiled graph is of one set of them.
-        logits_BV = self._step(model, piece_BN.clone(memory_format=torch.contiguous_format), self.cache)
+        logits_BV = self._step(model, self._token_B1.copy_(piece_BN), self.cache)
         self.cache.end(1)
         return logits_BV
 
-    def _beyond(self, scaling: type[DynamicNTK | Longrope], n: int) -> Tensor:
-        """[B, lengths]: which texts, n tokens long with padding, pass the original lengths of that scaling."""
-        ropes = [layer.position for layer in self.model.layer_configs if isinstance(layer.position, Rope)]
-        ends = {rope.scaling.original_max_seq_len for rope in ropes if isinstance(rope.scaling, scaling)}
-        return n - self.padding_B[:, None] > torch.tensor(sorted(ends), device=self.padding_B.device)
+    def _beyond(self, scaling: type[DynamicNTK | Longrope], n: int) -> set[tuple[int, int]]:
+        """Which (padding, original length of that scaling) a text passes that is n tokens long with its padding."""
+        return {
+            (padding, kind.original_max_seq_len)
+            for kind in self._scalings
+            if isinstance(kind, scaling)
+            for padding in self._paddings
+            if n - padding > kind.original_max_seq_len
+        }
 
     def write(
         self, max_new_tokens: int, sampling: Sampling | None = None, end_of_text: int | Sequence[int] | None = None
@@ -241,14 +256,16 @@ class Session:
 
     def _write(self, max_new_tokens: int, sampling: Sampling, seed: int, ends: Sequence[int]) -> Iterator[Tensor]:
         is_over_B = torch.zeros_like(self.padding_B, dtype=torch.bool)
+        of_ends = torch.tensor(ends, device=self.padding_B.device)
         for _ in range(max_new_tokens):
             logits_BV = self.logits()
-            if not logits_BV.isfinite().all():
+            # A sum is not finite where one of them is not: one pass over them, and seldom more.
+            if not logits_BV.sum().isfinite() and not logits_BV.isfinite().all():
                 raise UserError("the model's output is NaN or infinite: its training diverged")
             next_B = sample(logits_BV, sampling, self.tokens_BT, self.padding_B, seed)
             if ends:
                 next_B = next_B.masked_fill(is_over_B, ends[0])
-                is_over_B |= torch.isin(next_B, torch.tensor(ends, device=next_B.device))
+                is_over_B |= torch.isin(next_B, of_ends)
             self._append(next_B[:, None])
             yield next_B
             if ends and is_over_B.all():

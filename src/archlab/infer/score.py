@@ -38,7 +38,7 @@ class HeldOutScore(Base):
 def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: bool = False) -> HeldOutScore:
     """Score a run's last checkpoint, or an untrained config, on so many held-out tokens (None: all).
 
-    `int8`: with the layers' matrices as 8-bit numbers.
+    `int8`: with the matrices of layers and head as 8-bit numbers.
     """
     config = load_config(source, *overrides)
     check_next_token(config.model)
