@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 from torch.fx import GraphModule
@@ -444,3 +445,21 @@ def test_tokens_are_written_where_the_prompt_stands() -> None:
     assert session.tokens_BT.data_ptr() != address
     with pytest.raises(UserError, match="the cache holds 9 tokens"):
         session.logits()
+
+
+def test_an_uncompiled_step_reads_the_slots_that_are_filled_and_makes_one_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the capacity; a ring is read whole. Made of true and false, each layer would make the mask anew."""
+    layers = "model.layers={a: {attention.window: 3}, b: {}, pattern: [a, b, b]}"
+    session = Session(tiny(layers, "model.n_layers=3"), text(5), 50)
+    session.logits()
+    calls = list[tuple[int, torch.dtype, int]]()
+    fused = F.scaled_dot_product_attention
+
+    def watched(q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor, **more: Any) -> Tensor:
+        calls.append((k.shape[2], attn_mask.dtype, attn_mask.data_ptr()))
+        return fused(q, k, v, attn_mask=attn_mask, **more)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
+    list(session.write(2))
+    assert [(keys, dtype) for keys, dtype, _ in calls] == [(3, torch.float64), (6, torch.float64), (6, torch.float64)]
+    assert len({address for _, _, address in calls[1:]}) == 1

@@ -45,10 +45,12 @@ class Int8Projection(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., K] -> [..., N]."""
-        y = (row_product(x, self.quantised) * self.scale).to(x.dtype) if is_compiled_row(x) else self._product(x)
+        y = self._product(x)
         return y if self.bias is None else y + self.bias
 
     def _product(self, x: Tensor) -> Tensor:
+        if is_compiled_row(x):
+            return (row_product(x, self.quantised) * self.scale).to(x.dtype)
         rows = x.shape[:-1].numel()
         # The kernel reads 16 numbers at a time, and would read past the end of a row of another width.
         is_fast = x.device.type == "cpu" and x.dtype is self.scale.dtype is torch.bfloat16
