@@ -5,7 +5,7 @@ the same numbers but for rounding; tests hold them to it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
