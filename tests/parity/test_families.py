@@ -134,7 +134,7 @@ def _first_layer(theirs: nn.Module, model_type: str) -> nn.Module:
 def _embedded(ours: Decoder) -> Tensor:
     """What enters the first layer."""
     seen = list[Tensor]()
-    ours.dropout.register_forward_hook(lambda _, x, y: seen.append(y))
+    ours.layers[0].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     ours(TOKENS)
     return seen[0]
 
