@@ -165,6 +165,15 @@ def test_temperature_0_is_greedy_and_a_tiny_one_too() -> None:
         np.testing.assert_array_equal(got, LOGITS.numpy().argmax(-1))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_of_equally_likely_tokens_greedy_takes_the_first(dtype: torch.dtype) -> None:
+    """With a penalty (of nothing here) the logits are widened first, and without they are not."""
+    logits = torch.randn(6, 700, generator=torch.Generator().manual_seed(0)).round().to(dtype)
+    for penalty in (1.0, 2.0):
+        got = sample(logits, Sampling(0, repetition_penalty=penalty), NO_TOKENS, NO_PADDING, 0)
+        np.testing.assert_array_equal(got, logits.float().numpy().argmax(-1))
+
+
 def test_a_rows_draw_does_not_depend_on_the_others() -> None:
     sampling, changed = Sampling(temperature=1.5), LOGITS.clone()
     changed[1:] = changed[1:].flip(-1)

@@ -57,7 +57,8 @@ def scaled(x: Tensor, factor: float) -> Tensor:
 
 
 class Same(nn.Identity):
-    """What it is given, without torch's machinery around a module: layers have a dozen empty places."""
+    """What it is given, without torch's machinery around a module: layers have a dozen empty places. Hooks on it are
+    not called."""
 
     def __call__(self, input: Tensor) -> Tensor:
         """The same."""
