@@ -45,7 +45,7 @@ class Device:
 
     def peak_flops(self) -> float:
         """FLOPs per second of one large matrix product in `dtype`, measured here with the threads in use."""
-        return product_flops(self.type, self.dtype, 8192 if self.type == "cuda" else 1024)
+        return product_flops(self.type, self.dtype, 8192 if self.type == "cuda" else 1024, seconds=0.3)
 
     @property
     def memory(self) -> int:
