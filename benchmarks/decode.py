@@ -89,25 +89,19 @@ def long(attention: str, format_: str, context: int) -> Round:
     return run
 
 
-def copy_bandwidth() -> Round:
+def copying() -> Round:
     """Bytes per second read and written by a large copy: the limit."""
-    source = torch.ones(2**26, device=DEVICE)
-    target = torch.empty_like(source)
+    from archlab.train.rates import copy_bandwidth
 
-    def run() -> float:
-        start = time.perf_counter()
-        target.copy_(source)[-1].item()
-        return 2 * source.nbytes / (time.perf_counter() - start)
-
-    return run
+    return lambda: copy_bandwidth(DEVICE)
 
 
-def bytes_per_token(overrides: list[str], context: int) -> int:
-    """Weights and cache that a step reads, in bfloat16."""
+def bytes_per_token(overrides: list[str], context: int, format_: Any) -> int:
+    """Weights and cache that a step reads."""
     from archlab.cost.summary import cost
     from archlab.exchange.configs import load_config
 
-    return cost(load_config("tiny-llama", *overrides), 1, context, "bfloat16").read_bytes_per_decoded_token or 0
+    return cost(load_config("tiny-llama", *overrides), 1, context, format_).read_bytes_per_decoded_token or 0
 
 
 def main() -> int:
@@ -123,7 +117,10 @@ def main() -> int:
     if chosen.attention:
         entrants: dict[str, Any] = {name: (long, (text, chosen.format, context)) for name, text in ATTENTIONS.items()}
         size = ["model.d_model=1024", "model.n_layers=4", f"model.max_seq_len={context + 4096}"]
-        read = {name: bytes_per_token([*size, f"model.attention={text}"], context) for name, text in ATTENTIONS.items()}
+        read = {
+            name: bytes_per_token([*size, f"model.attention={text}"], context, chosen.format)
+            for name, text in ATTENTIONS.items()
+        }
     else:
         entrants = {
             f"{name} {mode} x{batch}": (make, (about, mode, chosen.format, batch))
@@ -136,11 +133,11 @@ def main() -> int:
             for batch in chosen.batch
         }
         read = {
-            name: bytes_per_token(overrides, PROMPT + TOKENS)
+            name: bytes_per_token(overrides, PROMPT + TOKENS, chosen.format)
             for name in entrants
             if name.endswith(" x1") and "int8" not in name
         }
-    results = measure({**entrants, "copy": (copy_bandwidth, ())}, chosen.rounds)
+    results = measure({**entrants, "copy": (copying, ())}, chosen.rounds)
     copied = results["copy"]["median"]
     print(f"{'':30}{'tok/s':>9}{'read':>12}{'of a copy':>11}")
     for name in (name for name in results if name in entrants):

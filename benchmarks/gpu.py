@@ -19,7 +19,7 @@ from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder
 
 HERE = Path(__file__).parent
-TESTS = ("tests/invariants/test_grid.py", "tests/invariants/test_numerics.py")
+TESTS = ("tests/invariants/test_grid.py", "tests/invariants/test_numerics.py", "tests/parity")
 LENGTH, ROWS, PASSES = 4096, 4, 8
 LAYER = (
     "model.vocab_size=256", "model.d_model=2048", "model.n_layers=1", "model.mlp.kind=none",
@@ -61,8 +61,22 @@ def script(name: str, *arguments: str) -> dict[str, Any]:
     return json.loads(records[-1]) if records else {"ratios": {}, "failed": said[-2000:]}
 
 
+def limits(train: dict[str, Any], decode: dict[str, Any]) -> dict[str, float]:
+    """Shares of what the GPU can do: of its products' peak, and of a copy's bytes per second."""
+    speeds, moved = train.get("results", {}), decode.get("results", {})
+    name, step = "archlab compiled bfloat16", "archlab compiled x1"
+    found = dict[str, float]()
+    if name in speeds and "matmul bfloat16" in speeds:
+        used = speeds[name]["median"] * train["flops_per_token"]
+        found["compiled training to the peak of products"] = used / speeds["matmul bfloat16"]["median"]
+    if step in moved and "copy" in moved:
+        used = moved[step]["median"] * decode["bytes_per_token"][step]
+        found["compiled decoding to a copy"] = used / moved["copy"]["median"]
+    return found
+
+
 def tested() -> dict[str, Any]:
-    """The grid on the GPU: pytest's last line, and whether all passed."""
+    """The grid and the families on the GPU: pytest's last line, and whether all passed."""
     command = [sys.executable, "-m", "pytest", *TESTS, "--device", "cuda", "--tb=line"]
     run = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, text=True)
     print(run.stdout[-2000:])
@@ -86,7 +100,10 @@ def main() -> int:
         plain = layers["plain causal"]["median"]
         print(f"{name:24}{result['median']:12,.0f} tok/s{result['median'] / plain:8.2f} of plain causal")
         ratios[f"{name} to plain causal"] = result["median"] / plain
-    return finish("gpu", ratios, {**found, "layers": layers, "tests": tested()}, check=chosen.check)
+    ratios |= limits(found["train"], found["decode"])
+    tests = tested()
+    code = finish("gpu", ratios, {**found, "layers": layers, "tests": tests}, check=chosen.check)
+    return code or int(not tests["passed"])
 
 
 if __name__ == "__main__":

@@ -17,13 +17,11 @@ import torch
 from rounds import Round, finish, measure, options
 
 from archlab.allocator import keep_freed_memory
-from archlab.config.training import resolve_train
 from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder
 from archlab.model.state import Cache
 from archlab.train.device import choose_device
-from archlab.train.optim import make_optimizer
-from archlab.train.step import update
+from archlab.train.rehearsal import rehearse
 
 TOKENS, DOCUMENT, SEPARATOR = 16_384, 512, 0
 """Of a training step; of a packed document, in the mean; what begins one."""
@@ -44,16 +42,12 @@ STEPS = 32
 
 def training(arm: str, length: int) -> Round:
     """Tokens per second of one step of that arm at that length."""
-    keep_freed_memory()
-    config = load_config("tiny-llama", *SHAPE, *ARMS[arm], f"train.seq_len={length}", f"train.batch_tokens={TOKENS}")
-    train, device = resolve_train(config), choose_device(config.train)
-    model = Decoder(config.model).train().to(device.type)
-    optimizer = make_optimizer(model, train)
+    size = (f"train.seq_len={length}", f"train.batch_tokens={TOKENS}", "train.compile=false")
+    config = load_config("tiny-llama", *SHAPE, *ARMS[arm], *size)
     draw = np.random.default_rng(0)
     windows = draw.integers(1, config.model.vocab_size, (TOKENS // length, length + 1))
     windows[draw.random(windows.shape) < 1 / DOCUMENT] = SEPARATOR
-    separator = SEPARATOR if train.document_mask else None
-    return warm(lambda: update(model, optimizer, windows, train, 0, device, separator), TOKENS)
+    return warm(rehearse(config, windows).step, TOKENS)
 
 
 def decoding(arm: str, context: int, rounds: int) -> Round:

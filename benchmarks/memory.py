@@ -19,7 +19,6 @@ import torch
 from rounds import Round, finish, measure, options
 
 from archlab.allocator import keep_freed_memory
-from archlab.config.training import resolve_train
 from archlab.exchange.configs import load_config
 from archlab.exchange.load import load_hf
 from archlab.families.registry import find_family
@@ -29,8 +28,7 @@ from archlab.hf.weights import placed
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
 from archlab.train.evaluate import HeldOut, evaluate
-from archlab.train.optim import make_optimizer
-from archlab.train.step import update
+from archlab.train.rehearsal import rehearse
 
 TOKENS, LENGTHS = 32_768, (4096, 16_384, 32_768)
 ARMS = {"full": (), "window 512": ("model.attention.window=512",)}
@@ -47,10 +45,9 @@ CPU = Device("cpu", torch.float32)
 def training(overrides: tuple[str, ...], vocabulary: int, length: int, tokens: int) -> Round:
     """A step, with a z-loss and a soft cap, which want the logits too."""
     more = ("model.head.softcap=30", "train.z_loss=1e-4", f"train.seq_len={length}", f"train.batch_tokens={tokens}")
-    model, windows = made((*overrides, *more), vocabulary, length, tokens)
-    train = resolve_train(load_config("tiny-llama", *SHAPE, f"model.max_seq_len={length}", *more))
-    optimizer = make_optimizer(model, train)
-    return once(lambda: update(model.train(), optimizer, windows, train, 0, CPU))
+    size = (f"model.vocab_size={vocabulary}", f"model.max_seq_len={length}", *overrides)
+    where = ("train.device=cpu", "train.dtype=float32", "train.compile=false")
+    return once(rehearse(load_config("tiny-llama", *SHAPE, *size, *more, *where)).step)
 
 
 def evaluation(overrides: tuple[str, ...], vocabulary: int, length: int, tokens: int) -> Round:

@@ -144,7 +144,7 @@ def finish(benchmark: str, ratios: dict[str, float], results: dict[str, Any], *,
     before = json.loads(file.read_text())
     if before["hardware"] != found["hardware"]:
         print(f"nothing to compare with: the record is of other hardware or versions, {before['hardware']}")
-        return 0
+        return 2
     if left_out := before["ratios"].keys() - ratios:
         print(f"recorded, but not measured now: {', '.join(sorted(left_out))}")
     lost = {name: r for name, r in ratios.items() if r < before["ratios"].get(name, 0) * LEAST}

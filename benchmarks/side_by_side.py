@@ -9,36 +9,25 @@ import os
 import sys
 import time
 
-import numpy as np
 import torch
 from rounds import Round, finish, measure, options, side_by_side
 
-from archlab.allocator import keep_freed_memory
-from archlab.config.training import resolve_train
 from archlab.exchange.configs import load_config
-from archlab.model.decoder import Decoder
-from archlab.train.device import choose_device
-from archlab.train.optim import make_optimizer
-from archlab.train.step import update
+from archlab.train.rehearsal import rehearse
 
 STEPS = 40
 
 
 def speed(threads: int) -> float:
     """Tokens per second of one process, its first steps left out."""
-    keep_freed_memory()
     torch.set_num_threads(threads)
-    config = load_config("tiny-llama", "train.seq_len=128", "train.batch_tokens=1024")
-    train, device = resolve_train(config), choose_device(config.train)
-    model = Decoder(config.model).train().to(device.type)
-    optimizer = make_optimizer(model, train)
-    windows = np.random.default_rng(0).integers(0, config.model.vocab_size, (train.rows, train.seq_len + 1))
+    run = rehearse(load_config("tiny-llama", "train.seq_len=128", "train.batch_tokens=1024", "train.compile=false"))
     start = 0.0
     for step in range(STEPS):
         if step == STEPS // 4:
             start = time.perf_counter()
-        update(model, optimizer, windows, train, step, device)
-    return (STEPS - STEPS // 4) * train.batch_tokens / (time.perf_counter() - start)
+        run.step()
+    return (STEPS - STEPS // 4) * run.train.batch_tokens / (time.perf_counter() - start)
 
 
 def together(processes: int, threads: int) -> Round:

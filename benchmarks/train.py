@@ -37,27 +37,11 @@ def peer(name: str, shape: Shape, mode: str, format_: str) -> Round:
 
 def ours(shape: Shape, mode: str, format_: str) -> Round:
     """archlab's own step."""
-    from archlab.allocator import keep_freed_memory
-    from archlab.config.training import resolve_train
     from archlab.exchange.configs import load_config
-    from archlab.model.decoder import Decoder
-    from archlab.model.kernels import prefer_products
-    from archlab.train.attention_kernels import products_up_to
-    from archlab.train.compiling import compile_layers
-    from archlab.train.device import choose_device
-    from archlab.train.optim import make_optimizer
-    from archlab.train.step import update
+    from archlab.train.rehearsal import rehearse
 
-    keep_freed_memory()
-    config = load_config("tiny-llama", *archlab_overrides(shape), f"train.dtype={format_}")
-    train, device = resolve_train(config), choose_device(config.train)
-    model = Decoder(config.model).train().to(device.type)
-    prefer_products(model, products_up_to(device))
-    optimizer = make_optimizer(model, train)
-    if mode == "compiled":
-        compile_layers(model)
-    text = windows(shape)
-    return timed(lambda: update(model, optimizer, text, train, 0, device), shape)
+    how = (f"train.dtype={format_}", f"train.compile={str(mode == 'compiled').lower()}")
+    return timed(rehearse(load_config("tiny-llama", *archlab_overrides(shape), *how), windows(shape)).step, shape)
 
 
 def matmul(format_: str) -> Round:

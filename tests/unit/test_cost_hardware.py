@@ -9,7 +9,8 @@ import torch
 from archlab.cli import app
 from archlab.cost.hardware import Hardware, hardware, load_hardware, this_machine
 from archlab.errors import UserError
-from archlab.train import measure, rates
+from archlab.infer import calibrate, measure
+from archlab.train import rates
 
 DEVICES = dict(hardware())
 
@@ -135,6 +136,8 @@ def test_this_machine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     monkeypatch.setattr(measure, "_SIDES", {"cpu": (32, 64)})
     monkeypatch.setattr(measure, "_SECONDS", 0)
     monkeypatch.setattr(rates, "LARGE", 2**20)
+    monkeypatch.setattr(calibrate, "TRAINED", calibrate.TRAINED[:1])
+    monkeypatch.setattr(calibrate, "DECODED", calibrate.DECODED[:1])
     took = iter(range(1, 10))
     monkeypatch.setattr(rates, "_shortest", lambda compute, at_least: compute() is not None and next(took) / 1000)
     before = torch.get_rng_state()

@@ -1,11 +1,14 @@
 """Plans for several devices: worked by hand, and as properties."""
 
+import json
+
 import pytest
 
 from archlab.cli import app
 from archlab.cost.hardware import load_hardware
+from archlab.cost.parallel import Parallel
 from archlab.cost.params import parameters
-from archlab.cost.plan import Parallel, plan
+from archlab.cost.plan import plan
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 
@@ -13,19 +16,22 @@ H100 = load_hardware("h100")
 N = 8_030_261_248
 
 
-def planned(parallel, *config, batch=128, tokens=8192, **options):
-    model = load_config(*(config or ("llama-3-8b",))).model
-    return plan(model, Parallel.parse(parallel), H100, batch=batch, tokens=tokens, **options)
+def planned(parallel, *config, batch=128, tokens=8192, micro_batch=1, device=H100, **options):
+    name, *changes = config or ("llama-3-8b",)
+    sizes = {"seq_len": tokens, "batch_tokens": batch * tokens, "micro_batch_tokens": micro_batch * tokens}
+    own = load_config(name, *changes, "train.tokens=1T", *(f"train.{field}={n}" for field, n in sizes.items()))
+    return plan(own, Parallel.parse(parallel), device, **options)
 
 
 def test_sharding_by_hand():
     """Of Llama 3 8B 16 bytes a parameter, an eighth; weights gathered twice in bfloat16 and gradients summed in
-    float32, each device sending seven eighths of them."""
+    float32 for each of 16 texts, each device sending seven eighths of them."""
     one = planned("shard=8")
     assert one.memory["weights, gradients, AdamW"] == 16 * N // 8
-    assert one.sent["shard"] == round(7 / 8 * (2 * 2 + 4) * N)
+    assert one.sent["shard"] == round(16 * 7 / 8 * (2 * 2 + 4) * N)
     assert one.sending == pytest.approx(one.sent["shard"] / 450e9)
     assert planned("data=8").memory["weights, gradients, AdamW"] == 16 * N
+    assert planned("data=8").memory["bfloat16 weights"] == 2 * N
     assert planned("data=8").sent["data"] == round(2 * 7 / 8 * 4 * N)
 
 
@@ -35,14 +41,16 @@ def test_a_pipeline_waits_and_sends_little():
     assert one.bubble == pytest.approx(7 / (32 + 7))
     assert one.sent["pipeline"] == 2 * 128 * 8192 * 4096 * 2
     alone = planned("data=1", micro_batch=4)
-    assert one.computing == pytest.approx(alone.computing / 8 / (1 - one.bubble))
+    last = 4 / 32 + 1.05 / 7.5  # four layers, and the head's billion beside the layers' seven and a half
+    assert alone.computing / 8 < one.computing * (1 - one.bubble) < alone.computing * last
 
 
 def test_tensor_parallelism_sends_the_stream_at_every_branch():
     """Korthikanti 2022: gathered and scattered around attention and MLP, forward and backward."""
     one = planned("tensor=8")
     assert one.sent["tensor"] == 32 * 2 * 4 * 128 * 8192 * 4096 * 2 * 7 // 8
-    assert one.memory["weights, gradients, AdamW"] == 16 * N // 8
+    norms = 2 * 32 * 4096  # whole on every device
+    assert one.memory["weights, gradients, AdamW"] == 16 * (N + 7 * norms) // 8
 
 
 def test_activations_of_a_layer_as_published():
@@ -90,12 +98,87 @@ def test_wide_shapes_suit_tensor_parallelism_and_deep_ones_a_pipeline():
         ("shard=2,shard=2", "each once"),
         ("tensor=7", "7: does not divide the 32 query heads"),
         ("pipeline=33", "more than the 32 layers"),
-        ("data=3", "3: does not divide the batch of 128 texts"),
+        ("data=3", "train.batch_tokens: 128 texts of 8,192 tokens; allowed: a multiple of data . shard = 3"),
     ],
 )
 def test_what_cannot_be_divided(parallel, message):
     with pytest.raises(UserError, match=message):
         planned(parallel)
+
+
+def test_gathered_layers_are_those_in_use_and_what_stands_around_them():
+    """Of Llama 3 8B: two layers in bfloat16 beside embedding and head, and the larger gradient in float32."""
+    layer, ends = 218_112_000, 2 * 128_256 * 4096 + 4096
+    assert planned("shard=8").memory["gathered layers"] == 2 * (2 * layer + ends) + 4 * ends
+
+
+def test_recomputation_keeps_the_inputs_of_every_micro_batch_and_the_rest_of_one():
+    one, eight = (planned("pipeline=8", micro_batch=n, recompute=True).memory["activations"] for n in (1, 8))
+    inputs = 8 * 4 * 8192 * 4096 * 4  # of eight micro-batches that the first stage has begun, four layers
+    rest = one - inputs
+    assert 0 < rest < inputs / 2
+    assert eight == pytest.approx(8 * one)
+
+
+def test_every_stage_has_layers_and_the_fullest_sets_the_pace():
+    model = ["gemma-2-2b", "train.seq_len=1024"]
+    of_26, alone = planned("pipeline=16", *model, tokens=1024), planned("pipeline=1", *model, tokens=1024)
+    assert of_26.computing * (1 - of_26.bubble) > alone.computing * 2 / 26
+    assert of_26.memory["weights, gradients, AdamW"] < alone.memory["weights, gradients, AdamW"] / 3
+
+
+def test_a_tied_matrix_stands_at_both_ends_of_a_pipeline():
+    tied = load_config("gemma-2-2b").model
+    assert 2 * planned("pipeline=2", "gemma-2-2b", tokens=1024).memory["weights, gradients, AdamW"] > 16 * (
+        parameters(tied).total + tied.vocab_size * tied.d_model
+    )
+
+
+def test_shards_update_what_they_own():
+    assert planned("shard=8").computing < planned("data=8").computing
+
+
+def test_devices_beyond_the_kv_heads_hold_copies():
+    """Falcon's one KV head: each of eight devices holds it whole, of head_dim 64 and 4544 wide."""
+    model = ["llama-3-8b", "model.attention={n_heads: 32, n_kv_heads: 1}"]
+    total = parameters(load_config(*model).model).total
+    held = planned("tensor=8", *model).memory["weights, gradients, AdamW"]
+    norms = (2 * 32) * 4096  # whole on every device
+    copied = 32 * 2 * 128 * 4096
+    assert held == 2 * (total + 7 * norms + 7 * copied)
+    with pytest.raises(UserError, match="neither divides the 3 KV heads"):
+        planned("tensor=2", "llama-3-8b", "model.attention={n_heads: 30, n_kv_heads: 3, head_dim: 128}")
+
+
+def test_who_stands_close_sends_fast():
+    near = planned("data=8,pipeline=2")
+    assert near.sending == pytest.approx(near.sent["data"] / 450e9 + near.sent["pipeline"] / 50e9)
+    pod = planned("shard=64", device=load_hardware("tpu-v5p"))
+    assert pod.sending == pytest.approx(pod.sent["shard"] / 600e9)
+
+
+def test_without_a_batch_a_step_has_a_million_tokens(capsys):
+    command = ["cost", "llama-3-8b", "--hardware", "h100", "--devices", "8"]
+    assert app.main([*command, "--parallel", "shard=4,tensor=2"]) == 0
+    assert "1.05M" in capsys.readouterr().out
+    assert app.main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [way["parallel"]["shard"] for way in found["plans"]] == [1, 8, 1, 1]
+    assert found["plans"][0]["plain"]["batch_tokens"] == 2**20
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--batch", "2"], "--batch: not with --devices"),
+        (["--html", "x.html"], "--html: not with --devices"),
+        (["--parallel", "shard=4"], "shard=4 is 4 devices, and 2 were asked for"),
+        (["--price", "-1"], "price"),
+    ],
+)
+def test_options_that_do_not_go_together(more, message, capsys):
+    assert app.main(["cost", "llama-3-8b", "--hardware", "h100", "--devices", "2", *more]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_what_is_printed(capsys):
@@ -108,7 +191,7 @@ def test_what_is_printed(capsys):
     assert app.main(["cost", "llama-3-8b", "--devices", "8"]) == 2
     assert "need --hardware" in capsys.readouterr().err
     assert app.main(["cost", "llama-3-8b", "--hardware", "h100", "--devices", "8", "--parallel", "shard=4"]) == 2
-    assert "is 4 devices, and --devices says 8" in capsys.readouterr().err
+    assert "is 4 devices, and 8 were asked for" in capsys.readouterr().err
 
 
 def test_parameters_of_stages_sum_to_at_least_the_model():

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 from torch import library
 
 from archlab.cli import app
@@ -29,9 +28,7 @@ def test_shares_are_of_all_time_and_of_all_that_is_counted():
 
 def test_norms_and_activations_are_known_by_the_module_that_computes_them(monkeypatch):
     """Forward and backward: a norm that sleeps in both directions takes nearly all the time."""
-    slow = library.custom_op(
-        "archlab_test::slow", lambda x: _slowly(x), mutates_args=(), schema="(Tensor x) -> Tensor"
-    )
+    slow = library.custom_op("archlab_test::slow", lambda x: _slowly(x), mutates_args=(), schema="(Tensor x) -> Tensor")
     slow.register_autograd(lambda ctx, gradient: slow(gradient))
     from archlab.model.norms import RMSNorm
 

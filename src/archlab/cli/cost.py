@@ -4,31 +4,31 @@ from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
-from archlab.cli.arguments import AtLeastOne, Flag, SeveralAtLeastOne
+from archlab.cli.arguments import AtLeastOne, Flag, Price, SeveralAtLeastOne
 from archlab.cli.loading import load_with_notes
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.cost.hardware import Hardware, load_hardware
 from archlab.cost.memory import Format
-from archlab.cost.plan import Parallel
+from archlab.cost.parallel import Parallel
 from archlab.cost.summary import Cost, cost
 from archlab.errors import UserError
 from archlab.report.cost_tables import of_one, side_by_side
-from archlab.report.plan_tables import plans, ways
+from archlab.report.plan_tables import divide, tables, ways
 
 
 def run(
     config: str,
     /,
     *more: str,
-    batch: SeveralAtLeastOne = (1,),
+    batch: SeveralAtLeastOne = (),
     context: SeveralAtLeastOne = (),
     dtype: Format = "bfloat16",
     hardware: str | None = None,
     devices: AtLeastOne | None = None,
     parallel: str | None = None,
-    price: float | None = None,
+    price: Price | None = None,
     html: Path | None = None,
     json: Flag = False,
 ) -> None:
@@ -43,7 +43,7 @@ def run(
     more
         Further configs to compare with it, and fields to change in all of them, as in model.attention.n_kv_heads=1.
     batch
-        Sequences whose KV cache is held; several between commas, as in 1,64.
+        Sequences whose KV cache is held; several between commas, as in 1,64. Left out: 1.
     context
         Tokens per served sequence, as in 8192 or 8K,32K. Left out: as many as a training
         window has (of several configs, the shortest).
@@ -52,11 +52,12 @@ def run(
     hardware
         A device from `archlab list hardware`: how long passes take on it at best, and what limits them.
     devices
-        Train on so many devices: what fits, what is sent, how long it takes. Without --parallel, each way alone.
+        Train on so many devices: what fits, what is sent, how long it takes, in steps of train.batch_tokens (left out:
+        1M tokens). Without --parallel, each way alone.
     parallel
         How they divide the work, as in shard=8,tensor=2; of data, shard, tensor and pipeline.
     price
-        Of a device and hour, in any currency.
+        Of a device and hour, in any currency; with --devices or --parallel.
     html
         Write a page with tables and pictures to this file instead; without --hardware, for an H100.
     json
@@ -66,20 +67,25 @@ def run(
     names = [config, *(text for text in more if "=" not in text)]
     configs = {name: load_with_notes(name, overrides) for name in names}
     contexts = context or (min(resolve_train(c).seq_len for c in configs.values()),)
-    points = list(product(contexts, batch))
+    device = None if hardware is None else load_hardware(hardware)
+    if devices is not None or parallel is not None or price is not None:
+        of_serving = {"--batch": batch, "--context": context, "--html": html}
+        if given := [name for name, value in of_serving.items() if value]:
+            raise UserError(f"{', '.join(given)}: not with --devices, --parallel or --price, which are of training")
+        _print_plans(configs, device, devices, parallel, price, json=json)
+        return
+    points = list(product(contexts, batch or (1,)))
     found = {name: {(c, b): _cost(name, configs[name], b, c, dtype) for c, b in points} for name in configs}
+    if json and html is not None:
+        raise UserError("--json and --html: allowed: one of them")
     if json:
         all_of_them = [{"config": n, **c.model_dump(mode="json")} for n, at in found.items() for c in at.values()]
         print_json(all_of_them if len(all_of_them) > 1 else all_of_them[0])
         return
-    device = None if hardware is None else load_hardware(hardware)
     if html is not None:
         from archlab.report.cost_page import write_costs
 
         print(write_costs(configs, found, device or load_hardware("h100"), dtype, html))
-        return
-    if devices is not None or parallel is not None or price is not None:
-        _print_plans(configs, device, devices, parallel, price)
         return
     several = len(found) > 1 or len(points) > 1
     for table in side_by_side(found, device) if several else of_one(found[config][points[0]], device):
@@ -92,6 +98,8 @@ def _print_plans(
     devices: int | None,
     parallel: str | None,
     price: float | None,
+    *,
+    json: bool,
 ) -> None:
     if len(configs) > 1:
         raise UserError(f"--devices and --parallel: {len(configs)} configs; allowed: one")
@@ -101,9 +109,20 @@ def _print_plans(
         tried = ways(devices or device.count)
     else:
         tried = [Parallel.parse(parallel)]
-        if devices not in (None, tried[0].devices):
-            raise UserError(f"--parallel {parallel} is {tried[0].devices} devices, and --devices says {devices}")
-    for table in plans(next(iter(configs.values())), tried, device, price):
+        n = devices or (device.count if device.count > 1 else None)
+        if n not in (None, tried[0].devices):
+            raise UserError(f"--parallel {parallel} is {tried[0].devices} devices, and {n} were asked for")
+    (config,) = configs.values()
+    found, refused = divide(config, tried, device)
+    if json:
+        print_json(
+            {
+                "plans": [{"parallel": vars(way), **both.as_json()} for way, both in found.items()],
+                "refused": refused,
+            }
+        )
+        return
+    for table in tables(config, found, refused, device, price or device.price_per_hour):
         print_table(table.columns, table.rows, right=table.columns[1:])
 
 

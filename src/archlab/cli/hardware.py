@@ -27,14 +27,14 @@ def run(name: str = THIS, /, *, measure: Flag = False, json: Flag = False) -> No
         A device (`archlab list hardware`), several of it as in h100x8, a YAML file with the same fields, or this
         machine.
     measure
-        Measure this machine first, in less than 20 seconds, while it does nothing else. It is called `this` then.
+        Measure this machine first, in about two minutes, while it does nothing else. It is called `this` then.
     json
         JSON instead.
     """
     if measure:
         if name != THIS:
             raise UserError(f"--measure: measures this machine, not {name!r}; allowed: archlab hardware --measure")
-        from archlab.train.measure import measure as measured
+        from archlab.infer.measure import measure as measured
 
         keep_measured(measured())
     found = load_hardware(name)

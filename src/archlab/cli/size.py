@@ -25,7 +25,8 @@ def run(
 ) -> None:
     """Propose a shape for a budget, in the proportions of a published family, as YAML to go on with.
 
-    The first of --params (or --active), --flops and --memory that is given decides the size, within 1%.
+    The first of --params (or --active), --flops and --memory that is given decides the size, within 1%; of the others
+    a comment says how much the proposal takes.
 
     Parameters
     ----------

@@ -15,6 +15,10 @@ SOFTMAX_FLOPS = 5
 CAP_FLOPS = 3
 """Per score: divided, tanh, multiplied."""
 
+PRODUCTS_AND_MASK, CAPPING = 4, 6
+"""Times that a score is read or written where no fused kernel has it: by the two products and the mask between them;
+by a cap's three operations."""
+
 
 class QueryHeads(Component):
     """A number of query heads."""
@@ -66,6 +70,12 @@ class AnyAttention(Visibility, QueryHeads):
         learned = sinks + site.position.of_a_layer(heads, self.query_width)
         queries = this.rows * heads * (key_width + value_width)
         biases = heads * pairs if site.position.kind in BIASED else 0
+        is_written = this.counting != "visible" and self._is_written_out(site, this)
+        padded = 0.0
+        if this.counting != "visible" and value_width != key_width and not is_written:
+            # A CPU's fused kernel wants values, and gives results, as wide as keys.
+            n_kv_heads = made / (key_width + value_width)
+            padded = this.rows * (n_kv_heads * (key_width - value_width) + heads * key_width)
         yield Operation(
             "attention",
             "scores",
@@ -74,11 +84,23 @@ class AnyAttention(Visibility, QueryHeads):
             kept=self.kept_bytes(site, this),
             moved=(queries + this.rows * made + biases) * this.bytes_each,
             # What it gives is the next product's input, and counted there.
-            saved=(this.rows * (heads * key_width + made) + biases) * this.bytes_each
+            saved=(this.rows * (heads * key_width + made) + biases + padded) * this.bytes_each
             + this.rows * heads * FLOAT32_BYTES,
+            times=2 if is_written else 1,
         )
-        per_score = SOFTMAX_FLOPS + (CAP_FLOPS if self.softcap else 0)
-        yield Operation("softmax", "scores", flops=per_score * heads * pairs)
+        scores, capping = heads * pairs, CAP_FLOPS if self.softcap else 0
+        if not is_written:
+            yield Operation("softmax", "scores", flops=(SOFTMAX_FLOPS + capping) * scores)
+            return
+        # Written and read as products, by the mask, and by each operation of a cap; kept before and after the softmax.
+        moved = (PRODUCTS_AND_MASK + (CAPPING if self.softcap else 0)) * scores * FLOAT32_BYTES
+        yield Operation("element-wise", "scores", flops=capping * scores, moved=moved)
+        moved, saved = 2 * scores * FLOAT32_BYTES, 2 * scores * FLOAT32_BYTES
+        yield Operation("softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=moved, saved=saved)
+
+    def _is_written_out(self, site: Site, this: Pass) -> bool:
+        """Whether a CPU's kernel makes all scores, because the fused one cannot do what is asked."""
+        return self.softcap is not None or bool(site.dropout.attention and not this.is_cached)
 
     def rotating(self, site: Site, this: Pass, heads: int) -> Iterator[Operation]:
         """Of so many heads' queries and keys together, where they rotate."""
@@ -103,7 +125,7 @@ class AnyAttention(Visibility, QueryHeads):
             return this.tokens * keys_kept(self, length)
         if this.counting == "packed" or site.position.kind in BIASED:
             return length**2
-        skips = self.softcap is None and not site.dropout.attention
+        skips = not self._is_written_out(site, this)
         if is_plain_causal(self, length):
             return visible_pairs(self, length) if skips else length**2
         if not is_worth_cutting(self, length):

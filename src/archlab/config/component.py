@@ -74,6 +74,18 @@ class Component(Base):
         """Learned numbers that one token makes use of."""
         return sum(self.parameters(site).values())
 
+    def check_tensor(self, tensor: int) -> None:
+        """UserError where so many devices cannot share its work by heads."""
+        if self.score_heads % tensor:
+            raise UserError(f"tensor={tensor}: does not divide the {self.score_heads} query heads")
+
+    def held_by_one(self, site: Site, tensor: int) -> float:
+        """Learned numbers that each of `tensor` devices holds which share its matrices: all of its norms, and an equal
+        part of the rest."""
+        parts = self.parameters(site)
+        whole = parts.get("norms", 0)
+        return whole + (sum(parts.values()) - whole) / tensor
+
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """What it computes and moves in that pass. All learned numbers that the pass makes use of are some operation's
         weights."""

@@ -82,6 +82,11 @@ class ResolvedLatent(Latent, AnyResolved):  # pyright: ignore[reportIncompatible
         positions = site.position.of_a_layer(self.n_heads, self.query_width)
         return {"attention": self._matrices(site) + biases, "norms": norms, "positions": positions}
 
+    def held_by_one(self, site: Site, tensor: int) -> float:
+        """As of every component; all devices make the narrow vectors that their heads read."""
+        narrow = (self.q_rank or 0) + self.kept_width
+        return super().held_by_one(site, tensor) + narrow * (site.d_model + self.qkv_bias) * (1 - 1 / tensor)
+
     def _matrices(self, site: Site) -> int:
         """Numbers in all projections."""
         d, rank = site.d_model, self.q_rank or 0
@@ -108,12 +113,13 @@ class ResolvedLatent(Latent, AnyResolved):  # pyright: ignore[reportIncompatible
             yield this.product("projections", d, rank, bias=rank * self.qkv_bias)
             yield from this.norm(self.narrow_norm, rank)
         yield this.product("projections", rank or d, H * self.query_width)
-        yield this.product("projections", d, self.kept_width, bias=self.kept_width * self.qkv_bias)
+        yield this.product("projections", d, self.kept_width, bias=self.kept_width * self.qkv_bias, shares_input=True)
         yield from this.norm(self.narrow_norm, self.kv_rank)
         yield from self.rotating(site, this, H + 1)
         made = H * (self.nope_dim + self.v_dim)
         rows = None if is_absorbed else this.texts * this.context
-        yield this.product("projections", self.kv_rank, made, rows=rows)
+        expanded = this.product("projections", self.kv_rank, made, rows=rows)
+        yield expanded._replace(times=2) if is_absorbed else expanded  # with queries, and with what is mixed
         if is_absorbed:
             # The whole key is given for a value, of which the part that rotates is left out after.
             value = self.kv_rank if this.counting == "visible" else self.kept_width

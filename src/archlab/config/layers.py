@@ -111,6 +111,10 @@ class LayerConfig(Base):
         counts["norms"] += self._norms_around()
         return counts
 
+    def held_by_one(self, tensor: int) -> float:
+        """Learned numbers that each of `tensor` devices holds which share its matrices."""
+        return self._norms_around() + sum(b.component.held_by_one(self.site, tensor) for b in self.branches)
+
     def active_parameters(self) -> int:
         """Learned numbers that one token makes use of."""
         return self._norms_around() + sum(b.component.active_parameters(self.site) for b in self.branches)
@@ -128,7 +132,7 @@ class LayerConfig(Base):
             for _ in branch.norms:
                 yield from this.norm(self.norm, self.d_model)
             flops = 1 if branch.multiplier == 1 else 2
-            yield this.element_wise("element-wise", "stream", self.d_model, flops=flops, read=2)
+            yield this.in_stream("element-wise", "stream", self.d_model, flops=flops, read=2)
 
     def _norms_around(self) -> int:
         return sum(len(branch.norms) for branch in self.branches) * self.norm.n_parameters(self.d_model)

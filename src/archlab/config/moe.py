@@ -175,8 +175,9 @@ class ResolvedMoE(MoE):
         # As many experts as are met on average where each token chooses by chance.
         met, routed = E * (1 - (1 - K / E) ** this.rows), replace(this, texts=this.texts * K)
         for operation in self.expert_mlp.work(site, routed):
-            matrices = met if operation.kind == "products" else 1
-            yield operation._replace(weights=operation.weights * matrices)
+            if operation.kind == "products":  # one for each expert
+                operation = operation._replace(weights=operation.weights * met, times=max(1, round(met)))
+            yield operation
         yield this.element_wise("element-wise", "mlp", K * d, flops=0)
         yield this.element_wise("element-wise", "mlp", K * d, flops=2, written=1 / K, saved=1)
         if self.shared_mlp is not None:
@@ -185,5 +186,5 @@ class ResolvedMoE(MoE):
             yield from beside
             yield this.element_wise("element-wise", "mlp", d, flops=1, read=2)
         if self.shared and self.shared.gate:
-            yield this.product("mlp", d, 1)
+            yield this.product("mlp", d, 1, shares_input=True)
             yield this.element_wise("element-wise", "mlp", d, flops=1)

@@ -12,6 +12,7 @@ from archlab.config.component import Site, StateTensor, filled_in
 from archlab.config.norm import AnyLayerNorm, AnyRMSNorm, NoNorm
 from archlab.config.visibility import keys_kept
 from archlab.config.work import Operation, Pass
+from archlab.errors import UserError
 
 
 class _Scoped(Base):
@@ -143,6 +144,20 @@ class ResolvedMultiHead(MultiHead, AnyResolved):  # pyright: ignore[reportIncomp
         norms = self._qk_norms() + self.sub_norm * site.norm.n_parameters(self.out_width)
         positions = site.position.of_a_layer(self.n_heads, self.query_width)
         return {"attention": projections + gate + sinks, "norms": norms, "positions": positions}
+
+    def check_tensor(self, tensor: int) -> None:
+        """As of every component; and whole KV heads, or copies of one."""
+        super().check_tensor(tensor)
+        if self.n_kv_heads % tensor and tensor % self.n_kv_heads:
+            raise UserError(
+                f"tensor={tensor}: neither divides the {self.n_kv_heads} KV heads nor is a multiple of them"
+            )
+
+    def held_by_one(self, site: Site, tensor: int) -> float:
+        """As of every component; where there are more devices than KV heads, each holds a whole one."""
+        of_a_head = (site.d_model + self.qkv_bias) * (self.head_dim + self.v_dim)
+        copied = max(1 - self.n_kv_heads / tensor, 0)
+        return super().held_by_one(site, tensor) + of_a_head * copied
 
     def _qk_norms(self) -> int:
         norm = self.qk_norm

@@ -73,6 +73,13 @@ class Pass:
     counting: Counting = "visible"
     bytes_each: int = 2
     """Of a weight, an activation and a number kept."""
+    is_training: bool = False
+    """Whether the stream and its norms are in float32 whatever the rest is; in other passes all is of one format."""
+
+    @property
+    def stream_bytes(self) -> int:
+        """Of a number of the stream."""
+        return FLOAT32_BYTES if self.is_training else self.bytes_each
 
     @property
     def rows(self) -> int:
@@ -104,8 +111,8 @@ class Pass:
         if norm.flops_per_number:
             weights = norm.n_parameters(int(width)) if weights is None else weights
             flops, saved = norm.flops_per_number, norm.saved_per_number
-            yield self.element_wise("norms", "norms", width, flops=flops, weights=weights)._replace(
-                saved=saved * self.rows * width * FLOAT32_BYTES  # the stream is float32 in training
+            yield self.in_stream("norms", "norms", width, flops=flops, weights=weights)._replace(
+                saved=saved * self.rows * width * FLOAT32_BYTES
             )
 
     def activation(self, part: str, activation: Activation, width: float) -> Iterator[Operation]:
@@ -138,6 +145,13 @@ class Pass:
             moved=(read + written) * numbers * self.bytes_each,
             saved=saved * numbers * self.bytes_each,
         )
+
+    def in_stream(
+        self, kind: Kind, part: str, width: float, *, flops: float, read: float = 1, weights: int = 0
+    ) -> Operation:
+        """As `element_wise`, of numbers in the stream's format."""
+        own = self.element_wise(kind, part, width, flops=flops, read=read, weights=weights)
+        return own._replace(moved=own.moved / self.bytes_each * self.stream_bytes)
 
 
 def matrix_flops(operations: Iterable[Operation]) -> Counter[str]:

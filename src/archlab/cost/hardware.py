@@ -16,6 +16,7 @@ from archlab.config.io import devices, find_named
 from archlab.config.problems import nearest
 from archlab.config.text import Line
 from archlab.config.yaml_text import read_yaml, to_yaml
+from archlab.cost.calibrated import Rates
 from archlab.errors import UserError
 from archlab.files import cache_folder, expand_user, make_folder, write_atomic
 
@@ -65,13 +66,15 @@ class Measured(Base):
     copy_bandwidth: Positive
     """Bytes per second that a copy of a large array reads and writes together."""
     read_bandwidth: Positive
-    """Bytes per second of adding up a large array."""
+    """Bytes per second of a large matrix that is multiplied with a vector, as weights are in decoding."""
     cached_read_bandwidth: Positive
     """As `read_bandwidth`, of an array that fits in a cache."""
     dispatch: Positive
     """Seconds from one small operation to the next: what an operation costs however little it computes."""
     threads: Count
     """In use while it was measured."""
+    passes: dict[Literal["training", "decoding"], dict[NumberFormat, Rates]] = Field(default_factory=dict)
+    """What operations cost in passes that ran, by number format; nothing was compiled."""
 
 
 class Hardware(Base):
@@ -95,6 +98,8 @@ class Hardware(Base):
     network: Link | None = None
     """Between servers. null: as it is bought."""
     devices_per_server: Count = 1
+    link_joins: Count | None = None
+    """Devices that `link` joins, beyond servers. null: those of a server."""
     price_per_hour: NonNegative | None = None
     """Of one device. null, as in all that come with archlab: prices change, and differ between sellers."""
     derivation: Derivation | None = None
@@ -113,6 +118,15 @@ class Hardware(Base):
     def speed(self, number_format: NumberFormat) -> float:
         """Operations per second of one device in this format, or in the one it computes in instead."""
         return next(self.peak[known] for known in (number_format, *_INSTEAD[number_format]) if known in self.peak)
+
+    def rates(self, name: str, number_format: NumberFormat) -> Rates | None:
+        """What operations of a pass cost in this format; None where that was not measured."""
+        return self.measured.passes.get(name, {}).get(number_format) if self.measured else None
+
+    @property
+    def linked(self) -> int:
+        """Devices that `link` joins."""
+        return self.link_joins or self.devices_per_server
 
     @property
     def servers(self) -> int:
@@ -146,7 +160,7 @@ def _file_of(name: str) -> Path | Traversable | None:
     if name.lower() == THIS:
         if not this_machine().exists():
             raise UserError(
-                "this machine has not been measured yet; `archlab hardware --measure` does it, in less than 20 seconds"
+                "this machine has not been measured yet; `archlab hardware --measure` does it, in about two minutes"
             )
         return this_machine()
     if name.endswith((".yaml", ".yml")):

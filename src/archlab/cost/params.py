@@ -57,7 +57,7 @@ def parameters(model: ModelConfig) -> Parameters:
     """Counts for a whole model."""
     narrow, vocab = model.embedding.width, model.vocab_size
     width, projection = narrow or model.d_model, (narrow or 0) * model.d_model
-    counts = Counter(positions=shared_positions(model), norms=_outer_norms(model))
+    counts = Counter(positions=shared_positions(model), norms=outer_norms(model))
     idle = 0
     for layer in layer_configs(model):
         own = layer.parameters()
@@ -77,7 +77,7 @@ def shared_positions(model: ModelConfig) -> int:
     return model.position.of_all_layers(model.d_model, model.max_seq_len, n_heads)
 
 
-def _outer_norms(model: ModelConfig) -> int:
+def outer_norms(model: ModelConfig) -> int:
     """The final norm, and the embedding's."""
     of_embedding = model.norm if model.embedding.norm else NoNorm()
     return sum(norm.n_parameters(model.d_model) for norm in (final_norm(model), of_embedding))

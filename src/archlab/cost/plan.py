@@ -1,85 +1,51 @@
-"""What fits on several devices: memory of each, bytes sent, time and money, by how training is divided among them.
+"""What fits on several devices: memory of each, bytes sent and time, by how training is divided among them.
 
-data: replicas that average gradients. shard: the replicas share weights, gradients and AdamW's averages, and gather a
-layer's weights when they need them (ZeRO 3, Rajbhandari 2020; FSDP). tensor: matrices are cut, so that the devices work
-on one layer together, with the stream between branches cut along the text (Shoeybi 2019, Korthikanti 2022). pipeline:
-each device has some of the layers (Huang 2019), one micro-batch after the other (Narayanan 2021).
+In bfloat16 with float32 weights, as mixed precision is. Of a pipeline every stage is counted, and the worst one told.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 
 from archlab.config.base import Base
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.model_schema import ModelConfig
-from archlab.config.problems import nearest
-from archlab.config.work import FLOAT32_BYTES, Pass
-from archlab.cost.hardware import Hardware, Link, NumberFormat
-from archlab.cost.params import parameters
+from archlab.config.schema import Config
+from archlab.config.training import resolve_train
+from archlab.config.work import FLOAT32_BYTES, Operation, Pass
+from archlab.cost.hardware import Hardware, Link
+from archlab.cost.memory import BYTES
+from archlab.cost.parallel import Parallel
+from archlab.cost.params import outer_norms, parameters, shared_positions
 from archlab.cost.roofline import ideal
 from archlab.cost.saved import layer_bytes, outer_bytes
-from archlab.cost.work import by_kind, training_step
+from archlab.cost.step_memory import logits_bytes
+from archlab.cost.work import BACKWARD, after_layers, before_layers, by_kind, loss, update
 from archlab.errors import UserError
 
 OWNED = 16
 """Bytes per parameter: float32 weight, gradient and AdamW's two averages."""
-SENT_WEIGHT = 2
-"""Bytes of a weight that is gathered, in bfloat16."""
-SENT_GRADIENT = 4
-"""Bytes of a gradient that is summed, in float32."""
+SHORT = BYTES["bfloat16"]
+"""Bytes of a weight that products read, and of a number of the stream that is sent."""
 
-
-MOST_DEVICES = 1_000_000
-
-WAYS = ("data", "shard", "tensor", "pipeline")
-
-
-@dataclass(frozen=True)
-class Parallel:
-    """How many devices divide the work in each way; their product is the number of devices."""
-
-    data: int = 1
-    shard: int = 1
-    tensor: int = 1
-    pipeline: int = 1
-
-    @classmethod
-    def parse(cls, text: str) -> "Parallel":
-        """From `shard=8,tensor=2`; UserError where it says something else."""
-        found = dict[str, int]()
-        for part in text.split(","):
-            way, _, size = part.partition("=")
-            if way not in WAYS or way in found or not size.isdecimal() or not 1 <= int(size) <= MOST_DEVICES:
-                hint = nearest(way, WAYS) if way not in WAYS else ";"
-                raise UserError(
-                    f"parallel: {part!r}{hint} allowed: {', '.join(WAYS)}, each once, as in shard=8,tensor=2"
-                )
-            found[way] = int(size)
-        return cls(**found)
-
-    def __str__(self) -> str:
-        sizes = {way: getattr(self, way) for way in WAYS}
-        return ", ".join(f"{way}={n}" for way, n in sizes.items() if n > 1) or "one device"
-
-    @property
-    def devices(self) -> int:
-        """All of them."""
-        return self.data * self.shard * self.tensor * self.pipeline
-
-    @property
-    def replicas(self) -> int:
-        """Parts that the batch is cut into."""
-        return self.data * self.shard
+TOKENS_OF_A_STEP = 2**20
+"""Where the config does not say how large a batch is."""
 
 
 class Plan(Base):
     """Training of one config divided among devices of one kind."""
 
+    batch_tokens: int
+    """Of a step, over all devices."""
+    micro_batch: int
+    """Texts that a replica works on at a time."""
     memory: dict[str, int]
     """Bytes of one device, that with most of them, by what they are for."""
     fits: bool
     largest_micro_batch: int
-    """Texts that a replica can hold at once; 0: not one."""
+    """Texts that a replica can work on at a time, a divisor of those of a step; 0: not one."""
     sent: dict[str, int]
     """Bytes that a device sends in one step, by way of dividing."""
     bubble: float
@@ -95,108 +61,199 @@ class Plan(Base):
         return sum(self.memory.values())
 
 
-def plan(
-    model: ModelConfig,
-    parallel: Parallel,
-    device: Hardware,
-    *,
-    batch: int,
-    tokens: int,
-    micro_batch: int = 1,
-    recompute: bool = False,
-    number_format: NumberFormat = "bfloat16",
-) -> Plan:
-    """Of steps of `batch` texts of `tokens` tokens, each replica working through `micro_batch` texts at a time.
+@dataclass(frozen=True)
+class _Batch:
+    """Of one replica."""
+
+    texts: int
+    tokens: int
+    """Of each text."""
+    micro: int
+    """Texts at a time."""
+
+    @property
+    def turns(self) -> int:
+        """Micro-batches of a step."""
+        return self.texts // self.micro
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """The layers of one device of the pipeline, or of the tensor group that stands for it."""
+
+    model: ModelConfig
+    layers: tuple[LayerConfig, ...]
+    index: int
+    of: int
+
+    @property
+    def is_first(self) -> bool:
+        """It has the embedding."""
+        return self.index == 0
+
+    @property
+    def is_last(self) -> bool:
+        """It has the head and the loss."""
+        return self.index == self.of - 1
+
+    @cached_property
+    def around(self) -> int:
+        """Parameters before or after the layers; of a tied matrix both ends have a copy."""
+        counts, tied = parameters(self.model), self.model.head.tied
+        before = counts.embedding + shared_positions(self.model)
+        after = counts.head + outer_norms(self.model)
+        if self.is_first and self.is_last:
+            return before + after
+        after += counts.embedding if tied else 0
+        return before * self.is_first + after * self.is_last
+
+    def held(self, tensor: int) -> float:
+        """Learned numbers of one device of a tensor group."""
+        return sum(layer.held_by_one(tensor) for layer in self.layers) + self.around / tensor
+
+    def operations(self, this: Pass, updated: float) -> Iterator[Operation]:
+        """Of a step over `this`, after which so many learned numbers are updated."""
+        forward = list(before_layers(self.model, this)) if self.is_first else []
+        forward += [operation for layer in self.layers for operation in layer.work(this)]
+        forward += list(after_layers(self.model, this, this.rows)) if self.is_last else []
+        yield from (operation.repeated(1 + BACKWARD) for operation in forward)
+        if self.is_last:
+            yield loss(self.model, this)
+        yield update(updated)
+
+
+def plan(config: Config, parallel: Parallel, device: Hardware, *, recompute: bool = False) -> Plan:
+    """Of steps of `train.batch_tokens` (of a million where that is not said), each replica working through
+    `train.micro_batch_tokens` at a time (one text where that is not said).
 
     UserError where something cannot be divided.
     """
-    _check(model, parallel, batch, micro_batch)
-    t, p = parallel.tensor, parallel.pipeline
-    layers = layer_configs(model)
-    stage = max(_stages(layers, p), key=lambda part: sum(layer.parameters().total() for layer in part))
-    own = sum(layer.parameters().total() for layer in stage) + _ends(model, p)
-    texts = batch // parallel.replicas
-    n_micro = texts // micro_batch
-    in_flight = min(p, n_micro)
-    memory = {
-        "weights, gradients, AdamW": math.ceil(OWNED * own / t / parallel.shard),
-        "gathered layers": 0,
-        "activations": 0,
-    }
-    if parallel.shard > 1:  # the one in use and the next
-        largest = max(layer.parameters().total() for layer in layers)
-        memory["gathered layers"] = 2 * SENT_WEIGHT * largest // t
-    of_one = _activations(model, stage, Pass(1, tokens), recompute=recompute) // t
-    memory["activations"] = of_one * micro_batch * in_flight
-    room = device.memory - sum(memory.values()) + memory["activations"]
-    bubble = (p - 1) / (n_micro + p - 1)
-    step = Pass(texts, tokens, counting="computed")
-    best = ideal(by_kind(training_step(model, step)), device, number_format, step.rows)
-    sent = _sent(model, parallel, own, step)
+    model = config.model
+    _check(model, parallel)
+    batch, p = _batch(config, parallel), parallel.pipeline
+    stages = [_Stage(model, layers, i, p) for i, layers in enumerate(_even(layer_configs(model), p))]
+    memory = max((_memory(stage, parallel, batch, recompute) for stage in stages), key=lambda m: sum(m.values()))
+    step = _pass(batch.texts, batch)
+    bubble = (p - 1) / (batch.turns + p - 1)
+    slowest = max(_seconds(stage, parallel, device, step) for stage in stages)
+    sent = _sent(stages, parallel, batch)
     return Plan(
+        batch_tokens=batch.texts * batch.tokens * parallel.replicas,
+        micro_batch=batch.micro,
         memory=memory,
         fits=sum(memory.values()) <= device.memory,
-        largest_micro_batch=max(0, min(room // (of_one * in_flight), texts)),
+        largest_micro_batch=_largest(stages, parallel, batch, device, recompute),
         sent=sent,
         bubble=bubble,
-        computing=best.seconds / (t * p) / (1 - bubble),
+        computing=slowest / (1 - bubble),
         sending=sum(n / _link(device, parallel, way).bandwidth for way, n in sent.items() if n),
     )
 
 
-def _check(model: ModelConfig, parallel: Parallel, batch: int, micro_batch: int) -> None:
+def _batch(config: Config, parallel: Parallel) -> _Batch:
+    said, train = config.train, resolve_train(config)
+    texts = train.rows if said.batch_tokens else TOKENS_OF_A_STEP // train.seq_len
+    if not said.batch_tokens:
+        texts = max(1, texts // parallel.replicas) * parallel.replicas
+    if texts % parallel.replicas:
+        raise UserError(
+            f"train.batch_tokens: {texts} texts of {train.seq_len:,} tokens; "
+            f"allowed: a multiple of data * shard = {parallel.replicas} texts"
+        )
+    own = texts // parallel.replicas
+    micro = math.gcd(own, train.micro_batch_tokens // train.seq_len) if said.micro_batch_tokens else 1
+    return _Batch(own, train.seq_len, micro)
+
+
+def _pass(texts: int, batch: _Batch) -> Pass:
+    return Pass(texts, batch.tokens, bytes_each=SHORT, is_training=True)
+
+
+def _check(model: ModelConfig, parallel: Parallel) -> None:
     if parallel.pipeline > model.n_layers:
         raise UserError(f"pipeline={parallel.pipeline}: more than the {model.n_layers} layers")
-    if batch % parallel.replicas:
-        raise UserError(f"data * shard = {parallel.replicas}: does not divide the batch of {batch} texts")
-    if (batch // parallel.replicas) % micro_batch:
-        raise UserError(
-            f"micro batch {micro_batch}: does not divide the {batch // parallel.replicas} texts of a replica"
-        )
     for layer in layer_configs(model):
-        heads = max(component.score_heads for component in layer.components)
-        if heads % parallel.tensor:
-            raise UserError(f"tensor={parallel.tensor}: does not divide the {heads} query heads")
+        for branch in layer.branches:
+            branch.component.check_tensor(parallel.tensor)
 
 
-def _stages(layers: tuple[LayerConfig, ...], n: int) -> list[tuple[LayerConfig, ...]]:
-    size = math.ceil(len(layers) / n)
-    return [layers[at : at + size] for at in range(0, len(layers), size)]
+def _even(layers: tuple[LayerConfig, ...], n: int) -> Iterator[tuple[LayerConfig, ...]]:
+    """So many parts, of which the first have one layer more where the number does not divide."""
+    size, more = divmod(len(layers), n)
+    starts = [i * size + min(i, more) for i in range(n + 1)]
+    return (layers[start:end] for start, end in pairwise(starts))
 
 
-def _ends(model: ModelConfig, pipeline: int) -> int:
-    """Parameters before the first and after the last layer, of which a pipeline's fullest device has one half."""
-    counts = parameters(model)
-    before, after = counts.embedding + counts.positions, counts.embedding if model.head.tied else counts.head
-    in_layers = sum(layer.parameters().total() for layer in layer_configs(model))
-    return counts.total - in_layers if pipeline == 1 else max(before, after)
-
-
-def _activations(model: ModelConfig, stage: tuple[LayerConfig, ...], this: Pass, *, recompute: bool) -> int:
-    """Of one text in these layers."""
-    each = [layer_bytes(layer, this) for layer in stage]
-    inputs = len(stage) * this.rows * model.d_model * FLOAT32_BYTES
-    return math.ceil((inputs + max(each) if recompute else sum(each)) + outer_bytes(model, this))
-
-
-def _sent(model: ModelConfig, parallel: Parallel, own: int, step: Pass) -> dict[str, int]:
-    d, s, t, p = parallel.data, parallel.shard, parallel.tensor, parallel.pipeline
-    stream = step.rows * model.d_model * step.bytes_each
-    branches = sum(len(layer.stages) for layer in layer_configs(model)) // p
+def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -> dict[str, int]:
+    """Of one device of that stage. The first stages begin micro-batches while the last are still at earlier ones."""
+    t, own = parallel.tensor, stage.held(parallel.tensor)
+    this = _pass(batch.micro, batch)
+    begun = min(parallel.pipeline - stage.index, batch.turns)
+    kept, at_once = _activations(stage, this, recompute)
     return {
-        "data": round(2 * (d - 1) / d * SENT_GRADIENT * own / t / s),
-        "shard": round((s - 1) / s * (2 * SENT_WEIGHT + SENT_GRADIENT) * own / t),
-        # Gathered before and scattered after each stage of a layer, forward and backward.
-        "tensor": round((t - 1) / t * 4 * branches * stream),
+        "weights, gradients, AdamW": math.ceil(OWNED * own / parallel.shard),
+        "bfloat16 weights": math.ceil(SHORT * own) if parallel.shard == 1 else 0,
+        "gathered layers": _gathered(stage, t) if parallel.shard > 1 else 0,
+        "activations": math.ceil((kept * begun + at_once) / t),
+        "logits": math.ceil(logits_bytes(stage.model, this, "cuda") / t) if stage.is_last else 0,
+    }
+
+
+def _activations(stage: _Stage, this: Pass, recompute: bool) -> tuple[float, float]:
+    """(kept of each micro-batch until its backward pass, of the one that is worked on)."""
+    each = [layer_bytes(layer, this) for layer in stage.layers]
+    outer = outer_bytes(stage.model, this) if stage.is_last else 0
+    if not recompute:
+        return sum(each), outer
+    return len(each) * this.rows * stage.model.d_model * FLOAT32_BYTES, max(each) + outer
+
+
+def _gathered(stage: _Stage, tensor: int) -> int:
+    """The layer in use with its gradient and the next one, and what stands around the layers, which stays gathered."""
+    largest = max(layer.held_by_one(tensor) for layer in stage.layers)
+    around = stage.around / tensor
+    return math.ceil(SHORT * (2 * largest + around) + FLOAT32_BYTES * max(largest, around))
+
+
+def _largest(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, device: Hardware, recompute: bool) -> int:
+    fitting = (
+        micro
+        for micro in range(batch.texts, 0, -1)
+        if batch.texts % micro == 0
+        and all(
+            sum(_memory(stage, parallel, replace(batch, micro=micro), recompute).values()) <= device.memory
+            for stage in stages
+        )
+    )
+    return next(fitting, 0)
+
+
+def _seconds(stage: _Stage, parallel: Parallel, device: Hardware, step: Pass) -> float:
+    """Of all its turns, without waiting. Weights are updated by the shard that owns them."""
+    t = parallel.tensor
+    operations = stage.operations(step, updated=stage.held(t) * t / parallel.shard)
+    return ideal(by_kind(operations), device, "bfloat16", step.rows).seconds / t
+
+
+def _sent(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch) -> dict[str, int]:
+    """By the device that sends most. A shard gives weights up after each use and adds its gradients up after each
+    micro-batch; replicas average once in a step."""
+    d, s, t, p = parallel.data, parallel.shard, parallel.tensor, parallel.pipeline
+    own = max(stage.held(t) for stage in stages)
+    stream = batch.texts * batch.tokens * stages[0].model.d_model * SHORT
+    groups = max(sum(len(layer.stages) for layer in stage.layers) for stage in stages)
+    return {
+        "data": round(2 * (d - 1) / d * FLOAT32_BYTES * own / s),
+        "shard": round((s - 1) / s * (2 * SHORT + FLOAT32_BYTES) * own * batch.turns),
+        # Gathered before and scattered after each group of branches, forward and backward.
+        "tensor": round((t - 1) / t * 4 * groups * stream),
         "pipeline": 2 * stream // t if p > 1 else 0,
     }
 
 
 def _link(device: Hardware, parallel: Parallel, way: str) -> Link:
-    """Tensor groups stand closest together, then shards, replicas, and the stages of a pipeline."""
-    span = {"tensor": parallel.tensor, "shard": parallel.tensor * parallel.shard}
-    reach = span.get(way, parallel.devices)
-    link = device.link if reach <= device.devices_per_server else device.network
+    reach = parallel.reach(way)
+    link = device.link if reach <= device.linked else device.network
     if link is None:
         raise UserError(f"{device.name}: no link is known between {reach} devices, so `{way}` has no speed")
     return link

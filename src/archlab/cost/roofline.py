@@ -6,7 +6,7 @@ from typing import Literal
 from archlab.config.base import Base
 from archlab.config.work import OF_MATRICES, Kind
 from archlab.cost.hardware import Hardware, NumberFormat
-from archlab.cost.work import Work
+from archlab.cost.work import Work, matrix_flops_per_byte
 
 
 class Estimate(Base):
@@ -32,8 +32,9 @@ def ideal(passed: Iterable[Work], hardware: Hardware, number_format: NumberForma
     Nothing else takes time, and no two kinds overlap. What a compiler fuses is not known here, so a
     compiled model moves fewer bytes than are counted; a real one reaches neither peak nor the memory's speed.
     """
+    passed = list(passed)
     peak, bandwidth = hardware.speed(number_format), hardware.bandwidth
-    computing, moving, flops, n_bytes = 0.0, 0.0, 0.0, 0.0
+    computing, moving, flops = 0.0, 0.0, 0.0
     by_kind: dict[Kind, float] = {}
     for work in passed:
         of_matrices = work.flops if work.kind in OF_MATRICES else 0.0
@@ -41,12 +42,12 @@ def ideal(passed: Iterable[Work], hardware: Hardware, number_format: NumberForma
         by_kind[work.kind] = max(compute, memory)
         computing += compute if compute > memory else 0.0
         moving += memory if compute <= memory else 0.0
-        flops, n_bytes = flops + of_matrices, n_bytes + work.n_bytes
+        flops += of_matrices
     seconds = computing + moving
     return Estimate(
         seconds=seconds,
         tokens_per_second=tokens / seconds,
-        flops_per_byte=flops / n_bytes,
+        flops_per_byte=matrix_flops_per_byte(passed),
         ridge=peak / bandwidth,
         limit="compute" if computing > moving else "memory",
         of_peak=flops / peak / seconds,

@@ -10,10 +10,18 @@ _UNCOUNTED = ("scans", "convolutions")
 
 def layer_bytes(layer: LayerConfig, this: Pass) -> float:
     """Of one layer. UserError for recurrent mixers, whose scans keep what is not counted yet."""
-    work = list(layer.work(this))
-    if any(operation.kind in _UNCOUNTED and operation.flops for operation in work):
+    if not _is_counted(layer):
         raise UserError(f"layer kind {layer.kind}: activations of a recurrent mixer are not counted; memory is unknown")
-    return sum(operation.saved for operation in work)
+    return sum(operation.saved for operation in layer.work(this))
+
+
+def is_counted(model: ModelConfig) -> bool:
+    """Whether no layer is recurrent."""
+    return all(_is_counted(layer) for layer in layer_configs(model))
+
+
+def _is_counted(layer: LayerConfig) -> bool:
+    return not any(operation.kind in _UNCOUNTED and operation.flops for operation in layer.work(Pass(1, 1)))
 
 
 def outer_bytes(model: ModelConfig, this: Pass) -> float:

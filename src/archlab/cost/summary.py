@@ -1,5 +1,6 @@
 """Everything that can be counted about a config without building it."""
 
+from dataclasses import replace
 from typing import Literal
 
 from archlab.config.base import Base
@@ -20,6 +21,7 @@ from archlab.cost.memory import (
     training_memory,
 )
 from archlab.cost.params import Parameters, parameters
+from archlab.cost.step_memory import StepMemory, step_memory
 from archlab.cost.work import Work, by_kind, forward, training_step
 from archlab.errors import UserError
 
@@ -61,10 +63,14 @@ class Cost(Base):
     null where a layer sees to both sides, so that nothing is decoded from a cache."""
     training_memory: TrainingMemory
     """Without activations and logits, which come on top."""
+    step_memory: StepMemory | None
+    """What a training step takes beside it; null for recurrent mixers, whose activations are not counted."""
     work: dict[PassName, list[Work]]
-    """By kind of operation, hidden pairs that are computed included. training: a step of `train.batch_tokens`, forward,
-    backward and update. prefill: the whole batch read at once, logits of each last token. decoding: one more token of
-    each text at that context; left out where nothing is decoded."""
+    """By kind of operation, over visible pairs. training: a step of `train.batch_tokens`, forward, backward and update.
+    prefill: the whole batch read at once, logits of each last token. decoding: one more token of each text at that
+    context; left out where nothing is decoded."""
+    computed_work: dict[PassName, list[Work]]
+    """As `work`, with the hidden pairs that a CPU's kernels compute."""
     tokens: dict[PassName, int]
     """New tokens of each of these passes."""
 
@@ -96,17 +102,29 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
         weight_bytes=counts.total * BYTES[dtype],
         read_bytes_per_decoded_token=None if sees_as(model, "two_sided") else _read(model, context, dtype),
         training_memory=training_memory(counts.total),
-        work={name: _work(model, name, this) for name, this in passes.items()},
+        step_memory=step_memory(model, _micro_batch(config, dtype)),
+        work={name: _work(model, name, replace(this, counting="visible")) for name, this in passes.items()},
+        computed_work={name: _work(model, name, this) for name, this in passes.items()},
         tokens={name: this.rows for name, this in passes.items()},
     )
 
 
-def _passes(config: Config, batch: int, context: int, dtype: Format) -> dict[PassName, Pass]:
+def training_pass(config: Config, dtype: Format) -> Pass:
+    """A step of `train.batch_tokens`, as its kernels compute it."""
     train = resolve_train(config)
     counting: Counting = "packed" if train.document_mask else "computed"
+    return Pass(train.rows, train.seq_len, counting=counting, bytes_each=BYTES[dtype], is_training=True)
+
+
+def _micro_batch(config: Config, dtype: Format) -> Pass:
+    train = resolve_train(config)
+    return replace(training_pass(config, dtype), texts=train.micro_batch_tokens // train.seq_len)
+
+
+def _passes(config: Config, batch: int, context: int, dtype: Format) -> dict[PassName, Pass]:
     is_cached = not sees_as(config.model, "two_sided")
     found: dict[PassName, Pass] = {
-        "training": Pass(train.rows, train.seq_len, counting=counting, bytes_each=BYTES[dtype]),
+        "training": training_pass(config, dtype),
         "prefill": Pass(batch, context, counting="computed", is_cached=is_cached, bytes_each=BYTES[dtype]),
     }
     if is_cached:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from archlab.config import norm as schema
 from archlab.config.layers import Branch, LayerConfig
@@ -77,6 +78,7 @@ class _RMSNormed(torch.autograd.Function):
         return (x * inverse).mul_(weight)
 
     @staticmethod
+    @once_differentiable  # for the gradient of this one `inverse` would be a constant
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         (grad,), (x, weight, inverse) = gradients, ctx.saved_tensors
         grad_weight = (x * inverse).mul_(grad).sum_to_size(weight.shape)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from archlab.atlas.cells import FIGURES, HEADINGS, LEGEND, LEGEND_OF_MORE, MARKS, MORE, cells, more, remarks
 from archlab.atlas.rows import Row
@@ -10,7 +9,7 @@ from archlab.files import write_atomic
 from archlab.report import html
 from archlab.report.atlas_charts import CHOICES, SHAPES, kinds, shape, shares
 from archlab.report.atlas_sizes import KINDS, by_size
-from archlab.report.palette import MODES, PALETTES, Mode, vega_theme
+from archlab.report.palette import MODES, PALETTES, dots_theme
 
 
 def write_atlas(rows: Sequence[Row], path: Path) -> Path:
@@ -39,16 +38,5 @@ def render(rows: Sequence[Row]) -> str:
         specs={chart.name: html.full_width(shares(rows, chart)) for chart, _ in choices}
         | {chart.name: html.full_width(shape(rows, chart)) for chart in shapes}
         | {f"{chart.name}-by-size": html.full_width(by_size(rows, chart)) for chart in shapes},
-        themes={mode: _theme(mode) for mode in MODES},
-        style=html.inline("report.css"),
-        own_style=html.inline("atlas.css"),
-        script=html.inline("report.js"),
-        vega=html.vega(),
+        themes={mode: dots_theme(mode) for mode in MODES},
     )
-
-
-def _theme(mode: Mode) -> dict[str, Any]:
-    palette = PALETTES[mode]
-    theme = vega_theme(mode, palette.distinct)
-    own = {"dots": {"color": palette.distinct[1]}, "median": {"color": palette.text}}
-    return theme | {"style": theme["style"] | own}

@@ -16,7 +16,7 @@ from archlab.files import write_atomic
 from archlab.report import html
 from archlab.report.cost_charts import heads, memory, over, roofline
 from archlab.report.cost_tables import Point, side_by_side
-from archlab.report.palette import MODES, PALETTES, Mode, vega_theme
+from archlab.report.palette import MODES, PALETTES, dots_theme
 
 CONTEXTS = tuple(2**n for n in range(9, 18))
 BATCHES = tuple(2**n for n in range(10))
@@ -80,11 +80,7 @@ def render(
         tables=list(side_by_side(found, device)),
         colours=list(zip(*(PALETTES[mode].distinct for mode in MODES), strict=True)),
         specs={name: html.full_width(chart) for name, chart in charts.items()},
-        themes={mode: _theme(mode) for mode in MODES},
-        style=html.inline("report.css"),
-        own_style=html.inline("atlas.css"),
-        script=html.inline("report.js"),
-        vega=html.vega(),
+        themes={mode: dots_theme(mode) for mode in MODES},
     )
 
 
@@ -119,9 +115,3 @@ def _kinds_of_heads(
         model = with_overrides(config.model, {"attention": change})
         found = cost(config.model_copy(update={"model": model}), batch, context, dtype)
         yield name, found.kv_bytes_per_token, _speed(found, 0, device)[1]
-
-
-def _theme(mode: Mode) -> dict[str, Any]:
-    palette = PALETTES[mode]
-    theme = vega_theme(mode, palette.distinct)
-    return theme | {"style": theme["style"] | {"dots": {"color": palette.distinct[1]}}}

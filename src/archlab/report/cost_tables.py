@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from archlab.cost.calibrated import predicted, untimed
 from archlab.cost.hardware import Hardware
 from archlab.cost.roofline import ideal
 from archlab.cost.summary import Cost, PassName
 from archlab.cost.units import binary, count, seconds, si
-from archlab.cost.work import Work
+from archlab.cost.work import Work, matrix_flops_per_byte
 
 
 class Table(NamedTuple):
@@ -52,13 +53,14 @@ def of_one(found: Cost, device: Hardware | None = None) -> Iterator[Table]:
         [
             *_training_flops(found),
             ("weights, gradients and AdamW's state in float32", binary(memory.total)),
-            ("activations and logits", "not counted"),
+            *_step_memory(found),
         ],
     )
     yield _intensity(found)
     yield _kinds(found)
     if device is not None:
         yield _times(found, device)
+        yield from _predictions(found, device)
 
 
 def _read(found: Cost) -> str:
@@ -69,6 +71,17 @@ def _read(found: Cost) -> str:
 def _recurrent(found: Cost) -> list[tuple[str, str]]:
     label = f"recurrent states of {found.batch}, {found.dtype} and float32"
     return [(label, binary(found.recurrent_bytes))] if found.recurrent_bytes else []
+
+
+def _step_memory(found: Cost) -> list[tuple[str, str]]:
+    if (step := found.step_memory) is None:
+        return [("activations of recurrent mixers", "not counted")]
+    return [
+        ("activations of a micro-batch", binary(step.activations)),
+        ("  where layers are computed again", binary(step.recomputed_activations)),
+        ("logits at once", binary(step.logits)),
+        ("most at once in a step", binary(step.peak)),
+    ]
 
 
 def _training_flops(found: Cost) -> list[tuple[str, str]]:
@@ -86,7 +99,7 @@ def _training_flops(found: Cost) -> list[tuple[str, str]]:
 def _intensity(found: Cost) -> Table:
     """A pass as a whole."""
     rows = [
-        (_label(found, name), si(_flops(work)), binary(_bytes(work)), _number(_per_byte(work)))
+        (_label(found, name), si(_flops(work)), binary(_bytes(work)), _number(matrix_flops_per_byte(work)))
         for name, work in found.work.items()
     ]
     return Table((f"a pass, {found.dtype}", "FLOPs", "bytes moved", "FLOPs per byte"), rows)
@@ -111,6 +124,24 @@ def _times(found: Cost, device: Hardware) -> Table:
             (_label(found, name), seconds(one.seconds), si(one.tokens_per_second), one.limit, f"{one.of_peak:.0%}")
         )
     return Table((f"at best on one {device.name}", "time", "tokens/s", "limit", "of the peak"), rows)
+
+
+def _predictions(found: Cost, device: Hardware) -> Iterator[Table]:
+    """As operations of the same kinds were timed there; nothing of a device that was not measured."""
+    rows = list[Sequence[str]]()
+    for name, work in found.computed_work.items():
+        if (rates := device.rates(name, found.dtype)) is None:
+            continue
+        if unknown := untimed(work, rates):
+            rows.append((_label(found, name), "-", "-", f"not timed: {', '.join(unknown)}"))
+        else:
+            one = predicted(work, rates, found.tokens[name])
+            slowest = max(one.seconds_by_kind, key=lambda kind: one.seconds_by_kind[kind])
+            share = one.seconds_by_kind[slowest] / one.seconds
+            most = f"{slowest} {share:.0%}"
+            rows.append((_label(found, name), seconds(one.seconds), si(one.tokens_per_second), most))
+    if rows:
+        yield Table(("as operations were timed here, uncompiled", "time", "tokens/s", "most of it"), rows)
 
 
 def _kinds(found: Cost) -> Table:
@@ -164,8 +195,8 @@ def side_by_side(found: Mapping[str, Mapping[Point, Cost]], device: Hardware | N
                 _ratios("forward FLOPs per token", [c.forward_flops.total for c in at], si),
                 _ratios("KV cache and states", [c.kv_cache_bytes + c.recurrent_bytes for c in at], binary),
                 _ratios("moved by a decoding step", [_bytes(c.work.get("decoding", [])) for c in at], binary),
-                _ratios("its FLOPs per byte", [_per_byte(c.work.get("decoding", [])) for c in at], _number),
-                _ratios("FLOPs per byte of prefill", [_per_byte(c.work["prefill"]) for c in at], _number),
+                _ratios("its FLOPs per byte", [matrix_flops_per_byte(c.work.get("decoding", [])) for c in at], _number),
+                _ratios("FLOPs per byte of prefill", [matrix_flops_per_byte(c.work["prefill"]) for c in at], _number),
                 *(_speeds(at, device) if device else []),
             ],
         )
@@ -186,10 +217,6 @@ def _active(costs: Sequence[Cost]) -> list[Sequence[str]]:
     if not any(c.parameters.idle for c in costs):
         return []
     return [_ratios("active per token", [c.parameters.active for c in costs], count)]
-
-
-def _per_byte(work: Sequence[Work]) -> float:
-    return _flops(work) / _bytes(work) if work else 0.0
 
 
 def _number(value: float) -> str:

@@ -19,6 +19,7 @@ def template(name: str) -> jinja2.Template:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.globals |= {"inline": inline, "vega": vega}
     return environment.get_template(name)
 
 

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from archlab.config.yaml_text import to_yaml, to_yaml_line
-from archlab.cost.units import binary, count
+from archlab.cost.units import binary, count, seconds
 from archlab.files import write_atomic
 from archlab.report import charts, html, palette
 from archlab.report.picture import picture
 from archlab.report.rows import labels
-from archlab.study.formatting import bits, diverged, duration, interval, p_value, span, verdict
+from archlab.study.formatting import bits, diverged, interval, p_value, span, verdict
 from archlab.study.record import StudySummary
 
 
@@ -28,7 +28,7 @@ def write_picture(summary: StudySummary, folder: Path) -> None:
 def render(summary: StudySummary) -> str:
     """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
     template = html.template("report.html.jinja")
-    functions = (bits, interval, p_value, span, duration, verdict, diverged, binary, count, to_yaml)
+    functions = (bits, interval, p_value, span, seconds, verdict, diverged, binary, count, to_yaml)
     template.globals.update({function.__name__: function for function in functions}, value=to_yaml_line)
     return template.render(
         s=summary,
@@ -36,9 +36,6 @@ def render(summary: StudySummary) -> str:
         colours=list(zip(*(palette.arm_colours(summary, mode) for mode in palette.MODES), strict=True)),
         specs=_specs(summary),
         themes={mode: palette.study_theme(summary, mode) for mode in palette.MODES},
-        style=html.inline("report.css"),
-        script=html.inline("report.js"),
-        vega=html.vega(),
     )
 
 

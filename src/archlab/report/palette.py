@@ -109,3 +109,11 @@ def _between(ramp: Sequence[str], share: float) -> str:
     ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in ramp[left : left + 2]]
     mixed = [round(a + (b - a) * (position - left)) for a, b in zip(*ends, strict=True)]
     return "#" + "".join(f"{value:02x}" for value in mixed)
+
+
+def dots_theme(mode: Mode) -> dict[str, Any]:
+    """As `vega_theme`, for pictures of single models: a dot each, and the median of several."""
+    palette = PALETTES[mode]
+    theme = vega_theme(mode, palette.distinct)
+    own = {"dots": {"color": palette.distinct[1]}, "median": {"color": palette.text}}
+    return theme | {"style": theme["style"] | own}

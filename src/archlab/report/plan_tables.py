@@ -1,19 +1,31 @@
-"""What `archlab cost --devices` says: what fits, what is sent, and how long it takes, way by way."""
+"""What `archlab cost --devices` says, as a table: what fits, what is sent, and how long it takes, way by way."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
+from archlab.cost.budget import TOKENS_PER_PARAMETER
 from archlab.cost.flops import training_flops
 from archlab.cost.hardware import Hardware
+from archlab.cost.parallel import WAYS, Parallel
 from archlab.cost.params import parameters
-from archlab.cost.plan import WAYS, Parallel, Plan, plan
+from archlab.cost.plan import Plan, plan
 from archlab.cost.units import binary, count, seconds
 from archlab.errors import UserError
 from archlab.report.cost_tables import Table
 
-CHINCHILLA = 20
-"""Tokens per parameter with which a FLOP budget is spent best (Hoffmann 2022)."""
+
+class Divided(NamedTuple):
+    """One way of dividing."""
+
+    plain: Plan
+    recomputed: Plan
+    """Layers keep their input alone, and are computed again."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Both under their names."""
+        return {name: one.model_dump(mode="json") for name, one in self._asdict().items()}
 
 
 def ways(devices: int) -> list[Parallel]:
@@ -21,71 +33,72 @@ def ways(devices: int) -> list[Parallel]:
     return [Parallel(**{way: devices}) for way in WAYS] if devices > 1 else [Parallel()]
 
 
-def plans(config: Config, tried: Sequence[Parallel], device: Hardware, price: float | None) -> Iterator[Table]:
-    """A column for every way of dividing. UserError where there is but one way and it cannot be gone."""
-    train, model = resolve_train(config), config.model
-    batch, micro = train.rows, max(1, train.micro_batch_tokens // train.seq_len)
-    found, refused = dict[str, tuple[Plan, Plan]](), list[str]()
+def divide(config: Config, tried: Sequence[Parallel], device: Hardware) -> tuple[dict[Parallel, Divided], list[str]]:
+    """Way -> plans; and why the other ways cannot be gone. UserError where none can."""
+    found, refused = dict[Parallel, Divided](), list[str]()
     for parallel in tried:
         try:
-            one, recomputed = (
-                plan(
-                    model,
-                    parallel,
-                    device,
-                    batch=batch,
-                    tokens=train.seq_len,
-                    micro_batch=min(micro, max(1, batch // parallel.replicas)),
-                    recompute=recompute,
-                )
-                for recompute in (False, True)
-            )
-            found[str(parallel)] = one, recomputed
+            found[parallel] = Divided(*(plan(config, parallel, device, recompute=again) for again in (False, True)))
         except UserError as error:
-            if len(tried) == 1:
-                raise
             refused.append(f"{parallel}: {error}")
     if not found:
         raise UserError("\n".join(refused))
-    both = list(found.values())
-    kinds = dict.fromkeys(kind for one, _ in both for kind, n in one.memory.items() if n)
-    rows = [(kind, *(binary(one.memory[kind]) if one.memory[kind] else "-" for one, _ in both)) for kind in kinds]
+    return found, refused
+
+
+def tables(
+    config: Config, found: Mapping[Parallel, Divided], refused: Sequence[str], device: Hardware, price: float | None
+) -> Iterator[Table]:
+    """A column for every way of dividing; `price` of a device and hour."""
+    plans = [divided.plain for divided in found.values()]
+    recomputed = [divided.recomputed for divided in found.values()]
+    names, n_devices = [str(parallel) for parallel in found], next(iter(found)).devices
     yield Table(
-        (f"one {device.name} of {tried[0].devices}", *found),
+        (f"one {device.name} of {n_devices}", *names),
         [
-            *rows,
-            ("in all", *(_fits(one, device) for one, _ in both)),
-            ("  with recomputation", *(_fits(recomputed, device) for _, recomputed in both)),
-            ("largest micro-batch, texts", *(str(one.largest_micro_batch) for one, _ in both)),
-            ("  with recomputation", *(str(recomputed.largest_micro_batch) for _, recomputed in both)),
-            ("sent in a step", *(binary(sum(one.sent.values())) for one, _ in both)),
-            ("pipeline's bubble", *(f"{one.bubble:.0%}" for one, _ in both)),
-            ("a step at best", *(seconds(one.computing) for one, _ in both)),
-            ("sending, if not hidden", *(seconds(one.sending) for one, _ in both)),
+            *_memory(plans, device),
+            _row("  with recomputation", recomputed, lambda p: _fits(p, device)),
+            _row("tokens of a step, all devices", plans, lambda p: count(p.batch_tokens)),
+            _row("texts at a time, per replica", plans, lambda p: str(p.micro_batch)),
+            _row("  that fit at most", plans, lambda p: str(p.largest_micro_batch)),
+            _row("  with recomputation", recomputed, lambda p: str(p.largest_micro_batch)),
+            _row("sent in a step", plans, lambda p: binary(sum(p.sent.values()))),
+            _row("pipeline's bubble", plans, lambda p: f"{p.bubble:.0%}"),
+            _row("a step at best", plans, lambda p: seconds(p.computing)),
+            _row("sending, if not hidden", plans, lambda p: seconds(p.sending)),
         ],
     )
-    yield _budgets(config, both, list(found), tried[0].devices, price)
+    yield _budgets(config, plans, names, n_devices, price)
     if refused:
         yield Table(("not possible",), [(reason,) for reason in refused])
 
 
+def _row(label: str, plans: Sequence[Plan], cell: Callable[[Plan], str]) -> Sequence[str]:
+    return (label, *(cell(one) for one in plans))
+
+
+def _memory(plans: Sequence[Plan], device: Hardware) -> Iterator[Sequence[str]]:
+    for what in plans[0].memory:
+        if any(one.memory[what] for one in plans):
+            yield _row(what, plans, lambda p, what=what: binary(p.memory[what]) if p.memory[what] else "-")
+    yield _row(f"in all, of {binary(device.memory)}", plans, lambda p: _fits(p, device))
+
+
 def _fits(one: Plan, device: Hardware) -> str:
-    return f"{binary(one.total_memory)}{'' if one.fits else ' !'}"
+    return binary(one.total_memory) if one.fits else f"{binary(one.total_memory)}: too much"
 
 
-def _budgets(
-    config: Config, both: Sequence[tuple[Plan, Plan]], names: Sequence[str], devices: int, price: float | None
-) -> Table:
+def _budgets(config: Config, plans: Sequence[Plan], names: Sequence[str], devices: int, price: float | None) -> Table:
     """Time and money for the tokens that the config asks for, and for as many as its parameters are worth."""
-    train, n = resolve_train(config), parameters(config.model)
-    best = CHINCHILLA * n.total
-    asked = {f"{count(best)} tokens, {CHINCHILLA} per parameter": best}
+    train = resolve_train(config)
+    best = TOKENS_PER_PARAMETER * parameters(config.model).active
+    asked = {f"{count(best)} tokens, {TOKENS_PER_PARAMETER} per parameter": best}
     if "tokens" in config.train.model_fields_set:
         asked = {f"{count(train.trained)} tokens": train.trained, **asked}
     rows = list[Sequence[str]]()
     for label, tokens in asked.items():
         flops = f"{training_flops(config.model, train.seq_len) * tokens:.3g} FLOPs"
-        times = [tokens / train.batch_tokens * max(one.computing, one.sending) for one, _ in both]
+        times = [tokens / one.batch_tokens * max(one.computing, one.sending) for one in plans]
         rows.append((f"{label}, {flops}", *(seconds(time) for time in times)))
         if price is not None:
             rows.append((f"  at {price:g} an hour and device", *(f"{t / 3600 * devices * price:,.0f}" for t in times)))

@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 
 from archlab.config.training import resolve_train
 from archlab.config.yaml_text import to_yaml
+from archlab.cost.budget import FLOPS_PER_PARAMETER, TOKENS_PER_PARAMETER
 from archlab.cost.flops import training_flops
 from archlab.cost.units import binary, count
 from archlab.review.findings import warnings
 from archlab.review.rule import shown
 from archlab.sizing.family import Member
-from archlab.sizing.propose import FLOPS_PER_PARAMETER, TOKENS_PER_PARAMETER, Asked, Proposal, served_bytes
+from archlab.sizing.propose import Asked, Proposal, served_bytes
 
 _WIDTH = 78
 

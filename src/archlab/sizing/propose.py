@@ -9,6 +9,7 @@ from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.merge import Raw, expand
 from archlab.config.problems import Problem, is_under, raise_problems
 from archlab.config.schema import Config
+from archlab.cost.budget import FLOPS_PER_PARAMETER, TOKENS_PER_PARAMETER
 from archlab.cost.memory import BYTES, kv_cache_bytes
 from archlab.cost.params import parameters
 from archlab.cost.units import binary, count
@@ -18,11 +19,6 @@ from archlab.review.consensus import usual_vocabulary
 from archlab.sizing.family import CAN_BE_SCALED, Family, Member, can_be_scaled, family_of, nearest_published
 from archlab.sizing.scale import PROPOSED, Template
 from archlab.sizing.search import NARROWEST, Search, Wanted
-
-TOKENS_PER_PARAMETER = 20
-"""Chinchilla's (Hoffmann 2022)."""
-FLOPS_PER_PARAMETER = 6
-"""Per token of training, by the rule that counts weights only (Kaplan 2020)."""
 
 _VOCABULARIES = ((10, 151_936), (2, 100_352), (1, 49_152))
 """For that many languages and more: as Qwen 3, OLMo 2 and SmolLM2 have them."""

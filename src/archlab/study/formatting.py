@@ -45,13 +45,6 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def duration(seconds: float) -> str:
-    """`90 s`, `4 min`, `2.5 h`."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
 def verdict(arm: ArmSummary) -> str:
     """`better`, `not distinguishable`, …; `reference` for the arm that is compared with none."""
     return arm.comparison.verdict if arm.comparison else "reference"

@@ -3,7 +3,6 @@
 import os
 import platform
 import subprocess
-import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 
 import archlab
 from archlab.config.schema import TrainConfig
+from archlab.cost.memory import Format
 from archlab.cost.units import binary
 from archlab.data.file_cache import cached
 from archlab.errors import UserError
@@ -39,13 +39,19 @@ class Device:
             return torch.cuda.get_device_name()
         return str(torch.cpu.get_capabilities().get("cpu_name") or platform.machine())
 
+    @property
+    def format(self) -> Format:
+        """The name of `dtype`."""
+        return "bfloat16" if self.dtype is torch.bfloat16 else "float32"
+
     def autocast(self) -> torch.autocast:
         """Within it, matrix products are in `dtype`."""
         return torch.autocast(self.type, torch.bfloat16, enabled=self.dtype is torch.bfloat16)
 
-    def peak_flops(self) -> float:
-        """FLOPs per second of one large matrix product in `dtype`, measured here with the threads in use."""
-        return product_flops(self.type, self.dtype, 8192 if self.type == "cuda" else 1024, seconds=0.3)
+    def peak_flops(self, seconds: float = 0) -> float:
+        """FLOPs per second of one large matrix product in `dtype`, measured here with the threads in use; the best of
+        a few, or of as many as `seconds` have room for."""
+        return product_flops(self.type, self.dtype, 8192 if self.type == "cuda" else 1024, seconds)
 
     @property
     def memory(self) -> int:
@@ -102,19 +108,12 @@ def _cpu_gains_by_bfloat16() -> bool:
     found = dict(torch.cpu.get_capabilities())
     if not any(has and name.endswith("bf16") for name, has in found.items()):
         return False
-    return cached(["bfloat16 gains", found, torch.__version__], [], lambda: _gain_of_bfloat16() > WORTHWHILE)
 
+    def gains() -> bool:
+        own, wide = (product_flops("cpu", dtype, side=512) for dtype in (torch.bfloat16, torch.float32))
+        return own / wide > WORTHWHILE
 
-def _gain_of_bfloat16(repeats: int = 5) -> float:
-    """Speed of matrix products in bfloat16 over that in float32."""
-    shortest = {dtype: float("inf") for dtype in (torch.float32, torch.bfloat16)}
-    for _ in range(repeats):
-        for dtype in shortest:
-            a = torch.ones(512, 512, dtype=dtype)
-            start = time.perf_counter()
-            torch.mm(a, a)
-            shortest[dtype] = min(shortest[dtype], time.perf_counter() - start)
-    return shortest[torch.float32] / shortest[torch.bfloat16]
+    return cached(["bfloat16 gains", found, torch.__version__], [], gains)
 
 
 def environment(device: Device) -> dict[str, Any]:
@@ -128,7 +127,7 @@ def environment(device: Device) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "processor": device.name,
         "device": device.type,
-        "dtype": str(device.dtype).removeprefix("torch."),
+        "dtype": device.format,
         "threads": torch.get_num_threads(),
     }
 

@@ -9,14 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from archlab.config.pieces import rows_at_once
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
-
-LOGITS_AT_ONCE = {"cpu": 2**22, "cuda": 2**26}
-"""By the kind of device: 16 MiB in float32 stay in a processor's cache; a GPU wants more work at a time."""
-
-LEAST_ROWS = 256
-"""Of a piece, however large the vocabulary: each adds a gradient as large as the head's matrix."""
 
 
 def logits_in_pieces(
@@ -27,7 +22,7 @@ def logits_in_pieces(
     The hidden states are detached; where gradients are kept, each piece of them is a leaf, so that its gradient is not
     one of all tokens.
     """
-    rows = max(LEAST_ROWS, LOGITS_AT_ONCE[device.type] // model.config.vocab_size)
+    rows = rows_at_once(model.config.vocab_size, device.type)
     hidden_ND = hidden_BTD.detach().flatten(0, 1)
     for some_ND, targets_N in zip(hidden_ND.split(rows), targets_BT.flatten().split(rows), strict=True):
         leaf_ND = some_ND.detach().requires_grad_(torch.is_grad_enabled())

@@ -88,7 +88,7 @@ def summarise(
         mfu=speed * mfu_per_speed if speed else None,
         parameters=sum(p.numel() for p in model.parameters()),
         device=device.name,
-        dtype=str(device.dtype).removeprefix("torch."),
+        dtype=device.format,
     )
 
 

@@ -5,10 +5,12 @@ from datetime import date
 import torch
 
 from archlab.cost.hardware import Hardware, Measured, NumberFormat
+from archlab.cost.memory import Format
+from archlab.infer.calibrate import calibrate
 from archlab.train import rates
 from archlab.train.device import Device, resolve_device_type
 
-_FORMATS: tuple[NumberFormat, ...] = ("float32", "bfloat16")
+_FORMATS: tuple[Format, ...] = ("float32", "bfloat16")
 _SIDES = {"cpu": (256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192)}
 _SECONDS = 0.5
 """For each figure."""
@@ -17,7 +19,7 @@ _LONGEST = 2.0
 
 
 def measure() -> Hardware:
-    """Its speeds, of the GPU where there is one, in less than 20 seconds; with the threads in use."""
+    """Its speeds, of the GPU where there is one, in about two minutes; with the threads in use."""
     device = Device(resolve_device_type("auto", "device"), torch.float32)
     products: dict[NumberFormat, dict[str, float]] = {
         name: _products(device.type, getattr(torch, name)) for name in _FORMATS
@@ -41,6 +43,10 @@ def measure() -> Hardware:
             cached_read_bandwidth=cached,
             dispatch=rates.dispatch(device.type, _SECONDS),
             threads=torch.get_num_threads(),
+            passes={
+                name: {number_format: calibrate(name, number_format, device.type) for number_format in _FORMATS}
+                for name in ("training", "decoding")
+            },
         ),
         source=(f"measured on {today} with torch {torch.__version__}",),
         certainty="verified",

@@ -1,0 +1,57 @@
+"""What a training step takes besides weights, gradients and the optimiser's state, where nothing is divided."""
+
+from archlab.config.base import Base
+from archlab.config.model_schema import ModelConfig
+from archlab.config.pieces import rows_at_once
+from archlab.config.work import FLOAT32_BYTES, Pass
+from archlab.cost.memory import training_memory
+from archlab.cost.params import parameters
+from archlab.cost.saved import activation_bytes, is_counted
+
+LOGITS_HELD = 3
+"""Numbers per logit of a piece, in float32: itself, its log-softmax and its gradient."""
+
+
+class StepMemory(Base):
+    """Bytes, of a micro-batch."""
+
+    activations: int
+    """What layers keep for the backward pass, and the hidden states with their gradient."""
+    recomputed_activations: int
+    """The same where layers keep their input alone, and compute the rest again one after the other."""
+    logits: int
+    """Of as many tokens as the loss works on at once, and what its pieces add to the head's gradient."""
+    peak: int
+    """The most at once, weights and optimiser included; beside what Python and torch take without a model."""
+
+
+def step_memory(model: ModelConfig, this: Pass, device_type: str = "cpu") -> StepMemory | None:
+    """Of steps with `this` micro-batch; None for recurrent mixers, whose activations are not counted.
+
+    Two moments compete for the peak: the loss, when all activations are there and of the gradients that of the head;
+    and the update, when all gradients are there and no activations. Between them layers give up what their gradients
+    take.
+    """
+    if not is_counted(model):
+        return None
+    held = training_memory(parameters(model).total)
+    head = _head_bytes(model)
+    logits = logits_bytes(model, this, device_type)
+    activations = round(activation_bytes(model, this))
+    at_loss = held.weights + held.optimizer + head + activations + logits
+    return StepMemory(
+        activations=activations,
+        recomputed_activations=round(activation_bytes(model, this, recompute=True)),
+        logits=logits,
+        peak=max(at_loss, held.total),
+    )
+
+
+def logits_bytes(model: ModelConfig, this: Pass, device_type: str) -> int:
+    """Of as many tokens as the loss works on at once; several pieces add up the gradient of the head's matrix."""
+    rows = min(this.rows, rows_at_once(model.vocab_size, device_type))
+    return LOGITS_HELD * rows * model.vocab_size * FLOAT32_BYTES + (_head_bytes(model) if rows < this.rows else 0)
+
+
+def _head_bytes(model: ModelConfig) -> int:
+    return model.vocab_size * (model.embedding.width or model.d_model) * FLOAT32_BYTES

@@ -1,0 +1,139 @@
+"""What operations cost on this machine: prices per kind, fitted to the time that small models of many shapes take."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+
+from archlab.config.work import OF_MATRICES, Kind
+from archlab.cost.calibrated import Rate, Rates
+from archlab.cost.memory import Format
+from archlab.cost.summary import PassName, cost
+from archlab.cost.work import Work
+from archlab.exchange.configs import load_config
+from archlab.infer.clock import Clocked, clocked
+from archlab.infer.speed import rehearse_decoding, seconds_of
+from archlab.train.device import Device
+from archlab.train.rehearsal import rehearse
+
+STEPS = 5
+"""That count, of each model with and without the clock."""
+
+TRAINED: tuple[tuple[str, ...], ...] = (
+    ("model.d_model=64", "model.n_layers=2", "train.seq_len=64", "train.batch_tokens=256"),
+    ("model.d_model=64", "model.n_layers=12", "train.seq_len=128", "train.batch_tokens=1024"),
+    ("model.d_model=128", "model.n_layers=4", "train.seq_len=128", "train.batch_tokens=1024"),
+    ("model.d_model=128", "model.n_layers=2", "model.vocab_size=32768", "train.seq_len=128", "train.batch_tokens=1024"),
+    ("model.d_model=256", "model.n_layers=4", "train.seq_len=256", "train.batch_tokens=2048"),
+    ("model.d_model=256", "model.n_layers=2", "train.seq_len=2048", "train.batch_tokens=4096"),
+    ("model.d_model=256", "model.n_layers=2", "model.attention.window=256", "train.seq_len=2048",
+     "train.batch_tokens=4096"),
+    ("model.d_model=512", "model.n_layers=4", "model.vocab_size=8192", "train.seq_len=512", "train.batch_tokens=2048"),
+    ("model.d_model=192", "model.n_layers=4", "model.norm.kind=layernorm", "model.mlp.kind=plain",
+     "model.mlp.activation=gelu", "model.mlp.bias=true", "model.attention.qkv_bias=true", "train.seq_len=256",
+     "train.batch_tokens=2048"),
+    ("model.d_model=128", "model.n_layers=4", "model.mlp={kind: moe, experts: 8, active: 2, d_ff: 256}",
+     "train.seq_len=256", "train.batch_tokens=2048"),
+    ("model.d_model=128", "model.n_layers=2", "model.attention={n_heads: 4, softcap: 30}", "train.seq_len=256",
+     "train.batch_tokens=2048"),
+)  # fmt: skip
+"""Changes to tiny-llama: narrow and wide, deep and shallow, short and long, plain and mixed."""
+
+DECODED: tuple[tuple[tuple[str, ...], int, int], ...] = (
+    (("model.d_model=64", "model.n_layers=2"), 1, 128),
+    (("model.d_model=128", "model.n_layers=12"), 1, 256),
+    (("model.d_model=256", "model.n_layers=4", "model.vocab_size=32768"), 1, 256),
+    (("model.d_model=512", "model.n_layers=8"), 1, 128),
+    (("model.d_model=512", "model.n_layers=8"), 16, 128),
+    (("model.d_model=1024", "model.n_layers=8", "model.attention={n_heads: 16, n_kv_heads: 4}"), 1, 256),
+    (("model.d_model=256", "model.n_layers=4", "model.attention={n_heads: 8, n_kv_heads: 8}"), 1, 8192),
+    (("model.d_model=256", "model.n_layers=4", "model.attention={n_heads: 8, n_kv_heads: 2}"), 8, 2048),
+    (("model.d_model=256", "model.n_layers=4", "model.norm.kind=layernorm", "model.mlp.kind=plain"), 4, 512),
+    (("model.d_model=256", "model.n_layers=4", "model.mlp={kind: moe, experts: 8, active: 2, d_ff: 512}"), 1, 128),
+    (("model.d_model=128", "model.n_layers=4", "model.attention={n_heads: 4, softcap: 30}"), 1, 256),
+)
+"""Changes to tiny-llama, texts side by side, tokens of context."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A pass that ran."""
+
+    work: Mapping[Kind, Work]
+    clocked: Mapping[Kind, Clocked]
+    whole: float
+    """Seconds without the clock."""
+
+
+def calibrate(name: PassName, number_format: Format, device_type: str) -> Rates:
+    """For training steps or decoding steps, uncompiled."""
+    device = Device(device_type, getattr(torch, number_format))
+    with torch.random.fork_rng(devices=[]):  # steps seed it
+        return fit(list(_trained(device) if name == "training" else _decoded(device)))
+
+
+def _trained(device: Device) -> Iterator[Timed]:
+    for changes in TRAINED:
+        where = (f"train.dtype={device.format}", f"train.device={device.type}", "train.compile=false")
+        config = load_config("tiny-llama", *changes, *where)
+        run = rehearse(config)
+        whole = min(seconds_of(run.step, STEPS))
+        by_kind = clocked(run.model, run.step, STEPS, device.type)
+        yield Timed(_by_kind(cost(config, dtype=device.format).computed_work["training"]), by_kind, whole)
+
+
+def _decoded(device: Device) -> Iterator[Timed]:
+    for changes, batch, context in DECODED:
+        config = load_config("tiny-llama", *changes, f"model.max_seq_len={2 * context}")
+        model, step = rehearse_decoding(config, device, batch, context, 4 * STEPS)
+        whole = min(seconds_of(step, 2 * STEPS))
+        by_kind = clocked(model, step, STEPS, device.type)
+        yield Timed(_by_kind(cost(config, batch, context, device.format).computed_work["decoding"]), by_kind, whole)
+
+
+def _by_kind(work: Sequence[Work]) -> dict[Kind, Work]:
+    return {one.kind: one for one in work}
+
+
+def fit(timed: Sequence[Timed]) -> Rates:
+    """Prices, none below 0, whose sums miss the measured seconds by the smallest squared share of a whole pass."""
+    at_a_call = _of_the_clock(timed)
+    by_kind: dict[Kind, Rate] = {}
+    for kind in sorted({kind for one in timed for kind in one.work}):
+        features = np.array([_features(one.work.get(kind)) for one in timed])
+        seconds = np.array([_net(one.clocked.get(kind), at_a_call) for one in timed])
+        per_flop, per_byte, per_operation = _prices(features, seconds, timed)
+        by_kind[kind] = Rate(per_flop=per_flop, per_byte=per_byte, per_operation=per_operation)
+    return Rates(by_kind=by_kind)
+
+
+def _of_the_clock(timed: Sequence[Timed]) -> float:
+    """Seconds that the clock takes at every call, less those that Python takes between two: what passes without it
+    are faster by."""
+    calls = np.array([sum(found.calls for found in one.clocked.values()) / one.whole for one in timed])
+    more = np.array([sum(found.seconds for found in one.clocked.values()) / one.whole - 1 for one in timed])
+    return float(calls @ more / (calls @ calls))
+
+
+def _net(found: Clocked | None, at_a_call: float) -> float:
+    return found.seconds - found.calls * at_a_call if found else 0.0
+
+
+def _features(work: Work | None) -> tuple[float, float, float]:
+    """FLOPs of matrices, bytes, operations. What computes little with each number takes its time to move it."""
+    if work is None:
+        return 0.0, 0.0, 0.0
+    return work.flops if work.kind in OF_MATRICES else 0.0, work.n_bytes, float(work.count)
+
+
+def _prices(features: Any, seconds: Any, timed: Sequence[Timed]) -> Any:
+    """By non-negative least squares (Lawson and Hanson 1974), in units in which all columns are of one size."""
+    wholes = np.array([one.whole for one in timed])
+    rows = features / wholes[:, None]
+    unit = rows.max(0)
+    unit[unit == 0] = 1
+    prices, _ = nnls(rows / unit, seconds / wholes)
+    return prices / unit

@@ -1,0 +1,100 @@
+"""A clock for every operation that torch computes, by kind."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from archlab.config.work import Kind
+from archlab.model.decoder import Decoder
+from archlab.train.operations import kind_of
+
+_BY_MODULE: dict[str, Kind] = {
+    "archlab.model.norms": "norms",
+    "archlab.model.activations": "activations",
+    "archlab.model.mamba2": "scans",
+    "archlab.model.gated_delta": "scans",
+    "archlab.model.rglru": "scans",
+}
+"""Where a module is defined -> the kind of what it computes; of scans, but for products and convolutions."""
+
+
+class Clocked(NamedTuple):
+    """Operations of one kind in one step."""
+
+    seconds: float
+    """With what the clock itself takes at every call."""
+    calls: int
+
+
+def clocked(model: Decoder, step: Callable[[], object], steps: int, device_type: str) -> dict[Kind, Clocked]:
+    """An uncompiled step, forward and backward, the fastest of `steps`. Python's own time is of no kind."""
+    wait = torch.cuda.synchronize if device_type == "cuda" else lambda: None
+    found = list[dict[Kind, Clocked]]()
+    clock = _Clock(model, wait)
+    for _ in range(steps):
+        clock.seconds, clock.calls = Counter[Kind](), Counter[Kind]()
+        with clock:
+            step()
+        found.append({kind: Clocked(seconds, clock.calls[kind]) for kind, seconds in clock.seconds.items()})
+    clock.remove()
+    return min(found, key=lambda one: sum(clocked.seconds for clocked in one.values()))
+
+
+class _Clock(TorchDispatchMode):
+    def __init__(self, model: Decoder, wait: Callable[[], object]) -> None:
+        super().__init__()
+        self.seconds, self.calls = Counter[Kind](), Counter[Kind]()
+        self._inside: list[Kind] = []
+        self._wait = wait
+        self._hooks = [hook for module in model.modules() for hook in self._watch(module)]
+
+    def _watch(self, module: nn.Module) -> Iterator[Any]:
+        if kind := _BY_MODULE.get(type(module).__module__):
+            yield module.register_forward_pre_hook(lambda *_: self._inside.append(kind))
+            yield module.register_forward_hook(lambda _, given, result: self._leave(given, result))
+
+    def _leave(self, given: tuple[Any, ...], result: Any) -> None:
+        """The backward pass of what was computed inside is of the same kind."""
+        kind = self._inside.pop()
+        seen = {x.grad_fn for x in given if isinstance(x, Tensor)}
+        waiting: list[Any] = [result.grad_fn]
+        while waiting:
+            node = waiting.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                node.metadata.setdefault("kind", kind)  # a module inside this one has named its own
+                waiting += [before for before, _ in node.next_functions]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        start = time.perf_counter()
+        result = func(*args, **(kwargs or {}))
+        self._wait()
+        seconds, kind = time.perf_counter() - start, self._kind(func.name())
+        self.seconds[kind] += seconds  # pyright: ignore[reportArgumentType]
+        self.calls[kind] += 1
+        return result
+
+    def _kind(self, operator: str) -> Kind:
+        named, place = kind_of(operator), self._place()
+        if place in ("norms", "activations") or (place == "scans" and named in (None, "attention")):
+            return place
+        if named not in (None, "compiled"):
+            return named
+        return place or "element-wise"
+
+    def _place(self) -> Kind | None:
+        """The kind of the module whose forward or backward pass this is."""
+        if self._inside:
+            return self._inside[-1]
+        node: Any = torch._C._current_autograd_node()  # pyright: ignore[reportAttributeAccessIssue]
+        return None if node is None else node.metadata.get("kind")
+
+    def remove(self) -> None:
+        """Stop watching the modules."""
+        for hook in self._hooks:
+            hook.remove()
