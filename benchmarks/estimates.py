@@ -12,12 +12,15 @@ import sys
 import time
 from collections.abc import Callable
 from itertools import accumulate
+from typing import Any
 
 from rounds import Round, finish, measure, options
 
 from archlab.config.schema import Config
 from archlab.cost.calibrated import Rates, predicted
-from archlab.cost.summary import PassName, cost
+from archlab.cost.memory import Format
+from archlab.cost.summary import cost
+from archlab.cost.work import PassName
 from archlab.exchange.configs import load_config
 from archlab.infer.calibrate import calibrate
 from archlab.infer.speed import WARM_UP, rehearse_decoding
@@ -94,7 +97,8 @@ def memory(changes: tuple[str, ...]) -> Round:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
             run.step()
         found = seen.profiler.kineto_results.events()  # pyright: ignore[reportOptionalMemberAccess]
-        changes = sorted((e.start_ns(), e.nbytes()) for e in found if e.name() == "[memory]")
+        own: Any = [event for event in found if event.name() == "[memory]"]
+        changes = sorted((event.start_ns(), event.nbytes()) for event in own)
         return held + max(accumulate(n_bytes for _, n_bytes in changes))
 
     return peak
@@ -132,14 +136,15 @@ def main() -> int:
     """The table and the record."""
     chosen = options(__doc__, rounds=5).parse_args()
     trained_in = choose_device(config_of(()).train)
-    formats = {"training": trained_in.format, "decoding": "bfloat16"}
+    formats: dict[PassName, Format] = {"training": trained_in.format, "decoding": "bfloat16"}
     rates: dict[PassName, Rates] = {
         name: calibrate(name, format_, trained_in.type) for name, format_ in formats.items()
     }
+    makers: dict[PassName, Callable[[tuple[str, ...]], Round]] = {"training": training, "decoding": decoding}
     ratios, found, processes = dict[str, float](), {}, {}
     print(f"{'':36}{'estimated':>11}{'measured':>11}")
     for name, changes in MODELS.items():
-        for pass_, make in (("training", training), ("decoding", decoding)):
+        for pass_, make in makers.items():
             measured = measure({name: (make, (changes,))}, chosen.rounds)[name]
             said = cost(config_of(changes), 1, CONTEXT if pass_ == "decoding" else None, formats[pass_])
             estimated = predicted(said.computed_work[pass_], rates[pass_], said.tokens[pass_]).tokens_per_second

@@ -43,8 +43,10 @@ def test_no_total_is_made_up(capsys):
     assert json.loads(printed(capsys, "--json"))["training_flops"] is None
 
 
-def test_what_is_not_counted_is_said(capsys):
-    assert "activations and logits" in printed(capsys)
+def test_memory_of_a_step_and_what_is_not_counted_of_it(capsys):
+    assert "most at once in a step" in printed(capsys)
+    assert app.main(["cost", "mamba-2-2.7b"]) == 0
+    assert "activations of recurrent mixers" in capsys.readouterr().out
 
 
 def test_side_by_side_every_config_stands_beside_the_first(capsys):

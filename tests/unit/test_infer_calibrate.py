@@ -4,60 +4,64 @@ import numpy as np
 import pytest
 
 from archlab.cli import app
-from archlab.cost.calibrated import Rate, Rates, predicted, untimed
+from archlab.cost.calibrated import Rate, Rates, features, predicted, untimed
 from archlab.cost.hardware import Measured, keep_measured, load_hardware
 from archlab.cost.summary import cost
 from archlab.cost.work import Work
 from archlab.exchange.configs import load_config
 from archlab.infer import calibrate
+from archlab.infer.clock import Clocked
 
-PRICES = {"products": (2e-11, 3e-11, 4e-6), "norms": (0.0, 5e-11, 1e-5)}
-PER_OPERATION, PER_PASS = 3e-6, 2e-4
+PRICES = {"products": (2e-11, 3e-11, 7e-11, 4e-6), "norms": (0.0, 5e-11, 9e-11, 1e-5)}
+CALLS, OF_THE_CLOCK = 3, 2e-6
+"""Of torch for each operation that is counted; seconds that the clock adds to each."""
 
 
 def a_pass(rng: np.random.Generator) -> list[Work]:
     """Of two kinds, with work of every order of magnitude."""
+    moved = {kind: 10 ** rng.uniform(5, 9) for kind in ("products", "norms")}
     return [
         Work(kind=kind, count=int(rng.integers(1, 200)), flops=10 ** rng.uniform(6, 10), weight_bytes=0, kept_bytes=0,
-             moved_bytes=10 ** rng.uniform(5, 9))
-        for kind in ("products", "norms")
+             moved_bytes=moved[kind], large_bytes=moved[kind] * rng.integers(2))
+        for kind in moved
     ]  # fmt: skip
 
 
+def seconds(work: Work) -> float:
+    """As a machine with exactly these prices takes."""
+    return sum(p * x for p, x in zip(PRICES[work.kind], features(work), strict=True))
+
+
 def timed(passed: list[Work], noise: float = 1.0) -> calibrate.Timed:
-    """As a machine with exactly these prices would time it."""
-    seconds = {
-        work.kind: noise * sum(p * x for p, x in zip(PRICES[work.kind], (work.flops, work.n_bytes, work.count), strict=True))
+    """With a clock that takes its own time at every call."""
+    found = {
+        work.kind: Clocked(noise * seconds(work) + OF_THE_CLOCK * CALLS * work.count, CALLS * work.count)
         for work in passed
-    }  # fmt: skip
-    between = PER_PASS + PER_OPERATION * sum(work.count for work in passed)
-    return calibrate.Timed({work.kind: work for work in passed}, seconds, sum(seconds.values()) + between)
+    }
+    return calibrate.Timed({work.kind: work for work in passed}, found, noise * sum(map(seconds, passed)))
 
 
-def test_prices_are_found_again():
+def test_prices_are_found_again_without_those_of_the_clock():
     rng = np.random.default_rng(0)
     rates = calibrate.fit([timed(a_pass(rng)) for _ in range(12)])
     for kind, prices in PRICES.items():
         found = rates.by_kind[kind]
-        assert (found.per_flop, found.per_byte, found.per_operation) == pytest.approx(prices, rel=1e-6, abs=1e-15)
-    assert (rates.per_operation, rates.per_pass) == pytest.approx((PER_OPERATION, PER_PASS), rel=1e-6)
+        assert tuple(dict(found).values()) == pytest.approx(prices, rel=1e-6, abs=1e-15)
 
 
 def test_a_noisy_clock_moves_an_estimate_less_than_itself():
     rng = np.random.default_rng(1)
-    rates = calibrate.fit([timed(a_pass(rng), noise=rng.uniform(0.9, 1.1)) for _ in range(30)])
-    unseen = [a_pass(rng) for _ in range(20)]
-    for passed in unseen:
-        assert predicted(passed, rates, 1).seconds == pytest.approx(timed(passed).whole, rel=0.1)
+    rates = calibrate.fit([timed(a_pass(rng), noise=rng.uniform(0.95, 1.05)) for _ in range(60)])
+    for passed in [a_pass(rng) for _ in range(20)]:
+        assert predicted(passed, rates, 1).seconds == pytest.approx(sum(map(seconds, passed)), rel=0.1)
 
 
-def test_an_estimate_is_the_sum_of_its_kinds_and_what_is_between():
-    work = [Work(kind="norms", count=3, flops=7, weight_bytes=1, kept_bytes=2, moved_bytes=4)]
-    rates = Rates(by_kind={"norms": Rate(per_flop=1, per_byte=10, per_operation=100)}, per_operation=5, per_pass=50)
+def test_an_estimate_is_the_sum_of_its_kinds():
+    work = [Work(kind="norms", count=3, flops=7, weight_bytes=1, kept_bytes=2, moved_bytes=4, large_bytes=3)]
+    rates = Rates(by_kind={"norms": Rate(per_flop=1, per_byte=10, per_large_byte=1000, per_operation=100)})
     found = predicted(work, rates, tokens=11)
-    assert found.seconds_by_kind == {"norms": 7 + 70 + 300}
-    assert found.seconds == 377 + 15 + 50
-    assert found.tokens_per_second == 11 / 442
+    assert found.seconds_by_kind == {"norms": 70 + 3000 + 300}
+    assert (found.seconds, found.tokens_per_second) == (3370, 11 / 3370)
     assert untimed([*work, work[0].model_copy(update={"kind": "scans"})], rates) == ["scans"]
 
 
@@ -78,9 +82,9 @@ def test_every_kind_of_a_decoder_without_recurrence_is_timed(name, monkeypatch):
 
 def test_what_cost_shows(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path))
-    price = Rate(per_flop=1e-11, per_byte=1e-10, per_operation=1e-5)
+    price = Rate(per_flop=1e-11, per_byte=1e-10, per_large_byte=0, per_operation=1e-5)
     kinds = ("products", "attention", "softmax", "norms", "activations", "element-wise", "embedding")
-    rates = Rates(by_kind=dict.fromkeys(kinds, price), per_operation=1e-6, per_pass=1e-4)
+    rates = Rates(by_kind=dict.fromkeys(kinds, price))
     measured = Measured(
         products={"float32": {"256": 1e11}}, copy_bandwidth=1e10, read_bandwidth=1e10, cached_read_bandwidth=1e11,
         dispatch=1e-6, threads=2, passes={"training": {"float32": rates}, "decoding": {"float32": rates}},

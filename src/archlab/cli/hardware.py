@@ -1,11 +1,12 @@
 """`archlab hardware`."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from archlab.atlas.cells import MARKS
 from archlab.cli.arguments import Flag
 from archlab.cli.terminal import print_json, print_table
-from archlab.cost.hardware import THIS, Hardware, Link, hardware, keep_measured, load_hardware, this_machine
+from archlab.cost.hardware import THIS, Hardware, Link, hardware, keep_measured, load_hardware
 from archlab.cost.units import si
 from archlab.errors import UserError
 
@@ -45,9 +46,11 @@ def run(name: str = THIS, /, *, measure: Flag = False, json: Flag = False) -> No
 
 
 def listed() -> dict[str, Hardware]:
-    """All devices by name, and this machine where it has been measured."""
-    here = {THIS: load_hardware(THIS)} if this_machine().exists() else {}
-    return dict(hardware()) | here
+    """All devices by name, and this machine where it has been measured by this version of archlab."""
+    found = dict(hardware())
+    with suppress(UserError):
+        found[THIS] = load_hardware(THIS)
+    return found
 
 
 def print_list(found: Mapping[str, Hardware]) -> None:

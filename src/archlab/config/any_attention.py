@@ -94,9 +94,9 @@ class AnyAttention(Visibility, QueryHeads):
             return
         # Written and read as products, by the mask, and by each operation of a cap; kept before and after the softmax.
         moved = (PRODUCTS_AND_MASK + (CAPPING if self.softcap else 0)) * scores * FLOAT32_BYTES
-        yield Operation("element-wise", "scores", flops=capping * scores, moved=moved)
-        moved, saved = 2 * scores * FLOAT32_BYTES, 2 * scores * FLOAT32_BYTES
-        yield Operation("softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=moved, saved=saved)
+        made = scores * FLOAT32_BYTES
+        yield Operation("element-wise", "scores", flops=capping * scores, moved=moved, made=made)
+        yield Operation("softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=2 * made, saved=2 * made, made=made)
 
     def _is_written_out(self, site: Site, this: Pass) -> bool:
         """Whether a CPU's kernel makes all scores, because the fused one cannot do what is asked."""

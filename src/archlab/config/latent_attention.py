@@ -116,6 +116,9 @@ class ResolvedLatent(Latent, AnyResolved):  # pyright: ignore[reportIncompatible
         yield this.product("projections", d, self.kept_width, bias=self.kept_width * self.qkv_bias, shares_input=True)
         yield from this.norm(self.narrow_norm, self.kv_rank)
         yield from self.rotating(site, this, H + 1)
+        # The parts that rotate and those that do not are put side by side, in queries and in keys.
+        yield this.element_wise("element-wise", "positions", H * self.query_width, flops=0)
+        yield this.element_wise("element-wise", "positions", (1 if is_absorbed else H) * self.query_width, flops=0)
         made = H * (self.nope_dim + self.v_dim)
         rows = None if is_absorbed else this.texts * this.context
         expanded = this.product("projections", self.kv_rank, made, rows=rows)

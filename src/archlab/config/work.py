@@ -46,6 +46,8 @@ class Operation(NamedTuple):
     """Bytes of activations that are read and written."""
     saved: float = 0.0
     """Bytes of activations that training keeps for the backward pass and no operation before has kept."""
+    made: float = 0.0
+    """Of the bytes in `moved`, those of the tensors that it makes."""
     times: int = 1
     """How many operations these are together."""
 
@@ -104,6 +106,7 @@ class Pass:
             weights=(d_in * d_out + bias) * self.bytes_each,
             moved=rows * (d_in + d_out) * self.bytes_each,
             saved=0 if shares_input else rows * d_in * self.bytes_each,
+            made=rows * d_out * self.bytes_each,
         )
 
     def norm(self, norm: AnyNorm, width: float, weights: int | None = None) -> Iterator[Operation]:
@@ -144,6 +147,7 @@ class Pass:
             weights=weights * self.bytes_each,
             moved=(read + written) * numbers * self.bytes_each,
             saved=saved * numbers * self.bytes_each,
+            made=written * numbers * self.bytes_each,
         )
 
     def in_stream(
@@ -151,7 +155,8 @@ class Pass:
     ) -> Operation:
         """As `element_wise`, of numbers in the stream's format."""
         own = self.element_wise(kind, part, width, flops=flops, read=read, weights=weights)
-        return own._replace(moved=own.moved / self.bytes_each * self.stream_bytes)
+        wider = self.stream_bytes / self.bytes_each
+        return own._replace(moved=own.moved * wider, made=own.made * wider)
 
 
 def matrix_flops(operations: Iterable[Operation]) -> Counter[str]:

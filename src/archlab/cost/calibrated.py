@@ -3,15 +3,18 @@
 from collections.abc import Iterable
 
 from archlab.config.base import Base, NonNegative
-from archlab.config.work import Kind
+from archlab.config.work import OF_MATRICES, Kind
 from archlab.cost.work import Work
 
 
 class Rate(Base):
-    """Of operations of one kind, in seconds; the three add up."""
+    """Of operations of one kind, in seconds; they add up."""
 
     per_flop: NonNegative
+    """Of matrices."""
     per_byte: NonNegative
+    per_large_byte: NonNegative
+    """More than `per_byte`, in tensors for which memory is asked of the system."""
     per_operation: NonNegative
 
 
@@ -38,10 +41,16 @@ def untimed(passed: Iterable[Work], rates: Rates) -> list[Kind]:
 def predicted(passed: Iterable[Work], rates: Rates, tokens: int) -> Prediction:
     """Of a pass without untimed kinds."""
     passed = list(passed)
-    by_kind = {work.kind: _seconds(work, rates.by_kind[work.kind]) for work in passed}
+    by_kind: dict[Kind, float] = {work.kind: _seconds(work, rates.by_kind[work.kind]) for work in passed}
     seconds = sum(by_kind.values())
     return Prediction(seconds=seconds, tokens_per_second=tokens / seconds, seconds_by_kind=by_kind)
 
 
+def features(work: Work) -> tuple[float, float, float, float]:
+    """What has a price, in the order of `Rate`. What computes little with each number takes its time to move it."""
+    flops = work.flops if work.kind in OF_MATRICES else 0.0
+    return flops, work.n_bytes, work.large_bytes, float(work.count)
+
+
 def _seconds(work: Work, rate: Rate) -> float:
-    return work.flops * rate.per_flop + work.n_bytes * rate.per_byte + work.count * rate.per_operation
+    return sum(price * amount for price, amount in zip(dict(rate).values(), features(work), strict=True))

@@ -17,6 +17,7 @@ from archlab.config.problems import nearest
 from archlab.config.text import Line
 from archlab.config.yaml_text import read_yaml, to_yaml
 from archlab.cost.calibrated import Rates
+from archlab.cost.work import PassName
 from archlab.errors import UserError
 from archlab.files import cache_folder, expand_user, make_folder, write_atomic
 
@@ -73,7 +74,7 @@ class Measured(Base):
     """Seconds from one small operation to the next: what an operation costs however little it computes."""
     threads: Count
     """In use while it was measured."""
-    passes: dict[Literal["training", "decoding"], dict[NumberFormat, Rates]] = Field(default_factory=dict)
+    passes: dict[PassName, dict[NumberFormat, Rates]] = Field(default_factory=dict)
     """What operations cost in passes that ran, by number format; nothing was compiled."""
 
 
@@ -119,7 +120,7 @@ class Hardware(Base):
         """Operations per second of one device in this format, or in the one it computes in instead."""
         return next(self.peak[known] for known in (number_format, *_INSTEAD[number_format]) if known in self.peak)
 
-    def rates(self, name: str, number_format: NumberFormat) -> Rates | None:
+    def rates(self, name: PassName, number_format: NumberFormat) -> Rates | None:
         """What operations of a pass cost in this format; None where that was not measured."""
         return self.measured.passes.get(name, {}).get(number_format) if self.measured else None
 
@@ -146,7 +147,11 @@ def load_hardware(name: str) -> Hardware:
     Names compare as those of presets. UserError where there is none of that name, or this machine is not measured yet.
     """
     if file := _file_of(name):
-        return _read(file)
+        try:
+            return _read(file)
+        except UserError as error:
+            again = "; `archlab hardware --measure` writes it anew" if file == this_machine() else ""
+            raise UserError(f"{error}{again}") from None
     if (several := re.fullmatch(r"(.+)[x×](\d{1,9})", name)) and (file := _file_of(several[1])):
         if not int(several[2]):
             raise UserError(f"hardware {name!r}: no devices; allowed: at least 1, as in {several[1]}x8")

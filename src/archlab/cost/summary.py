@@ -1,7 +1,6 @@
 """Everything that can be counted about a config without building it."""
 
 from dataclasses import replace
-from typing import Literal
 
 from archlab.config.base import Base
 from archlab.config.layers import sees_as
@@ -22,10 +21,8 @@ from archlab.cost.memory import (
 )
 from archlab.cost.params import Parameters, parameters
 from archlab.cost.step_memory import StepMemory, step_memory
-from archlab.cost.work import Work, by_kind, forward, training_step
+from archlab.cost.work import PassName, Work, by_kind, forward, training_step
 from archlab.errors import UserError
-
-PassName = Literal["training", "prefill", "decoding"]
 
 
 class Cost(Base):

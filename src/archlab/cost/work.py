@@ -2,14 +2,20 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from math import ceil
+from typing import Literal
 
+from archlab.allocator import LARGEST_KEPT
 from archlab.config.base import Base
 from archlab.config.layers import final_norm, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.norm import NoNorm
+from archlab.config.pieces import rows_at_once
 from archlab.config.position import Learned, Sinusoidal
 from archlab.config.work import FLOAT32_BYTES, KINDS, OF_MATRICES, Kind, Operation, Pass
 from archlab.cost.params import parameters, shared_positions
+
+PassName = Literal["training", "prefill", "decoding"]
 
 BACKWARD = 2
 """The backward pass in forward passes: one product for the inputs' gradient and one for the weights'."""
@@ -41,6 +47,14 @@ class Work(Base):
     """Of what was kept from earlier passes, read."""
     moved_bytes: float
     """Of activations, gradients and the optimiser's state, read and written."""
+    large_bytes: float
+    """Of `moved_bytes`, those of operations that make tensors of 32 MiB and more on a CPU: for each of these its C
+    library asks the system for memory, which takes longer than to fill it."""
+
+    @classmethod
+    def none(cls, kind: Kind) -> "Work":
+        """Of no operation."""
+        return cls(kind=kind, count=0, flops=0, weight_bytes=0, kept_bytes=0, moved_bytes=0, large_bytes=0)
 
     @property
     def n_bytes(self) -> float:
@@ -83,11 +97,13 @@ def after_layers(model: ModelConfig, this: Pass, rows: int) -> Iterator[Operatio
     width, vocab, head = model.embedding.width or model.d_model, model.vocab_size, model.head
     if model.embedding.width:
         yield this.product("head", model.d_model, width, rows=rows)
-    yield this.product("head", width, vocab, bias=vocab * head.bias, rows=rows)
+    pieces = ceil(rows / rows_at_once(vocab, "cpu"))
+    yield this.product("head", width, vocab, bias=vocab * head.bias, rows=rows)._replace(times=pieces)
     scaled = (head.scale != 1) + (3 if head.softcap else 0)
     if scaled:
         moved = 2 * scaled * rows * vocab * this.bytes_each
-        yield Operation("element-wise", "head", scaled * rows * vocab, moved=moved)
+        made = rows * vocab * this.bytes_each
+        yield Operation("element-wise", "head", scaled * rows * vocab, moved=moved, made=made, times=pieces)
 
 
 def training_step(model: ModelConfig, this: Pass) -> Iterator[Operation]:
@@ -101,7 +117,8 @@ def training_step(model: ModelConfig, this: Pass) -> Iterator[Operation]:
 def loss(model: ModelConfig, this: Pass) -> Operation:
     """Of every token, and its gradient."""
     logits = this.rows * model.vocab_size
-    return Operation("loss", "loss", LOSS_FLOPS * logits, moved=LOSS_NUMBERS * logits * FLOAT32_BYTES)
+    pieces, n_bytes = ceil(this.rows / rows_at_once(model.vocab_size, "cpu")), logits * FLOAT32_BYTES
+    return Operation("loss", "loss", LOSS_FLOPS * logits, moved=LOSS_NUMBERS * n_bytes, made=n_bytes, times=pieces)
 
 
 def update(n_parameters: float) -> Operation:
@@ -119,14 +136,18 @@ def matrix_flops_per_byte(passed: Iterable[Work]) -> float:
 
 def by_kind(operations: Iterable[Operation]) -> list[Work]:
     """Sums, in the order of KINDS; kinds that do not occur are left out."""
-    found: dict[Kind, list[float]] = {}
+    found: dict[Kind, Work] = {}
     for o in operations:
         if o.flops or o.n_bytes:
-            numbers = (o.times, o.flops, o.weights, o.kept, o.moved)
-            found[o.kind] = [a + b for a, b in zip(found.get(o.kind, (0, 0, 0, 0, 0)), numbers, strict=True)]
-    return [
-        Work(kind=kind, count=int(n), flops=flops, weight_bytes=weights, kept_bytes=kept, moved_bytes=moved)
-        for kind in KINDS
-        if kind in found
-        for n, flops, weights, kept, moved in [found[kind]]
-    ]
+            large = o.moved if o.made / o.times >= LARGEST_KEPT else 0.0
+            before = found.get(o.kind) or Work.none(o.kind)
+            found[o.kind] = Work(
+                kind=o.kind,
+                count=before.count + o.times,
+                flops=before.flops + o.flops,
+                weight_bytes=before.weight_bytes + o.weights,
+                kept_bytes=before.kept_bytes + o.kept,
+                moved_bytes=before.moved_bytes + o.moved,
+                large_bytes=before.large_bytes + large,
+            )
+    return [found[kind] for kind in KINDS if kind in found]

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 
-from archlab.config.work import OF_MATRICES, Kind
-from archlab.cost.calibrated import Rate, Rates
+from archlab.config.work import KINDS, Kind
+from archlab.cost.calibrated import Rate, Rates, features
 from archlab.cost.memory import Format
-from archlab.cost.summary import PassName, cost
-from archlab.cost.work import Work
+from archlab.cost.summary import cost
+from archlab.cost.work import PassName, Work
 from archlab.exchange.configs import load_config
 from archlab.infer.clock import Clocked, clocked
 from archlab.infer.speed import rehearse_decoding, seconds_of
@@ -39,6 +39,9 @@ TRAINED: tuple[tuple[str, ...], ...] = (
      "train.seq_len=256", "train.batch_tokens=2048"),
     ("model.d_model=128", "model.n_layers=2", "model.attention={n_heads: 4, softcap: 30}", "train.seq_len=256",
      "train.batch_tokens=2048"),
+    ("model.d_model=256", "model.n_layers=2", "model.mlp.d_ff=2048", "model.vocab_size=32768",
+     "model.attention={n_heads: 8, softcap: 30}", "model.head.softcap=30", "train.seq_len=1024",
+     "train.batch_tokens=4096"),
 )  # fmt: skip
 """Changes to tiny-llama: narrow and wide, deep and shallow, short and long, plain and mixed."""
 
@@ -102,11 +105,11 @@ def fit(timed: Sequence[Timed]) -> Rates:
     """Prices, none below 0, whose sums miss the measured seconds by the smallest squared share of a whole pass."""
     at_a_call = _of_the_clock(timed)
     by_kind: dict[Kind, Rate] = {}
-    for kind in sorted({kind for one in timed for kind in one.work}):
-        features = np.array([_features(one.work.get(kind)) for one in timed])
+    kinds: list[Kind] = [kind for kind in KINDS if any(kind in one.work for one in timed)]
+    for kind in kinds:
+        amounts = np.array([features(one.work.get(kind) or Work.none(kind)) for one in timed])
         seconds = np.array([_net(one.clocked.get(kind), at_a_call) for one in timed])
-        per_flop, per_byte, per_operation = _prices(features, seconds, timed)
-        by_kind[kind] = Rate(per_flop=per_flop, per_byte=per_byte, per_operation=per_operation)
+        by_kind[kind] = Rate(**dict(zip(Rate.model_fields, _prices(amounts, seconds, timed), strict=True)))
     return Rates(by_kind=by_kind)
 
 
@@ -122,17 +125,10 @@ def _net(found: Clocked | None, at_a_call: float) -> float:
     return found.seconds - found.calls * at_a_call if found else 0.0
 
 
-def _features(work: Work | None) -> tuple[float, float, float]:
-    """FLOPs of matrices, bytes, operations. What computes little with each number takes its time to move it."""
-    if work is None:
-        return 0.0, 0.0, 0.0
-    return work.flops if work.kind in OF_MATRICES else 0.0, work.n_bytes, float(work.count)
-
-
-def _prices(features: Any, seconds: Any, timed: Sequence[Timed]) -> Any:
+def _prices(amounts: Any, seconds: Any, timed: Sequence[Timed]) -> Any:
     """By non-negative least squares (Lawson and Hanson 1974), in units in which all columns are of one size."""
     wholes = np.array([one.whole for one in timed])
-    rows = features / wholes[:, None]
+    rows = amounts / wholes[:, None]
     unit = rows.max(0)
     unit[unit == 0] = 1
     prices, _ = nnls(rows / unit, seconds / wholes)

@@ -79,7 +79,9 @@ class _RMSNormed(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable  # for the gradient of this one `inverse` would be a constant
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, None]:
         (grad,), (x, weight, inverse) = gradients, ctx.saved_tensors
         grad_weight = (x * inverse).mul_(grad).sum_to_size(weight.shape)
         grad_normed = grad * weight

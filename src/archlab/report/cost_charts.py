@@ -11,8 +11,9 @@ import altair as alt
 
 from archlab.cost.hardware import Hardware
 from archlab.cost.roofline import ideal
-from archlab.cost.summary import Cost, PassName
+from archlab.cost.summary import Cost
 from archlab.cost.units import binary, si
+from archlab.cost.work import PassName
 
 _HEIGHT = 240
 _GIB = 2**30

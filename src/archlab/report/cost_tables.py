@@ -6,9 +6,9 @@ from typing import NamedTuple
 from archlab.cost.calibrated import predicted, untimed
 from archlab.cost.hardware import Hardware
 from archlab.cost.roofline import ideal
-from archlab.cost.summary import Cost, PassName
+from archlab.cost.summary import Cost
 from archlab.cost.units import binary, count, seconds, si
-from archlab.cost.work import Work, matrix_flops_per_byte
+from archlab.cost.work import PassName, Work, matrix_flops_per_byte
 
 
 class Table(NamedTuple):
