@@ -1,6 +1,6 @@
 """What operations cost on this machine: prices per kind, fitted to the time that small models of many shapes take."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,14 @@ from archlab.cost.summary import cost
 from archlab.cost.work import PassName, Work
 from archlab.exchange.configs import load_config
 from archlab.infer.clock import Clocked, clocked
-from archlab.infer.speed import rehearse_decoding, seconds_of
+from archlab.infer.speed import WARM_UP, rehearse_decoding, seconds_of
+from archlab.model.decoder import Decoder
 from archlab.train.device import Device
 from archlab.train.rehearsal import rehearse
 
-STEPS = 5
-"""That count, of each model with and without the clock."""
+ROUNDS, STEPS = 3, 3
+"""All models take turns, so that other work on the machine does not slow one of them throughout; steps of a turn that
+count, with and without the clock. The fastest is taken."""
 
 TRAINED: tuple[tuple[str, ...], ...] = (
     ("model.d_model=64", "model.n_layers=2", "train.seq_len=64", "train.batch_tokens=256"),
@@ -71,34 +73,44 @@ class Timed:
     """Seconds without the clock."""
 
 
+@dataclass(frozen=True)
+class _Run:
+    """A pass that can be repeated."""
+
+    work: Sequence[Work]
+    model: Decoder
+    step: Callable[[], None]
+
+
 def calibrate(name: PassName, number_format: Format, device_type: str) -> Rates:
     """For training steps or decoding steps, uncompiled."""
     device = Device(device_type, getattr(torch, number_format))
     with torch.random.fork_rng(devices=[]):  # steps seed it
-        return fit(list(_trained(device) if name == "training" else _decoded(device)))
+        runs = list(_training(device) if name == "training" else _decoding(device))
+        rounds = [[_timed(run, device_type) for run in runs] for _ in range(ROUNDS)]
+    return fit([min(several, key=lambda one: one.whole) for several in zip(*rounds, strict=True)])
 
 
-def _trained(device: Device) -> Iterator[Timed]:
+def _training(device: Device) -> Iterator[_Run]:
     for changes in TRAINED:
         where = (f"train.dtype={device.format}", f"train.device={device.type}", "train.compile=false")
         config = load_config("tiny-llama", *changes, *where)
         run = rehearse(config)
-        whole = min(seconds_of(run.step, STEPS))
-        by_kind = clocked(run.model, run.step, STEPS, device.type)
-        yield Timed(_by_kind(cost(config, dtype=device.format).computed_work["training"]), by_kind, whole)
+        yield _Run(cost(config, dtype=device.format).computed_work["training"], run.model, run.step)
 
 
-def _decoded(device: Device) -> Iterator[Timed]:
+def _decoding(device: Device) -> Iterator[_Run]:
+    steps = ROUNDS * (2 * STEPS + WARM_UP)
     for changes, batch, context in DECODED:
         config = load_config("tiny-llama", *changes, f"model.max_seq_len={2 * context}")
-        model, step = rehearse_decoding(config, device, batch, context, 4 * STEPS)
-        whole = min(seconds_of(step, 2 * STEPS))
-        by_kind = clocked(model, step, STEPS, device.type)
-        yield Timed(_by_kind(cost(config, batch, context, device.format).computed_work["decoding"]), by_kind, whole)
+        model, step = rehearse_decoding(config, device, batch, context, steps)
+        yield _Run(cost(config, batch, context, device.format).computed_work["decoding"], model, step)
 
 
-def _by_kind(work: Sequence[Work]) -> dict[Kind, Work]:
-    return {one.kind: one for one in work}
+def _timed(run: _Run, device_type: str) -> Timed:
+    whole = min(seconds_of(run.step, STEPS))
+    by_kind = clocked(run.model, run.step, STEPS, device_type)
+    return Timed({one.kind: one for one in run.work}, by_kind, whole)
 
 
 def fit(timed: Sequence[Timed]) -> Rates:
