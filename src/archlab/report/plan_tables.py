@@ -56,16 +56,19 @@ def tables(
     yield Table(
         (f"one {device.name} of {n_devices}", *names),
         [
-            *_memory(plans, device),
-            _row("  with recomputation", recomputed, lambda p: _fits(p, device)),
-            _row("tokens of a step, all devices", plans, lambda p: count(p.batch_tokens)),
-            _row("texts at a time, per replica", plans, lambda p: str(p.micro_batch)),
-            _row("  that fit at most", plans, lambda p: str(p.largest_micro_batch)),
-            _row("  with recomputation", recomputed, lambda p: str(p.largest_micro_batch)),
+            *_memory(plans),
+            _row("in all", plans, lambda p: binary(p.total_memory)),
+            _row("  recomputing layers", recomputed, lambda p: binary(p.total_memory)),
+            _row(f"fits in {binary(device.memory)}", plans, _fits),
+            _row("  recomputing layers", recomputed, _fits),
+            _row("texts of a replica at once", plans, lambda p: str(p.micro_batch)),
+            _row("  at most", plans, lambda p: str(p.largest_micro_batch)),
+            _row("  at most, recomputing", recomputed, lambda p: str(p.largest_micro_batch)),
+            _row("tokens of a step", plans, lambda p: count(p.batch_tokens)),
             _row("sent in a step", plans, lambda p: binary(sum(p.sent.values()))),
             _row("pipeline's bubble", plans, lambda p: f"{p.bubble:.0%}"),
             _row("a step at best", plans, lambda p: seconds(p.computing)),
-            _row("sending, if not hidden", plans, lambda p: seconds(p.sending)),
+            _row("sending, unless hidden", plans, lambda p: seconds(p.sending)),
         ],
     )
     yield _budgets(config, plans, names, n_devices, price)
@@ -77,15 +80,14 @@ def _row(label: str, plans: Sequence[Plan], cell: Callable[[Plan], str]) -> Sequ
     return (label, *(cell(one) for one in plans))
 
 
-def _memory(plans: Sequence[Plan], device: Hardware) -> Iterator[Sequence[str]]:
+def _memory(plans: Sequence[Plan]) -> Iterator[Sequence[str]]:
     for what in plans[0].memory:
         if any(one.memory[what] for one in plans):
             yield _row(what, plans, lambda p, what=what: binary(p.memory[what]) if p.memory[what] else "-")
-    yield _row(f"in all, of {binary(device.memory)}", plans, lambda p: _fits(p, device))
 
 
-def _fits(one: Plan, device: Hardware) -> str:
-    return binary(one.total_memory) if one.fits else f"{binary(one.total_memory)}: too much"
+def _fits(one: Plan) -> str:
+    return "yes" if one.fits else "no"
 
 
 def _budgets(config: Config, plans: Sequence[Plan], names: Sequence[str], devices: int, price: float | None) -> Table:
@@ -102,4 +104,4 @@ def _budgets(config: Config, plans: Sequence[Plan], names: Sequence[str], device
         rows.append((f"{label}, {flops}", *(seconds(time) for time in times)))
         if price is not None:
             rows.append((f"  at {price:g} an hour and device", *(f"{t / 3600 * devices * price:,.0f}" for t in times)))
-    return Table(("at best, all sending hidden", *names), rows)
+    return Table(("at best", *names), rows)
