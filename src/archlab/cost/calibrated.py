@@ -31,6 +31,8 @@ class Prediction(Base):
     tokens_per_second: float
     """Of a decoding step: of all texts together."""
     seconds_by_kind: dict[Kind, float]
+    latency: float
+    """Seconds that its operations take however little each computes: what depth costs, and width does not."""
 
 
 def untimed(passed: Iterable[Work], rates: Rates) -> list[Kind]:
@@ -43,7 +45,8 @@ def predicted(passed: Iterable[Work], rates: Rates, tokens: int) -> Prediction:
     passed = list(passed)
     by_kind: dict[Kind, float] = {work.kind: _seconds(work, rates.by_kind[work.kind]) for work in passed}
     seconds = sum(by_kind.values())
-    return Prediction(seconds=seconds, tokens_per_second=tokens / seconds, seconds_by_kind=by_kind)
+    latency = sum(work.count * rates.by_kind[work.kind].per_operation for work in passed)
+    return Prediction(seconds=seconds, tokens_per_second=tokens / seconds, seconds_by_kind=by_kind, latency=latency)
 
 
 def features(work: Work) -> tuple[float, float, float, float]:

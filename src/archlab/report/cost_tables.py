@@ -133,15 +133,16 @@ def _predictions(found: Cost, device: Hardware) -> Iterator[Table]:
         if (rates := device.rates(name, found.dtype)) is None:
             continue
         if unknown := untimed(work, rates):
-            rows.append((_label(found, name), "-", "-", f"not timed: {', '.join(unknown)}"))
+            rows.append((_label(found, name), "-", "-", "-", f"not timed: {', '.join(unknown)}"))
         else:
             one = predicted(work, rates, found.tokens[name])
-            slowest = max(one.seconds_by_kind, key=lambda kind: one.seconds_by_kind[kind])
-            share = one.seconds_by_kind[slowest] / one.seconds
-            most = f"{slowest} {share:.0%}"
-            rows.append((_label(found, name), seconds(one.seconds), si(one.tokens_per_second), most))
+            most, longest = max(one.seconds_by_kind.items(), key=lambda item: item[1])
+            share = f"{most} {longest / one.seconds:.0%}"
+            rows.append(
+                (_label(found, name), seconds(one.seconds), si(one.tokens_per_second), seconds(one.latency), share)
+            )
     if rows:
-        yield Table(("as operations were timed here, uncompiled", "time", "tokens/s", "most of it"), rows)
+        yield Table(("as timed here, not compiled", "time", "tokens/s", "latency", "most of it"), rows)
 
 
 def _kinds(found: Cost) -> Table:
