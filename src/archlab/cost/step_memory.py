@@ -8,8 +8,8 @@ from archlab.cost.memory import training_memory
 from archlab.cost.params import parameters
 from archlab.cost.saved import activation_bytes, is_counted
 
-LOGITS_HELD = 3
-"""Numbers per logit of a piece, in float32: itself, its log-softmax and its gradient."""
+LOGITS_HELD = 4
+"""Numbers per logit of a piece, in float32: itself, its log-softmax, and the gradients of both."""
 
 
 class StepMemory(Base):
@@ -25,12 +25,14 @@ class StepMemory(Base):
     """The most at once, weights and optimiser included; beside what Python and torch take without a model."""
 
 
-def step_memory(model: ModelConfig, this: Pass, device_type: str = "cpu") -> StepMemory | None:
-    """Of steps with `this` micro-batch; None for recurrent mixers, whose activations are not counted.
+def step_memory(
+    model: ModelConfig, this: Pass, device_type: str = "cpu", *, micro_batches: int = 1
+) -> StepMemory | None:
+    """Of steps with so many times `this`; None for recurrent mixers, whose activations are not counted.
 
-    Two moments compete for the peak: the loss, when all activations are there and of the gradients that of the head;
-    and the update, when all gradients are there and no activations. Between them layers give up what their gradients
-    take.
+    Two moments compete for the peak: the loss, when all activations are there and of the gradients that of the head,
+    or all of them from the second micro-batch on; and the update, when all gradients are there and no activations.
+    Between them layers give up what their gradients take.
     """
     if not is_counted(model):
         return None
@@ -38,7 +40,8 @@ def step_memory(model: ModelConfig, this: Pass, device_type: str = "cpu") -> Ste
     head = _head_bytes(model)
     logits = logits_bytes(model, this, device_type)
     activations = round(activation_bytes(model, this))
-    at_loss = held.weights + held.optimizer + head + activations + logits
+    gradients = head if micro_batches == 1 else held.gradients
+    at_loss = held.weights + held.optimizer + gradients + activations + logits
     return StepMemory(
         activations=activations,
         recomputed_activations=round(activation_bytes(model, this, recompute=True)),
@@ -50,7 +53,8 @@ def step_memory(model: ModelConfig, this: Pass, device_type: str = "cpu") -> Ste
 def logits_bytes(model: ModelConfig, this: Pass, device_type: str) -> int:
     """Of as many tokens as the loss works on at once; several pieces add up the gradient of the head's matrix."""
     rows = min(this.rows, rows_at_once(model.vocab_size, device_type))
-    return LOGITS_HELD * rows * model.vocab_size * FLOAT32_BYTES + (_head_bytes(model) if rows < this.rows else 0)
+    held = LOGITS_HELD + bool(model.head.softcap)  # what tanh gives is kept for its gradient
+    return held * rows * model.vocab_size * FLOAT32_BYTES + (_head_bytes(model) if rows < this.rows else 0)
 
 
 def _head_bytes(model: ModelConfig) -> int:

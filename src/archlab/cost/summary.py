@@ -99,7 +99,7 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
         weight_bytes=counts.total * BYTES[dtype],
         read_bytes_per_decoded_token=None if sees_as(model, "two_sided") else _read(model, context, dtype),
         training_memory=training_memory(counts.total),
-        step_memory=step_memory(model, _micro_batch(config, dtype)),
+        step_memory=_step_memory(config, dtype),
         work={name: _work(model, name, replace(this, counting="visible")) for name, this in passes.items()},
         computed_work={name: _work(model, name, this) for name, this in passes.items()},
         tokens={name: this.rows for name, this in passes.items()},
@@ -113,9 +113,10 @@ def training_pass(config: Config, dtype: Format) -> Pass:
     return Pass(train.rows, train.seq_len, counting=counting, bytes_each=BYTES[dtype], is_training=True)
 
 
-def _micro_batch(config: Config, dtype: Format) -> Pass:
+def _step_memory(config: Config, dtype: Format) -> StepMemory | None:
     train = resolve_train(config)
-    return replace(training_pass(config, dtype), texts=train.micro_batch_tokens // train.seq_len)
+    micro_batch = replace(training_pass(config, dtype), texts=train.micro_batch_tokens // train.seq_len)
+    return step_memory(config.model, micro_batch, micro_batches=train.batch_tokens // train.micro_batch_tokens)
 
 
 def _passes(config: Config, batch: int, context: int, dtype: Format) -> dict[PassName, Pass]:

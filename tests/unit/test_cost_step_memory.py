@@ -1,0 +1,54 @@
+"""The peak of a training step: against torch's own record of what it allocates."""
+
+from itertools import accumulate
+
+import pytest
+from torch.profiler import ProfilerActivity, profile
+
+from archlab.config.work import Pass
+from archlab.cost.step_memory import step_memory
+from archlab.cost.summary import cost
+from archlab.exchange.configs import load_config
+from archlab.train.rehearsal import rehearse
+
+SIZE = (
+    "train.seq_len=256",
+    "train.batch_tokens=2048",
+    "train.dtype=float32",
+    "train.device=cpu",
+    "train.compile=false",
+)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("model.n_layers=2",),
+        ("model.n_layers=2", "model.attention={n_heads: 4, softcap: 30}", "model.head.softcap=30"),
+        ("model.n_layers=2", "model.vocab_size=40000"),
+        ("model.n_layers=2", "model.mlp={kind: moe, experts: 8, active: 2, d_ff: 300}"),
+        ("model.n_layers=3", "train.micro_batch_tokens=512"),
+        ("model.n_layers=2", "model.d_model=512", "train.batch_tokens=256"),  # the update, not the activations
+    ],
+)
+def test_the_peak_is_what_torch_allocates(overrides):
+    config = load_config("tiny-llama", *SIZE, *overrides)
+    run = rehearse(config)
+    run.step()
+    held = 3 * sum(p.numel() * p.element_size() for p in run.model.parameters())  # AdamW's averages are as large
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        run.step()
+    allocated = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes = sorted((event.start_ns(), event.nbytes()) for event in allocated)
+    measured = held + max(accumulate(n_bytes for _, n_bytes in changes))
+    said = cost(config, dtype="float32").step_memory
+    assert said
+    assert said.peak == pytest.approx(measured, rel=0.1)
+
+
+def test_recomputing_layers_never_keeps_more_and_recurrent_mixers_are_not_counted():
+    for name in ("llama-3-8b", "mixtral-8x7b", "deepseek-v2-lite"):
+        found = step_memory(load_config(name).model, Pass(1, 1024, counting="computed", is_training=True))
+        assert found
+        assert 0 < found.recomputed_activations < found.activations
+    assert step_memory(load_config("mamba-2-2.7b").model, Pass(1, 1024)) is None
