@@ -132,7 +132,13 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def file_atomic(path: Path) -> Iterator[Path]:
-    """The name of a temporary file to write, renamed to `path` at the end of the block, or removed if it fails."""
+    """The name of a temporary file to write, renamed to `path` at the end of the block, or removed if it fails.
+
+    A link is followed. UserError where `path` is a folder, a pipe or a device.
+    """
+    path = path.resolve() if path.is_symlink() else path
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: {_kind_of_file(path.stat().st_mode)}; allowed: a regular file")
     temporary = _temporary_name(path)
     with disk_errors(path):
         try:

@@ -1,6 +1,7 @@
 """What `archlab cost` prints: serving and training apart, and a total where there is one."""
 
 import json
+import os
 
 import pytest
 
@@ -96,3 +97,43 @@ def test_times_on_a_device(capsys):
     assert "at best on one H100 SXM" in out
     assert app.main(["cost", "gpt-2", "--hardware", "h1000"]) == 2
     assert "no hardware 'h1000'" in capsys.readouterr().err
+
+
+def test_serving_says_whether_it_fits(capsys):
+    """Llama 3 8B: 16.06 GB of weights; 128 KiB a token in the cache, so 1 GiB for each text of 8,192 tokens."""
+    assert app.main(["cost", "llama-3-8b", "--hardware", "h100"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "fits yes texts of 8,192 tokens that fit 59" in out  # (80e9 - 16.06e9) / 2**30
+    assert app.main(["cost", "llama-3.1-405b", "--hardware", "rtx-4090"]) == 0
+    assert "fits no" in " ".join(capsys.readouterr().out.split())
+    assert app.main(["cost", "llama-3-8b", "--hardware", "h100x8"]) == 2
+    assert "on one device" in capsys.readouterr().err
+
+
+def test_json_has_the_times_of_a_device(capsys):
+    assert app.main(["cost", "llama-3-8b", "--json", "--hardware", "h100"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["hardware"] == "H100 SXM"
+    assert found["at_best"]["decoding"]["limit"] == "memory"
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_a_page_replaces_files_only(kind, tmp_path, capsys):
+    path = tmp_path / "there"
+    path.mkdir() if kind == "folder" else os.mkfifo(path)
+    assert app.main(["cost", "tiny-llama", "--html", str(path)]) == 2
+    assert "allowed: a regular file" in capsys.readouterr().err
+    assert not path.is_file()
+
+
+def test_a_published_config_file_is_read_like_its_folder(tmp_path, capsys):
+    file = tmp_path / "config.json"
+    values = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 1000, "hidden_size": 64,
+              "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "rms_norm_eps": 1e-5,
+              "max_position_embeddings": 128}  # fmt: skip
+    file.write_text(json.dumps(values))
+    shown = []
+    for source in (tmp_path, file):
+        assert app.main(["cost", str(source)]) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]

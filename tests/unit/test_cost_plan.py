@@ -5,6 +5,7 @@ import json
 import pytest
 
 from archlab.cli import app
+from archlab.config.layers import LayerConfig
 from archlab.cost.hardware import load_hardware
 from archlab.cost.parallel import Parallel
 from archlab.cost.params import parameters
@@ -96,7 +97,7 @@ def test_wide_shapes_suit_tensor_parallelism_and_deep_ones_a_pipeline():
         ("shards=2", "did you mean shard"),
         ("shard=0", "allowed: data, shard"),
         ("shard=2,shard=2", "each once"),
-        ("tensor=7", "7: does not divide the 32 query heads"),
+        ("tensor=7", "tensor=7 does not divide the 32 query heads"),
         ("pipeline=33", "more than the 32 layers"),
         ("data=3", "train.batch_tokens: 128 texts of 8,192 tokens; allowed: a multiple of data . shard = 3"),
     ],
@@ -118,6 +119,52 @@ def test_recomputation_keeps_the_inputs_of_every_micro_batch_and_the_rest_of_one
     rest = one - inputs
     assert 0 < rest < inputs / 2
     assert eight == pytest.approx(8 * one)
+
+
+def test_recomputing_layers_takes_a_forward_pass_more():
+    """And within a tensor group the stream is gathered and scattered for it, too."""
+    for way in ("data=8", "tensor=8"):
+        plain, recomputed = (planned(way, recompute=again) for again in (False, True))
+        assert 1.25 < recomputed.computing / plain.computing < 4 / 3
+        assert recomputed.sent["tensor"] == pytest.approx(1.5 * plain.sent["tensor"])
+
+
+def test_small_micro_batches_read_the_weights_again():
+    """At 64 tokens to a micro-batch the memory is the limit: half of the tokens at a time, twice the reading."""
+    times = [planned("tensor=8", tokens=64, batch=64, micro_batch=n).computing for n in (1, 2)]
+    assert times[0] > 1.7 * times[1]
+
+
+def test_a_group_across_servers_goes_out_through_all_their_adapters():
+    two = planned("shard=16")
+    assert two.sending == pytest.approx(two.sent["shard"] / (8 * 50e9))
+    apart = planned("tensor=8,shard=16")
+    of_tensor = apart.sent["tensor"] / 450e9
+    assert apart.sending == pytest.approx(of_tensor + apart.sent["shard"] / 50e9)
+
+
+@pytest.mark.parametrize("model", ["baichuan-2-13b", "gemma-3-4b", "gemma-2-9b"])
+def test_more_stages_never_hold_more(model):
+    held = [planned(f"pipeline={n}", model, tokens=1024, batch=64).total_memory for n in (2, 4, 8, 16, 32)]
+    assert held == sorted(held, reverse=True)
+
+
+def test_of_stages_that_are_alike_one_is_counted(monkeypatch):
+    """First, between and last: a plan of a thousand stages took minutes."""
+    counted = []
+    held = LayerConfig.held_by_one
+    monkeypatch.setattr(LayerConfig, "held_by_one", lambda layer, t: counted.append(layer) or held(layer, t))
+    planned("pipeline=100", "tiny-llama", "model.n_layers=100", tokens=128)
+    few = len(counted)
+    planned("pipeline=10", "tiny-llama", "model.n_layers=100", tokens=128)
+    assert len(counted) == 2 * few
+
+
+def test_no_time_is_told_for_what_does_not_fit(capsys):
+    assert app.main(["cost", "llama-3-70b", "--hardware", "h100", "--devices", "8", "--parallel", "data=8"]) == 0
+    out = capsys.readouterr().out
+    assert "does not fit" in out
+    assert "years" not in out
 
 
 def test_every_stage_has_layers_and_the_fullest_sets_the_pace():

@@ -49,7 +49,7 @@ def _bytes(_kind: Any, tokens: Sequence[Token]) -> int:
 Bytes = Annotated[int, Parameter(converter=_bytes, validator=Number(gte=1, lte=10**16))]
 """Of memory: a number, with a decimal or a binary unit."""
 
-Price = Annotated[float, Parameter(validator=Number(gt=0))]
+Price = Annotated[float, Parameter(validator=Number(gt=0, lte=1e9))]
 """In any currency."""
 
 AtLeastOne = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=LONGEST))]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from archlab.cli.arguments import AtLeastOne, Flag, Price, SeveralAtLeastOne
 from archlab.cli.loading import load_with_notes
@@ -12,6 +13,7 @@ from archlab.config.training import resolve_train
 from archlab.cost.hardware import Hardware, load_hardware
 from archlab.cost.memory import Format
 from archlab.cost.parallel import Parallel
+from archlab.cost.roofline import ideal
 from archlab.cost.summary import Cost, cost
 from archlab.errors import UserError
 from archlab.report.cost_tables import of_one, side_by_side
@@ -74,12 +76,20 @@ def run(
             raise UserError(f"{', '.join(given)}: not with --devices, --parallel or --price, which are of training")
         _print_plans(configs, device, devices, parallel, price, json=json)
         return
+    if device is not None and device.count > 1:
+        raise UserError(
+            f"--hardware {hardware}: serving is counted on one device; allowed: one, or --devices for training"
+        )
     points = list(product(contexts, batch or (1,)))
     found = {name: {(c, b): _cost(name, configs[name], b, c, dtype) for c, b in points} for name in configs}
     if json and html is not None:
         raise UserError("--json and --html: allowed: one of them")
     if json:
-        all_of_them = [{"config": n, **c.model_dump(mode="json")} for n, at in found.items() for c in at.values()]
+        all_of_them = [
+            {"config": name, **one.model_dump(mode="json"), **_at_best(one, device)}
+            for name, at in found.items()
+            for one in at.values()
+        ]
         print_json(all_of_them if len(all_of_them) > 1 else all_of_them[0])
         return
     if html is not None:
@@ -90,6 +100,13 @@ def run(
     several = len(found) > 1 or len(points) > 1
     for table in side_by_side(found, device) if several else of_one(found[config][points[0]], device):
         print_table(table.columns, table.rows, right=table.columns[1:])
+
+
+def _at_best(found: Cost, device: Hardware | None) -> dict[str, Any]:
+    if device is None:
+        return {}
+    passes = {name: ideal(work, device, found.dtype, found.tokens[name]) for name, work in found.work.items()}
+    return {"hardware": device.name, "at_best": {name: one.model_dump(mode="json") for name, one in passes.items()}}
 
 
 def _print_plans(
@@ -117,6 +134,7 @@ def _print_plans(
     if json:
         print_json(
             {
+                "hardware": device.name,
                 "plans": [{"parallel": vars(way), **both.as_json()} for way, both in found.items()],
                 "refused": refused,
             }

@@ -28,7 +28,7 @@ def run(name: str = THIS, /, *, measure: Flag = False, json: Flag = False) -> No
         A device (`archlab list hardware`), several of it as in h100x8, a YAML file with the same fields, or this
         machine.
     measure
-        Measure this machine first, in about two minutes, while it does nothing else. It is called `this` then.
+        Measure this machine first, in about four minutes, while it does nothing else. It is called `this` then.
     json
         JSON instead.
     """

@@ -28,7 +28,7 @@ def run(config: str, /, *overrides: str, steps: AtLeastOne = 5, json: Flag = Fal
     if json:
         print_json(found.model_dump(mode="json"))
         return
-    print(f"a training step: {seconds(found.whole_seconds)}, {seconds(found.seconds)} of it in operations")
+    print(f"a training step: {seconds(found.whole_seconds)}; its operations, each timed: {seconds(found.seconds)}")
     print(f"on {found.device}, {found.threads} threads, {found.dtype}")
     print_table(
         ("kind of operation", "FLOPs", "bytes", "time"),

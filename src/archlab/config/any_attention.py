@@ -66,7 +66,8 @@ class AnyAttention(Visibility, QueryHeads):
         heads, pairs = self.n_heads, this.texts * self._pairs(site, this)
         distances = 0
         if isinstance(site.position, Shaw):
-            distances = pairs if this.counting == "visible" else this.rows * (site.position.max_distance + 1)
+            of_every_distance = this.rows * (site.position.max_distance + 1)
+            distances = min(pairs, of_every_distance) if this.counting == "visible" else of_every_distance
         learned = sinks + site.position.of_a_layer(heads, self.query_width)
         queries = this.rows * heads * (key_width + value_width)
         biases = heads * pairs if site.position.kind in BIASED else 0

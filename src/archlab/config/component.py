@@ -77,7 +77,7 @@ class Component(Base):
     def check_tensor(self, tensor: int) -> None:
         """UserError where so many devices cannot share its work by heads."""
         if self.score_heads % tensor:
-            raise UserError(f"tensor={tensor}: does not divide the {self.score_heads} query heads")
+            raise UserError(f"tensor={tensor} does not divide the {self.score_heads} query heads")
 
     def held_by_one(self, site: Site, tensor: int) -> float:
         """Learned numbers that each of `tensor` devices holds which share its matrices: all of its norms, and an equal

@@ -23,6 +23,9 @@ from archlab.files import cache_folder, expand_user, make_folder, write_atomic
 
 NumberFormat = Literal["float32", "tf32", "bfloat16", "float16", "float8", "int8"]
 
+PerSecond = Annotated[Flops, Field(ge=1, le=1e30)]
+"""Operations, bytes or cycles; `2P` is 2e15."""
+
 THIS = "this"
 """The name of the machine that archlab runs on, once it has been measured."""
 
@@ -41,7 +44,7 @@ class Link(Base):
     """How devices reach each other."""
 
     name: Line
-    bandwidth: Flops
+    bandwidth: PerSecond
     """Bytes per second that one device sends, over all its links of this kind together, in one direction. Makers often
     print the sum of both directions, which is twice as much."""
 
@@ -51,7 +54,7 @@ class Derivation(Base):
 
     units: Count
     """Cores."""
-    clock: Flops
+    clock: PerSecond
     """Cycles per second while all units compute."""
     per_cycle: dict[NumberFormat, Positive]
     """Operations of one unit in one cycle; a multiplication and an addition are two."""
@@ -86,13 +89,13 @@ class Hardware(Base):
     maker: Line
     year: Annotated[int, Field(ge=2010)]
     """Of release."""
-    peak: Annotated[dict[NumberFormat, Flops], Field(min_length=1)]
+    peak: Annotated[dict[NumberFormat, PerSecond], Field(min_length=1)]
     """Operations per second of matrix products by number format, a multiplication and an addition being two: dense
     (half of what makers print with structured sparsity), added up in float32 (int8: in int32). A format that is
     missing is one that the device does not multiply, or of which no figure is published."""
     memory: Count
     """Bytes."""
-    bandwidth: Flops
+    bandwidth: PerSecond
     """Bytes per second of the memory, read and written together."""
     link: Link | None = None
     """Between the devices of a server. null: there is none but the server's own memory, or it is not published."""
@@ -165,7 +168,7 @@ def _file_of(name: str) -> Path | Traversable | None:
     if name.lower() == THIS:
         if not this_machine().exists():
             raise UserError(
-                "this machine has not been measured yet; `archlab hardware --measure` does it, in about two minutes"
+                "this machine has not been measured yet; `archlab hardware --measure` does it, in about four minutes"
             )
         return this_machine()
     if name.endswith((".yaml", ".yml")):

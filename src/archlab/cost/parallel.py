@@ -29,7 +29,7 @@ class Parallel:
     def parse(cls, text: str) -> "Parallel":
         """From `shard=8,tensor=2`; UserError where it says something else."""
         found = dict[str, int]()
-        for part in text.split(","):
+        for part in (part.strip() for part in text.split(",")):
             way, _, size = part.partition("=")
             if way not in WAYS or way in found or not size.isdecimal() or not 1 <= int(size) <= MOST_DEVICES:
                 hint = nearest(way, WAYS) if way not in WAYS else ";"
@@ -53,8 +53,12 @@ class Parallel:
         """Parts that the batch is cut into."""
         return self.data * self.shard
 
+    def within(self, way: str) -> int:
+        """Devices between two that exchange something in this way: a tensor group stands closest together, then shards,
+        replicas, and the stages of a pipeline."""
+        nearer = {"tensor": 1, "shard": self.tensor, "data": self.tensor * self.shard}
+        return nearer.get(way, self.tensor * self.replicas)
+
     def reach(self, way: str) -> int:
-        """Devices that the ones which exchange something in this way are spread over: a tensor group stands closest
-        together, then shards, replicas, and the stages of a pipeline."""
-        near = {"tensor": self.tensor, "shard": self.tensor * self.shard, "data": self.tensor * self.replicas}
-        return near.get(way, self.devices)
+        """Devices that the ones which exchange something in this way are spread over."""
+        return self.within(way) * getattr(self, way)

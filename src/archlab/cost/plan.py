@@ -4,6 +4,7 @@ In bfloat16 with float32 weights, as mixed precision is. Of a pipeline every sta
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +16,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.config.work import FLOAT32_BYTES, Operation, Pass
-from archlab.cost.hardware import Hardware, Link
+from archlab.cost.hardware import Hardware
 from archlab.cost.memory import BYTES
 from archlab.cost.parallel import Parallel
 from archlab.cost.params import outer_norms, parameters, shared_positions
@@ -82,7 +83,8 @@ class _Stage:
     """The layers of one device of the pipeline, or of the tensor group that stands for it."""
 
     model: ModelConfig
-    layers: tuple[LayerConfig, ...]
+    layers: Counter[LayerConfig]
+    """Each with how many there are."""
     index: int
     of: int
 
@@ -109,17 +111,18 @@ class _Stage:
 
     def held(self, tensor: int) -> float:
         """Learned numbers of one device of a tensor group."""
-        return sum(layer.held_by_one(tensor) for layer in self.layers) + self.around / tensor
+        return sum(n * layer.held_by_one(tensor) for layer, n in self.layers.items()) + self.around / tensor
 
-    def operations(self, this: Pass, updated: float) -> Iterator[Operation]:
-        """Of a step over `this`, after which so many learned numbers are updated."""
-        forward = list(before_layers(self.model, this)) if self.is_first else []
-        forward += [operation for layer in self.layers for operation in layer.work(this)]
-        forward += list(after_layers(self.model, this, this.rows)) if self.is_last else []
-        yield from (operation.repeated(1 + BACKWARD) for operation in forward)
+    def operations(self, this: Pass, *, recompute: bool) -> Iterator[Operation]:
+        """Of a micro-batch, without the update."""
+        passes = 1 + BACKWARD
+        for layer, n in self.layers.items():
+            yield from (operation.repeated(n * (passes + recompute)) for operation in layer.work(this))
+        if self.is_first:
+            yield from (operation.repeated(passes) for operation in before_layers(self.model, this))
         if self.is_last:
+            yield from (operation.repeated(passes) for operation in after_layers(self.model, this, this.rows))
             yield loss(self.model, this)
-        yield update(updated)
 
 
 def plan(config: Config, parallel: Parallel, device: Hardware, *, recompute: bool = False) -> Plan:
@@ -131,12 +134,11 @@ def plan(config: Config, parallel: Parallel, device: Hardware, *, recompute: boo
     model = config.model
     _check(model, parallel)
     batch, p = _batch(config, parallel), parallel.pipeline
-    stages = [_Stage(model, layers, i, p) for i, layers in enumerate(_even(layer_configs(model), p))]
+    stages = _stages(model, p)
     memory = max((_memory(stage, parallel, batch, recompute) for stage in stages), key=lambda m: sum(m.values()))
-    step = _pass(batch.texts, batch)
     bubble = (p - 1) / (batch.turns + p - 1)
-    slowest = max(_seconds(stage, parallel, device, step) for stage in stages)
-    sent = _sent(stages, parallel, batch)
+    slowest = max(_seconds(stage, parallel, device, batch, recompute) for stage in stages)
+    sent = _sent(stages, parallel, batch, recompute)
     return Plan(
         batch_tokens=batch.texts * batch.tokens * parallel.replicas,
         micro_batch=batch.micro,
@@ -146,7 +148,7 @@ def plan(config: Config, parallel: Parallel, device: Hardware, *, recompute: boo
         sent=sent,
         bubble=bubble,
         computing=slowest / (1 - bubble),
-        sending=sum(n / _link(device, parallel, way).bandwidth for way, n in sent.items() if n),
+        sending=sum(n / _bandwidth(device, parallel, way) for way, n in sent.items() if n),
     )
 
 
@@ -165,8 +167,8 @@ def _batch(config: Config, parallel: Parallel) -> _Batch:
     return _Batch(own, train.seq_len, micro)
 
 
-def _pass(texts: int, batch: _Batch) -> Pass:
-    return Pass(texts, batch.tokens, bytes_each=SHORT, is_training=True)
+def _micro_batch(batch: _Batch) -> Pass:
+    return Pass(batch.micro, batch.tokens, bytes_each=SHORT, is_training=True)
 
 
 def _check(model: ModelConfig, parallel: Parallel) -> None:
@@ -177,17 +179,23 @@ def _check(model: ModelConfig, parallel: Parallel) -> None:
             branch.component.check_tensor(parallel.tensor)
 
 
-def _even(layers: tuple[LayerConfig, ...], n: int) -> Iterator[tuple[LayerConfig, ...]]:
-    """So many parts, of which the first have one layer more where the number does not divide."""
+def _stages(model: ModelConfig, n: int) -> list[_Stage]:
+    """Of stages that are alike the first alone: it begins most micro-batches. Where the number of layers does not
+    divide, the last stages have one more, for the same reason."""
+    layers = layer_configs(model)
     size, more = divmod(len(layers), n)
-    starts = [i * size + min(i, more) for i in range(n + 1)]
-    return (layers[start:end] for start, end in pairwise(starts))
+    ends = [(i + 1) * size + max(0, i + 1 - (n - more)) for i in range(n)]
+    found: dict[object, _Stage] = {}
+    for i, (start, end) in enumerate(pairwise([0, *ends])):
+        stage = _Stage(model, Counter(layers[start:end]), i, n)
+        found.setdefault((frozenset(stage.layers.items()), stage.is_first, stage.is_last), stage)
+    return list(found.values())
 
 
 def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -> dict[str, int]:
     """Of one device of that stage. The first stages begin micro-batches while the last are still at earlier ones."""
     t, own = parallel.tensor, stage.held(parallel.tensor)
-    this = _pass(batch.micro, batch)
+    this = _micro_batch(batch)
     begun = min(parallel.pipeline - stage.index, batch.turns)
     kept, at_once = _activations(stage, this, recompute)
     return {
@@ -201,11 +209,12 @@ def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -
 
 def _activations(stage: _Stage, this: Pass, recompute: bool) -> tuple[float, float]:
     """(kept of each micro-batch until its backward pass, of the one that is worked on)."""
-    each = [layer_bytes(layer, this) for layer in stage.layers]
+    each = {layer: layer_bytes(layer, this) for layer in stage.layers}
     outer = outer_bytes(stage.model, this) if stage.is_last else 0
     if not recompute:
-        return sum(each), outer
-    return len(each) * this.rows * stage.model.d_model * FLOAT32_BYTES, max(each) + outer
+        return sum(n * each[layer] for layer, n in stage.layers.items()), outer
+    inputs = stage.layers.total() * this.rows * stage.model.d_model * FLOAT32_BYTES
+    return inputs, max(each.values()) + outer
 
 
 def _gathered(stage: _Stage, tensor: int) -> int:
@@ -228,32 +237,41 @@ def _largest(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, device
     return next(fitting, 0)
 
 
-def _seconds(stage: _Stage, parallel: Parallel, device: Hardware, step: Pass) -> float:
-    """Of all its turns, without waiting. Weights are updated by the shard that owns them."""
-    t = parallel.tensor
-    operations = stage.operations(step, updated=stage.held(t) * t / parallel.shard)
-    return ideal(by_kind(operations), device, "bfloat16", step.rows).seconds / t
+def _seconds(stage: _Stage, parallel: Parallel, device: Hardware, batch: _Batch, recompute: bool) -> float:
+    """Of all its turns, without waiting, and of the update, which a shard does of what it owns."""
+    t, this = parallel.tensor, _micro_batch(batch)
+    turn = ideal(by_kind(stage.operations(this, recompute=recompute)), device, "bfloat16", this.rows)
+    updated = ideal(by_kind([update(stage.held(t) / parallel.shard)]), device, "bfloat16", this.rows)
+    return batch.turns * turn.seconds / t + updated.seconds
 
 
-def _sent(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch) -> dict[str, int]:
+def _sent(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, recompute: bool) -> dict[str, int]:
     """By the device that sends most. A shard gives weights up after each use and adds its gradients up after each
-    micro-batch; replicas average once in a step."""
+    micro-batch; replicas average once in a step. What is computed again is sent again within a tensor group; a shard
+    has a layer's weights then, for its backward pass follows."""
     d, s, t, p = parallel.data, parallel.shard, parallel.tensor, parallel.pipeline
     own = max(stage.held(t) for stage in stages)
     stream = batch.texts * batch.tokens * stages[0].model.d_model * SHORT
-    groups = max(sum(len(layer.stages) for layer in stage.layers) for stage in stages)
+    groups = max(sum(n * len(layer.stages) for layer, n in stage.layers.items()) for stage in stages)
     return {
         "data": round(2 * (d - 1) / d * FLOAT32_BYTES * own / s),
         "shard": round((s - 1) / s * (2 * SHORT + FLOAT32_BYTES) * own * batch.turns),
         # Gathered before and scattered after each group of branches, forward and backward.
-        "tensor": round((t - 1) / t * 4 * groups * stream),
+        "tensor": round((t - 1) / t * (4 + 2 * recompute) * groups * stream),
         "pipeline": 2 * stream // t if p > 1 else 0,
     }
 
 
-def _link(device: Hardware, parallel: Parallel, way: str) -> Link:
+def _bandwidth(device: Hardware, parallel: Parallel, way: str) -> float:
+    """Bytes per second of one device. Those of a group that stand in one server go out through all their adapters: a
+    ring leaves the server once for each, so that a device sends as fast as all of them, or as its own link."""
     reach = parallel.reach(way)
-    link = device.link if reach <= device.linked else device.network
-    if link is None:
+    if reach <= device.linked and device.link:
+        return device.link.bandwidth
+    if device.network is None:
         raise UserError(f"{device.name}: no link is known between {reach} devices, so `{way}` has no speed")
-    return link
+    if way == "pipeline":
+        return device.network.bandwidth
+    together = max(1, device.devices_per_server // parallel.within(way))
+    out = together * device.network.bandwidth
+    return min(out, device.link.bandwidth) if device.link and together > 1 else out

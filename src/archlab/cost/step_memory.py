@@ -41,7 +41,9 @@ def step_memory(
     logits = logits_bytes(model, this, device_type)
     activations = round(activation_bytes(model, this))
     gradients = head if micro_batches == 1 else held.gradients
-    at_loss = held.weights + held.optimizer + gradients + activations + logits
+    # Products keep the weights that they have converted, where they are in 16 bits.
+    converted = this.bytes_each * parameters(model).total if this.bytes_each < FLOAT32_BYTES else 0
+    at_loss = held.weights + held.optimizer + converted + gradients + activations + logits
     return StepMemory(
         activations=activations,
         recomputed_activations=round(activation_bytes(model, this, recompute=True)),

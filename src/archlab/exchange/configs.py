@@ -37,6 +37,8 @@ def read_facts(source: str) -> tuple[About, Raw] | None:
 
 def _read(file: Path | Traversable, above: tuple[Path | Traversable, ...] = ()) -> Raw:
     """`above`: the files that build on this one."""
+    if isinstance(file, Path) and file.name == "config.json":  # of a Hugging Face folder
+        file = file.parent
     if isinstance(file, Path) and file.is_dir():
         from archlab.exchange.published import read_raw_config  # which loads torch
 

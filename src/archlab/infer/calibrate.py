@@ -20,9 +20,10 @@ from archlab.model.decoder import Decoder
 from archlab.train.device import Device
 from archlab.train.rehearsal import rehearse
 
-ROUNDS, STEPS = 3, 3
-"""All models take turns, so that other work on the machine does not slow one of them throughout; steps of a turn that
-count, with and without the clock. The fastest is taken."""
+ROUNDS = 3
+"""All models take turns, so that other work on the machine does not slow one of them throughout."""
+STEPS = {"training": 2, "decoding": 10}
+"""Of a turn, with the clock and without it. The fastest of all turns is taken."""
 
 TRAINED: tuple[tuple[str, ...], ...] = (
     ("model.d_model=64", "model.n_layers=2", "train.seq_len=64", "train.batch_tokens=256"),
@@ -43,7 +44,7 @@ TRAINED: tuple[tuple[str, ...], ...] = (
      "train.batch_tokens=2048"),
     ("model.d_model=256", "model.n_layers=2", "model.mlp.d_ff=2048", "model.vocab_size=32768",
      "model.attention={n_heads: 8, softcap: 30}", "model.head.softcap=30", "train.seq_len=1024",
-     "train.batch_tokens=4096"),
+     "train.batch_tokens=1024"),
 )  # fmt: skip
 """Changes to tiny-llama: narrow and wide, deep and shallow, short and long, plain and mixed."""
 
@@ -87,7 +88,7 @@ def calibrate(name: PassName, number_format: Format, device_type: str) -> Rates:
     device = Device(device_type, getattr(torch, number_format))
     with torch.random.fork_rng(devices=[]):  # steps seed it
         runs = list(_training(device) if name == "training" else _decoding(device))
-        rounds = [[_timed(run, device_type) for run in runs] for _ in range(ROUNDS)]
+        rounds = [[_timed(run, STEPS[name], device_type) for run in runs] for _ in range(ROUNDS)]
     return fit([min(several, key=lambda one: one.whole) for several in zip(*rounds, strict=True)])
 
 
@@ -100,16 +101,16 @@ def _training(device: Device) -> Iterator[_Run]:
 
 
 def _decoding(device: Device) -> Iterator[_Run]:
-    steps = ROUNDS * (2 * STEPS + WARM_UP)
+    steps = ROUNDS * (2 * STEPS["decoding"] + WARM_UP)
     for changes, batch, context in DECODED:
         config = load_config("tiny-llama", *changes, f"model.max_seq_len={2 * context}")
         model, step = rehearse_decoding(config, device, batch, context, steps)
         yield _Run(cost(config, batch, context, device.format).computed_work["decoding"], model, step)
 
 
-def _timed(run: _Run, device_type: str) -> Timed:
-    whole = min(seconds_of(run.step, STEPS))
-    by_kind = clocked(run.model, run.step, STEPS, device_type)
+def _timed(run: _Run, steps: int, device_type: str) -> Timed:
+    whole = min(seconds_of(run.step, steps))
+    by_kind = clocked(run.model, run.step, steps, device_type)
     return Timed({one.kind: one for one in run.work}, by_kind, whole)
 
 

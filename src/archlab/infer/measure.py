@@ -19,7 +19,7 @@ _LONGEST = 2.0
 
 
 def measure() -> Hardware:
-    """Its speeds, of the GPU where there is one, in about two minutes; with the threads in use."""
+    """Its speeds, of the GPU where there is one, in about four minutes; with the threads in use."""
     device = Device(resolve_device_type("auto", "device"), torch.float32)
     products: dict[NumberFormat, dict[str, float]] = {
         name: _products(device.type, getattr(torch, name)) for name in _FORMATS

@@ -59,6 +59,7 @@ def of_one(found: Cost, device: Hardware | None = None) -> Iterator[Table]:
     yield _intensity(found)
     yield _kinds(found)
     if device is not None:
+        yield _room(found, device)
         yield _times(found, device)
         yield from _predictions(found, device)
 
@@ -124,6 +125,22 @@ def _times(found: Cost, device: Hardware) -> Table:
             (_label(found, name), seconds(one.seconds), si(one.tokens_per_second), one.limit, f"{one.of_peak:.0%}")
         )
     return Table((f"at best on one {device.name}", "time", "tokens/s", "limit", "of the peak"), rows)
+
+
+def _room(found: Cost, device: Hardware) -> Table:
+    """Whether weights and cache fit on one device, and how many texts would."""
+    kept = found.kv_cache_bytes + found.recurrent_bytes
+    room = device.memory - found.weight_bytes
+    most = f"{max(0, room * found.batch // kept):,}" if kept else "any number" if room >= 0 else "0"
+    needed = found.weight_bytes + kept
+    return Table(
+        (f"serving on one {device.name}", ""),
+        [
+            ("weights, cache and states", f"{binary(needed)} of {binary(device.memory)}"),
+            ("fits", "yes" if needed <= device.memory else "no"),
+            (f"texts of {found.context:,} tokens that fit", most),
+        ],
+    )
 
 
 def _predictions(found: Cost, device: Hardware) -> Iterator[Table]:

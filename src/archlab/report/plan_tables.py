@@ -40,7 +40,7 @@ def divide(config: Config, tried: Sequence[Parallel], device: Hardware) -> tuple
         try:
             found[parallel] = Divided(*(plan(config, parallel, device, recompute=again) for again in (False, True)))
         except UserError as error:
-            refused.append(f"{parallel}: {error}")
+            refused.append(str(error) if len(tried) == 1 else f"{parallel}: {error}")
     if not found:
         raise UserError("\n".join(refused))
     return found, refused
@@ -68,10 +68,11 @@ def tables(
             _row("sent in a step", plans, lambda p: binary(sum(p.sent.values()))),
             _row("pipeline's bubble", plans, lambda p: f"{p.bubble:.0%}"),
             _row("a step at best", plans, lambda p: seconds(p.computing)),
+            _row("  recomputing layers", recomputed, lambda p: seconds(p.computing)),
             _row("sending, unless hidden", plans, lambda p: seconds(p.sending)),
         ],
     )
-    yield _budgets(config, plans, names, n_devices, price)
+    yield _budgets(config, list(found.values()), names, n_devices, price)
     if refused:
         yield Table(("not possible",), [(reason,) for reason in refused])
 
@@ -90,18 +91,27 @@ def _fits(one: Plan) -> str:
     return "yes" if one.fits else "no"
 
 
-def _budgets(config: Config, plans: Sequence[Plan], names: Sequence[str], devices: int, price: float | None) -> Table:
-    """Time and money for the tokens that the config asks for, and for as many as its parameters are worth."""
+def _budgets(
+    config: Config, found: Sequence[Divided], names: Sequence[str], devices: int, price: float | None
+) -> Table:
+    """Time and money for the tokens that the config asks for, and for as many as its parameters are worth; of what
+    fits, with layers recomputed where nothing else does."""
     train = resolve_train(config)
     best = TOKENS_PER_PARAMETER * parameters(config.model).active
     asked = {f"{count(best)} tokens, {TOKENS_PER_PARAMETER} per parameter": best}
     if "tokens" in config.train.model_fields_set:
         asked = {f"{count(train.trained)} tokens": train.trained, **asked}
-    rows = list[Sequence[str]]()
+    fitting = [next((one for one in both if one.fits), None) for both in found]
+    how = [
+        "does not fit" if one is None else "recomputing" if one is both.recomputed else "keeping"
+        for one, both in zip(fitting, found, strict=True)
+    ]
+    rows: list[Sequence[str]] = [("activations", *how)]
     for label, tokens in asked.items():
         flops = f"{training_flops(config.model, train.seq_len) * tokens:.3g} FLOPs"
-        times = [tokens / one.batch_tokens * max(one.computing, one.sending) for one in plans]
-        rows.append((f"{label}, {flops}", *(seconds(time) for time in times)))
+        times = [one and tokens / one.batch_tokens * max(one.computing, one.sending) for one in fitting]
+        rows.append((f"{label}, {flops}", *("-" if time is None else seconds(time) for time in times)))
         if price is not None:
-            rows.append((f"  at {price:g} an hour and device", *(f"{t / 3600 * devices * price:,.0f}" for t in times)))
+            spent = ("-" if time is None else f"{time / 3600 * devices * price:,.0f}" for time in times)
+            rows.append((f"  at {price:g} an hour and device", *spent))
     return Table(("at best", *names), rows)
