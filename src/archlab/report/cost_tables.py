@@ -201,6 +201,7 @@ def side_by_side(found: Mapping[str, Mapping[Point, Cost]], device: Hardware | N
             _ratios("non-embedding", [c.parameters.non_embedding for c in whole.values()], count),
             _ratios("weights", [c.weight_bytes for c in whole.values()], binary),
             _ratios("KV cache per token", [c.kv_bytes_per_token for c in whole.values()], binary),
+            *_windows(list(whole.values())),
             _ratios("training FLOPs per token", [c.training_flops_per_token for c in whole.values()], si),
             _ratios("weights, gradients, AdamW", [c.training_memory.total for c in whole.values()], binary),
         ],
@@ -229,6 +230,12 @@ def _speeds(costs: Sequence[Cost], device: Hardware) -> Iterator[Sequence[str]]:
             for c in costs
         ]
         yield _ratios(f"tokens/s {label}, {device.name}", speeds, si)
+
+
+def _windows(costs: Sequence[Cost]) -> list[Sequence[str]]:
+    """Where they differ, FLOPs per token and tokens trained per second do by that alone."""
+    windows = [cost.training_window for cost in costs]
+    return [("training window, tokens", *(f"{n:,}" for n in windows))] if len(set(windows)) > 1 else []
 
 
 def _active(costs: Sequence[Cost]) -> list[Sequence[str]]:
