@@ -1,11 +1,12 @@
 """Patterns become one whole LayerConfig per layer; derived values are filled in once."""
 
 import math
+from collections import Counter
 
 import pytest
 
 from archlab.config.describe import layer_table
-from archlab.config.layers import layer_configs, layer_runs, resolve
+from archlab.config.layers import distinct_layers, layer_configs, layer_runs, resolve
 from archlab.exchange.configs import load_config
 
 PATTERN = """model.layers={local: {attention.window: 16, position.theta: 1e3}, full: {position.kind: none,
@@ -22,6 +23,12 @@ def test_without_a_pattern_all_layers_are_the_same():
 def test_a_pattern_repeats_and_may_be_cut_short():
     model = load_config("tiny-llama", PATTERN, "model.n_layers=5").model
     assert [layer.kind for layer in layer_configs(model)] == ["local", "local", "full", "local", "local"]
+
+
+@pytest.mark.parametrize("preset", ["llama-3-8b", "gemma-3-4b", "deepseek-v3", "qwen3-next-80b-a3b"])
+def test_distinct_layers_are_all_layers_counted(preset):
+    model = load_config(preset).model
+    assert distinct_layers(model) == Counter(layer_configs(model))
 
 
 def test_a_layer_kind_changes_only_what_it_says():

@@ -212,6 +212,27 @@ def test_without_a_batch_a_step_has_a_million_tokens(capsys):
     found = json.loads(capsys.readouterr().out)
     assert [way["parallel"]["shard"] for way in found["plans"]] == [1, 8, 1, 1]
     assert found["plans"][0]["plain"]["batch_tokens"] == 2**20
+    assert found["price_per_hour"] is None
+
+
+def test_what_a_training_costs_by_hand(capsys):
+    """20 tokens for each of Llama 3 8B's parameters; in JSON and in the table the same hours, at 2 each."""
+    command = ["cost", "llama-3-8b", "--hardware", "h100x8", "--parallel", "shard=8", "--price", "2"]
+    assert app.main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (budget,), (one,) = found["budgets"], found["plans"]
+    assert budget["tokens"] == 20 * N
+    assert budget["is_rule"]
+    seconds = 20 * N / 2**20 * one["recomputed"]["computing"]  # it does not fit otherwise
+    assert one["spent"][0]["seconds"] == pytest.approx(seconds)
+    assert one["spent"][0]["price"] == pytest.approx(seconds / 3600 * 8 * 2)
+    assert app.main(command) == 0
+    assert f"{seconds / 3600 * 8 * 2:,.0f}" in capsys.readouterr().out
+
+
+def test_a_reason_against_all_ways_is_told_once(capsys):
+    assert app.main(["cost", "mamba-2-2.7b", "--hardware", "h100", "--devices", "8"]) == 2
+    assert capsys.readouterr().err.count("not counted") == 1
 
 
 @pytest.mark.parametrize(
@@ -219,6 +240,9 @@ def test_without_a_batch_a_step_has_a_million_tokens(capsys):
     [
         (["--batch", "2"], "--batch: not with --devices"),
         (["--html", "x.html"], "--html: not with --devices"),
+        (["--dtype", "float32"], "--dtype: not with --devices"),
+        (["--json", "--html", "x.html"], "--json and --html: allowed: one of them"),
+        (["gpt-2"], "2 configs: training on several devices is planned for one"),
         (["--parallel", "shard=4"], "shard=4 is 4 devices, and 2 were asked for"),
         (["--price", "-1"], "price"),
     ],
@@ -236,7 +260,7 @@ def test_what_is_printed(capsys):
     assert "1T tokens, 5.15e+22 FLOPs" in " ".join(out.split())
     assert "120 GiB" in out
     assert app.main(["cost", "llama-3-8b", "--devices", "8"]) == 2
-    assert "need --hardware" in capsys.readouterr().err
+    assert "--devices needs --hardware" in capsys.readouterr().err
     assert app.main(["cost", "llama-3-8b", "--hardware", "h100", "--devices", "8", "--parallel", "shard=4"]) == 2
     assert "is 4 devices, and 8 were asked for" in capsys.readouterr().err
 

@@ -15,6 +15,7 @@ from torch import Tensor
 import archlab
 from archlab.cli import app
 from archlab.config.io import build_config
+from archlab.config.training import resolve_train
 from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
 from archlab.exchange.load import check_hf, load_hf
@@ -320,7 +321,7 @@ def test_a_folder_is_a_config(hf: Path, capsys: pytest.CaptureFixture[str]) -> N
     for command in (["show", hf], ["cost", hf], ["diff", hf, "llama-3-8b"], ["show", hf, "model.mlp.bias=true"]):
         assert app.main([str(word) for word in command]) == 0
     change(hf, max_position_embeddings=10_000_000)
-    assert archlab.load_config(hf).train.tokens == 10_000_000
+    assert resolve_train(archlab.load_config(hf)).tokens == 10_000_000
     assert capsys.readouterr().err == ""
 
 

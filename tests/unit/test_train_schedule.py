@@ -27,6 +27,11 @@ def test_steps_are_whole_batches():
     assert settings().steps == STEPS
 
 
+@pytest.mark.parametrize(("batch", "tokens"), [(8192, 1_000_000), (4_194_304, 4_194_304)])
+def test_a_run_that_says_no_length_is_short_but_has_a_batch(batch, tokens):
+    assert settings(tokens=None, batch_tokens=batch).tokens == tokens
+
+
 @pytest.mark.parametrize(("warmup", "steps"), [(0, 0), (7, 7), (1, 1), (0.0, 0), (0.02, 2), (0.25, 25), (0.999, 100)])
 def test_warmup_counts_steps_or_a_share_of_them(warmup, steps):
     assert warmup_steps(settings(warmup=warmup)) == steps

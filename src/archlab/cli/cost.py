@@ -13,11 +13,12 @@ from archlab.config.training import resolve_train
 from archlab.cost.hardware import Hardware, load_hardware
 from archlab.cost.memory import Format
 from archlab.cost.parallel import Parallel
+from archlab.cost.plan import PLANNED
 from archlab.cost.roofline import ideal
 from archlab.cost.summary import Cost, cost
 from archlab.errors import UserError
 from archlab.report.cost_tables import of_one, side_by_side
-from archlab.report.plan_tables import divide, tables, ways
+from archlab.report.plan_tables import as_json, divide, tables, ways
 
 
 def run(
@@ -65,15 +66,22 @@ def run(
     json
         JSON instead, exact: an object, or a list of them where several are asked for.
     """
+    if json and html is not None:
+        raise UserError("--json and --html: allowed: one of them")
     overrides = [text for text in more if "=" in text]
     names = [config, *(text for text in more if "=" not in text)]
     configs = {name: load_with_notes(name, overrides) for name in names}
     contexts = context or (min(resolve_train(c).seq_len for c in configs.values()),)
     device = None if hardware is None else load_hardware(hardware)
-    if devices is not None or parallel is not None or price is not None:
-        of_serving = {"--batch": batch, "--context": context, "--html": html}
+    of_training = {"--devices": devices, "--parallel": parallel, "--price": price}
+    if asked := [name for name, value in of_training.items() if value is not None]:
+        of_serving = {"--batch": batch, "--context": context, "--html": html, "--dtype": dtype != PLANNED and dtype}
         if given := [name for name, value in of_serving.items() if value]:
-            raise UserError(f"{', '.join(given)}: not with --devices, --parallel or --price, which are of training")
+            raise UserError(
+                f"{', '.join(given)}: not with {', '.join(asked)}, of training in {PLANNED} with float32 weights"
+            )
+        if device is None:
+            raise UserError(f"{asked[0]} needs --hardware; `archlab list hardware` shows all")
         _print_plans(configs, device, devices, parallel, price, json=json)
         return
     if device is not None and device.count > 1:
@@ -82,8 +90,6 @@ def run(
         )
     points = list(product(contexts, batch or (1,)))
     found = {name: {(c, b): _cost(name, configs[name], b, c, dtype) for c, b in points} for name in configs}
-    if json and html is not None:
-        raise UserError("--json and --html: allowed: one of them")
     if json:
         all_of_them = [
             {"config": name, **one.model_dump(mode="json"), **_at_best(one, device)}
@@ -111,7 +117,7 @@ def _at_best(found: Cost, device: Hardware | None) -> dict[str, Any]:
 
 def _print_plans(
     configs: Mapping[str, Config],
-    device: Hardware | None,
+    device: Hardware,
     devices: int | None,
     parallel: str | None,
     price: float | None,
@@ -119,9 +125,7 @@ def _print_plans(
     json: bool,
 ) -> None:
     if len(configs) > 1:
-        raise UserError(f"--devices and --parallel: {len(configs)} configs; allowed: one")
-    if device is None:
-        raise UserError("--devices and --parallel need --hardware; `archlab list hardware` shows all")
+        raise UserError(f"{len(configs)} configs: training on several devices is planned for one")
     if parallel is None:
         tried = ways(devices or device.count)
     else:
@@ -131,16 +135,11 @@ def _print_plans(
             raise UserError(f"--parallel {parallel} is {tried[0].devices} devices, and {n} were asked for")
     (config,) = configs.values()
     found, refused = divide(config, tried, device)
+    price = price or device.price_per_hour
     if json:
-        print_json(
-            {
-                "hardware": device.name,
-                "plans": [{"parallel": vars(way), **both.as_json()} for way, both in found.items()],
-                "refused": refused,
-            }
-        )
+        print_json(as_json(config, found, refused, device, price))
         return
-    for table in tables(config, found, refused, device, price or device.price_per_hour):
+    for table in tables(config, found, refused, device, price):
         print_table(table.columns, table.rows, right=table.columns[1:])
 
 

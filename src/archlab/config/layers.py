@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 from archlab.config.base import Base, Overrides
@@ -33,6 +34,10 @@ NORM_SLOTS: dict[Placement, tuple[str, ...]] = {
 }
 """Placement -> where norms stand around a branch: before it (carried: and before the fork), after it, on the stream
 after the addition."""
+
+
+_ONLY_KIND = "layer"
+"""Of layers that are all alike."""
 
 
 class Branch(NamedTuple):
@@ -176,11 +181,14 @@ def _with_derived(change: Overrides, model: ModelConfig, common: ModelConfig) ->
 
 def layer_configs(model: ModelConfig) -> tuple[LayerConfig, ...]:
     """One LayerConfig per layer, in order."""
-    if model.layers is None:
-        return (_layer("layer", model),) * model.n_layers
-    kinds = {name: _layer(name, with_overrides(model, change)) for name, change in model.layers.kinds.items()}
-    pattern = model.layers.pattern
-    return tuple(kinds[pattern[i % len(pattern)]] for i in range(model.n_layers))
+    kinds = _kinds(model)
+    return tuple(kinds[name] for name in _kind_names(model))
+
+
+def distinct_layers(model: ModelConfig) -> dict[LayerConfig, int]:
+    """Each with how many there are."""
+    kinds = _kinds(model)
+    return {kinds[name]: n for name, n in Counter(_kind_names(model)).items()}
 
 
 def layer_runs(model: ModelConfig) -> list[tuple[int, int, LayerConfig]]:
@@ -196,7 +204,7 @@ def layer_runs(model: ModelConfig) -> list[tuple[int, int, LayerConfig]]:
 
 def sees_as(model: ModelConfig, visibility: str) -> bool:
     """Whether some layer has a component of that `visibility`."""
-    components = (branch.component for layer in layer_configs(model) for branch in layer.branches)
+    components = (branch.component for layer in distinct_layers(model) for branch in layer.branches)
     return any(isinstance(rule, Visibility) and rule.visibility == visibility for rule in components)
 
 
@@ -214,6 +222,17 @@ def with_overrides(model: ModelConfig, change: Overrides) -> ModelConfig:
     """`model` with a layer kind's overrides; pydantic's ValidationError when they are wrong."""
     raw: dict[str, Any] = model.model_dump(exclude={"layers"})
     return ModelConfig.model_validate(merge(raw, expand(change), ModelConfig))
+
+
+def _kinds(model: ModelConfig) -> dict[str, LayerConfig]:
+    if model.layers is None:
+        return {_ONLY_KIND: _layer(_ONLY_KIND, model)}
+    return {name: _layer(name, with_overrides(model, change)) for name, change in model.layers.kinds.items()}
+
+
+def _kind_names(model: ModelConfig) -> Iterator[str]:
+    """One per layer, in order."""
+    return islice(cycle((_ONLY_KIND,) if model.layers is None else model.layers.pattern), model.n_layers)
 
 
 def _layer(kind: str, model: ModelConfig) -> LayerConfig:

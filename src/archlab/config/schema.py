@@ -13,8 +13,8 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class TrainConfig(Base):
     """How the model is trained. A step is one optimiser update."""
 
-    tokens: Tokens = 1_000_000
-    """Training tokens; steps are tokens // batch_tokens."""
+    tokens: Tokens | None = None
+    """Training tokens; steps are tokens // batch_tokens. null: a million, or one batch where that is more."""
     batch_tokens: BatchTokens | None = None
     """Tokens per step. null: as many whole sequences as hold 8192 tokens."""
     micro_batch_tokens: BatchTokens | None = None

@@ -11,9 +11,14 @@ ABOUT_A_BATCH = 8192
 """Tokens that a batch holds at least where the config does not say."""
 
 
+SHORT_RUN = 1_000_000
+"""Tokens of a run of which the config does not say how long it is."""
+
+
 class ResolvedTrain(TrainConfig):
     """TrainConfig with every derived value filled in."""
 
+    tokens: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
     seq_len: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
     batch_tokens: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
     micro_batch_tokens: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
@@ -51,9 +56,11 @@ def resolve_train(config: Config) -> ResolvedTrain:
     train = config.train
     seq_len = train.seq_len or config.model.max_seq_len
     batch_tokens = train.batch_tokens or seq_len * ceil(ABOUT_A_BATCH / seq_len)
-    eval_every = train.eval_every or max(1, train.tokens // batch_tokens // 10)
+    tokens = train.tokens or max(SHORT_RUN, batch_tokens)
+    eval_every = train.eval_every or max(1, tokens // batch_tokens // 10)
     constant, wsd = train.schedule == "constant", train.schedule == "wsd"
     derived = {
+        "tokens": tokens,
         "seq_len": seq_len,
         "batch_tokens": batch_tokens,
         "micro_batch_tokens": train.micro_batch_tokens or batch_tokens,

@@ -8,7 +8,7 @@ from pydantic import computed_field
 
 from archlab.config.base import Base
 from archlab.config.component import StateTensor
-from archlab.config.layers import layer_configs, sees_as
+from archlab.config.layers import distinct_layers, sees_as
 from archlab.config.model_schema import ModelConfig
 from archlab.config.work import FLOAT32_BYTES
 
@@ -43,20 +43,21 @@ def kv_bytes_per_token(model: ModelConfig, bytes_each: int = BYTES["bfloat16"]) 
 def kv_cache_bytes(model: ModelConfig, context: int, batch: int = 1, bytes_each: int = BYTES["bfloat16"]) -> int:
     """Bytes that layers keep per token (keys and values, or latents) of `batch` sequences of `context` tokens; a layer
     keeps no more than its window."""
-    return batch * sum(tensor.n_bytes(bytes_each) for tensor in _state(model, context) if tensor.per_token)
+    return batch * sum(n * tensor.n_bytes(bytes_each) for tensor, n in _state(model, context) if tensor.per_token)
 
 
 def recurrent_bytes(model: ModelConfig, batch: int = 1, bytes_each: int = BYTES["bfloat16"]) -> int:
     """Bytes that layers keep of `batch` sequences whatever their length: the states of recurrent mixers."""
-    return batch * sum(tensor.n_bytes(bytes_each) for tensor in _state(model, 1) if not tensor.per_token)
+    return batch * sum(n * tensor.n_bytes(bytes_each) for tensor, n in _state(model, 1) if not tensor.per_token)
 
 
-def _state(model: ModelConfig, context: int) -> Iterator[StateTensor]:
+def _state(model: ModelConfig, context: int) -> Iterator[tuple[StateTensor, int]]:
+    """What layers keep of one sequence, and how many of them keep the same."""
     if sees_as(model, "two_sided"):
         return  # a cache is refused
-    for layer in layer_configs(model):
+    for layer, n in distinct_layers(model).items():
         for branch in layer.branches:
-            yield from branch.component.state(layer.site, context)
+            yield from ((tensor, n) for tensor in branch.component.state(layer.site, context))
 
 
 def training_memory(n_parameters: int) -> TrainingMemory:

@@ -5,7 +5,7 @@ from collections import Counter
 from pydantic import ConfigDict, Field, computed_field
 
 from archlab.config.base import Base
-from archlab.config.layers import COMPONENTS, final_norm, layer_configs
+from archlab.config.layers import COMPONENTS, distinct_layers, final_norm
 from archlab.config.model_schema import ModelConfig
 from archlab.config.norm import NoNorm
 
@@ -59,10 +59,10 @@ def parameters(model: ModelConfig) -> Parameters:
     width, projection = narrow or model.d_model, (narrow or 0) * model.d_model
     counts = Counter(positions=shared_positions(model), norms=outer_norms(model))
     idle = 0
-    for layer in layer_configs(model):
+    for layer, n in distinct_layers(model).items():
         own = layer.parameters()
-        counts.update(own)
-        idle += own.total() - layer.active_parameters()
+        counts.update({part: n * number for part, number in own.items()})
+        idle += n * (own.total() - layer.active_parameters())
     return Parameters(
         embedding=vocab * width + projection,
         **counts,

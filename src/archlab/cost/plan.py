@@ -11,24 +11,26 @@ from functools import cached_property
 from itertools import pairwise
 
 from archlab.config.base import Base
-from archlab.config.layers import LayerConfig, layer_configs
+from archlab.config.layers import LayerConfig, distinct_layers, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.config.work import FLOAT32_BYTES, Operation, Pass
 from archlab.cost.hardware import Hardware
-from archlab.cost.memory import BYTES
+from archlab.cost.memory import BYTES, Format, training_memory
 from archlab.cost.parallel import Parallel
 from archlab.cost.params import outer_norms, parameters, shared_positions
 from archlab.cost.roofline import ideal
-from archlab.cost.saved import layer_bytes, outer_bytes
+from archlab.cost.saved import outer_bytes, saved
 from archlab.cost.step_memory import logits_bytes
 from archlab.cost.work import BACKWARD, after_layers, before_layers, by_kind, loss, update
 from archlab.errors import UserError
 
-OWNED = 16
+OWNED = training_memory(1).total
 """Bytes per parameter: float32 weight, gradient and AdamW's two averages."""
-SHORT = BYTES["bfloat16"]
+PLANNED: Format = "bfloat16"
+"""What products are in."""
+SHORT = BYTES[PLANNED]
 """Bytes of a weight that products read, and of a number of the stream that is sent."""
 
 TOKENS_OF_A_STEP = 2**20
@@ -174,7 +176,7 @@ def _micro_batch(batch: _Batch) -> Pass:
 def _check(model: ModelConfig, parallel: Parallel) -> None:
     if parallel.pipeline > model.n_layers:
         raise UserError(f"pipeline={parallel.pipeline}: more than the {model.n_layers} layers")
-    for layer in layer_configs(model):
+    for layer in distinct_layers(model):
         for branch in layer.branches:
             branch.component.check_tensor(parallel.tensor)
 
@@ -197,24 +199,15 @@ def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -
     t, own = parallel.tensor, stage.held(parallel.tensor)
     this = _micro_batch(batch)
     begun = min(parallel.pipeline - stage.index, batch.turns)
-    kept, at_once = _activations(stage, this, recompute)
+    waiting, in_use = saved(stage.layers, this, recompute=recompute)
+    outer = outer_bytes(stage.model, this) if stage.is_last else 0
     return {
         "weights, gradients, AdamW": math.ceil(OWNED * own / parallel.shard),
         "bfloat16 weights": math.ceil(SHORT * own) if parallel.shard == 1 else 0,
         "gathered layers": _gathered(stage, t) if parallel.shard > 1 else 0,
-        "activations": math.ceil((kept * begun + at_once) / t),
+        "activations": math.ceil((waiting * begun + in_use + outer) / t),
         "logits": math.ceil(logits_bytes(stage.model, this, "cuda") / t) if stage.is_last else 0,
     }
-
-
-def _activations(stage: _Stage, this: Pass, recompute: bool) -> tuple[float, float]:
-    """(kept of each micro-batch until its backward pass, of the one that is worked on)."""
-    each = {layer: layer_bytes(layer, this) for layer in stage.layers}
-    outer = outer_bytes(stage.model, this) if stage.is_last else 0
-    if not recompute:
-        return sum(n * each[layer] for layer, n in stage.layers.items()), outer
-    inputs = stage.layers.total() * this.rows * stage.model.d_model * FLOAT32_BYTES
-    return inputs, max(each.values()) + outer
 
 
 def _gathered(stage: _Stage, tensor: int) -> int:
@@ -240,8 +233,8 @@ def _largest(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, device
 def _seconds(stage: _Stage, parallel: Parallel, device: Hardware, batch: _Batch, recompute: bool) -> float:
     """Of all its turns, without waiting, and of the update, which a shard does of what it owns."""
     t, this = parallel.tensor, _micro_batch(batch)
-    turn = ideal(by_kind(stage.operations(this, recompute=recompute)), device, "bfloat16", this.rows)
-    updated = ideal(by_kind([update(stage.held(t) / parallel.shard)]), device, "bfloat16", this.rows)
+    turn = ideal(by_kind(stage.operations(this, recompute=recompute)), device, PLANNED, this.rows)
+    updated = ideal(by_kind([update(stage.held(t) / parallel.shard)]), device, PLANNED, this.rows)
     return batch.turns * turn.seconds / t + updated.seconds
 
 

@@ -1,6 +1,9 @@
 """Activations that training keeps for the backward pass, counted as the modules keep them without a compiler."""
 
-from archlab.config.layers import LayerConfig, final_norm, layer_configs
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from archlab.config.layers import LayerConfig, final_norm
 from archlab.config.model_schema import ModelConfig
 from archlab.config.work import FLOAT32_BYTES, Pass
 from archlab.errors import UserError
@@ -8,19 +11,24 @@ from archlab.errors import UserError
 _UNCOUNTED = ("scans", "convolutions")
 
 
+class Saved(NamedTuple):
+    """Bytes."""
+
+    waiting: float
+    """Of every micro-batch whose backward pass has not begun."""
+    in_use: float
+    """Beside it, of the one whose backward pass runs."""
+
+
 def layer_bytes(layer: LayerConfig, this: Pass) -> float:
     """Of one layer. UserError for recurrent mixers, whose scans keep what is not counted yet."""
-    if not _is_counted(layer):
+    if not is_counted(layer):
         raise UserError(f"layer kind {layer.kind}: activations of a recurrent mixer are not counted; memory is unknown")
     return sum(operation.saved for operation in layer.work(this))
 
 
-def is_counted(model: ModelConfig) -> bool:
-    """Whether no layer is recurrent."""
-    return all(_is_counted(layer) for layer in layer_configs(model))
-
-
-def _is_counted(layer: LayerConfig) -> bool:
+def is_counted(layer: LayerConfig) -> bool:
+    """Whether it is not recurrent."""
     return not any(operation.kind in _UNCOUNTED and operation.flops for operation in layer.work(Pass(1, 1)))
 
 
@@ -30,10 +38,11 @@ def outer_bytes(model: ModelConfig, this: Pass) -> float:
     return norm + 2 * this.rows * model.d_model * FLOAT32_BYTES
 
 
-def activation_bytes(model: ModelConfig, this: Pass, *, recompute: bool = False) -> float:
-    """Of the whole model; with `recompute` a layer keeps its input alone, and one layer at a time the rest."""
-    layers = [layer_bytes(layer, this) for layer in layer_configs(model)]
-    if recompute:
-        inputs = len(layers) * this.rows * model.d_model * FLOAT32_BYTES
-        return inputs + max(layers) + outer_bytes(model, this)
-    return sum(layers) + outer_bytes(model, this)
+def saved(layers: Mapping[LayerConfig, int], this: Pass, *, recompute: bool) -> Saved:
+    """Of layers, each with how many there are; with `recompute` a layer keeps its input alone, and one layer at a time
+    the rest."""
+    each = {layer: layer_bytes(layer, this) for layer in layers}
+    if not recompute:
+        return Saved(sum(n * each[layer] for layer, n in layers.items()), 0.0)
+    inputs = sum(n * this.rows * layer.d_model * FLOAT32_BYTES for layer, n in layers.items())
+    return Saved(inputs, max(each.values()))

@@ -1,12 +1,13 @@
 """What a training step takes besides weights, gradients and the optimiser's state, where nothing is divided."""
 
 from archlab.config.base import Base
+from archlab.config.layers import distinct_layers
 from archlab.config.model_schema import ModelConfig
 from archlab.config.pieces import rows_at_once
 from archlab.config.work import FLOAT32_BYTES, Pass
 from archlab.cost.memory import training_memory
 from archlab.cost.params import parameters
-from archlab.cost.saved import activation_bytes, is_counted
+from archlab.cost.saved import is_counted, outer_bytes, saved
 
 LOGITS_HELD = 4
 """Numbers per logit of a piece, in float32: itself, its log-softmax, and the gradients of both."""
@@ -34,19 +35,21 @@ def step_memory(
     or all of them from the second micro-batch on; and the update, when all gradients are there and no activations.
     Between them layers give up what their gradients take.
     """
-    if not is_counted(model):
+    layers = distinct_layers(model)
+    if not all(is_counted(layer) for layer in layers):
         return None
     held = training_memory(parameters(model).total)
     head = _head_bytes(model)
     logits = logits_bytes(model, this, device_type)
-    activations = round(activation_bytes(model, this))
+    outer = outer_bytes(model, this)
+    kept, recomputed = (round(sum(saved(layers, this, recompute=again)) + outer) for again in (False, True))
     gradients = head if micro_batches == 1 else held.gradients
     # Products keep the weights that they have converted, where they are in 16 bits.
     converted = this.bytes_each * parameters(model).total if this.bytes_each < FLOAT32_BYTES else 0
-    at_loss = held.weights + held.optimizer + converted + gradients + activations + logits
+    at_loss = held.weights + held.optimizer + converted + gradients + kept + logits
     return StepMemory(
-        activations=activations,
-        recomputed_activations=round(activation_bytes(model, this, recompute=True)),
+        activations=kept,
+        recomputed_activations=recomputed,
         logits=logits,
         peak=max(at_loss, held.total),
     )

@@ -81,7 +81,7 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
     counts = parameters(model)
     per_token = training_flops(model, train.seq_len)
     passes = _passes(config, batch, context, dtype)
-    tokens = train.trained if "tokens" in config.train.model_fields_set else None
+    tokens = train.trained if config.train.tokens else None
     return Cost(
         context=context,
         batch=batch,

@@ -1,13 +1,12 @@
 """What a whole model computes and moves in a pass, and in a step of training."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from math import ceil
 from typing import Literal
 
 from archlab.allocator import LARGEST_KEPT
 from archlab.config.base import Base
-from archlab.config.layers import final_norm, layer_configs
+from archlab.config.layers import distinct_layers, final_norm
 from archlab.config.model_schema import ModelConfig
 from archlab.config.norm import NoNorm
 from archlab.config.pieces import rows_at_once
@@ -65,7 +64,7 @@ class Work(Base):
 def forward(model: ModelConfig, this: Pass, *, logits: str = "all") -> Iterator[Operation]:
     """The operations of a pass; `logits`: of all new tokens, or of each text's `last`."""
     yield from before_layers(model, this)
-    for layer, n in Counter(layer_configs(model)).items():
+    for layer, n in distinct_layers(model).items():
         yield from (operation.repeated(n) for operation in layer.work(this))
     yield from after_layers(model, this, this.rows if logits == "all" else this.texts)
 

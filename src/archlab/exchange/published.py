@@ -5,7 +5,6 @@ from pathlib import Path
 
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.config.schema import TrainConfig
 from archlab.errors import UserError
 from archlab.families.registry import FAMILIES, find_family
 from archlab.hf.family import Family
@@ -40,9 +39,7 @@ def _check_architectures(named: object, family: Family, where: str) -> None:
 def read_raw_config(folder: Path) -> Raw:
     """The raw values of a config whose model is that of a Hugging Face folder."""
     _, model = read_model_config(folder)
-    # A run must hold one batch, and that one sequence.
-    long = {"train": {"tokens": model.max_seq_len}} if model.max_seq_len > TrainConfig().tokens else {}
-    return {"model": model.model_dump(mode="json"), **long}
+    return {"model": model.model_dump(mode="json")}
 
 
 def read_origin(folder: Path) -> Origin:

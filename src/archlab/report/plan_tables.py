@@ -1,15 +1,13 @@
 """What `archlab cost --devices` says, as a table: what fits, what is sent, and how long it takes, way by way."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from archlab.config.schema import Config
-from archlab.config.training import resolve_train
-from archlab.cost.budget import TOKENS_PER_PARAMETER
-from archlab.cost.flops import training_flops
+from archlab.cost.budget import TOKENS_PER_PARAMETER, Spent, budgets, spent
 from archlab.cost.hardware import Hardware
 from archlab.cost.parallel import WAYS, Parallel
-from archlab.cost.params import parameters
 from archlab.cost.plan import Plan, plan
 from archlab.cost.units import binary, count, seconds
 from archlab.errors import UserError
@@ -23,9 +21,10 @@ class Divided(NamedTuple):
     recomputed: Plan
     """Layers keep their input alone, and are computed again."""
 
-    def as_json(self) -> dict[str, Any]:
-        """Both under their names."""
-        return {name: one.model_dump(mode="json") for name, one in self._asdict().items()}
+    @property
+    def fitting(self) -> Plan | None:
+        """What fits, with as little computed again as can be."""
+        return next((one for one in self if one.fits), None)
 
 
 def ways(devices: int) -> list[Parallel]:
@@ -35,15 +34,43 @@ def ways(devices: int) -> list[Parallel]:
 
 def divide(config: Config, tried: Sequence[Parallel], device: Hardware) -> tuple[dict[Parallel, Divided], list[str]]:
     """Way -> plans; and why the other ways cannot be gone. UserError where none can."""
-    found, refused = dict[Parallel, Divided](), list[str]()
+    found, refused = dict[Parallel, Divided](), dict[str, list[str]]()
     for parallel in tried:
         try:
             found[parallel] = Divided(*(plan(config, parallel, device, recompute=again) for again in (False, True)))
         except UserError as error:
-            refused.append(str(error) if len(tried) == 1 else f"{parallel}: {error}")
+            refused.setdefault(str(error), []).append(str(parallel))
+    if not found and len(refused) == 1:
+        raise UserError(next(iter(refused)))
+    reasons = [f"{'; '.join(names)}: {reason}" for reason, names in refused.items()]
     if not found:
-        raise UserError("\n".join(refused))
-    return found, refused
+        raise UserError("\n".join(reasons))
+    return found, reasons
+
+
+def as_json(
+    config: Config, found: Mapping[Parallel, Divided], refused: Sequence[str], device: Hardware, price: float | None
+) -> dict[str, Any]:
+    """All that `tables` shows, exact."""
+    asked = budgets(config)
+    plans = [
+        {
+            "parallel": asdict(way),
+            **{name: one.model_dump(mode="json") for name, one in divided._asdict().items()},
+            "spent": [
+                divided.fitting and spent(budget, divided.fitting, way.devices, price).model_dump(mode="json")
+                for budget in asked
+            ],
+        }
+        for way, divided in found.items()
+    ]
+    return {
+        "hardware": device.name,
+        "price_per_hour": price,
+        "budgets": [budget.model_dump(mode="json") for budget in asked],
+        "plans": plans,
+        "refused": refused,
+    }
 
 
 def tables(
@@ -72,7 +99,7 @@ def tables(
             _row("sending, unless hidden", plans, lambda p: seconds(p.sending)),
         ],
     )
-    yield _budgets(config, list(found.values()), names, n_devices, price)
+    yield _budgets(config, found, price)
     if refused:
         yield Table(("not possible",), [(reason,) for reason in refused])
 
@@ -91,27 +118,22 @@ def _fits(one: Plan) -> str:
     return "yes" if one.fits else "no"
 
 
-def _budgets(
-    config: Config, found: Sequence[Divided], names: Sequence[str], devices: int, price: float | None
-) -> Table:
-    """Time and money for the tokens that the config asks for, and for as many as its parameters are worth; of what
-    fits, with layers recomputed where nothing else does."""
-    train = resolve_train(config)
-    best = TOKENS_PER_PARAMETER * parameters(config.model).active
-    asked = {f"{count(best)} tokens, {TOKENS_PER_PARAMETER} per parameter": best}
-    if "tokens" in config.train.model_fields_set:
-        asked = {f"{count(train.trained)} tokens": train.trained, **asked}
-    fitting = [next((one for one in both if one.fits), None) for both in found]
+def _budgets(config: Config, found: Mapping[Parallel, Divided], price: float | None) -> Table:
+    """Time and money of what fits, with layers recomputed where nothing else does."""
     how = [
-        "does not fit" if one is None else "recomputing" if one is both.recomputed else "keeping"
-        for one, both in zip(fitting, found, strict=True)
+        "does not fit" if d.fitting is None else "recomputing" if not d.plain.fits else "keeping"
+        for d in found.values()
     ]
     rows: list[Sequence[str]] = [("activations", *how)]
-    for label, tokens in asked.items():
-        flops = f"{training_flops(config.model, train.seq_len) * tokens:.3g} FLOPs"
-        times = [one and tokens / one.batch_tokens * max(one.computing, one.sending) for one in fitting]
-        rows.append((f"{label}, {flops}", *("-" if time is None else seconds(time) for time in times)))
+    for budget in budgets(config):
+        rule = f", {TOKENS_PER_PARAMETER} per parameter" if budget.is_rule else ""
+        times = [d.fitting and spent(budget, d.fitting, way.devices, price) for way, d in found.items()]
+        label = f"{count(budget.tokens)} tokens{rule}, {budget.flops:.3g} FLOPs"
+        rows.append((label, *("-" if one is None else seconds(one.seconds) for one in times)))
         if price is not None:
-            spent = ("-" if time is None else f"{time / 3600 * devices * price:,.0f}" for time in times)
-            rows.append((f"  at {price:g} an hour and device", *spent))
-    return Table(("at best", *names), rows)
+            rows.append((f"  at {price:g} an hour and device", *(_price(one) for one in times)))
+    return Table(("at best", *map(str, found)), rows)
+
+
+def _price(one: Spent | None) -> str:
+    return "-" if one is None or one.price is None else f"{one.price:,.0f}"
