@@ -88,7 +88,7 @@ def test_a_page_with_pictures(tmp_path, capsys):
     assert specs.keys() == {"roofline", "memory", "cache", "context", "batch", "heads"}
     kept = ["36 KiB kept per token", "9 KiB kept per token", "3 KiB kept per token", "6.75 KiB kept per token"]
     assert all(words in json.dumps(specs["heads"]) for words in kept)
-    assert '"A100 SXM 80 GB: 74.5 GiB"' in json.dumps(specs["memory"])
+    assert '"A100 SXM 80 GB: 80 GiB"' in json.dumps(specs["memory"])
     assert all(name in text for name in names)
 
 
@@ -103,7 +103,7 @@ def test_serving_says_whether_it_fits(capsys):
     """Llama 3 8B: 16.06 GB of weights; 128 KiB a token in the cache, so 1 GiB for each text of 8,192 tokens."""
     assert app.main(["cost", "llama-3-8b", "--hardware", "h100"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "fits yes texts of 8,192 tokens that fit 59" in out  # (80e9 - 16.06e9) / 2**30
+    assert "fits yes texts of 8,192 tokens that fit 64" in out  # 79.65 GiB less 14.96, a GiB each
     assert app.main(["cost", "llama-3.1-405b", "--hardware", "rtx-4090"]) == 0
     assert "fits no" in " ".join(capsys.readouterr().out.split())
     assert app.main(["cost", "llama-3-8b", "--hardware", "h100x8"]) == 2

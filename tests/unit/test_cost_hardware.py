@@ -33,8 +33,10 @@ DEVICES = dict(hardware())
     ],
 )
 def test_figures_are_dense_and_of_one_direction(name: str, bfloat16: float, memory: int, bandwidth: float, link: float):
+    """Of memory, what a program may have is a little more than the maker's GB, which are nearer to GiB."""
     found = DEVICES[name]
-    assert (found.peak["bfloat16"], found.memory, found.bandwidth) == (bfloat16, memory, bandwidth)
+    assert (found.peak["bfloat16"], found.bandwidth) == (bfloat16, bandwidth)
+    assert memory <= found.memory < 1.09 * memory
     assert found.link
     assert found.link.bandwidth == link
 
@@ -119,7 +121,7 @@ def test_listed_and_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert max(map(len, lines)) <= 80
     assert [name for name in DEVICES if any(line.split()[:1] == [name] for line in lines)] == list(DEVICES)
     assert "989T" in next(line for line in lines if line.startswith(" h100 "))
-    assert json.loads(output(capsys, "list", "hardware", "--json"))["hardware"]["h100"]["memory"] == 80e9
+    assert json.loads(output(capsys, "list", "hardware", "--json"))["hardware"]["h100"]["memory"] == 81559 * 2**20
     shown = output(capsys, "hardware", "h100x16")
     assert all(words in shown for words in ("989T bfloat16", "295 operations per byte", "16, in 2 servers", "sparsity"))
     assert json.loads(output(capsys, "hardware", "h100x16", "--json"))["count"] == 16

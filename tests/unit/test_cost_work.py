@@ -8,7 +8,7 @@ from archlab.config.position import Learned
 from archlab.config.work import Pass
 from archlab.cost.memory import kv_cache_bytes, recurrent_bytes
 from archlab.cost.params import parameters
-from archlab.cost.work import by_kind, forward, training_step
+from archlab.cost.work import by_kind, forward, products_by_part, training_step
 from archlab.exchange.configs import load_config
 
 ODD = {
@@ -97,6 +97,17 @@ def test_llama_3_8b_by_hand():
     inputs_outputs = d + 6144 + d + d + 2 * (d + d_ff) + d_ff + d
     assert found["products"].moved_bytes == 2 * rows * (layers * inputs_outputs + d + vocab)
     assert found["embedding"].moved_bytes == 2 * rows * d
+
+
+def test_products_of_llama_3_8b_by_place():
+    """The parts' sums are those of all products; of one token's step the MLP reads three matrices a layer."""
+    step = list(forward(model_of("llama-3-8b"), Pass(1, 1, held=8191, is_cached=True)))
+    parts, whole = products_by_part(step), next(work for work in by_kind(step) if work.kind == "products")
+    assert list(parts) == ["projections", "mlp", "head"]
+    assert parts["mlp"].weight_bytes == 32 * 3 * 4096 * 14336 * 2
+    assert parts["projections"].flops == 32 * 2 * 4096 * (4096 + 2 * 1024 + 4096)
+    for what in ("flops", "n_bytes", "count"):
+        assert sum(getattr(part, what) for part in parts.values()) == getattr(whole, what)
 
 
 def test_norms_are_a_five_hundredth_of_the_flops_and_much_more_of_the_bytes():

@@ -190,7 +190,7 @@ def test_warnings_show_once_where_a_config_is_used(capsys, tmp_path, monkeypatch
     said = run(capsys, "train", "tiny-llama", WIDE, *short, data, "--out", str(tmp_path / "run")).err
     assert said.count("of shape") == 1
     assert (
-        "note: 4 warnings of shape: head_dim 12 is no multiple of 8; vocab_size 300 is no multiple of 64; d_ff 8"
+        "note: 3 warnings of shape: head_dim 12 is no multiple of 8; vocab_size 300 is no multiple of 64; d_ff 8"
         in said
     )
     (tmp_path / "tiny.yaml").write_text(f"base: tiny-llama\n{WIDE.replace('=', ': ')}")
@@ -198,3 +198,11 @@ def test_warnings_show_once_where_a_config_is_used(capsys, tmp_path, monkeypatch
     (tmp_path / "mine.yaml").write_text(f"{{question: Q?, base: tiny.yaml, budget: {{tokens: 64K}}, arms: {arms}}}")
     said = run(capsys, "study", "show", str(tmp_path / "mine.yaml")).err
     assert said.count("head_dim 12") == 1
+
+
+@pytest.mark.parametrize(("preset", "warned"), [("smollm2-135m", False), ("gpt-2-xl", True)])
+def test_a_model_that_one_device_holds_is_not_cut(preset, warned):
+    """9 and 25 heads; below a billion parameters a number of devices must be said."""
+    names = [finding.rule for finding in findings(Case(load_config(preset)))]
+    assert ("heads over devices" in names) == warned
+    assert "heads over devices" in [finding.rule for finding in findings(Case(load_config(preset), 2))]

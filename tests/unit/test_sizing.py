@@ -154,7 +154,7 @@ def test_what_is_said_beside_it(capsys):
     assert "by the rule C = 6 N D" in printed
     assert re.search(r"\d+% of 16 GiB", printed)
     assert "nearest of all published models: " in printed
-    assert "% of 596 GiB" in run(capsys, "--hardware", "h100x8", "--like", "llama-3")
+    assert "% of 637 GiB" in run(capsys, "--hardware", "h100x8", "--like", "llama-3")
     assert "active" not in printed
 
 

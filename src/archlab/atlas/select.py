@@ -86,7 +86,7 @@ def fields_of(conditions: Sequence[str], sort: str | None) -> list[str]:
 
 def _condition(text: str, rows: Sequence[Row]) -> Condition:
     parts = _CONDITION.fullmatch(text)
-    if not parts:
+    if not parts or parts[3][:1] in ("=", "<", ">"):
         raise UserError(f"--filter: {text!r}; allowed: a field, {' '.join(_COMPARE)}, and a value, as in 'year>=2024'")
     field, sign, written = _field(parts[1], "--filter"), parts[2], parts[3]
     value = whole_number(parse_yaml(written, f"--filter {text!r}"))

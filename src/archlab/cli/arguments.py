@@ -1,13 +1,12 @@
 """Kinds of argument that several verbs take."""
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 
-from archlab.config.base import LONGEST, whole_number
+from archlab.config.base import LONGEST, n_bytes, whole_number
 from archlab.config.yaml_text import parse_yaml
 from archlab.errors import UserError
 
@@ -18,16 +17,22 @@ MayBeginWithDash = Parameter(allow_leading_hyphen=True)
 """For free text, which may begin like an option."""
 
 
-def _whole(_kind: Any, tokens: Sequence[Token]) -> int:
-    """As a config field reads it; cyclopts would turn 1.5 into 2. ValueError for what is no whole number."""
-    try:
-        number = whole_number(parse_yaml(tokens[0].value, "a number"))
-    except UserError as error:
-        raise ValueError(str(error)) from None
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise ValueError(tokens[0].value)
-    return number
+def _number(read: Callable[[Any], Any]) -> Callable[[Any, Sequence[Token]], int]:
+    """As `read` understands it in a config; cyclopts would turn 1.5 into 2. ValueError for what is no whole number."""
 
+    def convert(_kind: Any, tokens: Sequence[Token]) -> int:
+        try:
+            number = read(parse_yaml(tokens[0].value, "a number"))
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise ValueError(tokens[0].value)
+        return number
+
+    return convert
+
+
+_whole = _number(whole_number)
 
 WholeNumber = Annotated[int, Parameter(converter=_whole)]
 """A whole number, written as config fields take it: 32768, 32K or 4e6."""
@@ -36,18 +41,8 @@ Many = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=10
 """Parameters or FLOPs, written as config fields take them."""
 
 
-def _bytes(_kind: Any, tokens: Sequence[Token]) -> int:
-    """`16GiB`, `80 GB`, `1e9`; ValueError for what is none."""
-    found = re.fullmatch(r"([0-9.eE+]+?) *(?:([KMGT])(i?)B)?", tokens[0].value.strip())
-    if found is None:
-        raise ValueError(tokens[0].value)
-    number, prefix, binary = found.groups()
-    power = "KMGT".index(prefix) + 1 if prefix else 0
-    return int(float(number) * (1024 if binary else 1000) ** power)
-
-
-Bytes = Annotated[int, Parameter(converter=_bytes, validator=Number(gte=1, lte=10**16))]
-"""Of memory: a number, with a decimal or a binary unit."""
+Bytes = Annotated[int, Parameter(converter=_number(n_bytes), validator=Number(gte=1, lte=10**16))]
+"""Of memory: a number, or with a unit as in 16GiB (2^30) or 80GB (10^9)."""
 
 Price = Annotated[float, Parameter(validator=Number(gt=0, lte=1e9))]
 """In any currency."""

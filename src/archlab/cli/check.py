@@ -29,7 +29,7 @@ def run(
     overrides
         Fields to change, as in model.mlp.d_ff=11008.
     tensor
-        Devices that each matrix is to be cut over. Left out: 2, and 8 from 10B parameters on.
+        Devices that each matrix is to be cut over. Left out: 2 from 1B parameters on, 8 from 10B.
     languages
         How many the text is in; decides which vocabularies are usual.
     strict

@@ -7,7 +7,7 @@ from archlab.atlas.cells import MARKS
 from archlab.cli.arguments import Flag
 from archlab.cli.terminal import print_json, print_table
 from archlab.cost.hardware import THIS, Hardware, Link, hardware, keep_measured, load_hardware
-from archlab.cost.units import si
+from archlab.cost.units import binary, si
 from archlab.errors import UserError
 
 HEADINGS = ("hardware", "year", "memory", "bytes/s", "float32", "bfloat16", "int8", "link")
@@ -62,7 +62,7 @@ def print_list(found: Mapping[str, Hardware]) -> None:
 def _cells(name: str, found: Hardware) -> tuple[str, ...]:
     peaks = (si(found.peak[key]) if key in found.peak else "-" for key in ("float32", "bfloat16", "int8"))
     link = si(found.link.bandwidth) if found.link else "-"
-    return f"{name}{MARKS[found.certainty]}", str(found.year), si(found.memory), si(found.bandwidth), *peaks, link
+    return f"{name}{MARKS[found.certainty]}", str(found.year), binary(found.memory), si(found.bandwidth), *peaks, link
 
 
 def _facts(found: Hardware) -> Iterator[tuple[str, str]]:
@@ -72,7 +72,7 @@ def _facts(found: Hardware) -> Iterator[tuple[str, str]]:
     if why := found.derivation:
         cycle = ", ".join(f"{number:g} {name}" for name, number in why.per_cycle.items())
         yield "  derived from", f"{why.units} cores x {si(why.clock)}Hz x operations per cycle: {cycle}; {why.reason}"
-    yield "memory", f"{si(found.memory)}B, {si(found.bandwidth)}B/s"
+    yield "memory", f"{binary(found.memory)}, {si(found.bandwidth)}B/s"
     for name in ("float32", "bfloat16"):
         if name in found.peak:
             balance = f"{found.peak[name] / found.bandwidth:.3g} operations per byte"

@@ -22,7 +22,7 @@ def run(
     what: Literal["presets", "hardware", "families", "studies"] | None = None,
     /,
     *,
-    filter: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = (),
+    filter: Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True)] = None,
     sort: Annotated[str | None, MayBeginWithDash] = None,
     html: Path | None = None,
     json: Flag = False,
@@ -43,6 +43,9 @@ def run(
     json
         JSON instead.
     """
+    if filter == ():
+        raise UserError("--filter: no value after it; allowed: conditions, as in 'year>=2024'")
+    filter = filter or ()
     if option := next(
         (name for name, value in (("--html", html), ("--filter", filter), ("--sort", sort)) if value), ""
     ):

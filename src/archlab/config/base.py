@@ -1,5 +1,6 @@
 """What every config model shares: strictness, and the few value types of our own."""
 
+import re
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -36,6 +37,18 @@ def whole_number(value: Any) -> Any:
     """`16K` -> 16000 and 4e6 -> 4000000; what is no whole number passes through."""
     value = _number(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def n_bytes(value: Any) -> Any:
+    """`80GiB` and `85.9 GB` -> bytes; what has no unit is a whole number of them."""
+    found = re.fullmatch(r"([0-9.]+) *([KMGT])(i?)B", value.strip()) if isinstance(value, str) else None
+    if found is None:
+        return whole_number(value)
+    number, prefix, binary = found.groups()
+    try:
+        return int(Decimal(number) * (1024 if binary else 1000) ** ("KMGT".index(prefix) + 1))
+    except ArithmeticError:
+        return value
 
 
 def _share(value: Any) -> Any:
@@ -86,6 +99,8 @@ _Many = Annotated[int, Field(ge=1, le=10**18)]
 _OfText = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Count = Annotated[_Many, BeforeValidator(whole_number, json_schema_input_type=_Many | str)]
 """A whole number of things; `4M`, `16K` and `4e6` are understood."""
+Bytes = Annotated[_Many, BeforeValidator(n_bytes, json_schema_input_type=_Many | str)]
+"""Of memory: `80GiB` (2^30), `80GB` (10^9), or a number of them."""
 Tokens = Annotated[_OfText, BeforeValidator(whole_number, json_schema_input_type=_OfText | str)]
 """As `Count`, of training or held-out text."""
 BatchTokens = Annotated[Length, BeforeValidator(whole_number, json_schema_input_type=Length | str)]

@@ -1,5 +1,6 @@
 """Everything that can be counted about a config without building it."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from archlab.config.base import Base
@@ -8,7 +9,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.position import Learned
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
-from archlab.config.work import Counting, Pass
+from archlab.config.work import Counting, Operation, Pass
 from archlab.cost.flops import Flops, computed_training_flops, forward_flops, training_flops
 from archlab.cost.memory import (
     BYTES,
@@ -21,7 +22,7 @@ from archlab.cost.memory import (
 )
 from archlab.cost.params import Parameters, parameters
 from archlab.cost.step_memory import StepMemory, step_memory
-from archlab.cost.work import PassName, Work, by_kind, forward, training_step
+from archlab.cost.work import PassName, Work, by_kind, forward, products_by_part, training_step
 from archlab.errors import UserError
 
 
@@ -66,6 +67,8 @@ class Cost(Base):
     """By kind of operation, over visible pairs. training: a step of `train.batch_tokens`, forward, backward and update.
     prefill: the whole batch read at once, logits of each last token. decoding: one more token of each text at that
     context; left out where nothing is decoded."""
+    products: dict[PassName, dict[str, Work]]
+    """Of `work`, the products with weights by the part that they belong to."""
     computed_work: dict[PassName, list[Work]]
     """As `work`, with the hidden pairs that a CPU's kernels compute."""
     tokens: dict[PassName, int]
@@ -81,6 +84,9 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
     counts = parameters(model)
     per_token = training_flops(model, train.seq_len)
     passes = _passes(config, batch, context, dtype)
+    visible: dict[PassName, list[Operation]] = {
+        name: list(_operations(model, name, replace(this, counting="visible"))) for name, this in passes.items()
+    }
     tokens = train.trained if config.train.tokens else None
     return Cost(
         context=context,
@@ -100,8 +106,9 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
         read_bytes_per_decoded_token=None if sees_as(model, "two_sided") else _read(model, context, dtype),
         training_memory=training_memory(counts.total),
         step_memory=_step_memory(config, dtype),
-        work={name: _work(model, name, replace(this, counting="visible")) for name, this in passes.items()},
-        computed_work={name: _work(model, name, this) for name, this in passes.items()},
+        work={name: by_kind(operations) for name, operations in visible.items()},
+        products={name: products_by_part(operations) for name, operations in visible.items()},
+        computed_work={name: by_kind(_operations(model, name, this)) for name, this in passes.items()},
         tokens={name: this.rows for name, this in passes.items()},
     )
 
@@ -130,14 +137,14 @@ def _passes(config: Config, batch: int, context: int, dtype: Format) -> dict[Pas
     return found
 
 
-def _work(model: ModelConfig, name: PassName, this: Pass) -> list[Work]:
+def _operations(model: ModelConfig, name: PassName, this: Pass) -> Iterator[Operation]:
     match name:
         case "training":
-            return by_kind(training_step(model, this))
+            return training_step(model, this)
         case "prefill":
-            return by_kind(forward(model, this, logits="last"))
+            return forward(model, this, logits="last")
         case "decoding":
-            return by_kind(forward(model, this))
+            return forward(model, this)
 
 
 def _read(model: ModelConfig, context: int, dtype: Format) -> int:

@@ -1,8 +1,8 @@
 """What a whole model computes and moves in a pass, and in a step of training."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import ceil
-from typing import Literal
+from typing import Literal, TypeVar
 
 from archlab.allocator import LARGEST_KEPT
 from archlab.config.base import Base
@@ -13,6 +13,8 @@ from archlab.config.pieces import rows_at_once
 from archlab.config.position import Learned, Sinusoidal
 from archlab.config.work import FLOAT32_BYTES, KINDS, OF_MATRICES, Kind, Operation, Pass
 from archlab.cost.params import parameters, shared_positions
+
+_Key = TypeVar("_Key")
 
 PassName = Literal["training", "prefill", "decoding"]
 
@@ -135,12 +137,22 @@ def matrix_flops_per_byte(passed: Iterable[Work]) -> float:
 
 def by_kind(operations: Iterable[Operation]) -> list[Work]:
     """Sums, in the order of KINDS; kinds that do not occur are left out."""
-    found: dict[Kind, Work] = {}
+    found = _sums(operations, lambda o: o.kind)
+    return [found[kind] for kind in KINDS if kind in found]
+
+
+def products_by_part(operations: Iterable[Operation]) -> dict[str, Work]:
+    """Of the products with weights alone, by the parts that components name and the head, in the order of the model."""
+    return _sums((o for o in operations if o.kind == "products"), lambda o: o.part)
+
+
+def _sums(operations: Iterable[Operation], key: Callable[[Operation], _Key]) -> dict[_Key, Work]:
+    found: dict[_Key, Work] = {}
     for o in operations:
         if o.flops or o.n_bytes:
             large = o.moved if o.made / o.times >= LARGEST_KEPT else 0.0
-            before = found.get(o.kind) or Work.none(o.kind)
-            found[o.kind] = Work(
+            before = found.get(key(o)) or Work.none(o.kind)
+            found[key(o)] = Work(
                 kind=o.kind,
                 count=before.count + o.times,
                 flops=before.flops + o.flops,
@@ -149,4 +161,4 @@ def by_kind(operations: Iterable[Operation]) -> list[Work]:
                 moved_bytes=before.moved_bytes + o.moved,
                 large_bytes=before.large_bytes + large,
             )
-    return [found[kind] for kind in KINDS if kind in found]
+    return found

@@ -21,7 +21,7 @@ class Share(Base):
     n_bytes: float
     """Share of a step's bytes, counted."""
     time: float
-    """Share of a step's time, measured; a softmax's is within that of attention."""
+    """Share of a step's time, measured; a softmax that a kernel does itself is within attention."""
 
 
 class Profile(Base):
@@ -30,7 +30,7 @@ class Profile(Base):
     seconds: float
     """Of all operations; Python's time between them is not in it."""
     whole_seconds: float
-    """Of a step without the clock."""
+    """Of a step without the clock, from its beginning to its end."""
     shares: list[Share]
     device: str
     dtype: str

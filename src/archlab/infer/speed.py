@@ -53,15 +53,14 @@ def training_speed(config: Config, steps: int) -> Speed:
 
 def decoding_speed(config: Config, batch: int, context: int, steps: int, dtype: Format, *, compiled: bool) -> Speed:
     """Of greedy steps after `context` tokens."""
-    alone, together = (cost(config, n, context, dtype) for n in (1, batch))
-    if alone.read_bytes_per_decoded_token is None:
+    counted = cost(config, batch, context, dtype)
+    if "decoding" not in counted.computed_work:
         raise UserError("model.attention.visibility: two_sided; such a model decodes nothing")
     device = Device(choose_device(config.train).type, getattr(torch, dtype))
     _, step = rehearse_decoding(config, device, batch, context, steps, compiled=compiled)
     speed = batch / statistics.median(seconds_of(step, steps))
     limit = copy_bandwidth(device.type)
-    of_others = together.kv_cache_bytes + together.recurrent_bytes - alone.kv_cache_bytes - alone.recurrent_bytes
-    read = alone.read_bytes_per_decoded_token + of_others  # weights are read once for all texts
+    read = sum(work.weight_bytes + work.kept_bytes for work in counted.computed_work["decoding"])
     return _speed(speed, speed / batch * read / limit, limit, step, device, compiled)
 
 

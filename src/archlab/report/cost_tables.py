@@ -166,17 +166,29 @@ def _kinds(found: Cost) -> Table:
     """Where the FLOPs of a training step and of decoding are, and where the bytes."""
     shown: list[PassName] = [name for name in ("training", "decoding") if name in found.work]
     kinds = dict.fromkeys(work.kind for name in shown for work in found.work[name])
-    rows = [
-        (kind, *(cell for name in shown for cell in _shares(found.work[name], kind))) for kind in kinds
-    ]  # fmt: skip
+    rows = list[Sequence[str]]()
+    for kind in kinds:
+        of_kind = [next((work for work in found.work[name] if work.kind == kind), None) for name in shown]
+        rows.append(_shares(found, kind, shown, of_kind))
+        if kind == "products":
+            for part in found.products["training"]:
+                rows.append(_shares(found, f"  {part}", shown, [found.products[name].get(part) for name in shown]))
     headings = [f"{name}: {what}" for name in shown for what in ("FLOPs", "bytes")]
     return Table(("share by kind of operation", *headings), rows)
 
 
-def _shares(all_work: Sequence[Work], kind: str) -> tuple[str, str]:
-    flops = sum(work.flops for work in all_work if work.kind == kind) / _flops(all_work)
-    n_bytes = sum(work.n_bytes for work in all_work if work.kind == kind) / _bytes(all_work)
-    return f"{flops:.1%}", f"{n_bytes:.1%}"
+def _shares(found: Cost, label: str, passes: Sequence[PassName], parts: Sequence[Work | None]) -> Sequence[str]:
+    """Of each pass, how much of its FLOPs and of its bytes are this part's."""
+    cells = [label]
+    for name, part in zip(passes, parts, strict=True):
+        whole = found.work[name]
+        cells.append(_share(part.flops / _flops(whole)) if part else "-")
+        cells.append(_share(part.n_bytes / _bytes(whole)) if part else "-")
+    return cells
+
+
+def _share(value: float) -> str:
+    return "<0.1%" if 0 < value < 0.0005 else f"{value:.1%}"
 
 
 def _flops(work: Sequence[Work]) -> float:

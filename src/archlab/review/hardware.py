@@ -4,24 +4,26 @@ from collections.abc import Callable
 
 from archlab.review import measures
 from archlab.review.case import Case, of_layers
-from archlab.review.rule import Between, MultipleOf, ShapeRule, Shares, Usual, always, is_large, of_large
+from archlab.review.rule import Between, MultipleOf, ShapeRule, Shares, Usual, always, of_large
 
 _TILES = "Matrix products are computed in tiles; what does not fill the last one is computed and thrown away."
 _SIZING = "Anthony 2024, arXiv 2401.14489 (sizing rules); NVIDIA, Matrix Multiplication Background User's Guide"
 
 
-def usual_devices(n_parameters: float) -> int:
-    """Over how many a model is cut where that is not said: the 8 of a server from 10B parameters on, else two."""
+def usual_devices(n_parameters: float) -> int | None:
+    """Over how many a model is cut where that is not said: the 8 of a server from 10B parameters on, else two; None
+    below a billion, where one device is enough."""
+    if n_parameters < 1_000_000_000:
+        return None
     return 8 if n_parameters >= 10_000_000_000 else 2
 
 
 def _over_devices(usual: Callable[[int], Usual]) -> Callable[[Case], Usual | None]:
-    """For as many devices as were said; else for two or a server."""
+    """For as many devices as were said; else for as many as are usual."""
 
     def of_case(case: Case) -> Usual | None:
-        if case.tensor is None and not is_large(case):
-            return None
-        return usual(case.tensor or usual_devices(case.n_parameters))
+        devices = case.tensor or usual_devices(case.n_parameters)
+        return usual(devices) if devices else None
 
     return of_case
 
@@ -93,7 +95,7 @@ HARDWARE: tuple[ShapeRule, ...] = (
         measure=of_layers(measures.query_heads),
         usual=_over_devices(MultipleOf),
         why="Tensor parallelism gives every device whole heads. Counted for the --tensor size; without it for 2 "
-        "devices, and for 8 from 10B parameters on.",
+        "devices from 1B parameters on, and for 8 from 10B.",
         source="Shoeybi 2019, arXiv 1909.08053 (Megatron-LM); vLLM refuses other sizes",
         broken_by=("model.attention={n_heads: 31, n_kv_heads: 31}",),
         kept_by=("model.attention={n_heads: 30, n_kv_heads: 30}",),
@@ -104,7 +106,8 @@ HARDWARE: tuple[ShapeRule, ...] = (
         measure=of_layers(measures.kv_heads),
         usual=_over_devices(Shares),
         why="Tensor parallelism gives every device whole KV heads, or copies of one where there are fewer heads than "
-        "devices. Counted for the --tensor size; without it for 2 devices, and for 8 from 10B parameters on.",
+        "devices. Counted for the --tensor size; without it for 2 devices from 1B "
+        "parameters on, and for 8 from 10B.",
         source="Pope 2022, arXiv 2211.05102; vLLM refuses other sizes",
         broken_by=("model.attention={n_heads: 30, n_kv_heads: 3}",),
         kept_by=("model.attention.n_kv_heads=1",),

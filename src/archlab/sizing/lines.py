@@ -46,7 +46,10 @@ def _size(model: Member) -> str:
 def _serving(asked: Asked, model: Member) -> str:
     weights, cache = served_bytes(model.config, asked.context)
     context = asked.context or model.config.model.max_seq_len
-    fits = f", {(weights + cache) / asked.memory:.0%} of {binary(asked.memory)}" if asked.memory else ""
+    fits = ""
+    if asked.memory:
+        share = (weights + cache) / asked.memory
+        fits = f", {share:.0%} of {binary(asked.memory)}" + (", which does not fit" if share > 1 else "")
     return f"served in bfloat16: {binary(weights)} of weights, {binary(cache)} of cache for {context:,} tokens{fits}"
 
 
