@@ -34,10 +34,20 @@ def run_python(code, **kwargs):
         "from archlab.cli.app import main; main(['list', 'presets', '--sort', '-size'])",
         "from archlab.cli.app import main; main(['check', 'palm-540b'])",
         "from archlab.cli.app import main; main(['size', '--params', '1B'])",
+        "from archlab.cli.app import main; main(['list', 'families'])",
         "from archlab.cli.app import main; main(['cots'])",
     ],
 )
 def test_torch_stays_out(code):
+    done = run_python(f"{code}; import sys; sys.exit('torch' in sys.modules)")
+    assert done.returncode == 0, done.stderr
+
+
+def test_torch_stays_out_of_a_published_config(tmp_path):
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": "llama", "vocab_size": 300, **sizes}))
+    code = f"from archlab.cli.app import main; assert main(['cost', {str(file)!r}]) == 0"
     done = run_python(f"{code}; import sys; sys.exit('torch' in sys.modules)")
     assert done.returncode == 0, done.stderr
 

@@ -85,7 +85,7 @@ def run(
 
 
 def _families() -> dict[str, str]:
-    """Those that load and save; torch comes with them."""
+    """Those that load and save."""
     from archlab.families.registry import FAMILIES
 
     return {name: family.architecture for name, family in FAMILIES.items()}

@@ -16,7 +16,8 @@ from archlab.errors import UserError
 from archlab.exchange.published import read_model_config, read_origin
 from archlab.hf.family import Family
 from archlab.hf.folder import CONFIG, read_json
-from archlab.hf.quantized import Dequantised, method
+from archlab.hf.quantization import method
+from archlab.hf.quantized import Dequantised
 from archlab.hf.tensors import FORMATS, Tensors
 from archlab.hf.weights import Placed, fixed, of_further_tokens, placed
 from archlab.model.arithmetic import at_least_float32

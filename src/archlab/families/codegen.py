@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from archlab.config.layers import LayerConfig
 from archlab.config.merge import Raw
@@ -13,20 +11,24 @@ from archlab.families.gpt2 import ALIASES, LAYER
 from archlab.families.gptj import AROUND_ATTENTION, FIELDS
 from archlab.hf.family import Family
 from archlab.hf.fields import Source
+from archlab.hf.joining import stack
 from archlab.hf.weights import QKV, Step, linear
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SHARDS = 4
 """TPU cores over which its heads were spread in training."""
 
 
-def _split(theirs: Tensor, _: LayerConfig | None) -> Sequence[Tensor]:
+def _split(theirs: "Tensor", _: LayerConfig | None) -> "Sequence[Tensor]":
     q, v, k = theirs.unflatten(0, (SHARDS, 3, -1)).unbind(1)
     return [part.flatten(0, 1) for part in (q, k, v)]
 
 
-def _join(ours: Sequence[Tensor], _: LayerConfig | None) -> Tensor:
+def _join(ours: "Sequence[Tensor]", _: LayerConfig | None) -> "Tensor":
     q, k, v = (part.unflatten(0, (SHARDS, -1)) for part in ours)
-    return torch.stack((q, v, k), 1).flatten(0, 2)
+    return stack((q, v, k), 1).flatten(0, 2)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,10 @@
 """gpt-oss: attention sinks, and a mixture whose experts clamp. (transformers: GptOssForCausalLM)"""
 
-import torch
-
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, kv_heads
 from archlab.families.mixtral import ONLY_TRAINING, ROUTER
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key, Only
+from archlab.hf.joining import stack
 from archlab.hf.layer_types import LayerTypes, every
 from archlab.hf.rope import ScaledRopeKeys
 from archlab.hf.weights import Row, Step
@@ -18,13 +17,13 @@ UNSAID = {
 
 BY_TURNS = Step(
     lambda theirs, _: (theirs[..., 0::2].mT, theirs[..., 1::2].mT),
-    lambda ours, _: torch.stack([x.mT for x in ours], dim=-1).flatten(-2),
+    lambda ours, _: stack((x.mT for x in ours), dim=-1).flatten(-2),
 )
 """[experts, in, out], and of the columns one of the gate and one of the other by turns."""
 
 BY_TURNS_BIAS = Step(
     lambda theirs, _: (theirs[..., 0::2], theirs[..., 1::2]),
-    lambda ours, _: torch.stack(list(ours), dim=-1).flatten(-2),
+    lambda ours, _: stack(ours, dim=-1).flatten(-2),
 )
 
 IN_OUT = Step(lambda theirs, _: [theirs.mT], lambda ours, _: ours[0].mT)

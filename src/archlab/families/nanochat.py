@@ -1,8 +1,7 @@
 """nanochat. (transformers: NanoChatForCausalLM)"""
 
 from collections.abc import Sequence
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from archlab.config.layers import LayerConfig
 from archlab.config.merge import Raw
@@ -12,6 +11,9 @@ from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Field, Key, Source
 from archlab.hf.rope import RopeKeys
 from archlab.hf.weights import Step, linear
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class RopeBeforeNorm(RopeKeys):
@@ -33,17 +35,17 @@ def bare_rms_norm(field: str) -> tuple[Field, ...]:
     )
 
 
-def _swapped(rows: Tensor, layer: LayerConfig | None) -> Tensor:
+def _swapped(rows: "Tensor", layer: LayerConfig | None) -> "Tensor":
     """The two halves of each head's rows exchanged: its code rotates by the negative angle, which is the same then."""
     assert layer is not None
     return rows.unflatten(0, (-1, 2, layer.multi_head.head_dim // 2)).flip(1).flatten(0, 2)
 
 
-def _split(theirs: Tensor, layer: LayerConfig | None) -> Sequence[Tensor]:
+def _split(theirs: "Tensor", layer: LayerConfig | None) -> "Sequence[Tensor]":
     return [_swapped(theirs, layer)]
 
 
-def _join(ours: Sequence[Tensor], layer: LayerConfig | None) -> Tensor:
+def _join(ours: "Sequence[Tensor]", layer: LayerConfig | None) -> "Tensor":
     return _swapped(ours[0], layer)
 
 

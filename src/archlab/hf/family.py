@@ -18,7 +18,7 @@ from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.hf.fields import REQUIRED, Field, Key, Only, Source, lookup, spelled
-from archlab.hf.quantized import Quantization
+from archlab.hf.quantization import Quantization
 from archlab.hf.weights import Constant, Row
 
 NO_EFFECT = {

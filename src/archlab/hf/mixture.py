@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from archlab.config.layers import LayerConfig, layer_configs, resolve
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.config.moe import MoE, ResolvedMoE
 from archlab.hf.fields import Source
+from archlab.hf.joining import concatenate
 from archlab.hf.weights import COPY, Row, Step
 
 
@@ -34,7 +33,7 @@ def each_expert(theirs: str, gate: str = "gate_proj", up: str = "up_proj", down:
     ]
 
 
-GATE_ABOVE_UP = Step(lambda theirs, _: theirs.chunk(2, dim=1), lambda ours, _: torch.cat(list(ours), dim=1))
+GATE_ABOVE_UP = Step(lambda theirs, _: theirs.chunk(2, dim=1), lambda ours, _: concatenate(ours, dim=1))
 """[experts, 2 d_ff, d_model]: in each expert the gate's rows, then the others."""
 
 

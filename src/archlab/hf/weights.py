@@ -6,21 +6,23 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
+from archlab.hf.joining import concatenate
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Step:
     """Theirs to ours, and back; both get the layer, for its shapes (None outside the layers)."""
 
-    split: Callable[[Tensor, LayerConfig | None], Sequence[Tensor]]
-    join: Callable[[Sequence[Tensor], LayerConfig | None], Tensor]
+    split: "Callable[[Tensor, LayerConfig | None], Sequence[Tensor]]"
+    join: "Callable[[Sequence[Tensor], LayerConfig | None], Tensor]"
 
 
 COPY = Step(lambda theirs, _: [theirs], lambda ours, _: ours[0])
@@ -32,7 +34,7 @@ def stacked(sizes: Callable[[LayerConfig], Sequence[int]]) -> Step:
     """Several of ours one below the other, with these numbers of rows."""
     return Step(
         lambda theirs, layer: theirs.split(list(sizes(_some(layer)))),
-        lambda ours, _: torch.cat(list(ours)),
+        lambda ours, _: concatenate(ours),
     )
 
 
@@ -52,22 +54,22 @@ QKV = tuple(f"layers.{{i}}.attention.{x}" for x in "qkv")
 QKV_BLOCKS = stacked(_qkv_rows)
 """All query rows, then all key rows, then all value rows."""
 
-HALVES = Step(lambda theirs, _: theirs.chunk(2), lambda ours, _: torch.cat(list(ours)))
+HALVES = Step(lambda theirs, _: theirs.chunk(2), lambda ours, _: concatenate(ours))
 """Gate above up, or the like."""
 
 
 def per_group(groups: Callable[[LayerConfig], int], sizes: Callable[[LayerConfig], Sequence[int]]) -> Step:
     """Group by group of heads: in each so many rows of the first of ours, then of the second, and so on."""
 
-    def grouped(rows: Tensor, layer: LayerConfig) -> Tensor:
+    def grouped(rows: "Tensor", layer: LayerConfig) -> "Tensor":
         return rows.unflatten(0, (groups(layer), -1))
 
-    def split(theirs: Tensor, layer: LayerConfig | None) -> Sequence[Tensor]:
+    def split(theirs: "Tensor", layer: LayerConfig | None) -> "Sequence[Tensor]":
         layer = _some(layer)
         return [part.flatten(0, 1) for part in grouped(theirs, layer).split(list(sizes(layer)), dim=1)]
 
-    def join(ours: Sequence[Tensor], layer: LayerConfig | None) -> Tensor:
-        return torch.cat([grouped(part, _some(layer)) for part in ours], dim=1).flatten(0, 1)
+    def join(ours: "Sequence[Tensor]", layer: LayerConfig | None) -> "Tensor":
+        return concatenate((grouped(part, _some(layer)) for part in ours), dim=1).flatten(0, 1)
 
     return Step(split, join)
 
@@ -138,8 +140,8 @@ def placed(rows: Sequence[Row], model: ModelConfig) -> Iterator[Placed]:
 
 
 def written(
-    rows: Sequence[Row], model: ModelConfig, ours: Mapping[str, Tensor], what: str
-) -> Iterator[tuple[str, Tensor]]:
+    rows: Sequence[Row], model: ModelConfig, ours: "Mapping[str, Tensor]", what: str
+) -> "Iterator[tuple[str, Tensor]]":
     """Their tensors by name, made of ours; UserError where `what` they are has no place for one of ours."""
     left = set(ours)
     for row in placed(rows, model):
