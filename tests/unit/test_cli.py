@@ -44,7 +44,13 @@ def test_torch_stays_out(code):
 
 
 def test_torch_stays_out_of_a_published_config(tmp_path):
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 64,
+    }
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"model_type": "llama", "vocab_size": 300, **sizes}))
     code = f"from archlab.cli.app import main; assert main(['cost', {str(file)!r}]) == 0"

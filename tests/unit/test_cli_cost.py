@@ -137,3 +137,14 @@ def test_a_published_config_file_is_read_like_its_folder(tmp_path, capsys):
         assert app.main(["cost", str(source)]) == 0
         shown.append(capsys.readouterr().out)
     assert shown[0] == shown[1]
+
+
+def test_many_columns_are_told_in_two_tables(capsys):
+    """In 80 columns each time beside the labels, which stay whole."""
+    models = ["llama-3-8b", "gemma-2-9b", "qwen3-8b", "mistral-7b-v0.1", "olmo-2-7b", "phi-3-mini-3.8b"]
+    assert app.main(["cost", *models, "--context", "8192"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith(" KV cache per token ") for line in lines) == 2
+    headings = [line.split() for line in lines if line.startswith(" bfloat16 ")]
+    assert [word for heading in headings for word in heading[1:]] == models

@@ -96,7 +96,7 @@ def tables(
             _row("pipeline's bubble", plans, lambda p: f"{p.bubble:.0%}"),
             _row("a step at best", plans, lambda p: seconds(p.computing)),
             _row("  recomputing layers", recomputed, lambda p: seconds(p.computing)),
-            _row("sending, unless hidden", plans, lambda p: seconds(p.sending)),
+            _row("sending, unless hidden", plans, _sending),
         ],
     )
     yield _budgets(config, found, price)
@@ -114,6 +114,12 @@ def _memory(plans: Sequence[Plan]) -> Iterator[Sequence[str]]:
             yield _row(what, plans, lambda p, what=what: binary(p.memory[what]) if p.memory[what] else "-")
 
 
+def _sending(one: Plan) -> str:
+    """With its share of computing, which tells what a shape suits: a wide one's tensor groups send little for what they
+    compute, and a deep one's stages wait little."""
+    return f"{seconds(one.sending)} {one.sending / one.computing:.0%}"
+
+
 def _fits(one: Plan) -> str:
     return "yes" if one.fits else "no"
 
@@ -128,8 +134,10 @@ def _budgets(config: Config, found: Mapping[Parallel, Divided], price: float | N
     for budget in budgets(config):
         rule = f", {TOKENS_PER_PARAMETER} per parameter" if budget.is_rule else ""
         times = [d.fitting and spent(budget, d.fitting, way.devices, price) for way, d in found.items()]
-        label = f"{count(budget.tokens)} tokens{rule}, {budget.flops:.3g} FLOPs"
-        rows.append((label, *("-" if one is None else seconds(one.seconds) for one in times)))
+        rows.append(
+            (f"{count(budget.tokens)} tokens{rule}", *("-" if one is None else seconds(one.seconds) for one in times))
+        )
+        rows.append(("  FLOPs", *(f"{budget.flops:.3g}" for _ in found)))
         if price is not None:
             rows.append((f"  at {price:g} an hour and device", *(_price(one) for one in times)))
     return Table(("at best", *map(str, found)), rows)
