@@ -257,7 +257,8 @@ def test_what_is_printed(capsys):
     assert app.main(["cost", "llama-3-8b", "--hardware", "h100x8", *batch, "--devices", "8", "--price", "2"]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
-    assert "1T tokens, 5.15e+22 FLOPs" in " ".join(out.split())
+    assert "1T tokens" in out
+    assert "FLOPs 5.15e+22" in " ".join(out.split())
     assert "120 GiB" in out
     assert app.main(["cost", "llama-3-8b", "--devices", "8"]) == 2
     assert "--devices needs --hardware" in capsys.readouterr().err
