@@ -92,7 +92,7 @@ def work_of(config: StudyConfig) -> Work:
         eval_rows=train.eval_tokens // train.seq_len,
         shape=shape,
         device=device.type,
-        format=str(device.dtype).removeprefix("torch."),
+        format=device.format,
     )
 
 

@@ -10,6 +10,7 @@ from tiny import config
 from torch._dynamo.testing import CompileCounter
 
 from archlab.config.io import build_config
+from archlab.config.pieces import rows_at_once
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.model import graphs
@@ -280,3 +281,20 @@ def test_compiled_layers_are_evaluated_as_they_were_written():
     assert counter.frame_count == 0
     update(model.train(), make_optimizer(model, config().train), windows(), resolve_train(config()), 0, CPU)
     assert counter.frame_count > 0
+
+
+@pytest.mark.parametrize(
+    ("vocab", "device", "rows"),
+    [
+        (2048, "cpu", 2048),  # 16 MiB
+        (8192, "cpu", 512),
+        (16_384, "cpu", 256),
+        (32_768, "cpu", 255),  # 256 would be 32 MiB, which glibc gives back to the system
+        (50_304, "cpu", 166),
+        (65_537, "cpu", 256),  # 127 would be too few
+        (262_144, "cpu", 256),
+        (32_768, "cuda", 2048),
+    ],
+)
+def test_pieces_of_the_logits(vocab, device, rows):
+    assert rows_at_once(vocab, device) == rows

@@ -18,7 +18,7 @@ from archlab.hf.family import Family
 from archlab.hf.folder import CONFIG, read_json
 from archlab.hf.quantization import method
 from archlab.hf.quantized import Dequantised
-from archlab.hf.tensors import FORMATS, Tensors
+from archlab.hf.tensors import FORMATS, Tensors, format_name
 from archlab.hf.weights import Placed, fixed, of_further_tokens, placed
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.decoder import Decoder, Head, TokenEmbedding
@@ -60,7 +60,7 @@ def _agree(model: Decoder, published: Raw) -> None:
     parameters = [parameter for module in modules for parameter in module.parameters(recurse=False)]
     found = Counter(parameter.dtype for parameter in parameters if parameter.dim() > 1)
     dtype_name = published.get("dtype") or published.get("torch_dtype")
-    named = {_format_name(dtype): dtype for dtype in FORMATS}.get(str(dtype_name))
+    named = {format_name(dtype): dtype for dtype in FORMATS}.get(str(dtype_name))
     common = named if named and len(found) > 1 else found.most_common(1)[0][0]
     for parameter in parameters:
         parameter.data = parameter.data.to(common)
@@ -181,8 +181,8 @@ def _fill(
         return [f"{name}  has shape {list(shape)}, expected {list(expected)}" for name, shape in wrong]
     strange = [(name, part.dtype) for name, part in zip(row.parts, parts, strict=True) if part.dtype not in FORMATS]
     if strange:
-        allowed = ", ".join(map(_format_name, FORMATS))
-        return [f"{name}  has format {_format_name(found)}; allowed: {allowed}" for name, found in strange]
+        allowed = ", ".join(map(format_name, FORMATS))
+        return [f"{name}  has format {format_name(found)}; allowed: {allowed}" for name, found in strange]
     theirs = torch.stack(parts) if row.stack else parts[0]
     for name, ours in zip(row.ours, row.step.split(theirs, row.layer), strict=True):
         owner, _, last = name.rpartition(".")
@@ -192,7 +192,3 @@ def _fill(
         value = value.clone() if value.data_ptr() == theirs.data_ptr() and len(row.ours) > 1 else value
         setattr(model.get_submodule(owner), last, nn.Parameter(value) if is_parameter else value)
     return []
-
-
-def _format_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -11,7 +11,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.families.registry import FAMILIES, find_family
 from archlab.hf.family import Family
-from archlab.hf.tensors import write_folder
+from archlab.hf.tensors import format_name, write_folder
 from archlab.hf.weights import fixed, written
 from archlab.model.decoder import Decoder
 
@@ -28,7 +28,7 @@ def save_pretrained(model: Decoder, folder: str | Path, family: str | None = Non
     dtype = next(model.parameters()).dtype
     wide = dtype in (torch.float32, torch.float64)
     chosen, config = expressed(model.config, family, model.origin.family, wide)
-    config["dtype"] = str(dtype).removeprefix("torch.")
+    config["dtype"] = format_name(dtype)
     # Where nothing is known, a class's own default would end texts at some token.
     config |= {"bos_token_id": None, "eos_token_id": None, **model.origin.special_ids}
     write_folder(Path(folder), config, _tensors(chosen, model), model.origin.files)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from archlab.errors import UserError
 from archlab.hf.quantization import MXFP4, BlockFP8, Method
-from archlab.hf.tensors import Tensors
+from archlab.hf.tensors import Tensors, format_name
 
 _E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=torch.bfloat16)
 _FOUR_BITS = torch.cat((_E2M1, -_E2M1))
@@ -56,7 +56,7 @@ class Dequantised(Mapping[str, Tensor]):
         bits, scales = map(read, self._pairs[name])
         shape = _shape(self._how, bits, scales)
         if shape is None:
-            found = " and ".join(f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in (bits, scales))
+            found = " and ".join(f"{format_name(t.dtype)} {list(t.shape)}" for t in (bits, scales))
             raise UserError(f"{' and '.join(self._pairs[name])}: {found}, which is not {self._how.quant_method}")
         whole = torch.empty(shape, dtype=self._dtype, device=bits.device)
         if not whole.is_meta:

@@ -30,6 +30,11 @@ _HEADER_FORMATS = {
 """As safetensors spells them."""
 
 
+def format_name(dtype: torch.dtype) -> str:
+    """As config files spell it: bfloat16."""
+    return str(dtype).removeprefix("torch.")
+
+
 class Tensors(Mapping[str, Tensor]):
     """The tensors of a folder by name, each read from its memory-mapped file when it is asked for."""
 

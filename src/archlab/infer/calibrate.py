@@ -42,7 +42,7 @@ TRAINED: tuple[tuple[str, ...], ...] = (
      "train.seq_len=256", "train.batch_tokens=2048"),
     ("model.d_model=128", "model.n_layers=2", "model.attention={n_heads: 4, softcap: 30}", "train.seq_len=256",
      "train.batch_tokens=2048"),
-    ("model.d_model=256", "model.n_layers=2", "model.mlp.d_ff=2048", "model.vocab_size=32768",
+    ("model.d_model=256", "model.n_layers=2", "model.mlp.d_ff=2048", "model.vocab_size=65536",
      "model.attention={n_heads: 8, softcap: 30}", "model.head.softcap=30", "train.seq_len=1024",
      "train.batch_tokens=1024"),
 )  # fmt: skip

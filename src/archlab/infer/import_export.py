@@ -14,6 +14,7 @@ from archlab.exchange.load import load_hf
 from archlab.exchange.published import read_raw_config
 from archlab.exchange.save import save_pretrained
 from archlab.files import folder_atomic
+from archlab.hf.tensors import format_name
 from archlab.infer.load import find_folder, is_run_folder, load_model
 from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import save_checkpoint
@@ -31,7 +32,7 @@ def import_model(source: str, out: Path) -> str:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: exists; name a new or an empty folder")
     model = load_hf(folder)
-    formats = {str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()}
+    formats = {format_name(parameter.dtype) for parameter in model.parameters()}
     origin = model.origin
     assert origin.family is not None
     begun = Imported(
