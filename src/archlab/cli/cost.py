@@ -48,7 +48,7 @@ def run(
     batch
         Sequences whose KV cache is held; several between commas, as in 1,64. Left out: 1.
     context
-        Tokens per served sequence, as in 8192 or 8K,32K. Left out: as many as a training
+        Tokens per served sequence, as in 8192 or 8192,32768 (8K is 8,000). Left out: as many as a training
         window has (of several configs, the shortest).
     dtype
         Of the KV cache and of the weights as served. Run folders are float32.
