@@ -2,6 +2,7 @@
 
 import pytest
 
+from archlab.config.base import memory_size
 from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.merge import expand, merge
 from archlab.config.schema import Config
@@ -102,6 +103,18 @@ def test_counts_and_shares_are_read_as_people_write_them():
     assert (train.tokens, train.batch_tokens, train.warmup) == (4_000_000, 16384, 0.1)
     for text, number in (("4.1M", 4_100_000), ("2.01M", 2_010_000), ("16.1K", 16_100), ("0.3G", 300_000_000)):
         assert load_config("tiny-llama", f"train.tokens={text}").train.tokens == number
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("80GB", 80 * 10**9), ("80 GiB", 80 * 2**30), ("81559 MiB", 81559 * 2**20), ("95.74GiB", int(95.74 * 2**30)),
+        (" 1KiB ", 1024), ("16G", 16 * 10**9), (12, 12), ("80gb", "80gb"), ("1.2.3GB", "1.2.3GB"), ("GB", "GB"),
+    ],
+)  # fmt: skip
+def test_sizes_of_memory(text, size):
+    """What is none passes through, for validation to refuse."""
+    assert memory_size(text) == size
 
 
 def test_one_number_sets_every_dropout():

@@ -29,7 +29,8 @@ def test_sharding_by_hand():
     float32 for each of 16 texts, each device sending seven eighths of them."""
     one = planned("shard=8")
     assert one.memory["weights, gradients, AdamW"] == 16 * N // 8
-    assert one.sent["shard"] == round(16 * 7 / 8 * (2 * 2 + 4) * N)
+    ends = 2 * 128_256 * 4096 + 4096  # embedding, head and final norm are gathered once
+    assert one.sent["shard"] == round(16 * 7 / 8 * ((2 * 2 + 4) * N - 2 * ends))
     assert one.sending == pytest.approx(one.sent["shard"] / 450e9)
     assert planned("data=8").memory["weights, gradients, AdamW"] == 16 * N
     assert planned("data=8").memory["bfloat16 weights"] == 2 * N
@@ -41,9 +42,20 @@ def test_a_pipeline_waits_and_sends_little():
     one = planned("pipeline=8", micro_batch=4)
     assert one.bubble == pytest.approx(7 / (32 + 7))
     assert one.sent["pipeline"] == 2 * 128 * 8192 * 4096 * 2
+    assert planned("pipeline=2").sent["pipeline"] == one.sent["pipeline"] // 2  # the first sends on, the last back
     alone = planned("data=1", micro_batch=4)
     last = 4 / 32 + 1.05 / 7.5  # four layers, and the head's billion beside the layers' seven and a half
     assert alone.computing / 8 < one.computing * (1 - one.bubble) < alone.computing * last
+
+
+def test_the_update_waits_for_no_other_stage():
+    """With one micro-batch a device of eight waits seven eighths of the time, but updates its layers once."""
+    one, two = (planned("pipeline=8", batch=n) for n in (1, 2))
+    turn = two.computing - one.computing  # a ninth slot
+    assert one.bubble == pytest.approx(7 / 8)
+    updating = one.computing - 8 * turn
+    parameters_of_the_last = 4 * 218_112_000 + 128_256 * 4096 + 4096
+    assert updating == pytest.approx(10 * 4 * parameters_of_the_last / H100.bandwidth, rel=0.01)
 
 
 def test_tensor_parallelism_sends_the_stream_at_every_branch():
@@ -97,8 +109,8 @@ def test_wide_shapes_suit_tensor_parallelism_and_deep_ones_a_pipeline():
         ("shards=2", "did you mean shard"),
         ("shard=0", "allowed: data, shard"),
         ("shard=2,shard=2", "each once"),
-        ("tensor=7", "tensor=7 does not divide the 32 query heads"),
-        ("pipeline=33", "more than the 32 layers"),
+        ("tensor=7", "query heads: 32 cannot be shared evenly by 7 devices"),
+        ("pipeline=33", "33 stages are more than the 32 layers"),
         ("data=3", "train.batch_tokens: 128 texts of 8,192 tokens; allowed: a multiple of data . shard = 3"),
     ],
 )
@@ -193,7 +205,7 @@ def test_devices_beyond_the_kv_heads_hold_copies():
     norms = (2 * 32) * 4096  # whole on every device
     copied = 32 * 2 * 128 * 4096
     assert held == 2 * (total + 7 * norms + 7 * copied)
-    with pytest.raises(UserError, match="neither divides the 3 KV heads"):
+    with pytest.raises(UserError, match="2 devices are neither a divisor nor a multiple of the 3 KV heads"):
         planned("tensor=2", "llama-3-8b", "model.attention={n_heads: 30, n_kv_heads: 3, head_dim: 128}")
 
 
@@ -231,8 +243,23 @@ def test_what_a_training_costs_by_hand(capsys):
 
 
 def test_a_reason_against_all_ways_is_told_once(capsys):
-    assert app.main(["cost", "mamba-2-2.7b", "--hardware", "h100", "--devices", "8"]) == 2
-    assert capsys.readouterr().err.count("not counted") == 1
+    batch = ["train.batch_tokens=81920", "train.tokens=1M"]  # ten texts, which neither data=4 nor shard=4 divides
+    assert app.main(["cost", "llama-3-8b", *batch, "--hardware", "h100", "--devices", "4", "--json"]) == 0
+    (reason,) = json.loads(capsys.readouterr().out)["refused"]
+    assert reason.startswith("data=4; shard=4: train.batch_tokens: 10 texts")
+
+
+@pytest.mark.parametrize(
+    ("model", "tensor", "message"),
+    [
+        ("mamba-2-2.7b", 2, "groups of the mixer: 1 cannot be shared evenly by 2 devices"),
+        ("qwen3-next-80b-a3b", 32, "heads.*: 16 cannot be shared evenly by 32 devices"),
+    ],
+)
+def test_mixers_are_cut_by_whole_heads(model, tensor, message):
+    assert planned("shard=8", model, tokens=4096).fits in (True, False)
+    with pytest.raises(UserError, match=message):
+        planned(f"tensor={tensor}", model, tokens=4096)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +285,7 @@ def test_what_is_printed(capsys):
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     assert "1T tokens" in out
-    assert "FLOPs 5.15e+22" in " ".join(out.split())
+    assert "5.15e+22 FLOPs" in " ".join(out.split())
     assert "120 GiB" in out
     assert app.main(["cost", "llama-3-8b", "--devices", "8"]) == 2
     assert "--devices needs --hardware" in capsys.readouterr().err

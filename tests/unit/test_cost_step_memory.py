@@ -28,6 +28,8 @@ SIZE = (
         ("model.n_layers=2", "model.vocab_size=40000"),
         ("model.n_layers=2", "model.mlp={kind: moe, experts: 8, active: 2, d_ff: 300}"),
         ("model.n_layers=3", "train.micro_batch_tokens=512"),
+        ("model.n_layers=2", "model.attention.kind=none", "model.position=none", "model.mixer={kind: mamba2}"),
+        ("model.n_layers=2", "model.attention.kind=none", "model.position=none", "model.mixer={kind: rglru}"),
         ("model.n_layers=2", "model.d_model=512", "train.batch_tokens=256"),  # the update, not the activations
     ],
 )
@@ -42,13 +44,10 @@ def test_the_peak_is_what_torch_allocates(overrides):
     changes = sorted((event.start_ns(), event.nbytes()) for event in allocated)
     measured = held + max(accumulate(n_bytes for _, n_bytes in changes))
     said = cost(config, dtype="float32").step_memory
-    assert said
     assert said.peak == pytest.approx(measured, rel=0.1)
 
 
-def test_recomputing_layers_never_keeps_more_and_recurrent_mixers_are_not_counted():
-    for name in ("llama-3-8b", "mixtral-8x7b", "deepseek-v2-lite"):
+def test_recomputing_layers_never_keeps_more():
+    for name in ("llama-3-8b", "mixtral-8x7b", "deepseek-v2-lite", "mamba-2-2.7b", "qwen3-next-80b-a3b"):
         found = step_memory(load_config(name).model, Pass(1, 1024, counting="computed", is_training=True))
-        assert found
         assert 0 < found.recomputed_activations < found.activations
-    assert step_memory(load_config("mamba-2-2.7b").model, Pass(1, 1024)) is None

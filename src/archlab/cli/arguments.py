@@ -6,8 +6,9 @@ from typing import Annotated, Any
 from cyclopts import Parameter, Token
 from cyclopts.validators import Number
 
-from archlab.config.base import LONGEST, n_bytes, whole_number
+from archlab.config.base import LONGEST, memory_size, whole_number
 from archlab.config.yaml_text import parse_yaml
+from archlab.cost.parallel import MOST_DEVICES
 from archlab.errors import UserError
 
 Flag = Annotated[bool, Parameter(show_default=False)]
@@ -40,9 +41,11 @@ WholeNumber = Annotated[int, Parameter(converter=_whole)]
 Many = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=10**28))]
 """Parameters or FLOPs, written as config fields take them."""
 
-
-Bytes = Annotated[int, Parameter(converter=_number(n_bytes), validator=Number(gte=1, lte=10**16))]
+Bytes = Annotated[int, Parameter(converter=_number(memory_size), validator=Number(gte=1, lte=10**16))]
 """Of memory: a number, or with a unit as in 16GiB (2^30) or 80GB (10^9)."""
+
+Devices = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=MOST_DEVICES))]
+"""How many."""
 
 Price = Annotated[float, Parameter(validator=Number(gt=0, lte=1e9))]
 """In any currency."""

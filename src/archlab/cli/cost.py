@@ -5,11 +5,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from archlab.cli.arguments import AtLeastOne, Flag, Price, SeveralAtLeastOne
+from archlab.cli.arguments import Devices, Flag, Price, SeveralAtLeastOne
 from archlab.cli.loading import load_with_notes
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
+from archlab.cost.divide import as_json, divide, ways
 from archlab.cost.hardware import Hardware, load_hardware
 from archlab.cost.memory import Format
 from archlab.cost.parallel import Parallel
@@ -18,7 +19,7 @@ from archlab.cost.roofline import ideal
 from archlab.cost.summary import Cost, cost
 from archlab.errors import UserError
 from archlab.report.cost_tables import of_one, side_by_side
-from archlab.report.plan_tables import as_json, divide, tables, ways
+from archlab.report.plan_tables import tables
 
 
 def run(
@@ -29,7 +30,7 @@ def run(
     context: SeveralAtLeastOne = (),
     dtype: Format = "bfloat16",
     hardware: str | None = None,
-    devices: AtLeastOne | None = None,
+    devices: Devices | None = None,
     parallel: str | None = None,
     price: Price | None = None,
     html: Path | None = None,
@@ -51,7 +52,7 @@ def run(
         Tokens per served sequence, as in 8192 or 8192,32768 (8K is 8,000). Left out: as many as a training
         window has (of several configs, the shortest).
     dtype
-        Of the KV cache and of the weights as served. Run folders are float32.
+        Of the KV cache and of the weights as served, and of training's products. Run folders are float32.
     hardware
         A device from `archlab list hardware`: how long passes take on it at best, and what limits them.
     devices
@@ -60,7 +61,7 @@ def run(
     parallel
         How they divide the work, as in shard=8,tensor=2; of data, shard, tensor and pipeline.
     price
-        Of a device and hour, in any currency; with --devices or --parallel.
+        Of a device and hour, in any currency: what a training costs, without --devices on one device.
     html
         Write a page with tables and pictures to this file instead; without --hardware, for an H100.
     json

@@ -37,17 +37,17 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, rig
     columns first and then the others, each time beside the first one."""
     out, rows = console(), [*rows]
     heading, *cells = fitted([columns, *([str(cell) for cell in row] for row in rows)], out.width - 2 * len(columns))
+    if len(columns) > _FEW and any("\n" in row[0] for row in cells):
+        half = len(columns) // 2 + 1
+        for part in (slice(1, half), slice(half, None)):
+            print_table((columns[0], *columns[part]), [(row[0], *row[part]) for row in rows], right=right)
+        return
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name, title in zip(columns, heading, strict=True):
         table.add_column(title, justify="right" if name in right else "left", no_wrap=True)
     for row in cells:
         table.add_row(*row)
-    if len(columns) > _FEW and any("\n" in row[0] for row in cells):
-        half = len(columns) // 2 + 1
-        for part in (slice(1, half), slice(half, None)):
-            print_table((columns[0], *columns[part]), [(row[0], *row[part]) for row in rows], right=right)
-    else:
-        show_table(out, table)
+    show_table(out, table)
 
 
 def show_table(out: Console, table: Table) -> None:

@@ -39,7 +39,7 @@ def whole_number(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def n_bytes(value: Any) -> Any:
+def memory_size(value: Any) -> Any:
     """`80GiB` and `85.9 GB` -> bytes; what has no unit is a whole number of them."""
     found = re.fullmatch(r"([0-9.]+) *([KMGT])(i?)B", value.strip()) if isinstance(value, str) else None
     if found is None:
@@ -99,7 +99,7 @@ _Many = Annotated[int, Field(ge=1, le=10**18)]
 _OfText = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Count = Annotated[_Many, BeforeValidator(whole_number, json_schema_input_type=_Many | str)]
 """A whole number of things; `4M`, `16K` and `4e6` are understood."""
-Bytes = Annotated[_Many, BeforeValidator(n_bytes, json_schema_input_type=_Many | str)]
+MemorySize = Annotated[_Many, BeforeValidator(memory_size, json_schema_input_type=_Many | str)]
 """Of memory: `80GiB` (2^30), `80GB` (10^9), or a number of them."""
 Tokens = Annotated[_OfText, BeforeValidator(whole_number, json_schema_input_type=_OfText | str)]
 """As `Count`, of training or held-out text."""

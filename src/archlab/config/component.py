@@ -44,6 +44,12 @@ class StateTensor(NamedTuple):
         return math.prod(self.shape) * (FLOAT32_BYTES if self.float32 else bytes_each)
 
 
+def check_heads(tensor: int, n: int, what: str) -> None:
+    """UserError where `n` of them are not as many on each of so many devices."""
+    if n % tensor:
+        raise UserError(f"{what}: {n} cannot be shared evenly by {tensor} devices")
+
+
 class Component(Base):
     """One part of a layer: it reads the stream, and what it gives is added to the stream."""
 
@@ -76,8 +82,7 @@ class Component(Base):
 
     def check_tensor(self, tensor: int) -> None:
         """UserError where so many devices cannot share its work by heads."""
-        if self.score_heads % tensor:
-            raise UserError(f"tensor={tensor} does not divide the {self.score_heads} query heads")
+        check_heads(tensor, self.score_heads, "query heads")
 
     def held_by_one(self, site: Site, tensor: int) -> float:
         """Learned numbers that each of `tensor` devices holds which share its matrices: all of its norms, and an equal

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from archlab.config.base import Heads, Positive, Width
-from archlab.config.component import Component, Site, StateTensor, filled_in
+from archlab.config.component import Component, Site, StateTensor, check_heads, filled_in
 from archlab.config.recurrent import GatedRMSNorm, KernelSize, chunking, convolution, gated, scanning
 from archlab.config.work import Operation, Pass
 
@@ -79,6 +79,10 @@ class ResolvedGatedDelta(GatedDelta):
         own = self.conv_width * self.taps + 2 * self.n_value_heads
         return {"mixer": self._projections(site.d_model) + own, "norms": self.value_dim}
 
+    def check_tensor(self, tensor: int) -> None:
+        """Whole key heads, with the value heads that they serve."""
+        check_heads(tensor, self.n_key_heads, "key heads of the mixer")
+
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """A step reads the state at k, writes to it at k and reads it at q; chunks do the same by larger products.
 
@@ -86,9 +90,9 @@ class ResolvedGatedDelta(GatedDelta):
         below 3% of the rest at published widths.
         """
         Hk, Hv, K, V = self.n_key_heads, self.n_value_heads, self.key_dim, self.value_dim
+        n, Q = chunking(this.tokens)
         scan = this.tokens * 6 * Hv * K * V
         if this.counting != "visible":
-            n, Q = chunking(this.tokens)
             scan = n * Q * (4 * Hk * Q * K + Hv * (2 * Q * K + 4 * Q * V + 6 * K * V))
         conv, states = self.state(site, 0)
         yield this.product("mixer", site.d_model, self.conv_width + self.value_width + 2 * Hv)
@@ -96,7 +100,13 @@ class ResolvedGatedDelta(GatedDelta):
         yield from this.activation("mixer", "silu", self.conv_width)
         yield this.element_wise("norms", "mixer", 2 * self.key_width, flops=4)
         yield this.element_wise("element-wise", "mixer", Hv, flops=12, weights=2 * Hv)
-        yield scanning(this, scan, states, self.conv_width + 2 * Hv, self.value_width)
+        # In float32 queries, keys, values and what heads are scaled by; of every chunk the decays between tokens, how
+        # keys meet, the system and its inverse, weights, and queries, keys, values and changes as products read them;
+        # the state before, which for the first chunk is none.
+        saved = this.tokens * (self.conv_width + 2 * Hk + 3 * Hv)
+        saved += n * (Q * (5 * Hv * Q + 2 * Hk * Q + 3 * Hv + 6 * Hk * K + 3 * Hv * V + 4 * Hv * K) + Hv * K * V)
+        saved -= 2 * Hv * Q * K
+        yield scanning(this, scan, states, self.conv_width + 2 * Hv, self.value_width, saved=saved)
         yield from gated(this, GatedRMSNorm(), self.value_width, self.value_dim)
         yield this.product("mixer", self.value_width, site.d_model)
 

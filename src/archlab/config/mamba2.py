@@ -4,8 +4,16 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from archlab.config.base import Heads, NonNegative, Positive, Width
-from archlab.config.component import Component, Site, StateTensor, filled_in
-from archlab.config.recurrent import GatedNorm, GatedRMSNorm, KernelSize, chunking, convolution, gated, scanning
+from archlab.config.component import Component, Site, StateTensor, check_heads, filled_in
+from archlab.config.recurrent import (
+    GatedNorm,
+    GatedRMSNorm,
+    KernelSize,
+    chunking,
+    convolution,
+    gated,
+    scanning,
+)
 from archlab.config.work import Operation, Pass
 
 
@@ -72,20 +80,29 @@ class ResolvedMamba2(Mamba2):
         own = self.conv_width * (self.taps + self.conv_bias) + 3 * self.n_heads
         return {"mixer": projections + own, "norms": self.inner_width * (self.norm.kind != "none")}
 
+    def check_tensor(self, tensor: int) -> None:
+        """Whole groups, with their B and C."""
+        check_heads(tensor, self.n_groups, "groups of the mixer")
+        check_heads(tensor, self.n_heads, "heads of the mixer")
+
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """A step writes x B^T into every state and reads S C from it; chunks do the same by larger products."""
         inputs = self.inner_width + self.conv_width + self.n_heads
         H, P, N, G = self.n_heads, self.head_dim, self.d_state, self.n_groups
+        n, Q = chunking(this.tokens)
         scan = this.tokens * 4 * H * P * N
         if this.counting != "visible":
-            n, Q = chunking(this.tokens)
             scan = n * Q * (2 * G * Q * N + 2 * H * Q * P + 4 * H * P * N)
         conv, states = self.state(site, 0)
         yield this.product("mixer", site.d_model, inputs, bias=inputs * self.in_bias)
         yield convolution(this, self.conv_width, self.taps, conv, bias=self.conv_bias)
         yield from this.activation("mixer", "silu", self.conv_width)
         yield this.element_wise("element-wise", "mixer", H, flops=8, weights=2 * H)
-        yield scanning(this, scan, states, self.conv_width + H, self.inner_width, weights=H)
+        # In float32 x, B, C and dt; of every chunk the decays between tokens, the weights with and without them, x as
+        # three products read it and what is read of the state before, B, C (of several groups twice), and that state.
+        saved = this.tokens * (self.conv_width + 4 * H)
+        saved += n * (Q * (2 * H * Q + G * Q + H + 4 * H * P + min(G, 2) * 2 * G * N) + 2 * H * P * N)
+        yield scanning(this, scan, states, self.conv_width + H, self.inner_width, weights=H, saved=saved)
         yield from gated(this, self.norm, self.inner_width, self.inner_width)
         yield this.product("mixer", self.inner_width, site.d_model, bias=site.d_model * self.out_bias)
 

@@ -149,7 +149,7 @@ class ResolvedMultiHead(MultiHead, AnyResolved):  # pyright: ignore[reportIncomp
         """As of every component; and whole KV heads, or copies of one."""
         super().check_tensor(tensor)
         if self.n_kv_heads % tensor and tensor % self.n_kv_heads:
-            raise UserError(f"tensor={tensor} neither divides the {self.n_kv_heads} KV heads nor is a multiple of them")
+            raise UserError(f"{tensor} devices are neither a divisor nor a multiple of the {self.n_kv_heads} KV heads")
 
     def held_by_one(self, site: Site, tensor: int) -> float:
         """As of every component; where there are more devices than KV heads, each holds a whole one."""

@@ -10,8 +10,8 @@ LEAST_ROWS = 256
 """Of a piece, however large the vocabulary: each adds a gradient as large as the head's matrix."""
 
 FEW_ROWS = 128
-"""Of a piece on a CPU where so few keep its logits in memory that need not be asked for again: by a sixth faster at a
-vocabulary of 32,768, and at 50,304."""
+"""Of a piece on a CPU where so few keep its logits in memory that need not be asked for again: a step is by a fifth
+faster at a vocabulary of 32,768, and at 50,304."""
 
 
 def rows_at_once(vocab_size: int, device_type: str) -> int:

@@ -9,7 +9,7 @@ from pydantic import Field
 from archlab.config.base import Positive
 from archlab.config.component import StateTensor
 from archlab.config.norm import AnyNorm, NoNorm
-from archlab.config.work import Operation, Pass
+from archlab.config.work import FLOAT32_BYTES, Operation, Pass
 
 CHUNK = 64
 """Tokens that a scan mixes at once by matrix products, at most; between chunks it hands on a state."""
@@ -36,6 +36,11 @@ class GatedRMSNorm(AnyNorm):
 
     flops_per_number: ClassVar[int] = 4
 
+    @property
+    def saved_per_number(self) -> int:
+        """What goes in, and what the weight multiplies."""
+        return 2
+
 
 GatedNorm = Annotated[GatedRMSNorm | NoNorm, Field(discriminator="kind")]
 
@@ -49,11 +54,14 @@ def convolution(this: Pass, channels: int, taps: int, kept: StateTensor, *, bias
         weights=channels * (taps + bias) * this.bytes_each,
         kept=this.texts * kept.n_bytes(this.bytes_each) if this.is_cached else 0.0,
         moved=2 * this.rows * channels * this.bytes_each,
+        saved=this.texts * (this.tokens + taps - 1) * channels * this.bytes_each,
     )
 
 
-def scanning(this: Pass, flops: float, kept: StateTensor, read: int, written: int, weights: int = 0) -> Operation:
-    """`flops` of one text; `read` and `written` numbers per token."""
+def scanning(
+    this: Pass, flops: float, kept: StateTensor, read: int, written: int, *, weights: int = 0, saved: float
+) -> Operation:
+    """`flops` and `saved` numbers of one text; `read` and `written` numbers per token."""
     states = this.texts * kept.n_bytes(this.bytes_each) if this.is_cached else 0.0
     return Operation(
         "scans",
@@ -62,10 +70,12 @@ def scanning(this: Pass, flops: float, kept: StateTensor, read: int, written: in
         weights=weights * this.bytes_each,
         kept=states,
         moved=this.rows * (read + written) * this.bytes_each + states,  # what is read is written back
+        saved=this.texts * saved * FLOAT32_BYTES,
     )
 
 
 def gated(this: Pass, norm: AnyNorm, width: int, weights: int) -> Iterator[Operation]:
-    """x silu(z), normed."""
-    yield this.element_wise("activations", "mixer", width, flops=5, read=2)
+    """x silu(z), normed. In float32 z, its silu and what that multiplies are kept."""
+    saved = 3 * this.rows * width * FLOAT32_BYTES
+    yield this.element_wise("activations", "mixer", width, flops=5, read=2)._replace(saved=saved)
     yield from this.norm(norm, width, weights)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from archlab.config.base import Heads, Width
-from archlab.config.component import Component, Site, StateTensor, filled_in
+from archlab.config.component import Component, Site, StateTensor, check_heads, filled_in
 from archlab.config.recurrent import KernelSize, convolution
-from archlab.config.work import Operation, Pass
+from archlab.config.work import FLOAT32_BYTES, Operation, Pass
 
 
 class RGLRU(Component):
@@ -51,6 +51,10 @@ class ResolvedRGLRU(RGLRU):
         projections = 2 * self.lru_width * (site.d_model + 1) + site.d_model * (self.lru_width + 1)
         return {"mixer": projections + self._gates + self.lru_width * (self.taps + 4)}
 
+    def check_tensor(self, tensor: int) -> None:
+        """Whole groups of channels."""
+        check_heads(tensor, self.n_heads, "groups of the mixer's channels")
+
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """The same in every counting: the scan itself has no products of matrices, but a run of sums for each doubling
         of the tokens."""
@@ -63,9 +67,12 @@ class ResolvedRGLRU(RGLRU):
         yield this.element_wise("element-wise", "mixer", width, flops=20, read=3, written=2, weights=width)
         doublings = max(1, math.ceil(math.log2(this.tokens)))
         summed = this.element_wise("element-wise", "mixer", doublings * width, flops=3, read=4, written=2)
-        yield summed._replace(kept=this.texts * states.n_bytes(this.bytes_each) if this.is_cached else 0.0)
+        # In float32 nine numbers on the way from u to decays and what is added, three of every doubling.
+        saved = (9 + 3 * doublings) * this.rows * width * FLOAT32_BYTES
+        kept = this.texts * states.n_bytes(this.bytes_each) if this.is_cached else 0.0
+        yield summed._replace(kept=kept, saved=saved)
         yield from this.activation("mixer", "gelu_tanh", width)
-        yield this.element_wise("element-wise", "mixer", width, flops=1, read=2)
+        yield this.element_wise("element-wise", "mixer", width, flops=1, read=2, saved=2)
         yield this.product("mixer", width, site.d_model, bias=site.d_model)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:

@@ -30,9 +30,9 @@ class ShortConv(Component):
         d = site.d_model
         (conv,) = self.state(site, 0)
         yield this.product("mixer", d, 3 * d, bias=3 * d * self.bias)
-        yield this.element_wise("element-wise", "mixer", d, flops=1, read=2)
+        yield this.element_wise("element-wise", "mixer", d, flops=1, read=2, saved=2)
         yield convolution(this, d, self.taps, conv, bias=self.bias)
-        yield this.element_wise("element-wise", "mixer", d, flops=1, read=2)
+        yield this.element_wise("element-wise", "mixer", d, flops=1, read=2, saved=2)
         yield this.product("mixer", d, d, bias=d * self.bias)
 
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from archlab.config.about import Certainty
-from archlab.config.base import Base, Bytes, Count, Flops, NonNegative, Positive
+from archlab.config.base import Base, Count, Flops, MemorySize, NonNegative, Positive
 from archlab.config.check import validate
 from archlab.config.io import devices, find_named
 from archlab.config.problems import nearest
@@ -93,8 +93,9 @@ class Hardware(Base):
     """Operations per second of matrix products by number format, a multiplication and an addition being two: dense
     (half of what makers print with structured sparsity), added up in float32 (int8: in int32). A format that is
     missing is one that the device does not multiply, or of which no figure is published."""
-    memory: Bytes
-    """What the driver shows to a program, where that is known: makers say 80 GB, and mean 80 GiB or a little less."""
+    memory: MemorySize
+    """As nvidia-smi or the like prints it, where that is known: makers say 80 GB, and mean 80 GiB or a little less. A
+    program is given about 1% less."""
     bandwidth: PerSecond
     """Bytes per second of the memory, read and written together."""
     link: Link | None = None

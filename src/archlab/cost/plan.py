@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+from pydantic import computed_field
+
 from archlab.config.base import Base
 from archlab.config.layers import LayerConfig, distinct_layers, layer_configs
 from archlab.config.model_schema import ModelConfig
@@ -58,6 +60,7 @@ class Plan(Base):
     sending: float
     """Seconds to send all of `sent` at the links' speed; how much of it computing hides depends on the program."""
 
+    @computed_field
     @property
     def total_memory(self) -> int:
         """Bytes of one device."""
@@ -138,8 +141,8 @@ def plan(config: Config, parallel: Parallel, device: Hardware, *, recompute: boo
     batch, p = _batch(config, parallel), parallel.pipeline
     stages = _stages(model, p)
     memory = max((_memory(stage, parallel, batch, recompute) for stage in stages), key=lambda m: sum(m.values()))
-    bubble = (p - 1) / (batch.turns + p - 1)
-    slowest = max(_seconds(stage, parallel, device, batch, recompute) for stage in stages)
+    slots = batch.turns + p - 1
+    seconds = [_seconds(stage, parallel, device, batch, recompute) for stage in stages]
     sent = _sent(stages, parallel, batch, recompute)
     return Plan(
         batch_tokens=batch.texts * batch.tokens * parallel.replicas,
@@ -148,8 +151,8 @@ def plan(config: Config, parallel: Parallel, device: Hardware, *, recompute: boo
         fits=sum(memory.values()) <= device.memory,
         largest_micro_batch=_largest(stages, parallel, batch, device, recompute),
         sent=sent,
-        bubble=bubble,
-        computing=slowest / (1 - bubble),
+        bubble=(p - 1) / slots,
+        computing=max(turn * slots + updating for turn, updating in seconds),
         sending=sum(n / _bandwidth(device, parallel, way) for way, n in sent.items() if n),
     )
 
@@ -175,7 +178,7 @@ def _micro_batch(batch: _Batch) -> Pass:
 
 def _check(model: ModelConfig, parallel: Parallel) -> None:
     if parallel.pipeline > model.n_layers:
-        raise UserError(f"pipeline={parallel.pipeline}: more than the {model.n_layers} layers")
+        raise UserError(f"{parallel.pipeline} stages are more than the {model.n_layers} layers")
     for layer in distinct_layers(model):
         for branch in layer.branches:
             branch.component.check_tensor(parallel.tensor)
@@ -230,28 +233,34 @@ def _largest(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, device
     return next(fitting, 0)
 
 
-def _seconds(stage: _Stage, parallel: Parallel, device: Hardware, batch: _Batch, recompute: bool) -> float:
-    """Of all its turns, without waiting, and of the update, which a shard does of what it owns."""
+def _seconds(
+    stage: _Stage, parallel: Parallel, device: Hardware, batch: _Batch, recompute: bool
+) -> tuple[float, float]:
+    """(of one of its turns, of the update, which a shard does of what it owns)."""
     t, this = parallel.tensor, _micro_batch(batch)
     turn = ideal(by_kind(stage.operations(this, recompute=recompute)), device, PLANNED, this.rows)
     updated = ideal(by_kind([update(stage.held(t) / parallel.shard)]), device, PLANNED, this.rows)
-    return batch.turns * turn.seconds / t + updated.seconds
+    return turn.seconds / t, updated.seconds
 
 
 def _sent(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, recompute: bool) -> dict[str, int]:
-    """By the device that sends most. A shard gives weights up after each use and adds its gradients up after each
-    micro-batch; replicas average once in a step. What is computed again is sent again within a tensor group; a shard
-    has a layer's weights then, for its backward pass follows."""
+    """By the device that sends most. A shard gives a layer's weights up after each use, keeps what stands around the
+    layers until its backward pass, and adds its gradients up after each micro-batch; replicas average once in a step.
+    What is computed again is sent again within a tensor group; a shard has a layer's weights then, for its backward
+    pass follows. The first stage sends the stream on, the last one its gradient back, those between both."""
     d, s, t, p = parallel.data, parallel.shard, parallel.tensor, parallel.pipeline
     own = max(stage.held(t) for stage in stages)
+    gathered = max(
+        (2 * SHORT + FLOAT32_BYTES) * stage.held(t) - SHORT * stage.around / t for stage in stages
+    )  # fmt: skip
     stream = batch.texts * batch.tokens * stages[0].model.d_model * SHORT
     groups = max(sum(n * len(layer.stages) for layer, n in stage.layers.items()) for stage in stages)
     return {
         "data": round(2 * (d - 1) / d * FLOAT32_BYTES * own / s),
-        "shard": round((s - 1) / s * (2 * SHORT + FLOAT32_BYTES) * own * batch.turns),
+        "shard": round((s - 1) / s * gathered * batch.turns),
         # Gathered before and scattered after each group of branches, forward and backward.
         "tensor": round((t - 1) / t * (4 + 2 * recompute) * groups * stream),
-        "pipeline": 2 * stream // t if p > 1 else 0,
+        "pipeline": min(p - 1, 2) * stream // t,
     }
 
 
@@ -262,7 +271,7 @@ def _bandwidth(device: Hardware, parallel: Parallel, way: str) -> float:
     if reach <= device.linked and device.link:
         return device.link.bandwidth
     if device.network is None:
-        raise UserError(f"{device.name}: no link is known between {reach} devices, so `{way}` has no speed")
+        raise UserError(f"{device.name}: no link is known between {reach} devices")
     if way == "pipeline":
         return device.network.bandwidth
     together = max(1, device.devices_per_server // parallel.within(way))

@@ -6,9 +6,6 @@ from typing import NamedTuple
 from archlab.config.layers import LayerConfig, final_norm
 from archlab.config.model_schema import ModelConfig
 from archlab.config.work import FLOAT32_BYTES, Pass
-from archlab.errors import UserError
-
-_UNCOUNTED = ("scans", "convolutions")
 
 
 class Saved(NamedTuple):
@@ -21,15 +18,8 @@ class Saved(NamedTuple):
 
 
 def layer_bytes(layer: LayerConfig, this: Pass) -> float:
-    """Of one layer. UserError for recurrent mixers, whose scans keep what is not counted yet."""
-    if not is_counted(layer):
-        raise UserError(f"layer kind {layer.kind}: activations of a recurrent mixer are not counted; memory is unknown")
+    """Of one layer."""
     return sum(operation.saved for operation in layer.work(this))
-
-
-def is_counted(layer: LayerConfig) -> bool:
-    """Whether it is not recurrent."""
-    return not any(operation.kind in _UNCOUNTED and operation.flops for operation in layer.work(Pass(1, 1)))
 
 
 def outer_bytes(model: ModelConfig, this: Pass) -> float:

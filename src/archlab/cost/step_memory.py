@@ -7,7 +7,7 @@ from archlab.config.pieces import rows_at_once
 from archlab.config.work import FLOAT32_BYTES, Pass
 from archlab.cost.memory import training_memory
 from archlab.cost.params import parameters
-from archlab.cost.saved import is_counted, outer_bytes, saved
+from archlab.cost.saved import outer_bytes, saved
 
 LOGITS_HELD = 4
 """Numbers per logit of a piece, in float32: itself, its log-softmax, and the gradients of both."""
@@ -26,18 +26,14 @@ class StepMemory(Base):
     """The most at once, weights and optimiser included; beside what Python and torch take without a model."""
 
 
-def step_memory(
-    model: ModelConfig, this: Pass, device_type: str = "cpu", *, micro_batches: int = 1
-) -> StepMemory | None:
-    """Of steps with so many times `this`; None for recurrent mixers, whose activations are not counted.
+def step_memory(model: ModelConfig, this: Pass, device_type: str = "cpu", *, micro_batches: int = 1) -> StepMemory:
+    """Of steps with so many times `this`.
 
     Two moments compete for the peak: the loss, when all activations are there and of the gradients that of the head,
     or all of them from the second micro-batch on; and the update, when all gradients are there and no activations.
     Between them layers give up what their gradients take.
     """
     layers = distinct_layers(model)
-    if not all(is_counted(layer) for layer in layers):
-        return None
     held = training_memory(parameters(model).total)
     head = _head_bytes(model)
     logits = logits_bytes(model, this, device_type)

@@ -34,7 +34,7 @@ class Cost(Base):
     batch: int
     """Sequences whose cache is held."""
     dtype: Format
-    """Of the cache and of the weights as served."""
+    """Of the cache and of the weights as served, and of training's products; its stream and its weights are float32."""
     parameters: Parameters
     forward_flops: Flops
     """Per token of a pass over `context` tokens, by part, over visible pairs."""
@@ -61,8 +61,8 @@ class Cost(Base):
     null where a layer sees to both sides, so that nothing is decoded from a cache."""
     training_memory: TrainingMemory
     """Without activations and logits, which come on top."""
-    step_memory: StepMemory | None
-    """What a training step takes beside it; null for recurrent mixers, whose activations are not counted."""
+    step_memory: StepMemory
+    """What a training step takes beside it."""
     work: dict[PassName, list[Work]]
     """By kind of operation, over visible pairs. training: a step of `train.batch_tokens`, forward, backward and update.
     prefill: the whole batch read at once, logits of each last token. decoding: one more token of each text at that
@@ -120,7 +120,7 @@ def training_pass(config: Config, dtype: Format) -> Pass:
     return Pass(train.rows, train.seq_len, counting=counting, bytes_each=BYTES[dtype], is_training=True)
 
 
-def _step_memory(config: Config, dtype: Format) -> StepMemory | None:
+def _step_memory(config: Config, dtype: Format) -> StepMemory:
     train = resolve_train(config)
     micro_batch = replace(training_pass(config, dtype), texts=train.micro_batch_tokens // train.seq_len)
     return step_memory(config.model, micro_batch, micro_batches=train.batch_tokens // train.micro_batch_tokens)

@@ -78,7 +78,7 @@ def before_layers(model: ModelConfig, this: Pass) -> Iterator[Operation]:
     rows = 0 if model.head.tied else this.rows * width * this.bytes_each
     yield Operation("embedding", "embedding", 0.0, weights=rows, moved=this.rows * width * this.bytes_each)
     if model.embedding.width:
-        yield this.product("head", width, d)
+        yield this.product("embedding", width, d)
     if model.embedding.resolve(d).scale != 1:
         yield this.element_wise("element-wise", "embedding", d, flops=1)
     match model.position:

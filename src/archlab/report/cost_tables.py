@@ -75,8 +75,7 @@ def _recurrent(found: Cost) -> list[tuple[str, str]]:
 
 
 def _step_memory(found: Cost) -> list[tuple[str, str]]:
-    if (step := found.step_memory) is None:
-        return [("activations of recurrent mixers", "not counted")]
+    step = found.step_memory
     return [
         ("activations of a micro-batch", binary(step.activations)),
         ("  where layers are computed again", binary(step.recomputed_activations)),

@@ -1,76 +1,15 @@
-"""What `archlab cost --devices` says, as a table: what fits, what is sent, and how long it takes, way by way."""
+"""What `archlab cost --devices` says, as tables: what fits, what is sent, and how long it takes, way by way."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, NamedTuple
 
 from archlab.config.schema import Config
 from archlab.cost.budget import TOKENS_PER_PARAMETER, Spent, budgets, spent
+from archlab.cost.divide import Divided
 from archlab.cost.hardware import Hardware
-from archlab.cost.parallel import WAYS, Parallel
-from archlab.cost.plan import Plan, plan
+from archlab.cost.parallel import Parallel
+from archlab.cost.plan import Plan
 from archlab.cost.units import binary, count, seconds
-from archlab.errors import UserError
 from archlab.report.cost_tables import Table
-
-
-class Divided(NamedTuple):
-    """One way of dividing."""
-
-    plain: Plan
-    recomputed: Plan
-    """Layers keep their input alone, and are computed again."""
-
-    @property
-    def fitting(self) -> Plan | None:
-        """What fits, with as little computed again as can be."""
-        return next((one for one in self if one.fits), None)
-
-
-def ways(devices: int) -> list[Parallel]:
-    """So many devices, each way alone."""
-    return [Parallel(**{way: devices}) for way in WAYS] if devices > 1 else [Parallel()]
-
-
-def divide(config: Config, tried: Sequence[Parallel], device: Hardware) -> tuple[dict[Parallel, Divided], list[str]]:
-    """Way -> plans; and why the other ways cannot be gone. UserError where none can."""
-    found, refused = dict[Parallel, Divided](), dict[str, list[str]]()
-    for parallel in tried:
-        try:
-            found[parallel] = Divided(*(plan(config, parallel, device, recompute=again) for again in (False, True)))
-        except UserError as error:
-            refused.setdefault(str(error), []).append(str(parallel))
-    if not found and len(refused) == 1:
-        raise UserError(next(iter(refused)))
-    reasons = [f"{'; '.join(names)}: {reason}" for reason, names in refused.items()]
-    if not found:
-        raise UserError("\n".join(reasons))
-    return found, reasons
-
-
-def as_json(
-    config: Config, found: Mapping[Parallel, Divided], refused: Sequence[str], device: Hardware, price: float | None
-) -> dict[str, Any]:
-    """All that `tables` shows, exact."""
-    asked = budgets(config)
-    plans = [
-        {
-            "parallel": asdict(way),
-            **{name: one.model_dump(mode="json") for name, one in divided._asdict().items()},
-            "spent": [
-                divided.fitting and spent(budget, divided.fitting, way.devices, price).model_dump(mode="json")
-                for budget in asked
-            ],
-        }
-        for way, divided in found.items()
-    ]
-    return {
-        "hardware": device.name,
-        "price_per_hour": price,
-        "budgets": [budget.model_dump(mode="json") for budget in asked],
-        "plans": plans,
-        "refused": refused,
-    }
 
 
 def tables(
@@ -97,6 +36,7 @@ def tables(
             _row("a step at best", plans, lambda p: seconds(p.computing)),
             _row("  recomputing layers", recomputed, lambda p: seconds(p.computing)),
             _row("sending, unless hidden", plans, _sending),
+            _row("  recomputing layers", recomputed, _sending),
         ],
     )
     yield _budgets(config, found, price)
@@ -115,8 +55,7 @@ def _memory(plans: Sequence[Plan]) -> Iterator[Sequence[str]]:
 
 
 def _sending(one: Plan) -> str:
-    """With its share of computing, which tells what a shape suits: a wide one's tensor groups send little for what they
-    compute, and a deep one's stages wait little."""
+    """With its share of computing: a wide model's tensor groups send little for what they compute."""
     return f"{seconds(one.sending)} {one.sending / one.computing:.0%}"
 
 
@@ -137,7 +76,7 @@ def _budgets(config: Config, found: Mapping[Parallel, Divided], price: float | N
         rows.append(
             (f"{count(budget.tokens)} tokens{rule}", *("-" if one is None else seconds(one.seconds) for one in times))
         )
-        rows.append(("  FLOPs", *(f"{budget.flops:.3g}" for _ in found)))
+        rows.append((f"  {budget.flops:.3g} FLOPs", *("" for _ in found)))
         if price is not None:
             rows.append((f"  at {price:g} an hour and device", *(_price(one) for one in times)))
     return Table(("at best", *map(str, found)), rows)
