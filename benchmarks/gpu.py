@@ -89,7 +89,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("benchmarks/gpu.py: torch finds no CUDA device here, and all of it is about one")
         return 2
-    rounds = ("--rounds", str(chosen.rounds))
+    rounds = ("--rounds", str(chosen.rounds), *(("--check",) if chosen.check else ()))
     found = {
         "train": script("train.py", "--shape", "1b", "--modes", "compiled", "--formats", "bfloat16", *rounds),
         "decode": script("decode.py", "--shape", "1b", "--batch", "1", *rounds),

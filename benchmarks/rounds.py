@@ -126,12 +126,18 @@ def hardware() -> dict[str, Any]:
 def finish(benchmark: str, ratios: dict[str, float], results: dict[str, Any], *, check: bool) -> int:
     """Print one JSON line, and write it to records/; the exit code. Of every ratio more is better.
 
-    `check`: nothing is written, and 1 is returned where a ratio is a tenth below the recorded one of this machine.
+    `check`: nothing is written, and 1 is returned where a ratio is missing, or a tenth below the recorded one of this
+    machine. Otherwise a record is replaced only by one that has all of its ratios.
     """
     ratios = {name: _short(ratio) for name, ratio in ratios.items()}
     found = {"benchmark": benchmark, "hardware": hardware(), "ratios": ratios, **results}
     file = RECORDS / f"{benchmark}.json"
     print(json.dumps(found))
+    before = json.loads(file.read_text()) if file.exists() else {"ratios": {}}
+    left_out = sorted(before["ratios"].keys() - ratios)
+    if not check and left_out:
+        print(f"{file.name} is kept as it was: it has {', '.join(left_out)}, which were not measured now")
+        return 0
     if not check:
         RECORDS.mkdir(exist_ok=True)
         file.write_text(json.dumps(found) + "\n")
@@ -141,13 +147,12 @@ def finish(benchmark: str, ratios: dict[str, float], results: dict[str, Any], *,
             f"nothing to compare with: there is no {file.name} in {RECORDS}; the same command without --check makes it"
         )
         return 2
-    before = json.loads(file.read_text())
     if before["hardware"] != found["hardware"]:
         print(f"nothing to compare with: the record is of other hardware or versions, {before['hardware']}")
         return 2
-    if left_out := before["ratios"].keys() - ratios:
-        print(f"recorded, but not measured now: {', '.join(sorted(left_out))}")
+    if left_out:
+        print(f"recorded, but not measured now: {', '.join(left_out)}")
     lost = {name: r for name, r in ratios.items() if r < before["ratios"].get(name, 0) * LEAST}
     for name, ratio in lost.items():
         print(f"{name}: {ratio:.3g}, and {before['ratios'][name]:.3g} was recorded")
-    return 1 if lost else 0
+    return 1 if lost or left_out else 0

@@ -92,6 +92,27 @@ def test_a_page_with_pictures(tmp_path, capsys):
     assert all(name in text for name in names)
 
 
+@pytest.mark.parametrize(
+    ("config", "shown", "words"),
+    [
+        (["gemma-3-1b"], {"heads", "cache", "context", "batch"}, "gemma-3-1b with other key and value heads"),
+        (["mamba-2-2.7b", "tiny-llama"], {"heads", "cache", "context", "batch"}, "tiny-llama with other"),
+        (["deepseek-v3"], {"cache", "context", "batch"}, "No picture of kinds of heads"),
+        (["gpt-2", "model.attention.visibility=two_sided"], set(), "Nothing is decoded"),
+    ],
+)
+def test_a_page_shows_what_there_is_and_says_what_is_not(config, shown, words, tmp_path):
+    """The heads' picture is of the first config that has heads to vary, with the config's own number among them."""
+    page = tmp_path / "cost.html"
+    assert app.main(["cost", *config, "--html", str(page)]) == 0
+    text = page.read_text()
+    specs = json.loads(text.split('id="specs">')[1].split("</script>")[0])
+    assert specs.keys() == {"roofline", "memory"} | shown
+    assert words in text
+    if "tiny-llama" in config:
+        assert "GQA, 2 heads" in json.dumps(specs["heads"])
+
+
 def test_times_on_a_device(capsys):
     out = printed(capsys, "--hardware", "H100")
     assert "at best on one H100 SXM" in out
@@ -115,6 +136,8 @@ def test_json_has_the_times_of_a_device(capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["hardware"] == "H100 SXM"
     assert found["at_best"]["decoding"]["limit"] == "memory"
+    assert found["room"]["fits"]
+    assert found["room"]["texts"] == 64
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe"])

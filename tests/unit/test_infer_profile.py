@@ -6,8 +6,10 @@ import pytest
 from torch import library
 
 from archlab.cli import app
+from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.infer.profile import profile
+from archlab.infer.speed import decoding_speed
 
 SMALL = ("model.n_layers=2", "train.seq_len=64", "train.batch_tokens=128", "train.tokens=1K", "train.dtype=float32")
 
@@ -15,6 +17,11 @@ SMALL = ("model.n_layers=2", "train.seq_len=64", "train.batch_tokens=128", "trai
 def times(*overrides):
     found = profile(load_config("tiny-llama", *SMALL, *overrides), steps=2)
     return {share.kind: share.time for share in found.shares}
+
+
+def test_what_this_machine_cannot_hold_is_refused_before_it_is_built():
+    with pytest.raises(UserError, match=r"needs 1\.48 TiB to begin with \(float32 weights\)"):
+        decoding_speed(load_config("llama-3.1-405b"), 1, 16, 1, "bfloat16", compiled=False)
 
 
 def test_shares_are_of_all_time_and_of_all_that_is_counted():

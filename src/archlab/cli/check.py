@@ -21,6 +21,8 @@ def run(
 
     Errors cannot work: exit code 2. Warnings work badly on hardware. Notes are outside what is usually published.
 
+    Rules of hardware and of vocabulary are for d_model from 512 on: a narrower model fills no machine in any shape.
+
     Parameters
     ----------
     config

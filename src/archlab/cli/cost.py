@@ -16,6 +16,7 @@ from archlab.cost.memory import Format
 from archlab.cost.parallel import Parallel
 from archlab.cost.plan import PLANNED
 from archlab.cost.roofline import ideal
+from archlab.cost.room import room
 from archlab.cost.summary import Cost, cost
 from archlab.errors import UserError
 from archlab.report.cost_tables import of_one, side_by_side
@@ -113,7 +114,11 @@ def _at_best(found: Cost, device: Hardware | None) -> dict[str, Any]:
     if device is None:
         return {}
     passes = {name: ideal(work, device, found.dtype, found.tokens[name]) for name, work in found.work.items()}
-    return {"hardware": device.name, "at_best": {name: one.model_dump(mode="json") for name, one in passes.items()}}
+    return {
+        "hardware": device.name,
+        "room": room(found, device).model_dump(mode="json"),
+        "at_best": {name: one.model_dump(mode="json") for name, one in passes.items()},
+    }
 
 
 def _print_plans(

@@ -14,8 +14,12 @@ FEW_ROWS = 128
 faster at a vocabulary of 32,768, and at 50,304."""
 
 
+_ROUND_A_TENSOR = 4096
+"""Bytes, more than the C library puts before and behind one."""
+
+
 def rows_at_once(vocab_size: int, device_type: str) -> int:
     """Tokens of a piece."""
-    kept = (LARGEST_KEPT - 1) // FLOAT32_BYTES // vocab_size
+    kept = (LARGEST_KEPT - _ROUND_A_TENSOR) // FLOAT32_BYTES // vocab_size
     least = kept if device_type == "cpu" and FEW_ROWS <= kept < LEAST_ROWS else LEAST_ROWS
     return max(least, LOGITS_AT_ONCE[device_type] // vocab_size)

@@ -10,7 +10,8 @@ from archlab.allocator import keep_freed_memory
 from archlab.config.base import Base
 from archlab.config.schema import Config
 from archlab.cost.flops import training_flops
-from archlab.cost.memory import Format
+from archlab.cost.memory import Format, training_memory
+from archlab.cost.params import parameters
 from archlab.cost.summary import cost
 from archlab.errors import UserError
 from archlab.infer.generate import Session
@@ -70,6 +71,7 @@ def rehearse_decoding(
     """A model with initial values, and greedy steps after `context` tokens: `steps` of them with those that do not
     count, and one more."""
     keep_freed_memory()
+    device.check_memory(training_memory(parameters(config.model).total).weights, "to begin with (float32 weights)")
     model = Decoder(config.model).to(device.type, device.dtype).eval()
     prompt = torch.zeros(batch, context, dtype=torch.int64)
     session = Session(model, prompt, context + steps + WARM_UP + 2, compile=compiled)

@@ -1,10 +1,11 @@
 """What configs cost, as one HTML file that opens offline: tables and pictures."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from archlab.config.layers import layer_configs, with_overrides
+from archlab.config.layers import layer_configs, sees_as, with_overrides
 from archlab.config.multi_head import ResolvedMultiHead
 from archlab.config.schema import Config
 from archlab.cost.hardware import Hardware
@@ -12,6 +13,7 @@ from archlab.cost.memory import Format
 from archlab.cost.roofline import ideal
 from archlab.cost.summary import Cost, cost
 from archlab.cost.units import binary, si
+from archlab.errors import UserError
 from archlab.files import write_atomic
 from archlab.report import html
 from archlab.report.cost_charts import heads, memory, over, roofline
@@ -41,42 +43,47 @@ def render(
     """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
     points = list(next(iter(found.values())))
     context, batch = points[0]
-    longest = {name: config.model.max_seq_len for name, config in configs.items()}
+    longest = {name: max(context, config.model.max_seq_len) for name, config in configs.items()}
     contexts = {name: [c for c in CONTEXTS if c <= longest[name]] or [longest[name]] for name in configs}
     at_context = {
         name: [cost(config, batch, c, dtype) for c in contexts[name]] for name, config in configs.items()
     }  # fmt: skip
     at_batch = {name: [cost(config, b, context, dtype) for b in BATCHES] for name, config in configs.items()}
-    first = next(iter(configs))
-    kinds = list(_kinds_of_heads(configs[first], max(b for _, b in points), context, dtype, device))
+    varied = next((name for name in configs if _has_heads_to_vary(configs[name])), None)
+    most = max(b for _, b in points)
+    kinds = list(_kinds_of_heads(configs[varied], most, context, dtype, device)) if varied else []
+    is_decoded = any("decoding" in at[points[0]].work for at in found.values())
     charts = {
         "roofline": roofline({name: list(at.values()) for name, at in found.items()}, device),
         "memory": memory({name: at[points[0]] for name, at in found.items()}, device),
-        "cache": over(
-            {n: [(c.context, _kept(c), binary(_kept(c))) for c in costs] for n, costs in at_context.items()},
-            "tokens of context",
-            "bytes kept",
-        ),
-        "context": over(
-            {n: [_speed(c, c.context, device) for c in costs] for n, costs in at_context.items()},
-            "tokens of context",
-            "decoded tokens/s",
-        ),
-        "batch": over(
-            {n: [_speed(c, c.batch, device) for c in costs] for n, costs in at_batch.items()},
-            "texts side by side",
-            "decoded tokens/s",
-        ),
         **({"heads": heads(kinds)} if kinds else {}),
     }
+    if is_decoded:
+        charts |= {
+            "cache": over(
+                {n: [(c.context, _kept(c), binary(_kept(c))) for c in costs] for n, costs in at_context.items()},
+                "tokens of context",
+                "bytes kept",
+            ),
+            "context": over(
+                {n: [_speed(c, c.context, device) for c in costs] for n, costs in at_context.items()},
+                "tokens of context",
+                "decoded tokens/s",
+            ),
+            "batch": over(
+                {n: [_speed(c, c.batch, device) for c in costs] for n, costs in at_batch.items()},
+                "texts side by side",
+                "decoded tokens/s",
+            ),
+        }
     return html.template("cost.html.jinja").render(
         names=list(configs),
-        first=first,
+        varied=varied,
         device=device,
         dtype=dtype,
         context=context,
         batch=batch,
-        most=max(b for _, b in points),
+        most=most,
         tables=list(side_by_side(found, device)),
         colours=list(zip(*(PALETTES[mode].distinct for mode in MODES), strict=True)),
         specs={name: html.full_width(chart) for name, chart in charts.items()},
@@ -98,20 +105,27 @@ def _speed(found: Cost, x: int, device: Hardware) -> tuple[int, float, str]:
 def _kinds_of_heads(
     config: Config, batch: int, context: int, dtype: Format, device: Hardware
 ) -> Iterator[tuple[str, float, float]]:
-    """The config with as many key heads as query heads, fewer, one, and latent attention in DeepSeek's proportions: a
-    vector 4 heads wide and a rotated part of half a head. Nothing where its layers differ, or are not multi-head."""
-    attentions = [layer.attention for layer in layer_configs(config.model)]
-    one = attentions[0]
-    if not isinstance(one, ResolvedMultiHead) or any(other != one for other in attentions):
-        return
+    """The config with as many key heads as query heads, as few as it has, a quarter, an eighth and one, and latent
+    attention in DeepSeek's proportions: a vector 4 heads wide and a rotated part of half a head."""
+    one = layer_configs(config.model)[0].multi_head
     H, C = one.n_heads, one.head_dim
-    kinds: dict[str, dict[str, Any]] = {"MHA": {"n_kv_heads": H}}
-    kinds |= {f"GQA, {H // n} heads": {"n_kv_heads": H // n} for n in (4, 8) if H % n == 0 and H // n > 1}
-    kinds["MQA"] = {"n_kv_heads": 1}
+    numbers = {H, *(H // n for n in (4, 8) if H % n == 0), one.n_kv_heads, 1}
+    names = {H: "MHA", 1: "MQA"}
+    kinds: dict[str, dict[str, Any]] = {
+        names.get(n, f"GQA, {n} heads"): {"n_kv_heads": n} for n in sorted(numbers, reverse=True)
+    }
     kinds["latent"] = {
         "kind": "latent", "n_heads": H, "kv_rank": 4 * C, "nope_dim": C, "rope_dim": C // 2, "v_dim": C,
     }  # fmt: skip
     for name, change in kinds.items():
-        model = with_overrides(config.model, {"attention": change})
-        found = cost(config.model_copy(update={"model": model}), batch, context, dtype)
-        yield name, found.kv_bytes_per_token, _speed(found, 0, device)[1]
+        with suppress(UserError):  # a window or a cap that latent attention has not
+            model = with_overrides(config.model, {"attention": change})
+            found = cost(config.model_copy(update={"model": model}), batch, context, dtype)
+            yield name, found.kv_bytes_per_token, _speed(found, 0, device)[1]
+
+
+def _has_heads_to_vary(config: Config) -> bool:
+    """Multi-head attention with the same heads in every layer, whatever their windows, and a cache."""
+    attentions = [layer.attention for layer in layer_configs(config.model)]
+    heads = {(a.n_heads, a.n_kv_heads, a.head_dim) if isinstance(a, ResolvedMultiHead) else None for a in attentions}
+    return heads != {None} and len(heads) == 1 and not sees_as(config.model, "two_sided")

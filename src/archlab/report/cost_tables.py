@@ -6,6 +6,7 @@ from typing import NamedTuple
 from archlab.cost.calibrated import predicted, untimed
 from archlab.cost.hardware import Hardware
 from archlab.cost.roofline import ideal
+from archlab.cost.room import room
 from archlab.cost.summary import Cost
 from archlab.cost.units import binary, count, seconds, si
 from archlab.cost.work import PassName, Work, matrix_flops_per_byte
@@ -99,10 +100,16 @@ def _training_flops(found: Cost) -> list[tuple[str, str]]:
 def _intensity(found: Cost) -> Table:
     """A pass as a whole."""
     rows = [
-        (_label(found, name), si(_flops(work)), binary(_bytes(work)), _number(matrix_flops_per_byte(work)))
+        (
+            _label(found, name),
+            si(_flops(work)),
+            binary(_bytes(work)),
+            _number(matrix_flops_per_byte(work)),
+            f"{sum(one.count for one in work):,}",
+        )
         for name, work in found.work.items()
     ]
-    return Table((f"a pass, {found.dtype}", "FLOPs", "bytes moved", "FLOPs per byte"), rows)
+    return Table((f"a pass, {found.dtype}", "FLOPs", "bytes moved", "FLOPs per byte", "operations"), rows)
 
 
 def _label(found: Cost, name: PassName) -> str:
@@ -121,23 +128,19 @@ def _times(found: Cost, device: Hardware) -> Table:
     for name, work in found.work.items():
         one = ideal(work, device, found.dtype, found.tokens[name])
         rows.append(
-            (_label(found, name), seconds(one.seconds), si(one.tokens_per_second), one.limit, f"{one.of_peak:.0%}")
+            (_label(found, name), seconds(one.seconds), si(one.tokens_per_second), one.limit, _share(one.of_peak))
         )
     return Table((f"at best on one {device.name}", "time", "tokens/s", "limit", "of the peak"), rows)
 
 
 def _room(found: Cost, device: Hardware) -> Table:
-    """Whether weights and cache fit on one device, and how many texts would."""
-    kept = found.kv_cache_bytes + found.recurrent_bytes
-    room = device.memory - found.weight_bytes
-    most = f"{max(0, room * found.batch // kept):,}" if kept else "any number" if room >= 0 else "0"
-    needed = found.weight_bytes + kept
+    one = room(found, device)
     return Table(
         (f"serving on one {device.name}", ""),
         [
-            ("weights, cache and states", f"{binary(needed)} of {binary(device.memory)}"),
-            ("fits", "yes" if needed <= device.memory else "no"),
-            (f"texts of {found.context:,} tokens that fit", most),
+            ("weights, cache and states", f"{binary(one.needed)} of {binary(one.memory)}"),
+            ("fits", "yes" if one.fits else "no"),
+            (f"texts of {found.context:,} tokens that fit", "any number" if one.texts is None else f"{one.texts:,}"),
         ],
     )
 
@@ -233,7 +236,8 @@ def side_by_side(found: Mapping[str, Mapping[Point, Cost]], device: Hardware | N
 
 
 def _speeds(costs: Sequence[Cost], device: Hardware) -> Iterator[Sequence[str]]:
-    """Tokens per second at best, on one device."""
+    """Whether weights and cache fit on one device, and tokens per second at best."""
+    yield (f"fits in {binary(device.memory)}", *("yes" if room(c, device).fits else "no" for c in costs))
     labels: dict[PassName, str] = {"prefill": "read", "decoding": "written", "training": "trained"}
     for name, label in labels.items():
         speeds = [

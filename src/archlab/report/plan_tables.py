@@ -7,6 +7,7 @@ from archlab.cost.budget import TOKENS_PER_PARAMETER, Spent, budgets, spent
 from archlab.cost.divide import Divided
 from archlab.cost.hardware import Hardware
 from archlab.cost.parallel import Parallel
+from archlab.cost.params import parameters
 from archlab.cost.plan import Plan
 from archlab.cost.units import binary, count, seconds
 from archlab.report.cost_tables import Table
@@ -70,8 +71,9 @@ def _budgets(config: Config, found: Mapping[Parallel, Divided], price: float | N
         for d in found.values()
     ]
     rows: list[Sequence[str]] = [("activations", *how)]
+    parameter = "active parameter" if parameters(config.model).idle else "parameter"
     for budget in budgets(config):
-        rule = f", {TOKENS_PER_PARAMETER} per parameter" if budget.is_rule else ""
+        rule = f", {TOKENS_PER_PARAMETER} per {parameter}" if budget.is_rule else ""
         times = [d.fitting and spent(budget, d.fitting, way.devices, price) for way, d in found.items()]
         rows.append(
             (f"{count(budget.tokens)} tokens{rule}", *("-" if one is None else seconds(one.seconds) for one in times))

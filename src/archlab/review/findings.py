@@ -1,5 +1,6 @@
 """What the rules of shape say of a config."""
 
+from collections.abc import Sequence
 from itertools import groupby
 
 from archlab.config.base import Base
@@ -55,8 +56,17 @@ def findings(case: Case) -> list[Finding]:
 
 def warnings(config: Config) -> list[str]:
     """One line per warning; quick, for it leaves the atlas alone."""
+    return _lines(config, ("warning",))
+
+
+def notes_and_warnings(config: Config) -> list[str]:
+    """One line each."""
+    return _lines(config, ("warning", "note"))
+
+
+def _lines(config: Config, levels: Sequence[Level]) -> list[str]:
     case = Case(config)
-    return [_line(*broken) for rule in RULES if rule.level == "warning" for broken in rule.broken(case)]
+    return [_line(*broken) for rule in RULES if rule.level in levels for broken in rule.broken(case)]
 
 
 def _line(reading: Reading, usual: Usual) -> str:

@@ -8,7 +8,7 @@ from archlab.config.yaml_text import to_yaml
 from archlab.cost.budget import FLOPS_PER_PARAMETER, TOKENS_PER_PARAMETER
 from archlab.cost.flops import training_flops
 from archlab.cost.units import binary, count
-from archlab.review.findings import warnings
+from archlab.review.findings import notes_and_warnings
 from archlab.review.rule import shown
 from archlab.sizing.family import Member
 from archlab.sizing.propose import Asked, Proposal, served_bytes
@@ -29,7 +29,7 @@ def _comments(asked: Asked, proposal: Proposal) -> Iterator[str]:
         f"nearest of all published models: {proposal.nearest.about.name}",
         _serving(asked, proposal.model),
         _training(asked, proposal.model),
-        *(f"check: {text}" for text in warnings(proposal.model.config)),
+        *(f"check: {text}" for text in notes_and_warnings(proposal.model.config)),
     ):
         yield from textwrap.wrap(sentence, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     yield ""
@@ -63,8 +63,9 @@ def _training(asked: Asked, model: Member) -> str:
         trained = f"trained with {asked.flops:.3g} FLOPs: {count(tokens)} tokens ({shown(tokens / n)} per parameter)"
         return f"{trained} {counted}; {count(asked.flops / ruled)} by the rule C = 6 N D"
     tokens = TOKENS_PER_PARAMETER * n
+    parameter = "active parameter" if model.counted.idle else "parameter"
     return (
-        f"trained on {count(tokens)} tokens ({TOKENS_PER_PARAMETER} per parameter, Chinchilla's): "
+        f"trained on {count(tokens)} tokens ({TOKENS_PER_PARAMETER} per {parameter}, Chinchilla's): "
         f"{per_token * tokens:.3g} FLOPs {counted}; {ruled * tokens:.3g} by the rule C = 6 N D"
     )
 

@@ -60,11 +60,11 @@ class Device:
             return torch.cuda.get_device_properties(0).total_memory
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
-    def check_memory(self, needed: int) -> None:
+    def check_memory(self, needed: int, what: str = "to train (float32 weights, gradients and AdamW's state)") -> None:
         """UserError when this machine cannot hold so many bytes; activations need more on top."""
         if needed > self.memory:
             raise UserError(
-                f"the model needs {binary(needed)} to train (float32 weights, gradients and AdamW's state), "
+                f"the model needs {binary(needed)} {what}, "
                 f"and {self.name} has {binary(self.memory)}; `archlab cost` counts it"
             )
 
