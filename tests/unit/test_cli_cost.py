@@ -140,6 +140,17 @@ def test_json_has_the_times_of_a_device(capsys):
     assert found["room"]["texts"] == 64
 
 
+def test_json_of_several_has_the_ratios_to_the_first(capsys):
+    """Llama 2's 70B keeps 8 KV heads in 80 layers where its 7B has 32 in 32; Mamba-2 keeps nothing per token."""
+    assert app.main(["cost", "llama-2-7b", "llama-2-70b", "--context", "2048,4096", "--json"]) == 0
+    first, _, other, _ = json.loads(capsys.readouterr().out)
+    assert "ratio_to_the_first" not in first
+    assert other["ratio_to_the_first"]["KV cache and states"] == pytest.approx(8 * 80 / (32 * 32))
+    assert other["ratio_to_the_first"]["parameters"] == other["parameters"]["total"] / first["parameters"]["total"]
+    assert app.main(["cost", "mamba-2-2.7b", "gpt-2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[1]["ratio_to_the_first"]["KV cache per token"] is None
+
+
 @pytest.mark.parametrize("kind", ["folder", "pipe"])
 def test_a_page_replaces_files_only(kind, tmp_path, capsys):
     path = tmp_path / "there"

@@ -19,7 +19,7 @@ from archlab.cost.roofline import ideal
 from archlab.cost.room import room
 from archlab.cost.summary import Cost, cost
 from archlab.errors import UserError
-from archlab.report.cost_tables import of_one, side_by_side
+from archlab.report.cost_tables import of_one, ratios, side_by_side
 from archlab.report.plan_tables import tables
 
 
@@ -93,10 +93,11 @@ def run(
     points = list(product(contexts, batch or (1,)))
     found = {name: {(c, b): _cost(name, configs[name], b, c, dtype) for c, b in points} for name in configs}
     if json:
+        first = found[config]
         all_of_them = [
-            {"config": name, **one.model_dump(mode="json"), **_at_best(one, device)}
+            {"config": name, **one.model_dump(mode="json"), **_at_best(one, device), **_to_first(one, first[point])}
             for name, at in found.items()
-            for one in at.values()
+            for point, one in at.items()
         ]
         print_json(all_of_them if len(all_of_them) > 1 else all_of_them[0])
         return
@@ -108,6 +109,10 @@ def run(
     several = len(found) > 1 or len(points) > 1
     for table in side_by_side(found, device) if several else of_one(found[config][points[0]], device):
         print_table(table.columns, table.rows, right=table.columns[1:])
+
+
+def _to_first(found: Cost, first: Cost) -> dict[str, Any]:
+    return {} if found is first else {"ratio_to_the_first": ratios(found, first)}
 
 
 def _at_best(found: Cost, device: Hardware | None) -> dict[str, Any]:

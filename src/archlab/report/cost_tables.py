@@ -201,38 +201,55 @@ def _bytes(work: Sequence[Work]) -> float:
     return sum(one.n_bytes for one in work)
 
 
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+class Quantity(NamedTuple):
+    """A number of a config, that of another stands in a ratio to."""
+
+    label: str
+    of: Callable[[Cost], float]
+    unit: Unit
+
+
+WHOLE = (
+    Quantity("parameters", lambda c: c.parameters.total, count),
+    Quantity("active per token", lambda c: c.parameters.active, count),
+    Quantity("non-embedding", lambda c: c.parameters.non_embedding, count),
+    Quantity("weights", lambda c: c.weight_bytes, binary),
+    Quantity("KV cache per token", lambda c: c.kv_bytes_per_token, binary),
+    Quantity("training FLOPs per token", lambda c: c.training_flops_per_token, si),
+    Quantity("weights, gradients, AdamW", lambda c: c.training_memory.total, binary),
+)
+"""Whatever the context and the batch."""
+
+AT_A_POINT = (
+    Quantity("forward FLOPs per token", lambda c: c.forward_flops.total, si),
+    Quantity("KV cache and states", lambda c: c.kv_cache_bytes + c.recurrent_bytes, binary),
+    Quantity("moved by a decoding step", lambda c: _bytes(c.work.get("decoding", [])), binary),
+    Quantity("its FLOPs per byte", lambda c: matrix_flops_per_byte(c.work.get("decoding", [])), _number),
+    Quantity("FLOPs per byte of prefill", lambda c: matrix_flops_per_byte(c.work["prefill"]), _number),
+)
+
+
 def side_by_side(found: Mapping[str, Mapping[Point, Cost]], device: Hardware | None = None) -> Iterator[Table]:
     """A column for each config, with the ratio to the first; then what depends on the context or the batch."""
     names = list(found)
     points = list(found[names[0]])
-    whole = {name: found[name][points[0]] for name in names}
-    first = next(iter(whole.values()))
-    yield Table(
-        (f"{first.dtype}", *names),
-        [
-            _ratios("parameters", [c.parameters.total for c in whole.values()], count),
-            *_active(list(whole.values())),
-            _ratios("non-embedding", [c.parameters.non_embedding for c in whole.values()], count),
-            _ratios("weights", [c.weight_bytes for c in whole.values()], binary),
-            _ratios("KV cache per token", [c.kv_bytes_per_token for c in whole.values()], binary),
-            *_windows(list(whole.values())),
-            _ratios("training FLOPs per token", [c.training_flops_per_token for c in whole.values()], si),
-            _ratios("weights, gradients, AdamW", [c.training_memory.total for c in whole.values()], binary),
-        ],
-    )
+    whole = [found[name][points[0]] for name in names]
+    shown = [q for q in WHOLE if q.label != "active per token" or any(c.parameters.idle for c in whole)]
+    rows = [_ratios(q.label, [q.of(c) for c in whole], q.unit) for q in shown]
+    yield Table((whole[0].dtype, *names), [*rows, *_windows(whole)])
     for context, batch in points:
         at = [found[name][context, batch] for name in names]
-        yield Table(
-            (f"{batch:,} x {context:,} tokens", *names),
-            [
-                _ratios("forward FLOPs per token", [c.forward_flops.total for c in at], si),
-                _ratios("KV cache and states", [c.kv_cache_bytes + c.recurrent_bytes for c in at], binary),
-                _ratios("moved by a decoding step", [_bytes(c.work.get("decoding", [])) for c in at], binary),
-                _ratios("its FLOPs per byte", [matrix_flops_per_byte(c.work.get("decoding", [])) for c in at], _number),
-                _ratios("FLOPs per byte of prefill", [matrix_flops_per_byte(c.work["prefill"]) for c in at], _number),
-                *(_speeds(at, device) if device else []),
-            ],
-        )
+        rows = [_ratios(q.label, [q.of(c) for c in at], q.unit) for q in AT_A_POINT]
+        yield Table((f"{batch:,} x {context:,} tokens", *names), [*rows, *(_speeds(at, device) if device else [])])
+
+
+def ratios(found: Cost, first: Cost) -> dict[str, float | None]:
+    """How many times the first config's every quantity is, at the same context and batch; null where that has none."""
+    return {q.label: q.of(found) / q.of(first) if q.of(first) else None for q in (*WHOLE, *AT_A_POINT)}
 
 
 def _speeds(costs: Sequence[Cost], device: Hardware) -> Iterator[Sequence[str]]:
@@ -251,16 +268,6 @@ def _windows(costs: Sequence[Cost]) -> list[Sequence[str]]:
     """Where they differ, FLOPs per token and tokens trained per second do by that alone."""
     windows = [cost.training_window for cost in costs]
     return [("training window, tokens", *(f"{n:,}" for n in windows))] if len(set(windows)) > 1 else []
-
-
-def _active(costs: Sequence[Cost]) -> list[Sequence[str]]:
-    if not any(c.parameters.idle for c in costs):
-        return []
-    return [_ratios("active per token", [c.parameters.active for c in costs], count)]
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _ratios(label: str, values: Sequence[float], unit: Unit) -> Sequence[str]:
