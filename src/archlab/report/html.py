@@ -2,12 +2,15 @@
 
 from functools import cache
 from importlib import resources
+from importlib.metadata import version
 from typing import Any
 
 import altair as alt
 import jinja2
 import vl_convert
 from markupsafe import Markup
+
+from archlab.data.file_cache import cached
 
 
 def template(name: str) -> jinja2.Template:
@@ -30,8 +33,10 @@ def full_width(chart: alt.TopLevelMixin) -> dict[str, Any]:
 
 @cache
 def vega() -> Markup:
-    """Vega, Vega-Lite and vega-embed as one script, from the wheel of vl-convert."""
-    return _safe_inline(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+    """Vega, Vega-Lite and vega-embed as one script, from the wheel of vl-convert, which takes a second to bundle it."""
+    snippet = "window.vegaEmbed = vegaEmbed;"
+    key = ["vega", version("vl-convert-python"), snippet]
+    return _safe_inline(cached(key, [], lambda: vl_convert.javascript_bundle(snippet)))
 
 
 def inline(name: str) -> Markup:
