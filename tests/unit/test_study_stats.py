@@ -6,6 +6,8 @@ import re
 import numpy as np
 import pytest
 import sample_study
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from scipy import stats
 
 from archlab.study.answer import answer
@@ -63,6 +65,23 @@ def test_holm_runs_over_every_comparison_of_the_study() -> None:
     )
 
 
+@given(p_values=st.lists(st.floats(1e-6, 1), min_size=1, max_size=8))
+def test_an_interval_leaves_out_zero_where_the_verdict_says_so_and_nowhere_else(p_values: list[float]) -> None:
+    """Four pairs for each comparison, with the t that has this p."""
+    assume(all(abs(p * k - ALPHA) > 1e-9 for p in p_values for k in range(1, 9)))  # rounding decides there
+    pattern = np.array([-1.0, 1.0, -1.0, 1.0])
+    error = float(np.std(pattern, ddof=1)) / 2
+    losses: dict[str, dict[int, float | None]] = {"base": dict.fromkeys(range(4), 0.0)}
+    for i, p in enumerate(p_values):
+        shift = float(stats.t.isf(p / 2, 3)) * error
+        losses[f"arm {i}"] = dict(enumerate(map(float, pattern + shift)))
+    for found in compare(losses, {arm: "base" for arm in losses if arm != "base"}).values():
+        assert found.low is not None
+        assert found.confidence is not None
+        assert (found.low > 0) == (found.verdict == "worse")
+        assert 0.95 <= found.confidence <= 1 - 0.05 / len(p_values)
+
+
 # --- what is no ordinary sample -----------------------------------------------------------------------
 
 
@@ -77,7 +96,7 @@ def test_equal_differences_are_judged_by_their_signs_alone(seeds: int, p: float,
     base = {seed: 2.0 + 0.1 * seed for seed in range(seeds)}
     found = one({seed: loss + 0.3 for seed, loss in base.items()}, {**base})
     assert found.difference == pytest.approx(0.3)
-    assert (found.low, found.high, found.smallest_effect) == (None, None, None)
+    assert (found.low, found.high, found.confidence, found.smallest_effect) == (None, None, None, None)
     assert (found.p, found.verdict) == (p, verdict)
 
 

@@ -67,7 +67,7 @@ def levels(summary: StudySummary, width: _Width = "container") -> alt.LayerChart
 
 
 def differences(summary: StudySummary, width: _Width = "container", legend: bool = False) -> alt.LayerChart | None:
-    """Every arm minus its reference, with the 95% interval; None where nothing was compared."""
+    """Every arm minus its reference, with its interval; None where nothing was compared."""
     if not any(arm.comparison for arm in summary.arms):
         return None
     rows = difference_rows(summary)
@@ -93,7 +93,7 @@ def differences(summary: StudySummary, width: _Width = "container", legend: bool
         layers,
         width,
         _ROW * len(rows),
-        "Paired difference of every arm to its reference, with its 95% interval",
+        "Paired difference of every arm to its reference, with its interval",
     )
 
 

@@ -10,7 +10,7 @@ from archlab.study.formatting import bits, diverged_seeds, interval, p_value, ve
 from archlab.study.record import ArmSummary, StudySummary, Verdict
 
 _STYLES: dict[Verdict, str] = {"better": "bold blue", "worse": "bold yellow", "diverged": "bold red"}
-_HEADINGS = ("arm", "params", "bits/byte ± sd", "difference [95%]", "p Holm", "verdict", "tok/s")
+_HEADINGS = ("arm", "params", "bits/byte ± sd", "difference [interval]", "p Holm", "verdict", "tok/s")
 
 
 def terminal_table(summary: StudySummary, width: int) -> Table:

@@ -27,9 +27,12 @@ class Comparison(Base):
     difference: float | None
     """Mean paired difference; negative is better. null with fewer than one pair."""
     low: float | None
-    """Lower end of the 95% interval of the difference; null with fewer than two pairs or no scatter."""
+    """Lower end of the interval of the difference; null with fewer than two pairs or no scatter."""
     high: float | None
     """Upper end."""
+    confidence: float | None
+    """Of the interval: 95% for all comparisons together, so that 0 lies outside where the verdict is better or worse
+    and nowhere else. null where `low` is."""
     p: float | None
     """Two-sided p-value of the paired test, before correction; null with fewer than two pairs."""
     p_holm: float | None

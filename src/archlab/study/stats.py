@@ -30,7 +30,7 @@ Losses = Mapping[int, float | None]
 
 
 class Estimate(NamedTuple):
-    """A mean, its 95% interval, the two-sided p-value against zero, and the standard deviation."""
+    """A mean, its interval, the two-sided p-value against zero, and the standard deviation."""
 
     mean: float
     low: float | None
@@ -43,7 +43,9 @@ def compare(losses: Mapping[str, Losses], references: Mapping[str, str]) -> dict
     """Every arm of `references` (arm -> the arm it is compared with) against its reference, paired by seed.
 
     Holm's correction runs over all of `references`. A comparison that could not be tested still counts as one
-    of them, so that a study does not become more lenient where runs diverged or are missing.
+    of them, so that a study does not become more lenient where runs diverged or are missing. Every interval is of the
+    level at which Holm judges its comparison, so that it leaves out zero where the verdict is better or worse, and
+    nowhere else.
     """
     differences = {arm: _differences(losses[arm], losses[reference]) for arm, reference in references.items()}
     tests = {arm: estimate(values) for arm, values in differences.items()}
@@ -53,24 +55,26 @@ def compare(losses: Mapping[str, Losses], references: Mapping[str, str]) -> dict
     for index, (arm, reference) in enumerate(references.items()):
         test, pairs = tests[arm], len(differences[arm])
         p_holm = None if test is None else corrected[arm]
+        level = _level(p_values, index)
+        shown = estimate(differences[arm], level)
         found[arm] = Comparison(
             reference=reference,
             pairs=pairs,
             difference=float(np.mean(differences[arm])) if test is None and pairs else test and test.mean,
-            low=test and test.low,
-            high=test and test.high,
+            low=shown and shown.low,
+            high=shown and shown.high,
+            confidence=None if shown is None or shown.low is None else 1 - level,
             p=test and test.p,
             p_holm=p_holm,
-            smallest_effect=(
-                smallest_effect(test.deviation, pairs, _level(p_values, index)) if test and test.deviation else None
-            ),
+            smallest_effect=smallest_effect(test.deviation, pairs, level) if test and test.deviation else None,
             verdict=_verdict(losses[arm], losses[reference], test, p_holm),
         )
     return found
 
 
-def estimate(values: Sequence[float]) -> Estimate | None:
-    """The one-sample t estimate of `values` (Student 1908); None with fewer than two.
+def estimate(values: Sequence[float], alpha: float = ALPHA) -> Estimate | None:
+    """The one-sample t estimate of `values` (Student 1908), with the interval that leaves out zero where p is below
+    `alpha`; None with fewer than two.
 
     Values without any scatter have no t. All zero, as from one config under two names, they are exactly zero:
     interval [0, 0], p = 1. All equal to something else is no evidence of a noiseless difference but of a
@@ -83,7 +87,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
     if deviation > _NO_SCATTER:
         error = deviation / sqrt(n)
-        reach = float(stats.t.isf(ALPHA / 2, n - 1)) * error
+        reach = float(stats.t.isf(alpha / 2, n - 1)) * error
         return Estimate(mean, mean - reach, mean + reach, float(2 * stats.t.sf(abs(mean) / error, n - 1)), deviation)
     if abs(mean) <= _NO_SCATTER:
         return Estimate(0.0, 0.0, 0.0, 1.0, 0.0)
