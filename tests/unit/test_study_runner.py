@@ -1,5 +1,6 @@
 """What a study runs and what it makes of it; the trainings themselves are played by a table of results."""
 
+import csv
 import json
 import re
 import shlex
@@ -322,6 +323,10 @@ def test_the_summary_is_written_and_read_again(lab):
     summary = lab.run()
     assert json.loads((lab.folder / "out" / "summary.json").read_text())["answer"] == summary.answer
     assert lab.study().read() == summary
+    with (lab.folder / "out" / "runs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["arm"], row["seed"]) for row in rows] == [(r["arm"], str(r["seed"])) for r in summary.frame()]
+    assert [float(row["bits_per_byte"]) for row in rows] == [r["bits_per_byte"] for r in summary.frame()]
     assert summary.command.endswith(f"archlab study run {lab.folder / 'out'}")
 
 

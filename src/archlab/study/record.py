@@ -1,6 +1,9 @@
-"""What a study leaves behind: `summary.json`, the only file that the report reads."""
+"""What a study leaves behind: `summary.json`, the only file that the report reads, and `runs.csv`."""
 
+import csv
+import io
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +15,8 @@ from archlab.digests import verify, write_with_digests
 from archlab.errors import UserError
 
 _FILE = "summary.json"
+_RUNS = "runs.csv"
+"""For other programs, a row per run: nothing reads it here."""
 
 Verdict = Literal["better", "worse", "not distinguishable", "diverged", "reference diverged", "too few runs"]
 """What stats.py's `_verdict` can say; the last two where nothing could be tested."""
@@ -143,9 +148,19 @@ def has_summary(folder: Path) -> bool:
 
 
 def write_summary(folder: Path, summary: StudySummary) -> None:
-    """Write it into a study's folder, over an older one if there is one."""
+    """Write it into a study's folder, with the table of its runs, over older ones if there are any."""
     # json can write the name of a file that is no UTF-8; pydantic cannot.
-    write_with_digests(folder, {_FILE: json.dumps(summary.model_dump(mode="json"), indent=2)})
+    text = json.dumps(summary.model_dump(mode="json"), indent=2)
+    write_with_digests(folder, {_RUNS: _csv(summary.frame()), _FILE: text})
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """With a heading; what is null is empty."""
+    written = io.StringIO()
+    table = csv.DictWriter(written, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return written.getvalue()
 
 
 def read_summary(folder: Path) -> StudySummary:
