@@ -8,12 +8,17 @@ from tiny import MODEL, TRAIN
 from archlab.config.check import validate
 from archlab.config.identity import diff
 from archlab.config.study_schema import StudyConfig
+from archlab.config.work import KINDS
 from archlab.config.yaml_text import to_yaml
+from archlab.cost.calibrated import Rate, Rates
 from archlab.cost.flops import computed_training_flops, training_flops
+from archlab.cost.hardware import Measured, load_hardware
+from archlab.cost.summary import cost
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.study.design import arms, grid
 from archlab.study.field_rules import overridden
+from archlab.study.forecast import forecast
 from archlab.study.match import describe_equal, quantity
 from archlab.study.study_file import read_study
 
@@ -511,3 +516,20 @@ def test_an_unknown_study_to_extend_is_a_message(tmp_path):
 def test_our_own_studies_are_fair(name):
     _, found = read_study(name)
     assert len(arms(found)) == 7
+
+
+def test_a_forecast_counts_every_run():
+    """Two arms of ten batches of 64 tokens with two seeds, and three rates that each is tuned over with one seed more;
+    on a machine where all operations take a microsecond and nothing else does."""
+    asked = two({"model.norm.kind": "layernorm"}, tune={"train.lr": [1e-3, 2e-3, 4e-3]})
+    found = forecast(asked, arms(asked), None)
+    assert (found.runs, found.seconds) == (2 * (2 + 3), None)
+    flops = [computed_training_flops(arm.config) for arm in arms(asked)]
+    assert found.flops == pytest.approx((2 + 3) * 640 * sum(flops))
+    rate = Rate(per_flop=0, per_byte=0, per_large_byte=0, per_operation=1e-6)
+    rates = {"training": dict.fromkeys(("float32", "bfloat16"), Rates(by_kind=dict.fromkeys(KINDS, rate)))}
+    h100 = load_hardware("h100")
+    timed = dict.fromkeys(("copy_bandwidth", "read_bandwidth", "cached_read_bandwidth", "dispatch", "threads"), 1)
+    this = h100.model_copy(update={"measured": Measured(products={}, passes=rates, **timed)})
+    operations = sum(work.count for arm in arms(asked) for work in cost(arm.config).computed_work["training"])
+    assert forecast(asked, arms(asked), this).seconds == pytest.approx(5 * 10 * operations * 1e-6)

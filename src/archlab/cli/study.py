@@ -1,7 +1,9 @@
 """`archlab study run|report|list|show`."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cyclopts import App
 
@@ -13,6 +15,10 @@ from archlab.config.yaml_text import to_yaml, to_yaml_line
 from archlab.errors import UserError
 from archlab.study.formatting import listed, plural
 from archlab.study.record import StudySummary
+
+if TYPE_CHECKING:
+    from archlab.config.study_schema import StudyConfig
+    from archlab.study.design import Arm
 
 app = App(name="study", help="Run a comparison, or read one.")
 
@@ -125,6 +131,19 @@ def show(study: str, /, *, yaml: Flag = False) -> None:
         [(a.name, f"{parameters(a.config.model).total:,}", f"{resolve_train(a.config).trained:,}") for a in designed],
         right=("parameters", "training tokens"),
     )
+    print(_in_all(config, designed))
+
+
+def _in_all(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
+    from archlab.cost.hardware import THIS, load_hardware, this_machine
+    from archlab.cost.units import seconds
+    from archlab.study.forecast import forecast
+
+    found = forecast(config, designed, load_hardware(THIS) if this_machine().exists() else None)
+    begun = f"in all {plural(found.runs, 'run')}, {found.flops:.3g} FLOPs of training"
+    if found.seconds is None:
+        return f"{begun}; for a time, measure this machine by `archlab hardware --measure`"
+    return f"{begun}, about {seconds(found.seconds)} on this machine; evaluation comes on top"
 
 
 def present(summary: StudySummary, folder: Path) -> None:

@@ -1,0 +1,49 @@
+"""What a study will take, before it begins."""
+
+from collections.abc import Sequence
+
+from archlab.config.base import Base
+from archlab.config.schema import Config
+from archlab.config.study_schema import StudyConfig
+from archlab.config.training import resolve_train
+from archlab.cost.calibrated import predicted, untimed
+from archlab.cost.flops import computed_training_flops
+from archlab.cost.hardware import Hardware
+from archlab.cost.memory import Format
+from archlab.cost.summary import cost
+from archlab.study.design import Arm, grid
+
+
+class Forecast(Base):
+    """Of all runs, those of tuning too."""
+
+    runs: int
+    flops: float
+    """Of training, hidden pairs that are computed included; evaluation comes on top."""
+    seconds: float | None
+    """Of training on this machine, as its operations were timed with all of its threads, nothing compiled; null where
+    they were not."""
+
+
+def forecast(study: StudyConfig, arms: Sequence[Arm], this: Hardware | None) -> Forecast:
+    """`this`: the machine as `archlab hardware --measure` found it; None where it has not."""
+    each = len(study.seed_list) + len(grid(study)) * study.tune_seeds
+    tokens = [resolve_train(arm.config).trained for arm in arms]
+    times = [_seconds(arm.config, this) if this else None for arm in arms]
+    return Forecast(
+        runs=each * len(arms),
+        flops=each * sum(n * computed_training_flops(arm.config) for n, arm in zip(tokens, arms, strict=True)),
+        seconds=None if None in times else each * sum(time for time in times if time is not None),
+    )
+
+
+def _seconds(config: Config, this: Hardware) -> float | None:
+    """Of one run; where the number format is chosen by speed, in the faster one."""
+    train = resolve_train(config)
+    formats: list[Format] = ["float32", "bfloat16"] if train.dtype == "auto" else [train.dtype]
+    found = list[float]()
+    for number_format in formats:
+        work, rates = cost(config, dtype=number_format).computed_work["training"], this.rates("training", number_format)
+        if rates and not untimed(work, rates):
+            found.append(train.steps * predicted(work, rates, train.batch_tokens).seconds)
+    return min(found, default=None)
