@@ -17,7 +17,7 @@ from archlab.config.yaml_text import to_yaml
 from archlab.cost.flops import training_flops
 from archlab.errors import UserError
 from archlab.report.page import write_page
-from archlab.study import pool, runner
+from archlab.study import pool, runner, runs
 from archlab.study.pool import RunProgress
 from archlab.study.progress import StudyProgress
 from archlab.study.runner import Study
@@ -314,6 +314,16 @@ def test_what_many_runs_note_is_printed_once(lab, monkeypatch, capsys):
         "note: a, seed 1: checkpoint of seed 1: damaged",
         "note: a, seed 1: failed: out of patience",
     ]
+
+
+def test_a_run_is_named_by_what_code_does_not_by_what_it_says():
+    code = 'class A:\n    """One."""\n\n    x = 1\n    """Two."""\n\n    def f(self):\n        """Three."""\n        return 2  # why\n'
+    told_otherwise = (
+        'class A:\n    """Other words."""\n    x = 1\n\n    def f(self):\n        return (\n            2\n        )\n'
+    )
+    assert runs.meaning(code) == runs.meaning(told_otherwise)
+    assert runs.meaning(code) != runs.meaning(code.replace("return 2", "return 3"))
+    assert runs.meaning(code) != runs.meaning(code.replace("x = 1", 'x = "text"'))
 
 
 # --- folders --------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """A run of a study: its config, and its name, which is a hash of everything that decides its result."""
 
+import ast
 import hashlib
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -27,8 +28,25 @@ def _code() -> str:
     digest = hashlib.sha256()
     for package in _DECIDING:
         for file in sorted(Path(archlab.__file__).parent.joinpath(package).glob("*.py")):
-            digest.update(file.name.encode() + file.read_bytes())
+            digest.update(f"{file.name}\0{meaning(file.read_text(encoding='utf-8'))}\0".encode())
     return digest.hexdigest()
+
+
+def meaning(source: str) -> str:
+    """The code without comments, docstrings and the way in which it is laid out."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            node.body = [statement for statement in body if not _is_text(statement)]  # pyright: ignore[reportAttributeAccessIssue]
+    return ast.unparse(tree)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Expr(value=ast.Constant(value=str())):
+            return True
+        case _:
+            return False
 
 
 @dataclass(frozen=True)
