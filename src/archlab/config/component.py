@@ -45,7 +45,7 @@ class StateTensor(NamedTuple):
 
 
 def check_heads(tensor: int, n: int, what: str) -> None:
-    """UserError where `n` of them are not as many on each of so many devices."""
+    """UserError where so many devices cannot each have an equal part of the `n`."""
     if n % tensor:
         raise UserError(f"{what}: {n} cannot be shared evenly by {tensor} devices")
 

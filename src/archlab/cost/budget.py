@@ -4,7 +4,7 @@ from archlab.config.base import Base
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.cost.flops import training_flops
-from archlab.cost.params import parameters
+from archlab.cost.params import Parameters, parameters
 from archlab.cost.plan import Plan
 
 TOKENS_PER_PARAMETER = 20
@@ -30,6 +30,11 @@ class Spent(Base):
     seconds: float
     price: float | None
     """null where the price of a device and hour is not said."""
+
+
+def rule_in_words(counts: Parameters) -> str:
+    """How many tokens for each parameter, of a mixture for each that a token uses."""
+    return f"{TOKENS_PER_PARAMETER} per {'active parameter' if counts.idle else 'parameter'}"
 
 
 def budgets(config: Config) -> list[Budget]:

@@ -1,7 +1,6 @@
 """What configs cost, as one HTML file that opens offline: tables and pictures."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from archlab.cost.memory import Format
 from archlab.cost.roofline import ideal
 from archlab.cost.summary import Cost, cost
 from archlab.cost.units import binary, si
-from archlab.errors import UserError
 from archlab.files import write_atomic
 from archlab.report import html
 from archlab.report.cost_charts import heads, memory, over, roofline
@@ -118,10 +116,9 @@ def _kinds_of_heads(
         "kind": "latent", "n_heads": H, "kv_rank": 4 * C, "nope_dim": C, "rope_dim": C // 2, "v_dim": C,
     }  # fmt: skip
     for name, change in kinds.items():
-        with suppress(UserError):  # a window or a cap that latent attention has not
-            model = with_overrides(config.model, {"attention": change})
-            found = cost(config.model_copy(update={"model": model}), batch, context, dtype)
-            yield name, found.kv_bytes_per_token, _speed(found, 0, device)[1]
+        model = with_overrides(config.model, {"attention": change})
+        found = cost(config.model_copy(update={"model": model}), batch, context, dtype)
+        yield name, found.kv_bytes_per_token, _speed(found, 0, device)[1]
 
 
 def _has_heads_to_vary(config: Config) -> bool:

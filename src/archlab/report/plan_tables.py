@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from archlab.config.schema import Config
-from archlab.cost.budget import TOKENS_PER_PARAMETER, Spent, budgets, spent
+from archlab.cost.budget import Spent, budgets, rule_in_words, spent
 from archlab.cost.divide import Divided
 from archlab.cost.hardware import Hardware
 from archlab.cost.parallel import Parallel
@@ -71,9 +71,8 @@ def _budgets(config: Config, found: Mapping[Parallel, Divided], price: float | N
         for d in found.values()
     ]
     rows: list[Sequence[str]] = [("activations", *how)]
-    parameter = "active parameter" if parameters(config.model).idle else "parameter"
     for budget in budgets(config):
-        rule = f", {TOKENS_PER_PARAMETER} per {parameter}" if budget.is_rule else ""
+        rule = f", {rule_in_words(parameters(config.model))}" if budget.is_rule else ""
         times = [d.fitting and spent(budget, d.fitting, way.devices, price) for way, d in found.items()]
         rows.append(
             (f"{count(budget.tokens)} tokens{rule}", *("-" if one is None else seconds(one.seconds) for one in times))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from archlab.config.training import resolve_train
 from archlab.config.yaml_text import to_yaml
-from archlab.cost.budget import FLOPS_PER_PARAMETER, TOKENS_PER_PARAMETER
+from archlab.cost.budget import FLOPS_PER_PARAMETER, TOKENS_PER_PARAMETER, rule_in_words
 from archlab.cost.flops import training_flops
 from archlab.cost.units import binary, count
 from archlab.review.findings import notes_and_warnings
@@ -63,9 +63,8 @@ def _training(asked: Asked, model: Member) -> str:
         trained = f"trained with {asked.flops:.3g} FLOPs: {count(tokens)} tokens ({shown(tokens / n)} per parameter)"
         return f"{trained} {counted}; {count(asked.flops / ruled)} by the rule C = 6 N D"
     tokens = TOKENS_PER_PARAMETER * n
-    parameter = "active parameter" if model.counted.idle else "parameter"
     return (
-        f"trained on {count(tokens)} tokens ({TOKENS_PER_PARAMETER} per {parameter}, Chinchilla's): "
+        f"trained on {count(tokens)} tokens ({rule_in_words(model.counted)}, Chinchilla's): "
         f"{per_token * tokens:.3g} FLOPs {counted}; {ruled * tokens:.3g} by the rule C = 6 N D"
     )
 
