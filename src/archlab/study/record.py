@@ -37,7 +37,7 @@ class Comparison(Base):
     """Upper end."""
     confidence: float | None
     """Of this interval alone: 1 less the level at which Holm judges the comparison, so that 0 lies outside where the
-    verdict is better or worse and nowhere else. What all intervals cover together is not stated. null where `low` is."""
+    verdict is better or worse and nowhere else. What all cover together is not claimed. null where `low` is."""
     p: float | None
     """Two-sided p-value of the paired test, before correction; null with fewer than two pairs."""
     p_holm: float | None
