@@ -446,8 +446,8 @@ def test_tuned_values_reach_their_arm_and_seeds_their_run():
     assert (base.config.train.lr, other.config.train.lr) == (1e-3, 0.5)
     again = other.with_values({"train.lr": 0.25})
     assert (again.config.train.lr, again.tuned) == (0.25, {"train.lr": 0.25})
-    assert other.seeded(7).train.seed == 7
-    assert diff(other.seeded(7), other.config) == {"train.seed": (7, 0)}
+    assert (other.seeded(7, 3).train.seed, other.seeded(7, 3).data.fold) == (7, 3)
+    assert diff(other.seeded(7, 0), other.config) == {"train.seed": (7, 0)}
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ app = App(name="study", help="Run a comparison, or read one.")
 
 
 @app.command
-def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = None) -> None:
+def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = None, renew: Flag = False) -> None:
     """Train every arm with every seed, compare, and write the report. Finished runs are never repeated.
 
     Parameters
@@ -35,6 +35,8 @@ def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = 
         The study's folder. Left out: studies/NAME, or the study folder itself.
     workers
         Processes that train side by side. Left out: one per core for small models on a CPU, else one.
+    renew
+        Train again what was trained by other code of archlab, or on another machine.
     """
     from archlab.study.progress import StudyProgress
     from archlab.study.runner import Study
@@ -46,7 +48,7 @@ def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = 
     if changed := comparison.changed():
         note(f"{folder}: {listed(changed)} changed; runs that still apply are kept")
     with StudyProgress() as progress:
-        summary = comparison.run(progress)
+        summary = comparison.run(progress, renew=renew)
     present(summary, folder)
     if summary.failed:
         lines = [f"  {label}: {why}" for label, why in summary.failed.items()]

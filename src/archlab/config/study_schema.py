@@ -82,6 +82,9 @@ class StudyConfig(Base):
     """Seeds per value of the grid; none of them is used in the comparison."""
     tuned: dict[str, Overrides] = Field(default_factory=dict)
     """Arm -> values of `train` fields that an earlier tuning study found for it."""
+    folds: Count | None = None
+    """Parts of the text on which seeds are judged, in turn: each seed trains on all but its own. null: half of those
+    that the text has, at most ten; no tokenizer was learned from these."""
     seeds: Annotated[int, Field(ge=2)] | Annotated[list[Seed], Field(min_length=2)] = 3
     """How many seeds per arm (0, 1, ...), or which."""
 

@@ -18,6 +18,7 @@ from archlab.study.answer import answer
 from archlab.study.design import Arm
 from archlab.study.formatting import plural
 from archlab.study.match import describe_equal
+from archlab.study.provenance import mixed
 from archlab.study.record import ArmSummary, Comparison, Curve, StudySummary
 from archlab.study.runs import Ended, Run
 from archlab.study.stats import compare
@@ -57,6 +58,7 @@ def summarise(
             *([f"{plural(missing, 'run')} not finished, and left out"] if missing else []),
             *(f"{label} failed: {why}" for label, why in failed.items()),
             *warnings,
+            *mixed(e.environment for e in ended.values()),
         ],
         failed=dict(failed),
         against=study.against,
@@ -120,7 +122,7 @@ def _curve(seed: int, run: Ended) -> Curve:
 
 
 def _environment(runs: Iterable[Ended]) -> dict[str, Any]:
-    """Of the first run that has one; the hash in their names makes them agree on what matters."""
+    """Of the first run that has one; a warning says where others differ."""
     return next((run.environment for run in runs if run.environment), {})
 
 

@@ -8,6 +8,7 @@ from pydantic import TypeAdapter
 
 from archlab.config.base import Base
 from archlab.data.prepare import open_data
+from archlab.data.split import n_test_folds
 from archlab.digests import verify, write_with_digests
 from archlab.study.design import Arm
 
@@ -22,8 +23,15 @@ class CorpusRecord(Base):
     vocab_size: int
     fingerprint: str
     """16 hex digits that change with the tokens."""
+    n_folds: int
+    """Parts into which the text is cut."""
     description: str
     """What text it is, how many bytes and tokens it has, and how much of it is held out."""
+
+    @property
+    def test_folds(self) -> int:
+        """The first so many are for tests; no tokenizer was learned from them."""
+        return n_test_folds(self.n_folds)
 
 
 Corpora = Mapping[str, CorpusRecord]
@@ -43,7 +51,12 @@ def _open(arm: Arm) -> CorpusRecord:
     path, held_out, vocab_size = _settings(arm)
     data = open_data(arm.config.data, vocab_size)
     return CorpusRecord(
-        path=path, held_out=held_out, vocab_size=vocab_size, fingerprint=data.fingerprint, description=str(data)
+        path=path,
+        held_out=held_out,
+        vocab_size=vocab_size,
+        fingerprint=data.fingerprint,
+        n_folds=len(data.manifest.folds),
+        description=str(data),
     )
 
 

@@ -202,7 +202,8 @@ class RunFolder:
         return read_bytes(self._metrics, limit=sys.maxsize)  # as long as the run
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All lines so far, without a last line that a kill cut off; lines with `held_out_loss` are evaluations."""
+        """All lines so far, without a last line that a kill cut off; lines with `held_out_loss` are
+        evaluations."""
         lines = self.logged().splitlines(keepends=True)
         try:
             return [_checked(json.loads(line)) for line in lines if line.endswith(b"\n")]
@@ -248,9 +249,8 @@ class RunFolder:
 
 _REQUIRED_WITH = {
     "lr": ("tokens", "loss", "grad_norm", "tokens_per_second"),
-    "held_out_loss": ("tokens",),
-    "bits_per_byte": ("held_out_loss",),
-    "accuracy": ("held_out_loss",),
+    "bits_per_byte": ("tokens", "held_out_loss"),
+    "accuracy": ("tokens", "held_out_loss"),
 }
 """Field of a line of metrics -> the fields that every such line has too."""
 

@@ -76,7 +76,8 @@ def summarise(
     `why` says that a loss or gradient was not finite; None where all were. `is_imported`: it began with published
     weights.
     """
-    updates, evaluations = ([m for m in metrics if key in m] for key in ("lr", "held_out_loss"))
+    whole = [m for m in metrics if "diverged" not in m]
+    updates, evaluations = ([m for m in whole if key in m] for key in ("lr", "held_out_loss"))
     if why is None and evaluations:
         first, last = (evaluations[at]["held_out_loss"] for at in (0, -1))
         why = divergence(None if is_imported else first, last, model.config.vocab_size)
