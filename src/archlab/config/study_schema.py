@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from archlab.config.base import Base, Count, Flops, Overrides, Seed, Share, Tokens
+from archlab.config.outcomes import Outcomes
 from archlab.config.text import FileName, Line, Text
 
 MOST_RUNS = 10_000
@@ -82,6 +83,13 @@ class StudyConfig(Base):
     """Seeds per value of the grid; none of them is used in the comparison."""
     tuned: dict[str, Overrides] = Field(default_factory=dict)
     """Arm -> values of `train` fields that an earlier tuning study found for it."""
+    measure: Outcomes = Field(default_factory=dict)
+    """What else the arms are compared by, beside the loss on held-out text (a task: beside its right answers): a list
+    of kinds, or name -> settings."""
+    primary: Line | None = None
+    """The outcome that the answer is about, by name. null: the loss on held-out text, or a task's right answers."""
+    sweep: dict[str, Annotated[list[float], Field(min_length=2)]] = Field(default_factory=dict)
+    """A field of train -> values at which every arm is trained with every seed, for the outcomes of a sweep."""
     folds: Count | None = None
     """Parts of the text on which seeds are judged, in turn: each seed trains on all but its own. null: half of those
     that the text has, at most ten; no tokenizer was learned from these."""
