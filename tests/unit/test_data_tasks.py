@@ -88,12 +88,11 @@ def by_permuting(task: StateTracking, before: list[int]) -> int:
     return orders.index(state)
 
 
-@EVERY
-def test_a_solver_that_reads_tokens_answers_all(case: tuple[AnyTask, int, int]):
-    task, _, vocab_size = case
+def solved(task: AnyTask, seq_len: int, vocab_size: int) -> tuple[int, dict[tuple[int, ...], int]]:
+    """(how many answers were found, the facts that were met); fails at the first that is wrong."""
     facts: dict[tuple[int, ...], int] = {}
     asked = 0
-    for before, answer in answers(make(case)):
+    for before, answer in answers(make((task, seq_len, vocab_size))):
         asked += 1
         match task:
             case AnyRecall():
@@ -109,6 +108,13 @@ def test_a_solver_that_reads_tokens_answers_all(case: tuple[AnyTask, int, int]):
                 assert facts.setdefault(key, answer) == answer
             case _:
                 raise AssertionError(task)
+    return asked, facts
+
+
+@EVERY
+def test_a_solver_that_reads_tokens_answers_all(case: tuple[AnyTask, int, int]):
+    task = case[0]
+    asked, facts = solved(*case)
     assert asked >= 50
     if isinstance(task, Memorise):
         assert len(facts) == task.facts
@@ -236,6 +242,13 @@ def test_words_have_every_length_up_to_the_longest():
     assert set(gaps.tolist()) == set(range(1, 7))
 
 
+def test_places_are_asked_for_in_any_order():
+    tokens = windows(Compression(compressed=6), 0, 0, 6000, 18, 30).tokens
+    for at in range(7, 19, 2):  # behind 6 tokens and the sign; each place is equally frequent everywhere
+        counts = np.bincount(tokens[:, at] - 2, minlength=6)
+        assert np.abs(counts - 1000).max() < 5 * np.sqrt(1000)
+
+
 def test_facts_are_those_of_the_tasks_seed_and_of_no_other():
     def facts(task: Memorise, **changes: object) -> dict[int, int]:
         return {before[-1]: answer for before, answer in answers(make((task, 31, 80), **changes))}
@@ -293,14 +306,19 @@ def test_the_changes_name_every_field():
 def test_the_smallest_is_the_smallest(case: tuple[AnyTask, int, int]):
     task = case[0]
     seq_len, vocab_size = task.smallest
-    assert windows(task, 0, 0, 20, seq_len, vocab_size).scored.any(axis=1).all()
-    for _, answer in answers(windows(task, 0, 0, 20, seq_len, vocab_size)):
-        assert answer < vocab_size
+    assert make((task, seq_len, vocab_size)).scored.any(axis=1).all()
+    assert make((task, seq_len, vocab_size)).tokens.max() < vocab_size
+    assert solved(task, seq_len, vocab_size)[0] >= 50
     assert task.chance(vocab_size) <= 1 / 2
     with pytest.raises(UserError, match=rf"train\.seq_len: {seq_len - 1}; allowed: {seq_len} or more"):
         windows(task, 0, 0, 1, seq_len - 1, vocab_size)
     with pytest.raises(UserError, match=rf"model\.vocab_size: {vocab_size - 1}; allowed: {vocab_size} or more"):
         windows(task, 0, 0, 1, seq_len, vocab_size - 1)
+
+
+def test_the_smallest_vocabulary_has_a_choice():
+    assert Recall(pairs=1).smallest == (3, 4)
+    assert Memorise(facts=1).smallest == (1, 4)
 
 
 @pytest.mark.parametrize(
