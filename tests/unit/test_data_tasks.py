@@ -228,6 +228,13 @@ def test_neither_place_nor_order_tells_a_recalled_value():
     assert best < 0.2
 
 
+def test_elimination_answers_as_much_as_is_said():
+    """A guess among the values that were not given yet; in so large a vocabulary hardly any two are the same."""
+    found = answers(windows(Recall(pairs=8), 0, 0, 3000, 31, 4000))
+    right = [min(set(before[1:16:2]) - set(before[17::2]), default=-1) == answer for before, answer in found]
+    assert np.mean(right) == pytest.approx(sum(1 / n for n in range(1, 9)) / 8, abs=0.015)
+
+
 def test_a_sum_of_the_elements_is_not_their_product():
     """Of S3 the order matters: the same elements reach several states."""
     reached: dict[tuple[int, ...], set[int]] = {}
