@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from archlab.study.answer import answer
+from archlab.study.power import POWER, smallest_effect
 from archlab.study.record import Comparison
-from archlab.study.stats import ALPHA, POWER, compare, estimate, holm, smallest_effect
+from archlab.study.stats import ALPHA, compare, estimate, holm
 
 BASE = {0: 2.70, 1: 2.72, 2: 2.69, 3: 2.71, 4: 2.73}
 ARM = {0: 2.66, 1: 2.69, 2: 2.66, 3: 2.66, 4: 2.70}
@@ -168,7 +169,7 @@ def test_smallest_effect_is_found_four_times_in_five(pairs: int) -> None:
     """A study of arms that are equal states it, from the scatter it saw; a new one, where it is true, looks for it."""
     rng, studies = np.random.default_rng(pairs), 4000
     seen = rng.normal(0, 0.01, (studies, pairs)).std(1, ddof=1)
-    truth = np.array([smallest_effect(float(deviation), pairs) for deviation in seen])
+    truth = np.array([smallest_effect(float(deviation), pairs, pairs - 1, ALPHA) for deviation in seen])
     noise = rng.normal(0, 0.01, (studies, pairs))
 
     def found(effect: np.ndarray) -> float:
@@ -182,7 +183,7 @@ def test_smallest_effect_is_found_four_times_in_five(pairs: int) -> None:
 def test_smallest_effect_with_many_pairs_is_that_of_a_known_deviation() -> None:
     """By the textbook's sum of normal quantiles."""
     textbook = (stats.norm.isf(ALPHA / 2) + stats.norm.ppf(POWER)) * 0.01 / math.sqrt(2000)
-    assert smallest_effect(0.01, 2000) == pytest.approx(textbook, rel=0.002)
+    assert smallest_effect(0.01, 2000, 1999, ALPHA) == pytest.approx(textbook, rel=0.002)
 
 
 def test_smallest_effect_counts_the_correction() -> None:
@@ -191,7 +192,7 @@ def test_smallest_effect_counts_the_correction() -> None:
     base = dict.fromkeys(range(5), 3.0)
     for _ in range(studies):
         losses: dict[str, dict[int, float | None]] = {"base": {**base}}
-        truth = smallest_effect(float(rng.normal(0, 0.01, 5).std(ddof=1)), 5, ALPHA / 5)
+        truth = smallest_effect(float(rng.normal(0, 0.01, 5).std(ddof=1)), 5, 4, ALPHA / 5)
         for arm in range(5):
             losses[str(arm)] = dict(enumerate(map(float, rng.normal(3.0 - (truth if arm == 0 else 0), 0.01, 5))))
         hits += compare(losses, {str(arm): "base" for arm in range(5)})["0"].verdict == "better"
