@@ -80,7 +80,7 @@ def differences(summary: StudySummary, width: _Width = "container", legend: bool
     key = alt.Legend(title=None, orient="bottom", direction="horizontal", values=found) if legend else None
     colour = alt.Color("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range="ordinal"), legend=key)
     shape = alt.Shape("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range=list(SHAPES)), legend=key)
-    base = _rows(rows).encode(color=colour, tooltip=_tooltip("arm", "verdict", "text"))
+    base = _rows(rows).encode(color=colour, tooltip=_tooltip("arm", "verdict", "text", "detectable"))
     layers = [
         *_ground(rows, 0.0, x),
         *_intervals(base, x),
