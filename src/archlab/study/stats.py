@@ -6,7 +6,7 @@ it takes 6 to pass 0.05, more under a correction), and a bootstrap (BCa too) of 
 resamples and intervals far too short. The price is an assumption: the differences scatter roughly normally.
 
 No comparison borrows scatter from another. Moderated variances (Smyth 2004) and residuals pooled over arms and seeds
-both make false verdicts in up to 16 and 22 of 100 studies whose arms scatter unequally (the notebook has the numbers).
+both find a difference in up to 14 and 21 of 100 studies whose arms are equal but scatter unequally (the notebook has more).
 """
 
 from collections.abc import Collection, Mapping, Sequence
