@@ -20,7 +20,10 @@ VERDICTS: tuple[Verdict, ...] = (
 )
 """In the order of Palette.verdicts and SHAPES."""
 
-SHAPES = ("circle", "square", "diamond", "cross", "square", "square", "triangle", "stroke")
+_BARS = "M-.8,-.8H.8V-.4H-.8ZM-.8,.4H.8V.8H-.8Z"
+"""Two bars, as an SVG path: with the line of the interval between them, the sign of equivalence."""
+
+SHAPES = ("circle", "square", "diamond", "cross", "square", "square", "triangle-up", _BARS)
 """Of the marks of verdicts, for Vega-Lite."""
 
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
