@@ -20,7 +20,8 @@ from archlab.config.tasks import (
     Task,
 )
 from archlab.data.tasks.dice import Dice
-from archlab.data.tasks.windows import TaskWindows, windows
+from archlab.data.tasks.windows import windows
+from archlab.data.training_data import Windows
 from archlab.errors import UserError
 
 # Each with a seq_len and a vocab_size that leave some room.
@@ -41,13 +42,13 @@ EVERY = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 RECALLS = pytest.mark.parametrize("name", ["recall", "one query", "fuzzy_recall", "noisy_recall"])
 
 
-def make(case: tuple[AnyTask, int, int], count: int = 50, **changes: object) -> TaskWindows:
+def make(case: tuple[AnyTask, int, int], count: int = 50, **changes: object) -> Windows:
     task, seq_len, vocab_size = case
     given = {"seed": 3, "first": 0, "seq_len": seq_len, "vocab_size": vocab_size} | changes
     return windows(task, count=count, **given)  # pyright: ignore[reportArgumentType]
 
 
-def answers(found: TaskWindows) -> Iterator[tuple[list[int], int]]:
+def answers(found: Windows) -> Iterator[tuple[list[int], int]]:
     """(the tokens before it, the answer) of every scored place."""
     for tokens, scored in zip(found.tokens.tolist(), found.scored, strict=True):
         for t in np.flatnonzero(scored):

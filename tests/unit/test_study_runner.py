@@ -21,6 +21,7 @@ from archlab.errors import UserError
 from archlab.report.page import write_page
 from archlab.study import pool, runner
 from archlab.study.pool import RunProgress
+from archlab.study.power import pairs_for
 from archlab.study.progress import StudyProgress
 from archlab.study.runner import Study
 from archlab.study.study_file import read_study
@@ -123,6 +124,45 @@ def test_one_more_seed_runs_only_that_seed(lab):
     assert lab.ran == [(RMS, 2, 1e-3), (LAYER, 2, 1e-3)]
     lab.run(seeds=[1, 7])
     assert lab.ran == [(RMS, 7, 1e-3), (LAYER, 7, 1e-3)]
+
+
+def test_seeds_are_added_as_the_first_ones_scatter(lab):
+    """The differences are 0.09, 0.1 and 0.11: three seeds find 0.06, and finding less takes more of them."""
+    lab.score = lambda config: (
+        2.0 + (config.model.norm.kind == "layernorm") * (0.1 + 0.01 * (-1, 0, 1)[config.train.seed % 3])
+    )
+    rule = {"first": 3, "at_most": 12}
+    assert lab.run(seeds={"until": 0.06, **rule}).seeds == [0, 1, 2]
+    more = lab.run(seeds={"until": 0.03, **rule})
+    expected = pairs_for(0.03, 0.01, 2, 0.05)
+    assert 3 < expected < 12
+    assert more.seeds == list(range(expected))
+    assert more.arms[1].comparison.pairs == expected
+    assert lab.study(seeds={"until": 0.03, **rule}).read().seeds == more.seeds
+    assert lab.run(seeds={"until": 0.001, **rule}).seeds == list(range(12))
+
+
+def test_no_seed_is_added_before_all_first_ones_have_ended(lab):
+    lab.score = lambda config: 2.0 + config.train.seed * (1 + (config.model.norm.kind == "layernorm"))
+    lab.fails = lambda config: "no memory" if config.train.seed == 2 else None
+    rule = {"until": 0.001, "first": 3, "at_most": 5}
+    assert lab.run(seeds=rule).seeds == [0, 1, 2]
+    lab.fails = lambda config: None
+    found = lab.run(seeds=rule)
+    assert found.seeds == [0, 1, 2, 3, 4]
+    assert found.warnings == [], "the rule was there from the start"
+
+
+def test_seeds_that_are_added_after_a_look_are_named(lab):
+    assert lab.run(seeds=2).warnings == []
+    assert "3 seeds are compared, and 2 were planned before the first result" in lab.run(seeds=3).warnings[0]
+    assert "3 seeds are compared" in lab.study(seeds=3).read().warnings[0]
+    assert lab.run(seeds=2).warnings == []
+
+
+def test_seeds_that_are_added_before_the_first_result_are_planned(lab):
+    lab.study(seeds=2)._claim()
+    assert lab.run(seeds=3).warnings == []
 
 
 def test_one_more_arm_runs_only_that_arm(lab):
@@ -447,7 +487,7 @@ def test_nothing_is_written_when_there_is_nothing_to_report(lab):
     with pytest.raises(UserError, match="no finished run"):
         study.read()
     assert sorted(path.name for path in study.folder.iterdir()) == [
-        "base.yaml", "corpus.json", "digests.json", "study.yaml",
+        "base.yaml", "corpus.json", "digests.json", "planned.json", "study.yaml",
     ]  # fmt: skip
     with pytest.raises(UserError, match="tuning is not over"):
         lab.study(tune=GRID).read()

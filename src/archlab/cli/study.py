@@ -96,6 +96,7 @@ def show(study: str, /, *, yaml: Flag = False) -> None:
     yaml
         The study as YAML instead, what it extends written out: to save, change and run.
     """
+    from archlab.config.study_schema import most_seeds
     from archlab.config.training import resolve_train
     from archlab.cost.params import parameters
     from archlab.review.findings import warnings
@@ -114,7 +115,10 @@ def show(study: str, /, *, yaml: Flag = False) -> None:
     if config.claim:
         print(f"claimed: {config.claim}")
     tuning = len(grid(config)) * config.tune_seeds
-    per_arm = plural(len(config.seed_list), "seed") + (f" and {tuning} tuning runs" if tuning else "")
+    few, most = len(config.seed_list), most_seeds(config.seeds)
+    per_arm = (plural(few, "seed") if few == most else f"{few} to {most} seeds") + (
+        f" and {tuning} tuning runs" if tuning else ""
+    )
     print(f"{plural(len(designed), 'arm')}, {per_arm} each\n")
     print_table(
         ("arm", "against", "changes", "what follows"),

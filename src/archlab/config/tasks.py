@@ -287,7 +287,13 @@ class StateTracking(AnyTask):
         return f"Track {what} over up to {self.steps} steps."
 
 
+class NoTask(Base):
+    """Text instead."""
+
+    kind: Literal["none"] = "none"
+
+
 Task = Annotated[
-    Recall | FuzzyRecall | NoisyRecall | SelectiveCopy | Compression | Memorise | StateTracking,
+    NoTask | Recall | FuzzyRecall | NoisyRecall | SelectiveCopy | Compression | Memorise | StateTracking,
     Field(discriminator="kind"),
 ]

@@ -16,7 +16,6 @@ from archlab.data.corpus import FIELD, STDLIB, Corpus
 from archlab.data.file_cache import cached, clear_cache
 from archlab.data.shards import FORMAT, LITTLE_ENDIAN, MANIFEST, DataFolder, Manifest, Part, Shard
 from archlab.data.split import Piece, SplitRule, choose_split, hash_share
-from archlab.data.training_data import TextData, TrainingData
 from archlab.digests import sha256
 from archlab.errors import UserError
 from archlab.files import cache_folder, expand_user, folder_atomic
@@ -70,11 +69,6 @@ def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
         found = f"{config.path} has {data.manifest.vocab_size} token ids"
         raise UserError(f"model.vocab_size: {vocab_size}; {found}; allowed: {data.manifest.vocab_size} or more")
     return data
-
-
-def open_training_data(config: DataConfig, vocab_size: int) -> TrainingData:
-    """What a config trains on and is judged by."""
-    return TextData(open_data(config, vocab_size))
 
 
 class _Recipe:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from archlab.config.base import Base
 from archlab.config.training import check_next_token, resolve_train
-from archlab.data.prepare import open_training_data
+from archlab.data.open import open_training_data
 from archlab.data.tokenizer import TOKENIZER, own_tokenizer, same_tokenizer
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
@@ -36,6 +36,13 @@ class HeldOutScore(Base):
     trained: bool
     """Whether the weights are a run's or published ones."""
     corpus: str
+
+    @property
+    def result(self) -> str:
+        """In words."""
+        if self.bits_per_byte is None:
+            return f"{self.accuracy:.2%} of the task's answers right"
+        return f"{self.bits_per_byte:.4f} bits per byte"
 
 
 def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: bool = False) -> HeldOutScore:

@@ -8,7 +8,7 @@ from typing import Any
 
 from archlab.config.identity import resolved
 from archlab.config.io import studies
-from archlab.config.study_schema import StudyConfig
+from archlab.config.study_schema import AddedSeeds, StudyConfig
 from archlab.config.text import visible
 from archlab.config.training import resolve_train
 from archlab.cost.flops import computed_training_flops
@@ -44,8 +44,13 @@ def summarise(
     found = {
         arm: {seed: ended[run.name] for seed, run in seeds.items() if run.name in ended} for arm, seeds in runs.items()
     }
-    losses = {arm: {seed: e.summary.bits_per_byte for seed, e in seeds.items()} for arm, seeds in found.items()}
-    comparisons = compare(losses, {arm.name: arm.reference for arm in arms if arm.reference})
+    values = {arm: {seed: e.summary.bits_per_byte for seed, e in seeds.items()} for arm, seeds in found.items()}
+    comparisons = compare(
+        values,
+        {arm.name: arm.reference for arm in arms if arm.reference},
+        margin=study.margin,
+        first=study.seed_list if isinstance(study.seeds, AddedSeeds) else None,
+    )
     context = min(arm.config.model.max_seq_len for arm in arms)
     table = [_arm(arm, found[arm.name], runs[arm.name], comparisons.get(arm.name), context) for arm in arms]
     missing = sum(len(runs[arm]) - len(found[arm]) for arm in runs)
@@ -63,7 +68,7 @@ def summarise(
         failed=dict(failed),
         against=study.against,
         equal=describe_equal(study.equal) if study.equal else None,
-        seeds=study.seed_list,
+        seeds=list(runs[arms[0].name]),
         arms=table,
         kv_context=context,
         corpus=corpus,

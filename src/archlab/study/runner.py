@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from archlab.config.merge import Raw
-from archlab.config.study_schema import StudyConfig
+from archlab.config.study_schema import FIRST_TUNING_SEED, AddedSeeds, Seeds, StudyConfig, first_seeds
 from archlab.config.training import resolve_train
 from archlab.config.yaml_text import to_yaml
 from archlab.cost.params import parameters
@@ -19,6 +19,8 @@ from archlab.files import TEMPORARY, disk_errors, make_folder, write_atomic
 from archlab.study.collect import summarise
 from archlab.study.corpora import Corpora, CorpusRecord, open_corpora, read_corpora, write_corpora
 from archlab.study.design import Arm, arms, grid
+from archlab.study.more_seeds import seeds_in_all
+from archlab.study.planned import added_later, read_plan, write_plan
 from archlab.study.pool import SIDE_BY_SIDE_BELOW, RunProgress, run_all
 from archlab.study.provenance import remove_stale
 from archlab.study.record import StudySummary, has_summary, read_summary, write_summary
@@ -26,9 +28,6 @@ from archlab.study.runs import Ended, Run
 from archlab.study.study_file import is_study_folder, read_study
 from archlab.train.compiling import is_compiled
 from archlab.train.device import choose_device, environment
-
-FIRST_TUNING_SEED = 1000
-"""Seeds of the tuning runs begin here. The comparison uses others, so that a lucky seed cannot choose its own judge."""
 
 _BASE = "base.yaml"
 """The base in a study's folder, where it is no preset."""
@@ -68,7 +67,10 @@ class Study:
             remove_stale(self.folder / "runs", now | {"threads": self.threads})
         failed = self._run(self._all_tuning_runs(), start_phase)
         tuned, warnings = self._tuned()
-        failed += self._run([self._run_of(arm, seed) for seed in self.config.seed_list for arm in tuned], start_phase)
+        first = self.config.seed_list
+        failed += self._run([self._run_of(arm, seed) for seed in first for arm in tuned], start_phase)
+        added = [seed for seed in self._seeds(tuned, self.config.seeds) if seed not in first]
+        failed += self._run([self._run_of(arm, seed) for seed in added for arm in tuned], start_phase)
         return self._summarise(tuned, warnings, failed)
 
     def read(self) -> StudySummary:
@@ -81,6 +83,18 @@ class Study:
             return _old_summary(self.folder)
         tuned, warnings = self._tuned()
         return self._summarise(tuned, warnings, failed=())
+
+    def _seeds(self, tuned: Sequence[Arm], seeds: Seeds) -> list[int]:
+        """Those that `seeds` asks for, of the comparison; a rule adds some when all of the first ones have ended."""
+        first = first_seeds(seeds)
+        if not isinstance(seeds, AddedSeeds):
+            return first
+        ended = {arm.name: {seed: self._ended(self._run_of(arm, seed)) for seed in first} for arm in tuned}
+        values = {arm: {seed: e.summary.bits_per_byte for seed, e in runs.items() if e} for arm, runs in ended.items()}
+        if len(tuned) < len(self.arms) or any(len(found) < len(first) for found in values.values()):
+            return first
+        references = {arm.name: arm.reference for arm in tuned if arm.reference}
+        return list(range(seeds_in_all(values, references, seeds)))
 
     def _first_runs(self) -> list[Run]:
         """The runs that come first, and so tell whether the study has begun here."""
@@ -128,6 +142,8 @@ class Study:
             values["base"] = _BASE
         write_atomic(self.folder / "study.yaml", to_yaml(values))  # not listed, for people may edit it
         write_corpora(self.corpora, self.folder)
+        if not has_summary(self.folder):
+            write_plan(self.folder, self.config.seeds)
 
     def _tuned(self) -> tuple[list[Arm], list[str]]:
         """The arms whose tuning is over, with their best value, and a warning for each that lies on the grid's edge."""
@@ -199,8 +215,8 @@ class Study:
         most = corpus.n_folds - bool(self.config.tune)
         if n_folds > most:
             taken = ", and the last one is for tuning" if self.config.tune else ""
-            found = f"{n_folds} for tests; with data.held_out {corpus.held_out} the text has {corpus.n_folds}{taken}"
-            raise UserError(f"folds: {found}; allowed: up to {most}")
+            found = f"with data.held_out {corpus.data.held_out} the text has {corpus.n_folds}{taken}"
+            raise UserError(f"folds: {n_folds} for tests; {found}; allowed: up to {most}")
         return n_folds
 
     def _tuning_run(self, arm: Arm, point: Raw, seed: int) -> Run:
@@ -228,7 +244,8 @@ class Study:
         return run_all(todo, self.folder, self.workers, on_progress)
 
     def _summarise(self, tuned: Sequence[Arm], warnings: Sequence[str], failed: Sequence[RunProgress]) -> StudySummary:
-        runs = {arm.name: {seed: self._run_of(arm, seed) for seed in self.config.seed_list} for arm in tuned}
+        seeds = self._seeds(tuned, self.config.seeds)
+        runs = {arm.name: {seed: self._run_of(arm, seed) for seed in seeds} for arm in tuned}
         compared = {run.name: run for seeds in runs.values() for run in seeds.values()}
         once = compared | {run.name: run for run in self._all_tuning_runs()}
         ended = {name: left for name, run in once.items() if (left := self._ended(run))}
@@ -240,6 +257,8 @@ class Study:
             if reasons:
                 raise UserError(f"{self.folder}: no run finished{''.join(lines)}")
             raise UserError(f"{self.folder}: no finished run; `archlab study run` makes them")
+        if (planned := read_plan(self.folder)) is not None:
+            warnings = [*warnings, *added_later(len(self._seeds(tuned, planned)), len(seeds))]
         corpus = "; ".join(dict.fromkeys(record.description for record in self.corpora.values()))
         summary = summarise(self.name, self.config, tuned, runs, ended, self.folder, corpus, reasons, warnings)
         write_summary(self.folder, summary)

@@ -14,7 +14,7 @@ from archlab.cost.flops import training_flops
 from archlab.cost.memory import training_memory
 from archlab.cost.params import parameters
 from archlab.data.held_out import HeldOut
-from archlab.data.prepare import open_training_data
+from archlab.data.open import open_training_data
 from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
 from archlab.interrupt import stop_on_signal

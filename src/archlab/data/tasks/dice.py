@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archlab.data.split import Split
-
 _BLOCK = 4
 """Numbers that Philox makes per count of its counter."""
 
@@ -19,7 +17,8 @@ class Dice:
     """
 
     seed: int
-    split: Split
+    split: str
+    """train, or held_out."""
     first: int
     count: int
 

@@ -1,39 +1,28 @@
 """The windows of a task: a pure function of task, seed and index, so that there is nothing to store or to resume."""
 
-from typing import NamedTuple
-
 import numpy as np
 
 from archlab.config.tasks import AnyRecall, AnyTask, Compression, Memorise, SelectiveCopy, StateTracking
-from archlab.data.split import Split
 from archlab.data.tasks.compression import compression
 from archlab.data.tasks.copying import selective_copy
 from archlab.data.tasks.dice import Dice
 from archlab.data.tasks.memorise import memorise
 from archlab.data.tasks.recall import recall
 from archlab.data.tasks.states import state_tracking
+from archlab.data.training_data import Windows
 from archlab.errors import UserError
 
 
-class TaskWindows(NamedTuple):
-    """Inputs are `tokens[:, :-1]`, targets `tokens[:, 1:]`."""
-
-    tokens: np.ndarray
-    """int64 [windows, seq_len + 1]."""
-    scored: np.ndarray
-    """bool [windows, seq_len]: the targets that follow from what is before them."""
-
-
 def windows(
-    task: AnyTask, seed: int, first: int, count: int, seq_len: int, vocab_size: int, split: Split = "train"
-) -> TaskWindows:
+    task: AnyTask, seed: int, first: int, count: int, seq_len: int, vocab_size: int, split: str = "train"
+) -> Windows:
     """Windows first to first + count of a split. UserError where the task does not fit into seq_len or vocab_size.
 
     Training and held-out windows come from different random streams; they are equal only by chance.
     """
     check(task, seq_len, vocab_size)
     tokens, is_answer = _make(task, Dice(seed, split, first, count), seq_len + 1, vocab_size)
-    return TaskWindows(tokens, is_answer[:, 1:])
+    return Windows(tokens, is_answer[:, 1:])
 
 
 def check(task: AnyTask, seq_len: int, vocab_size: int) -> None:

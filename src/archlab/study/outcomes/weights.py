@@ -13,7 +13,7 @@ from archlab.config.position import Learned
 from archlab.config.schema import Config
 from archlab.config.training import ResolvedTrain, resolve_train
 from archlab.data.held_out import HeldOut
-from archlab.data.prepare import open_training_data
+from archlab.data.open import open_training_data
 from archlab.data.training_data import TrainingData
 from archlab.digests import verify, write_with_digests
 from archlab.errors import UserError
