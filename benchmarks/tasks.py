@@ -14,7 +14,6 @@ import numpy as np
 from rounds import Round, finish, measure, options
 
 from archlab.config.tasks import (
-    AnyTask,
     Compression,
     FuzzyRecall,
     Memorise,
@@ -22,6 +21,7 @@ from archlab.config.tasks import (
     Recall,
     SelectiveCopy,
     StateTracking,
+    Task,
 )
 from archlab.data.tasks.windows import windows
 
@@ -29,7 +29,7 @@ SEQ_LEN, VOCAB_SIZE, BATCH = 256, 512, 32
 SECONDS = 0.3
 """About so long is a round."""
 UNIFORM = "uniform tokens"
-TASKS: tuple[AnyTask, ...] = (
+TASKS: tuple[Task, ...] = (
     Recall(pairs=32, distance=64),
     FuzzyRecall(pairs=16),
     NoisyRecall(pairs=32, noise=64),
@@ -40,7 +40,7 @@ TASKS: tuple[AnyTask, ...] = (
 )
 
 
-def made(task: AnyTask) -> Round:
+def made(task: Task) -> Round:
     """Tokens per second of a task's windows."""
     return timed(lambda i: windows(task, 0, i * BATCH, BATCH, SEQ_LEN, VOCAB_SIZE))
 
@@ -67,11 +67,11 @@ def timed(batch: Callable[[int], object]) -> Round:
 def main() -> int:
     """The table and the record."""
     chosen = options(__doc__, rounds=5).parse_args()
-    entrants = {task.describe(): (made, (task,)) for task in TASKS}
+    entrants = {task.kind: (made, (task,)) for task in TASKS}
     results = measure({UNIFORM: (uniform, ()), **entrants}, chosen.rounds)
     speeds = {name: result["median"] for name, result in results.items()}
     for name, median in speeds.items():
-        print(f"{name:76}{median / 1e6:7.1f} M tok/s")
+        print(f"{name:16}{median / 1e6:7.1f} M tok/s")
     ratios = {name: speeds[name] / speeds[UNIFORM] for name in entrants}
     return finish("tasks", ratios, {"rounds": chosen.rounds, "tokens_per_second": speeds}, check=chosen.check)
 
