@@ -141,12 +141,14 @@ def show(study: str, /, *, yaml: Flag = False) -> None:
 
 
 def _in_all(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
+    from archlab.config.study_schema import most_seeds
     from archlab.cost.hardware import THIS, load_hardware, this_machine
     from archlab.cost.units import seconds
     from archlab.study.forecast import forecast
 
     found = forecast(config, designed, load_hardware(THIS) if this_machine().exists() else None)
-    begun = f"in all {plural(found.runs, 'run')}, {found.flops:.3g} FLOPs of training"
+    up_to = "up to " if most_seeds(config.seeds) > len(config.seed_list) else ""
+    begun = f"in all {up_to}{plural(found.runs, 'run')}, {found.flops:.3g} FLOPs of training"
     if found.seconds is None:
         return f"{begun}; for a time, measure this machine by `archlab hardware --measure`"
     return f"{begun}, about {seconds(found.seconds)} on this machine; evaluation comes on top"

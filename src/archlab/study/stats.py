@@ -5,8 +5,8 @@ cannot answer here: the sign-flip permutation test of n pairs never gives p belo
 it takes 6 to pass 0.05, more under a correction), and a bootstrap (BCa too) of 3 differences has 10 distinct
 resamples and intervals far too short. The price is an assumption: the differences scatter roughly normally.
 
-No comparison borrows scatter from another. With moderated variances (Smyth 2004), and with residuals pooled over arms and
-seeds, up to 14 and 21 of 100 studies whose arms are equal but scatter unequally find a difference (see the notebook).
+No comparison borrows scatter from another. With moderated variances (Smyth 2004), and with residuals pooled over arms
+and seeds, up to 14 and 21 of 100 studies whose arms are equal but scatter unequally find a difference.
 """
 
 from collections.abc import Collection, Mapping, Sequence
