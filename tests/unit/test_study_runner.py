@@ -313,6 +313,13 @@ def test_a_failed_tuning_run_keeps_no_other_arm_from_its_runs(lab, seeds, compar
     assert {seed for norm, seed, _ in lab.ran if norm == LAYER} == {1000}
 
 
+def test_no_seed_is_added_while_the_reference_is_not_tuned(lab):
+    lab.fails = lambda config: "no memory" if (config.model.norm.kind, config.train.lr) == (RMS, 0.5) else None
+    with pytest.raises(UserError, match="tuning is not over"):
+        lab.run(tune=GRID, seeds={"until": 0.001, "at_most": 4, "first": 3})
+    assert {seed for norm, seed, _ in lab.ran if norm == LAYER} == {0, 1, 2, 1000}
+
+
 def test_a_study_of_which_no_run_finished_has_no_summary(lab):
     lab.fails = lambda config: "too little memory"
     with pytest.raises(UserError, match=r"no run finished\n  a, seed 0: failed: too little memory"):
