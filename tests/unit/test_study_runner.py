@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from scipy.stats import t
 from tiny import MODEL, TRAIN, write_text
 
 from archlab import digests
@@ -137,9 +138,18 @@ def test_seeds_are_added_as_the_first_ones_scatter(lab):
     expected = pairs_for(0.03, 0.01, 2, 0.05)
     assert 3 < expected < 12
     assert more.seeds == list(range(expected))
-    assert more.arms[1].comparison.pairs == expected
+    compared = more.arms[1].comparison
+    assert compared.pairs == expected
+    reach = t.isf(0.025, 2) * 0.01 / expected**0.5  # of the first three seeds, whose scatter is the larger one
+    assert compared.high - compared.low == pytest.approx(2 * reach, rel=1e-6)
     assert lab.study(seeds={"until": 0.03, **rule}).read().seeds == more.seeds
     assert lab.run(seeds={"until": 0.001, **rule}).seeds == list(range(12))
+
+
+def test_the_margin_is_that_of_the_study(lab):
+    lab.score = lambda config: 2.0 + config.train.seed / 100 * (1 + (config.model.norm.kind == LAYER) / 10)
+    assert lab.run(margin=0.1, seeds=4).arms[1].comparison.verdict == "equivalent"
+    assert lab.run(seeds=4).arms[1].comparison.margin is None
 
 
 def test_no_seed_is_added_before_all_first_ones_have_ended(lab):
@@ -293,16 +303,24 @@ def test_a_run_that_fails_is_named_left_out_and_tried_again(lab):
     assert (lab.run(seeds=3).failed, lab.ran) == ({}, [(LAYER, 1, 1e-3)])
 
 
-def test_a_failed_tuning_run_keeps_no_other_arm_from_its_runs(lab):
+@pytest.mark.parametrize(("seeds", "compared"), [(2, {0, 1}), ({"until": 1, "at_most": 4, "first": 3}, {0, 1, 2})])
+def test_a_failed_tuning_run_keeps_no_other_arm_from_its_runs(lab, seeds, compared):
     lab.fails = lambda config: (
         "too little memory" if (config.model.norm.kind, config.train.lr) == (LAYER, 0.5) else None
     )
     with pytest.raises(
         UserError, match=r"tuning is not over(?s:.*)b, train.lr=0.5, seed 1000: failed: too little memory"
     ):
-        lab.run(tune=GRID)
-    assert sorted({seed for norm, seed, _ in lab.ran if norm == RMS}) == [0, 1, 1000]
+        lab.run(tune=GRID, seeds=seeds)
+    assert {seed for norm, seed, _ in lab.ran if norm == RMS} == {*compared, 1000}
     assert {seed for norm, seed, _ in lab.ran if norm == LAYER} == {1000}
+
+
+def test_no_seed_is_added_while_the_reference_is_not_tuned(lab):
+    lab.fails = lambda config: "no memory" if (config.model.norm.kind, config.train.lr) == (RMS, 0.5) else None
+    with pytest.raises(UserError, match="tuning is not over"):
+        lab.run(tune=GRID, seeds={"until": 0.001, "at_most": 4, "first": 3})
+    assert {seed for norm, seed, _ in lab.ran if norm == LAYER} == {0, 1, 2, 1000}
 
 
 def test_a_study_of_which_no_run_finished_has_no_summary(lab):
