@@ -27,6 +27,6 @@ def summary(folder):
 def results(folder):
     """What must not depend on when and how often the study was stopped."""
     return [
-        {key: arm[key] for key in ("name", "bits_per_byte", "comparison", "curves", "divergences", "parameters")}
+        {key: arm[key] for key in ("name", "values", "comparison", "curves", "diverged", "parameters")}
         for arm in summary(folder)["arms"]
     ]

@@ -73,7 +73,7 @@ def test_of_a_study(folder, monkeypatch):
     def result(out):
         ended = Study(name, config, out).run(silent)
         assert ended == Study(name, config, out).read()
-        return [(arm.name, arm.bits_per_byte, arm.divergences, arm.curves, arm.comparison) for arm in ended.arms]
+        return [(arm.name, arm.values, arm.diverged, arm.curves, arm.comparison) for arm in ended.arms]
 
     monkeypatch.setattr(runner, "run_all", run_here)
     left = cuts(folder / "studies", 0.02, 3, lambda: result(folder / "studies" / "out"))

@@ -8,8 +8,8 @@ from names import STUDY, results, runs, summary
 
 def test_one_config_under_two_names_is_not_distinguishable(finished):
     folder, printed, (first, again, _) = finished
-    assert first["bits_per_byte"] == again["bits_per_byte"]
-    assert set(first["bits_per_byte"]) == {"0", "1"}
+    assert first["values"] == again["values"]
+    assert set(first["values"]) == {"0", "1"}
     assert again["comparison"]["verdict"] == "not distinguishable"
     assert (again["comparison"]["low"], again["comparison"]["high"]) == (0, 0)
     assert "the same again is not distinguishable from first (identical results" in " ".join(printed.split())
@@ -18,8 +18,8 @@ def test_one_config_under_two_names_is_not_distinguishable(finished):
 
 def test_a_diverging_arm_is_counted(finished):
     folder, printed, (_, _, wild) = finished
-    assert wild["bits_per_byte"] == {"0": None, "1": None}
-    assert (wild["divergences"], wild["comparison"]["verdict"]) == (2, "diverged")
+    assert wild["values"] == {"0": None, "1": None}
+    assert (wild["diverged"], wild["comparison"]["verdict"]) == ([0, 1], "diverged")
     assert "wild diverged on 2 of 2 seeds" in " ".join(printed.split()).lower()
     ended = [json.loads((run / "summary.json").read_text())["status"] for run in runs(folder).values()]
     assert sorted(ended) == ["diverged", "diverged", "finished", "finished"]
@@ -54,7 +54,7 @@ def test_one_more_seed_trains_only_that_seed(study, finished):
     new = set(runs(folder)) - {path.parent.name for path in before}
     seeds = [re.search(r"seed: (\d+)", (folder / "runs" / n / "config.yaml").read_text())[1] for n in new]
     assert seeds == ["2", "2"]
-    assert set(results(folder)[0]["bits_per_byte"]) == {"0", "1", "2"}
+    assert set(results(folder)[0]["values"]) == {"0", "1", "2"}
     assert done.stderr.count("seed 2") == 2
     assert "seed 0" not in done.stderr
 

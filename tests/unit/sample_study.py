@@ -5,9 +5,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from archlab.config.outcomes import Better, BitsPerByte
 from archlab.study.answer import answer
+from archlab.study.outcomes.compared import heading
 from archlab.study.record import ArmSummary, Curve, StudySummary
-from archlab.study.stats import Better, compare
+from archlab.study.stats import compare, share
 
 TOKENS = 1_000_000
 
@@ -118,10 +120,12 @@ def study(
                 kv_cache_bytes=524_288 if name == "gqa" else 2_097_152,
                 tokens_per_second=21_300.0 - 400 * i if finished else None,
                 tokens=TOKENS,
-                bits_per_byte=losses[name],
+                values=losses[name],
+                seeds=list(losses[name]),
+                diverged=(gone := [seed for seed, loss in losses[name].items() if loss is None]),
+                divergence=share(len(gone), len(seeds)),
                 mean=float(np.mean(finished)) if finished else None,
                 deviation=float(np.std(finished, ddof=1)) if len(finished) > 1 else None,
-                divergences=sum(loss is None for loss in losses[name].values()),
                 comparison=comparisons.get(name),
                 curves=[_curve(seed, loss, noise) for seed, loss in losses[name].items()],
                 config={
@@ -141,7 +145,9 @@ def study(
         if against == "previous"
         else "Which activation for the MLP, at equal parameters?",
         claim="Pre-norm makes training stable (Xiong 2020); gated MLPs lower the loss (Shazeer 2020).",
-        answer=answer(summaries, against),
+        answer=answer(summaries, against, "bits per byte"),
+        outcome=heading("bits_per_byte", BitsPerByte()).model_copy(update={"better": better}),
+        evaluated="bits per byte",
         warnings=["3 seeds: intervals are wide; smaller differences may exist."] if len(seeds) < 4 else [],
         against=against,
         equal="parameters within 1%, by model.mlp.d_ff",
@@ -174,4 +180,4 @@ def _curve(seed: int, loss: float | None, noise: np.random.Generator) -> Curve:
         values = [4.4, 4.1, 4.3, 5.2, 7.9]
     else:
         values = [loss + 1.3 * ((TOKENS / t) ** 0.35 - 1) + float(noise.normal(0, 0.01)) for t in tokens[:-1]] + [loss]
-    return Curve(seed=seed, tokens=tokens[: len(values)], bits_per_byte=values)
+    return Curve(seed=seed, tokens=tokens[: len(values)], values=values)

@@ -30,7 +30,7 @@ def test_a_study_is_read_as_rows(tmp_path: Path) -> None:
     assert [(row["arm"], row["seed"]) for row in rows] == [(arm, s) for arm in sample_study.LADDER for s in (0, 1, 2)]
     rope = [row for row in rows if row["label"] == "RoPE"]
     assert [row["bits_per_byte"] is None for row in rope] == [False, True, False]
-    assert rope[0]["bits_per_byte"] == study.arms[4].bits_per_byte[0]
+    assert rope[0]["bits_per_byte"] == study.arms[4].values[0]
     assert rope[0]["parameters"] == study.arms[4].parameters
 
 

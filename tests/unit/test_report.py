@@ -301,7 +301,7 @@ def test_a_study_in_which_all_diverged_still_has_a_report() -> None:
 
 def test_a_study_without_finished_runs_still_has_a_report() -> None:
     study = sample_study.pair()
-    empty = {"bits_per_byte": {}, "curves": [], "mean": None, "deviation": None, "tokens_per_second": None}
+    empty = {"values": {}, "seeds": [], "curves": [], "mean": None, "deviation": None, "tokens_per_second": None}
     study = study.model_copy(
         update={"arms": [arm.model_copy(update={**empty, "comparison": None}) for arm in study.arms]}
     )

@@ -20,7 +20,9 @@ from archlab.config.yaml_text import to_yaml
 from archlab.cost.flops import training_flops
 from archlab.errors import UserError
 from archlab.report.page import write_page
+from archlab.study import folder as study_folder
 from archlab.study import pool, runner
+from archlab.study.folder import claim
 from archlab.study.pool import RunProgress
 from archlab.study.power import pairs_for
 from archlab.study.progress import StudyProgress
@@ -114,7 +116,7 @@ RMS, LAYER = "rmsnorm", "layernorm"
 def test_every_arm_runs_with_every_seed_and_never_again(lab):
     summary = lab.run()
     assert lab.ran == [(RMS, 0, 1e-3), (LAYER, 0, 1e-3), (RMS, 1, 1e-3), (LAYER, 1, 1e-3)]
-    assert summary.arms[0].bits_per_byte == {0: 2.0, 1: 2.01}
+    assert summary.arms[0].values == {0: 2.0, 1: 2.01}
     assert lab.run() == summary
     assert lab.ran == []
 
@@ -171,7 +173,8 @@ def test_seeds_that_are_added_after_a_look_are_named(lab):
 
 
 def test_seeds_that_are_added_before_the_first_result_are_planned(lab):
-    lab.study(seeds=2)._claim()
+    study = lab.study(seeds=2)
+    claim(study.folder, study.config, study.corpora)
     assert lab.run(seeds=3).warnings == []
 
 
@@ -228,8 +231,8 @@ def test_what_decides_a_result_runs_anew(lab, change):
 def test_arms_of_other_vocabularies_get_tokens_of_their_own(lab):
     study = lab.study(arms={"a": {}, "b": {"model.vocab_size": 280}})
     assert study.corpora["a"].fingerprint != study.corpora["b"].fingerprint
-    assert {len(run.corpus) for run in (study._run_of(arm, 0) for arm in study.arms)} == {16}
-    assert study._run_of(study.arms[1], 0).corpus == study.corpora["b"].fingerprint
+    assert {len(run.corpus) for run in (study.plan.compared(arm, 0) for arm in study.arms)} == {16}
+    assert study.plan.compared(study.arms[1], 0).corpus == study.corpora["b"].fingerprint
 
 
 # --- tuning ---------------------------------------------------------------------------------------
@@ -281,7 +284,7 @@ def test_a_value_that_diverged_is_not_chosen(lab):
 def test_an_arm_that_diverges_everywhere_is_counted(lab):
     lab.score = lambda config: None if config.model.norm.kind == LAYER else 2.0 + config.train.seed / 100
     summary = lab.run(tune=GRID)
-    assert summary.arms[1].divergences == 2
+    assert summary.arms[1].diverged == [0, 1]
     assert summary.arms[1].comparison.verdict == "diverged"
     assert "b: diverged at every value of the tuning grid; the first is used" in summary.warnings
     assert not any("b: train.lr" in warning for warning in summary.warnings)
@@ -297,7 +300,7 @@ def test_a_run_that_fails_is_named_left_out_and_tried_again(lab):
     summary = lab.run(seeds=3)
     assert summary.failed == {"b, seed 1": "too little memory"}
     assert summary.warnings[:2] == ["1 run not finished, and left out", "b, seed 1 failed: too little memory"]
-    assert (summary.arms[1].comparison.pairs, list(summary.arms[1].bits_per_byte)) == (2, [0, 2])
+    assert (summary.arms[1].comparison.pairs, list(summary.arms[1].values)) == (2, [0, 2])
     assert list(summary.arms[1].runs) == [0, 2]
     lab.fails = lambda config: None
     assert (lab.run(seeds=3).failed, lab.ran) == ({}, [(LAYER, 1, 1e-3)])
@@ -347,7 +350,7 @@ def test_whatever_happens_in_a_worker_is_reported_of_its_run(lab, monkeypatch, e
 
     monkeypatch.setattr(pool, "train", failing)
     study = lab.study()
-    progress = pool._train(study._run_of(study.arms[0], 0), None, lab.folder)
+    progress = pool._train(study.plan.compared(study.arms[0], 0), None, lab.folder)
     assert (progress.summary, progress.run.label) == (None, "a, seed 0")
     assert progress.failed.startswith(why)
 
@@ -365,7 +368,7 @@ def test_what_many_runs_note_is_printed_once(lab, monkeypatch, capsys):
     study, sent = lab.study(), SimpleNamespace()
     with StudyProgress() as progress:
         for seed in (0, 1):
-            run = study._run_of(study.arms[0], seed)
+            run = study.plan.compared(study.arms[0], seed)
             sent.send = progress([run])
             sent.send(pool._train(run, sent, lab.folder))
     assert capsys.readouterr().err.splitlines() == [
@@ -388,14 +391,14 @@ def test_code_is_told_apart_by_what_it_does_not_by_what_it_says():
 
 
 def test_a_run_is_named_by_what_is_trained_not_by_where(lab, monkeypatch):
-    before = lab.study()._run_of(lab.study().arms[0], 0)
+    before = lab.study().plan.compared(lab.study().arms[0], 0)
     monkeypatch.setattr("archlab.code.code_digest", lambda: "another version")
     monkeypatch.setattr("torch.__version__", "0.0")
     monkeypatch.setattr("archlab.train.device.Device.name", "another processor")
     study = lab.study(workers=7)
     study.threads = 99
-    assert study._run_of(study.arms[0], 0).name == before.name
-    assert study._run_of(study.arms[0], 1).name != before.name
+    assert study.plan.compared(study.arms[0], 0).name == before.name
+    assert study.plan.compared(study.arms[0], 1).name != before.name
 
 
 def environments(lab, *changes):
@@ -436,17 +439,17 @@ def test_seeds_are_judged_on_folds_in_turn(lab):
     for values, folds in (({}, [0, 1, 2, 0]), ({"folds": 1}, [0] * 4), ({"folds": 2}, [0, 1, 0, 1])):
         study = lab.study(seeds=4, set={"data.path": str(lab.text), "data.held_out": 0.15}, **values)
         assert study.corpora["a"].n_folds == 6
-        configs = [study._run_of(study.arms[1], seed).config for seed in range(4)]
+        configs = [study.plan.compared(study.arms[1], seed).config for seed in range(4)]
         assert [(config.train.seed, config.data.fold) for config in configs] == list(enumerate(folds))
-        assert len({study._run_of(study.arms[1], seed).name for seed in range(4)}) == 4
+        assert len({study.plan.compared(study.arms[1], seed).name for seed in range(4)}) == 4
 
 
 def test_the_fold_for_tuning_judges_no_comparison(lab):
     settings = {"seeds": 8, "tune": {"train.lr": [0.1, 0.2]}, "tune_seeds": 2}
     study = lab.study(**settings)
     n_folds = study.corpora["a"].n_folds
-    assert {run.config.data.fold for run in study._all_tuning_runs()} == {n_folds - 1}
-    compared = {study._run_of(arm, seed).config.data.fold for arm in study.arms for seed in range(8)}
+    assert {run.config.data.fold for run in study.plan.all_tuning()} == {n_folds - 1}
+    compared = {study.plan.compared(arm, seed).config.data.fold for arm in study.arms for seed in range(8)}
     assert n_folds - 1 not in compared
     with pytest.raises(UserError, match=f"folds: {n_folds} for tests; .* the last one is for tuning; allowed: up to"):
         lab.run(folds=n_folds, **settings)
@@ -487,7 +490,7 @@ def test_the_summary_says_where_each_run_is_and_what_tuning_cost(lab):
     for arm in plain.arms:
         for seed, run in arm.runs.items():
             found = RunFolder(lab.folder / "out" / run).summary()
-            assert (found.bits_per_byte, list(arm.runs)) == (arm.bits_per_byte[seed], [0, 1])
+            assert (found.bits_per_byte, list(arm.runs)) == (arm.values[seed], [0, 1])
     assert plain.seconds == pytest.approx(4 * 640 / 1e3)
     assert lab.run(tune=GRID).seconds == pytest.approx((4 + 2 * 4) * 640 / 1e3)
 
@@ -501,7 +504,7 @@ def test_an_unfinished_study_says_what_is_missing(lab):
 
 def test_nothing_is_written_when_there_is_nothing_to_report(lab):
     study = lab.study()
-    study._claim()
+    claim(study.folder, study.config, study.corpora)
     with pytest.raises(UserError, match="no finished run"):
         study.read()
     assert sorted(path.name for path in study.folder.iterdir()) == [
@@ -539,7 +542,7 @@ def test_a_study_folder_holds_its_base(lab):
     base.unlink()
     name, study = read_study(str(lab.folder / "out"))
     again = Study(name, study, lab.folder / "out", workers=1).read()
-    assert [arm.bits_per_byte for arm in again.arms] == [arm.bits_per_byte for arm in first.arms]
+    assert [arm.values for arm in again.arms] == [arm.values for arm in first.arms]
 
 
 def test_a_report_needs_no_corpus(lab, monkeypatch, tmp_path_factory):
@@ -587,7 +590,7 @@ def test_a_kill_during_the_claim_leaves_a_folder_that_can_be_claimed(lab, monkey
             write(path, content)
 
         patch.setattr(digests, "write_atomic", killed)
-        patch.setattr(runner, "write_atomic", killed)
+        patch.setattr(study_folder, "write_atomic", killed)
         with pytest.raises(KeyboardInterrupt):
             lab.run()
     assert not (lab.folder / "out" / "study.yaml").exists()
@@ -619,7 +622,7 @@ def test_a_damaged_run_is_named_and_left_out_while_the_others_count(lab, file, r
         assert label == "b, seed 1"
         assert re.search(f"{run / file}: damaged: .*; delete {remedy} and run again", why)
         assert summary.warnings[:2] == ["1 run not finished, and left out", f"{label} failed: {why}"]
-        assert {k: v for k, v in summary.arms[1].bits_per_byte.items() if k < 3} == {0: 2.0, 2: 2.02}
+        assert {k: v for k, v in summary.arms[1].values.items() if k < 3} == {0: 2.0, 2: 2.02}
     assert [news.failed for news in told] == [why]
     assert lab.ran == [(RMS, 3, 1e-3), (LAYER, 3, 1e-3)]
     (run / file).write_text(whole)

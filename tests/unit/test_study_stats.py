@@ -469,16 +469,14 @@ def test_answer_leaves_labels_as_they_are_written() -> None:
 def test_answer_of_identical_arms() -> None:
     study = sample_study.pair()
     a, b = study.arms
-    twin = b.model_copy(
-        update={"bits_per_byte": a.bits_per_byte, "comparison": one({**a.bits_per_byte}, {**a.bits_per_byte})}
-    )
+    twin = b.model_copy(update={"values": a.values, "comparison": one({**a.values}, {**a.values})})
     twin = twin.model_copy(
         update={"comparison": twin.comparison and twin.comparison.model_copy(update={"reference": "a"})}
     )
     assert "GEGLU is not distinguishable from SwiGLU (identical results on 5 paired seeds)." in answer(
-        [a, twin], "base"
+        [a, twin], "base", "bits per byte"
     )
 
 
 def test_answer_of_a_single_arm() -> None:
-    assert "nothing to compare" in answer(sample_study.ladder().arms[:1], "base")
+    assert "nothing to compare" in answer(sample_study.ladder().arms[:1], "base", "bits per byte")

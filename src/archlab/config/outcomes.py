@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from archlab.config.base import Base, Count, Positive, Probability
+from archlab.config.tasks import Task
 from archlab.config.text import Line
 
 Better = Literal["lower", "higher", "neither"]
@@ -141,6 +142,20 @@ class TokensPerByte(Outcome):
     heading: ClassVar[str] = "tokens per byte of text"
 
 
+class Answers(Outcome):
+    """Share of a task's answers that are right, of another task than the trained one: at a larger distance, say."""
+
+    kind: Literal["answers"] = "answers"
+    task: Task
+    """What is asked."""
+    seq_len: Count | None = None
+    """Tokens per window. null: the smallest into which the task fits."""
+    source: ClassVar[Source] = "weights"
+    unit: ClassVar[Unit] = "share"
+    better: ClassVar[Better] = "higher"
+    heading: ClassVar[str] = "right answers of another task"
+
+
 class TrainingSpeed(Outcome):
     """Of whole updates on this machine, with nothing else running."""
 
@@ -225,8 +240,8 @@ class BestRate(Outcome):
 
 AnyOutcome = Annotated[
     BitsPerByte | Accuracy | Gap | TokensTo | LargestGradient | Spikes | WindowPart | Beyond | Repetition
-    | TokensPerByte | TrainingSpeed | DecodingSpeed | NormShare | PeakMemory | StateBytes | Sensitivity | BestLoss
-    | BestRate,
+    | TokensPerByte | Answers | TrainingSpeed | DecodingSpeed | NormShare | PeakMemory | StateBytes | Sensitivity
+    | BestLoss | BestRate,
     Field(discriminator="kind"),
 ]  # fmt: skip
 

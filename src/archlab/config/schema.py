@@ -17,7 +17,7 @@ from archlab.config.base import (
     Tokens,
 )
 from archlab.config.model_schema import ModelConfig
-from archlab.config.tasks import NoTask, Task
+from archlab.config.tasks import NoTask, TaskOrText
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -83,7 +83,7 @@ class DataConfig(Base):
     """Share of the text in one fold, of whole files in the order of their names' hashes (text prepared here only)."""
     fold: Natural = 0
     """Which fold is kept for evaluation; the others are trained on."""
-    task: Task = NoTask()
+    task: TaskOrText = NoTask()
     """Windows of a synthetic task instead of text, in all tokens of the vocabulary; path and held_out are not used."""
 
 

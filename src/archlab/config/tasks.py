@@ -293,7 +293,6 @@ class NoTask(Base):
     kind: Literal["none"] = "none"
 
 
-Task = Annotated[
-    NoTask | Recall | FuzzyRecall | NoisyRecall | SelectiveCopy | Compression | Memorise | StateTracking,
-    Field(discriminator="kind"),
-]
+_Tasks = Recall | FuzzyRecall | NoisyRecall | SelectiveCopy | Compression | Memorise | StateTracking
+Task = Annotated[_Tasks, Field(discriminator="kind")]
+TaskOrText = Annotated[NoTask | _Tasks, Field(discriminator="kind")]

@@ -22,7 +22,8 @@ from archlab.report.rows import (
     place_on_axis,
     seed_rows,
 )
-from archlab.study.record import StudySummary
+from archlab.study.formatting import with_unit
+from archlab.study.record import Heading, StudySummary
 
 _ROW = 46
 _LABEL_UP, _MARK_DOWN = -10, 9
@@ -31,19 +32,24 @@ _LABEL_UP, _MARK_DOWN = -10, 9
 _VALUE_ROOM = 160
 """Pixels that the numbers at a row's right end may take from its label."""
 
+_EVALUATED = {"bits per byte": "bits per byte on held-out text", "share": "share of right answers"}
+"""Unit of the learning curves -> what they show."""
+
+_SIDE = {"lower": " (left is better)", "higher": " (right is better)", "neither": ""}
+
 _Width = int | Literal["container"]
 """Pixels, or as wide as the place on the page."""
 
 
 def levels(summary: StudySummary, width: _Width = "container") -> alt.LayerChart:
-    """Bits per byte of every arm: a tick per seed, their mean, and the 95% interval of the mean."""
+    """The outcome of every arm: a tick per seed, their mean, and the 95% interval of the mean."""
     rows, seeds = level_rows(summary), seed_rows(summary)
     near = without_outliers([row["value"] for row in rows if row["value"] is not None])
     inside = {row["arm"] for row in rows if row["value"] in near}
     shown = ends(rows, near) + [seed["value"] for seed in seeds if seed["arm"] in inside]
     low, high = padded(min(shown), max(shown)) if shown else (0.0, 1.0)
     place_on_axis(rows, low, high)
-    x = _XAxis(low, high, "bits per byte on held-out text (left is better)")
+    x = _XAxis(low, high, axis_title(summary.outcome))
     named = list(labels(summary).values())
     colour = alt.Color("arm:N", scale=alt.Scale(domain=named, range="category"), legend=None)
     base = _rows(rows).encode(color=colour, tooltip=_tooltip("arm", "text"))
@@ -62,7 +68,7 @@ def levels(summary: StudySummary, width: _Width = "container") -> alt.LayerChart
         layers,
         width,
         _ROW * len(rows),
-        "Bits per byte of every arm, with the 95% interval of its mean over seeds",
+        f"{summary.outcome.title} of every arm, with the 95% interval of its mean",
     )
 
 
@@ -75,7 +81,7 @@ def differences(summary: StudySummary, width: _Width = "container", legend: bool
     shown = [0.0, *ends(rows, near)]
     low, high = padded(min(shown), max(shown))
     place_on_axis(rows, low, high)
-    x = _XAxis(low, high, "difference in bits per byte (left is better)")
+    x = _XAxis(low, high, axis_title(summary.outcome, "difference"))
     found = [verdict for verdict in VERDICTS if any(row["verdict"] == verdict for row in rows)]
     key = alt.Legend(title=None, orient="bottom", direction="horizontal", values=found) if legend else None
     colour = alt.Color("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range="ordinal"), legend=key)
@@ -97,14 +103,15 @@ def differences(summary: StudySummary, width: _Width = "container", legend: bool
 
 
 def curves(summary: StudySummary, width: _Width = "container", legend: bool = False) -> alt.LayerChart | None:
-    """Held-out bits per byte over training tokens: mean over the seeds, in a band from the best to the worst.
+    """Evaluations over training tokens: mean over the seeds, in a band from the lowest to the highest.
 
     A diverged run is a dashed line that ends in a cross. The page sets `chosen` to single out an arm.
     """
     shown = curve_range(summary)
     if shown is None:
         return None
-    means, gone = curve_rows(summary), diverged_rows(summary, shown[1])
+    begun = [row for row in curve_rows(summary) if row["tokens"]]
+    means, gone = begun, diverged_rows(summary, shown[1])
     visible = [row["tokens"] for row in means if row["mean"] <= shown[1]] or [row["tokens"] for row in gone]
     first, last = min(visible), max(visible)
     means, gone = ([row for row in rows if row["tokens"] >= first] for rows in (means, gone))
@@ -112,7 +119,7 @@ def curves(summary: StudySummary, width: _Width = "container", legend: bool = Fa
     x = x.axis(title="training tokens", format="~s", grid=False, tickCount=5, labelOverlap=True)
 
     def y(field: str) -> alt.Y:
-        axis = alt.Axis(title="bits per byte on held-out text", tickCount=6)
+        axis = alt.Axis(title=_EVALUATED[summary.evaluated], tickCount=6)
         return alt.Y(f"{field}:Q", scale=alt.Scale(domain=list(shown), nice=False, zero=False), axis=axis)
 
     key = (
@@ -136,8 +143,15 @@ def curves(summary: StudySummary, width: _Width = "container", legend: bool = Fa
             base.mark_line(clip=True, strokeWidth=1.5, strokeDash=[4, 3]).encode(y=y("mean")),
             end.encode(y=y("held")),
         ]
-    description = "Held-out bits per byte over training tokens, one line per arm, with a band over its seeds"
+    description = f"{_EVALUATED[summary.evaluated]} over training tokens, one line per arm, with a band over its seeds"
     return _layered(layers, width, 360, description).add_params(alt.param(name="chosen", value=None))
+
+
+def axis_title(outcome: Heading, of: str = "") -> str:
+    """`difference in bits per byte (left is better)`."""
+    unit = outcome.unit if with_unit("", outcome.unit) else outcome.title
+    shown = f"{of} in {unit}" if of else outcome.title if unit == outcome.title else f"{outcome.title}, {unit}"
+    return shown + _SIDE[outcome.better]
 
 
 # --- parts ------------------------------------------------------------------------------------------

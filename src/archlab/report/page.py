@@ -9,7 +9,7 @@ from archlab.files import write_atomic
 from archlab.report import charts, html, palette
 from archlab.report.picture import picture
 from archlab.report.rows import labels
-from archlab.study.formatting import bits, diverged, interval, p_value, span, verdict
+from archlab.study.formatting import amount, diverged, interval, p_value, span, verdict
 from archlab.study.record import StudySummary
 
 
@@ -28,8 +28,13 @@ def write_picture(summary: StudySummary, folder: Path) -> None:
 def render(summary: StudySummary) -> str:
     """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
     template = html.template("report.html.jinja")
-    functions = (bits, interval, p_value, span, seconds, verdict, diverged, binary, count, to_yaml)
-    template.globals.update({function.__name__: function for function in functions}, value=to_yaml_line)
+    functions = (p_value, span, seconds, verdict, diverged, binary, count, to_yaml)
+    template.globals.update(
+        {function.__name__: function for function in functions},
+        value=to_yaml_line,
+        amount=lambda value: amount(value, summary.outcome.unit),
+        interval=lambda low, high: interval(low, high, summary.outcome.unit),
+    )
     return template.render(
         s=summary,
         labels=labels(summary),

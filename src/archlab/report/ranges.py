@@ -32,21 +32,21 @@ def padded(low: float, high: float) -> tuple[float, float]:
 
 
 def curve_range(summary: StudySummary) -> tuple[float, float] | None:
-    """Bits per byte from the best end to where most arms are after a tenth of the run; None without curves.
+    """Losses from the best end to where most arms are after a tenth of the run, all of a task's; None without curves.
 
     The very start of training, and an arm that is far off, leave the picture at the top.
     """
     ends, early = [], []
     for arm in summary.arms:
         for curve in arm.curves:
-            if not curve.bits_per_byte or arm.bits_per_byte.get(curve.seed) is None:
+            if not curve.values or curve.seed in arm.diverged:
                 continue
-            ends.append(curve.bits_per_byte[-1])
-            early += [b for t, b in zip(curve.tokens, curve.bits_per_byte, strict=True) if t >= arm.tokens / 10][:1]
-    every = [bits for arm in summary.arms for curve in arm.curves for bits in curve.bits_per_byte]
+            ends.append(curve.values[-1])
+            early += [b for t, b in zip(curve.tokens, curve.values, strict=True) if t >= arm.tokens / 10][:1]
+    every = [value for arm in summary.arms for curve in arm.curves for value in curve.values]
     if not every:
         return None
-    if not ends:
+    if not ends or summary.evaluated == "share":
         return padded(min(every), max(every))
     low, near = min(ends), without_outliers(ends)
     high = max([near[-1] + 0.5 * (near[-1] - low), *without_outliers(early)])

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from archlab.config.outcomes import Unit
 from archlab.cost.units import count
-from archlab.study.formatting import bits, diverged, interval, span, verdict
+from archlab.study.formatting import amount, diverged, interval, span, verdict
 from archlab.study.record import ArmSummary, Comparison, StudySummary
 from archlab.study.stats import estimate
 
@@ -21,29 +22,31 @@ def level_rows(summary: StudySummary) -> list[Row]:
     """Per arm: mean, the 95% interval of the mean, and the mean of its reference as `origin`."""
     means = {arm.name: arm.mean for arm in summary.arms}
     return [
-        _level(arm, label, means[arm.comparison.reference] if arm.comparison else None)
+        _level(arm, label, means[arm.comparison.reference] if arm.comparison else None, summary.outcome.unit)
         for arm, label in zip(summary.arms, labels(summary).values(), strict=True)
     ]
 
 
-def _level(arm: ArmSummary, label: str, origin: float | None) -> Row:
-    found = estimate([loss for loss in arm.bits_per_byte.values() if loss is not None])
+def _level(arm: ArmSummary, label: str, origin: float | None, unit: Unit) -> Row:
+    found = estimate([loss for loss in arm.values.values() if loss is not None])
     return {
         "arm": label,
         "value": arm.mean,
         "origin": origin,
         "low": found.low if found else None,
         "high": found.high if found else None,
-        "text": diverged(arm) if arm.mean is None else " · ".join(filter(None, [bits(arm.mean), diverged(arm)])),
+        "text": diverged(arm)
+        if arm.mean is None
+        else " · ".join(filter(None, [amount(arm.mean, unit), diverged(arm)])),
     }
 
 
 def seed_rows(summary: StudySummary) -> list[Row]:
-    """Per finished run: its arm, seed and final bits per byte."""
+    """Per value: its arm, and its seed or round."""
     return [
         {"arm": label, "seed": seed, "value": loss}
         for arm, label in zip(summary.arms, labels(summary).values(), strict=True)
-        for seed, loss in arm.bits_per_byte.items()
+        for seed, loss in arm.values.items()
         if loss is not None
     ]
 
@@ -57,10 +60,10 @@ def difference_rows(summary: StudySummary) -> list[Row]:
         else named[arm.name]
         for arm in summary.arms
     }
-    return [_difference(arm, shown[arm.name]) for arm in summary.arms]
+    return [_difference(arm, shown[arm.name], summary.outcome.unit) for arm in summary.arms]
 
 
-def _difference(arm: ArmSummary, label: str) -> Row:
+def _difference(arm: ArmSummary, label: str, unit: Unit) -> Row:
     c = arm.comparison
     if c is None:
         return {
@@ -78,51 +81,54 @@ def _difference(arm: ArmSummary, label: str) -> Row:
         "low": c.low,
         "high": c.high,
         "verdict": c.verdict,
-        "text": _difference_text(arm, c),
-        "detectable": _detectable(c),
+        "text": _difference_text(arm, c, unit),
+        "detectable": _detectable(c, unit),
     }
 
 
-def _difference_text(arm: ArmSummary, comparison: Comparison) -> str:
+def _difference_text(arm: ArmSummary, comparison: Comparison, unit: Unit) -> str:
     if comparison.verdict == "diverged":
         return diverged(arm)
     if comparison.difference is None:
         return comparison.verdict
-    return f"{bits(comparison.difference)} {interval(comparison.low, comparison.high)}".strip()
+    return f"{amount(comparison.difference, unit)} {interval(comparison.low, comparison.high, unit)}".strip()
 
 
-def _detectable(comparison: Comparison) -> str:
+def _detectable(comparison: Comparison, unit: Unit) -> str:
     if comparison.smallest_effect is None:
         return ""
-    ends = interval(comparison.smallest_effect_low, comparison.smallest_effect_high)
-    return f"{bits(comparison.smallest_effect)} {ends}"
+    ends = interval(comparison.smallest_effect_low, comparison.smallest_effect_high, unit)
+    return f"{amount(comparison.smallest_effect, unit)} {ends}"
 
 
 def curve_rows(summary: StudySummary) -> list[Row]:
     """Per arm and training length: mean, lowest and highest over the seeds that finished."""
     return [
-        row for arm, label in zip(summary.arms, labels(summary).values(), strict=True) for row in _curve(arm, label)
+        row
+        for arm, label in zip(summary.arms, labels(summary).values(), strict=True)
+        for row in _curve(arm, label, summary.evaluated)
     ]
 
 
-def _curve(arm: ArmSummary, label: str) -> Iterator[Row]:
+def _curve(arm: ArmSummary, label: str, unit: Unit) -> Iterator[Row]:
     """Only where all seeds were evaluated: `eval_every` may change between one seed and the next."""
     at: dict[int, list[float]] = {}
     for curve in arm.curves:
-        if arm.bits_per_byte.get(curve.seed) is not None:
-            for tokens, loss in zip(curve.tokens, curve.bits_per_byte, strict=True):
+        if curve.seed not in arm.diverged:
+            for tokens, loss in zip(curve.tokens, curve.values, strict=True):
                 at.setdefault(tokens, []).append(loss)
     finished = max(map(len, at.values()), default=0)
     shared = {tokens: losses for tokens, losses in at.items() if len(losses) == finished}
     for tokens, losses in sorted(shared.items()):
         mean, low, high = sum(losses) / len(losses), min(losses), max(losses)
+        seeds = span(amount(low, unit), amount(high, unit))
         yield {
             "arm": label,
             "tokens": tokens,
             "mean": mean,
             "low": low,
             "high": high,
-            "text": f"{bits(mean)} at {count(tokens)} tokens, seeds {span(bits(low), bits(high))}",
+            "text": f"{amount(mean, unit)} at {count(tokens)} tokens, seeds {seeds}",
         }
 
 
@@ -141,8 +147,8 @@ def diverged_rows(summary: StudySummary, top: float) -> list[Row]:
         }
         for arm in summary.arms
         for curve in arm.curves
-        if curve.seed in arm.bits_per_byte and arm.bits_per_byte[curve.seed] is None
-        for tokens, loss in zip(curve.tokens, curve.bits_per_byte, strict=True)
+        if curve.seed in arm.diverged
+        for tokens, loss in zip(curve.tokens, curve.values, strict=True)
     ]
 
 

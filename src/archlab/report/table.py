@@ -3,10 +3,11 @@
 from rich.table import Table
 from rich.text import Text
 
+from archlab.config.outcomes import Unit
 from archlab.cost.units import count
 from archlab.report.columns import FIXED, fitted
 from archlab.report.rows import labels
-from archlab.study.formatting import bits, diverged_seeds, interval, p_value, verdict
+from archlab.study.formatting import amount, diverged_seeds, interval, p_value, verdict
 from archlab.study.record import ArmSummary, StudySummary, Verdict
 
 _STYLES: dict[Verdict, str] = {
@@ -16,13 +17,18 @@ _STYLES: dict[Verdict, str] = {
     "equivalent": "bold",
     "diverged": "bold red",
 }
-_HEADINGS = ("arm", "params", "bits/byte ± sd", "difference [interval]", "p Holm", "verdict", "tok/s")
+_HEADINGS = ("arm", "params", "{} ± sd", "difference [interval]", "p Holm", "verdict", "tok/s")
+
+
+_SHORT: dict[Unit, str] = {"bits per byte": "bits/byte", "nats per token": "nats/token"}
 
 
 def terminal_table(summary: StudySummary, width: int) -> Table:
     """One line per arm where `width` columns are enough, else two or more; legible without colours."""
     named = zip(summary.arms, labels(summary).values(), strict=True)
-    rows = [_HEADINGS, *((label, *_cells(arm)) for arm, label in named)]
+    unit = summary.outcome.unit
+    headings = [title.format(_SHORT.get(unit, unit)) for title in _HEADINGS]
+    rows = [headings, *((label, *_cells(arm, unit)) for arm, label in named)]
     heading, *cells = fitted(rows, width - len(_HEADINGS) + 1)
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
     for title in heading:
@@ -33,14 +39,16 @@ def terminal_table(summary: StudySummary, width: int) -> Table:
     return table
 
 
-def _cells(arm: ArmSummary) -> list[str]:
+def _cells(arm: ArmSummary, unit: Unit) -> list[str]:
     """All but the label."""
     c = arm.comparison
-    level = "-" if arm.mean is None else bits(arm.mean)
-    spread = "" if arm.deviation is None else f"±{bits(arm.deviation)}"
-    difference = "" if c is None or c.difference is None else f"{bits(c.difference)} {_whole(interval(c.low, c.high))}"
+    level = "-" if arm.mean is None else amount(arm.mean, unit)
+    spread = "" if arm.deviation is None else f"±{amount(arm.deviation, unit)}"
+    difference = ""
+    if c and c.difference is not None:
+        difference = f"{amount(c.difference, unit)} {_whole(interval(c.low, c.high, unit))}"
     result = verdict(arm)
-    if arm.divergences:
+    if arm.diverged:
         result = f"{result if c else 'diverged'} {_whole(diverged_seeds(arm))}"
     return [
         count(arm.parameters),

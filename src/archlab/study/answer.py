@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from archlab.config.outcomes import Unit
 from archlab.cost.units import count
-from archlab.study.formatting import bits, diverged, interval, listed, p_equals, plural, span
+from archlab.study.formatting import amount, diverged, interval, listed, p_equals, plural, span, with_unit
 from archlab.study.record import ArmSummary, Comparison, Verdict
 from archlab.study.stats import ALPHA
 
@@ -28,17 +29,24 @@ _BOUGHT = {"better": ("bought", "bought"), "worse": ("cost", "cost"), "differs":
 
 
 class _Pair(NamedTuple):
-    """An arm, its comparison, and what its reference is called."""
+    """An arm, its comparison, what its reference is called, and in which unit they differ."""
 
     arm: ArmSummary
     comparison: Comparison
     reference: str
+    unit: Unit
+
+    def amount(self, value: float) -> str:
+        return amount(value, self.unit)
+
+    def interval(self, low: float | None, high: float | None) -> str:
+        return interval(low, high, self.unit)
 
 
-def answer(arms: Sequence[ArmSummary], against: Against) -> str:
-    """The verdict on all arms that have a comparison."""
+def answer(arms: Sequence[ArmSummary], against: Against, unit: Unit) -> str:
+    """The verdict on all arms that have a comparison, by the outcome that their values are."""
     labels = {arm.name: arm.label for arm in arms}
-    pairs = [_Pair(arm, arm.comparison, labels[arm.comparison.reference]) for arm in arms if arm.comparison]
+    pairs = [_Pair(arm, arm.comparison, labels[arm.comparison.reference], unit) for arm in arms if arm.comparison]
     if not pairs:
         return "There was nothing to compare: the study has a single arm."
     sentences = [
@@ -95,16 +103,18 @@ def _does(verdict: _Found, against: Against, reference: str, one: bool) -> str:
 def _amounts(pairs: Sequence[_Pair], joint: str, against: Against) -> str:
     """The arms with what each is worth; the unit is written once, and `joint` stands after the first arm."""
     then = " by " if against == "base" else " "
-    first = _amount(pairs[0].comparison).replace(" ", " bits per byte ", 1)
-    others = [f"{pair.arm.label}{then}{_amount(pair.comparison)}" for pair in pairs[1:]]
+    value, rest = _amount(pairs[0])
+    first = f"{with_unit(value, pairs[0].unit)} {rest}"
+    others = [f"{pair.arm.label}{then}{' '.join(_amount(pair))}" for pair in pairs[1:]]
     return listed([f"{pairs[0].arm.label}{joint}{first}", *others])
 
 
-def _amount(comparison: Comparison) -> str:
-    """`0.730 [0.690, 0.770]`; what an arm gains or loses is a positive amount, whatever is better."""
-    sign = -1 if comparison.verdict in ("better", "worse") and (comparison.difference or 0) < 0 else 1
-    ends = sorted(sign * end for end in (comparison.low, comparison.high) if end is not None)
-    return f"{bits(sign * (comparison.difference or 0))} {interval(*ends) if ends else '(no scatter)'}"
+def _amount(pair: _Pair) -> tuple[str, str]:
+    """(`0.730`, `[0.690, 0.770]`); what an arm gains or loses is a positive amount, whatever is better."""
+    found = pair.comparison
+    sign = -1 if found.verdict in ("better", "worse") and (found.difference or 0) < 0 else 1
+    ends = sorted(sign * end for end in (found.low, found.high) if end is not None)
+    return pair.amount(sign * (found.difference or 0)), pair.interval(*ends) if ends else "(no scatter)"
 
 
 def _real_but_small(pairs: Sequence[_Pair]) -> str:
@@ -124,8 +134,8 @@ def _equivalent(pairs: Sequence[_Pair], against: Against) -> str:
     if len(same) == 1:
         only = same[0]
         found = only.comparison
-        amount = f"{bits(found.difference or 0)} {interval(found.within_low, found.within_high)}"
-        proof = f"difference {amount} over {plural(found.pairs, 'paired seed')}, Holm {p_equals(p)}"
+        value = f"{only.amount(found.difference or 0)} {only.interval(found.within_low, found.within_high)}"
+        proof = f"difference {value} over {plural(found.pairs, 'paired seed')}, Holm {p_equals(p)}"
         proof = _identical(found) or proof
         return f"{only.arm.label} and {only.reference} are equivalent within {_margin(only)} ({proof})"
     names, other = _names(same, against)
@@ -133,7 +143,7 @@ def _equivalent(pairs: Sequence[_Pair], against: Against) -> str:
 
 
 def _margin(pair: _Pair) -> str:
-    return f"{pair.comparison.margin:g} bits per byte"
+    return with_unit(f"{pair.comparison.margin:g}", pair.unit)
 
 
 def _names(pairs: Sequence[_Pair], against: Against) -> tuple[str, str]:
@@ -150,7 +160,7 @@ def _not_distinguishable(pairs: Sequence[_Pair], against: Against) -> str:
         return ""
     if len(same) == 1:
         only = same[0]
-        return f"{only.arm.label} is not distinguishable from {only.reference} ({_detail(only.comparison)})"
+        return f"{only.arm.label} is not distinguishable from {only.reference} ({_detail(only)})"
     names, other = _names(same, against)
     found = f"{_seeds(same)}; {_detectable(same[: _NAMED[against]], same[_NAMED[against] :])}"
     return f"{names} are not distinguishable from {other} ({found})"
@@ -161,17 +171,22 @@ def _detectable(named: Sequence[_Pair], further: Sequence[_Pair]) -> str:
     parts = []
     for name, group in [*((pair.arm.label, [pair]) for pair in named), ("the others", further)]:
         if effects := [e for pair in group if (e := pair.comparison.smallest_effect) is not None]:
-            parts.append(f"{span(bits(min(effects)), bits(max(effects)))} for {name}")
-    return f"smallest detectable difference in bits per byte: {listed(parts)}" if parts else "identical results"
+            shown = span(*(amount(end(effects), named[0].unit) for end in (min, max)))
+            parts.append(f"{shown} for {name}")
+    unit = with_unit("", named[0].unit).strip()
+    unit = f" in {unit}" if unit else ""
+    return f"smallest detectable difference{unit}: {listed(parts)}" if parts else "identical results"
 
 
-def _detail(comparison: Comparison) -> str:
+def _detail(pair: _Pair) -> str:
+    comparison = pair.comparison
     if identical := _identical(comparison):
         return identical
     if comparison.smallest_effect is None:
-        return f"difference {bits(comparison.difference or 0)} on every seed, with no scatter to test it against"
-    found = f"difference {_amount(comparison)} bits per byte over {plural(comparison.pairs, 'paired seed')}"
-    return f"{found}; smallest detectable difference {bits(comparison.smallest_effect)}"
+        return f"difference {pair.amount(comparison.difference or 0)} on every seed, with no scatter to test it against"
+    value = with_unit(" ".join(_amount(pair)), pair.unit)
+    found = f"difference {value} over {plural(comparison.pairs, 'paired seed')}"
+    return f"{found}; smallest detectable difference {pair.amount(comparison.smallest_effect)}"
 
 
 def _identical(comparison: Comparison) -> str:
@@ -181,7 +196,7 @@ def _identical(comparison: Comparison) -> str:
 
 def _diverged(arms: Sequence[ArmSummary]) -> str:
     """Every arm that did, whatever its verdict, the reference too."""
-    parts = [f"{arm.label} {diverged(arm)}" for arm in arms if arm.divergences]
+    parts = [f"{arm.label} {diverged(arm)}" for arm in arms if arm.diverged]
     return listed(parts) if parts else ""
 
 

@@ -24,6 +24,8 @@ def misplaced_fields(study: StudyConfig) -> Iterator[Problem]:
             if name not in study.arms:
                 yield Problem(f"{section}.{name}", f"no such arm{choose(name, list(study.arms))}")
     yield from _not_tunable("tune", study.tune)
+    yield from _not_tunable("sweep", study.sweep)
+    yield from _outcomes(study)
     for name, values in study.tuned.items():
         yield from _not_tunable(f"tuned.{name}", values)
     if len(set(study.seed_list)) < len(study.seed_list):
@@ -38,6 +40,21 @@ def misplaced_fields(study: StudyConfig) -> Iterator[Problem]:
             if is_under([field], SAME_FOR_ALL):
                 message = "arms are compared on the same text in the same way, so it belongs in `set`"
                 yield Problem(f"arms.{name}.{field}", message)
+
+
+def _outcomes(study: StudyConfig) -> Iterator[Problem]:
+    names = ["bits_per_byte", "accuracy", *study.measure]
+    if study.primary is not None and study.primary not in names:
+        yield Problem("primary", f"{study.primary!r}; no such outcome{choose(study.primary, names)}")
+    swept = [name for name, outcome in study.measure.items() if outcome.source == "sweep"]
+    for name in swept if not study.sweep else ():
+        yield Problem(f"measure.{name}", "is of a sweep; say in `sweep` which rates are tried")
+    if len(study.sweep) > 1:
+        yield Problem("sweep", f"{len(study.sweep)} fields; allowed: one")
+    for field in study.sweep if study.sweep and not swept else ():
+        yield Problem(
+            f"sweep.{field}", "no outcome is of a sweep; allowed in `measure`: sensitivity, best_loss, best_rate"
+        )
 
 
 def overridden(overrides: Raw) -> list[str]:

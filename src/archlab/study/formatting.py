@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from math import ceil
 
+from archlab.config.outcomes import Unit
+from archlab.cost.units import binary, count
 from archlab.study.record import ArmSummary
 
 
@@ -12,9 +14,29 @@ def bits(value: float) -> str:
     return text if float(text) else "0.000"
 
 
-def interval(low: float | None, high: float | None) -> str:
+def amount(value: float, unit: Unit) -> str:
+    """A value of that unit, or a difference of two, without the unit's name: `-1.190`, `87.3%`, `12.4K`."""
+    match unit:
+        case "bits per byte" | "nats per token":
+            return bits(value)
+        case "share":
+            return f"{100 * value:.1f}%"
+        case "bytes":
+            return f"{'-' * (value < 0)}{binary(abs(value))}"
+        case "tokens" | "tokens/s" | "count":
+            return f"{'-' * (value < 0)}{count(abs(value))}" if abs(value) >= 1000 else f"{value:.3g}"
+        case "norm" | "rate":
+            return f"{value:.3g}"
+
+
+def with_unit(value: str, unit: Unit) -> str:
+    """`0.021 bits per byte`, `3.1%`: the unit where a number does not show it."""
+    return value if unit in ("share", "bytes", "count", "norm", "rate") else f"{value} {unit}"
+
+
+def interval(low: float | None, high: float | None, unit: Unit = "bits per byte") -> str:
     """`[-1.280, -1.100]`; empty where there is none."""
-    return "" if low is None or high is None else f"[{bits(low)}, {bits(high)}]"
+    return "" if low is None or high is None else f"[{amount(low, unit)}, {amount(high, unit)}]"
 
 
 def p_value(p: float) -> str:
@@ -52,9 +74,9 @@ def verdict(arm: ArmSummary) -> str:
 
 def diverged_seeds(arm: ArmSummary) -> str:
     """`1 of 3 seeds`; empty where no run of the arm diverged."""
-    return f"{arm.divergences} of {plural(len(arm.bits_per_byte), 'seed')}" if arm.divergences else ""
+    return f"{len(arm.diverged)} of {plural(len(arm.seeds), 'seed')}" if arm.diverged else ""
 
 
 def diverged(arm: ArmSummary) -> str:
     """`diverged on 1 of 3 seeds`; empty where no run of the arm diverged."""
-    return f"diverged on {diverged_seeds(arm)}" if arm.divergences else ""
+    return f"diverged on {diverged_seeds(arm)}" if arm.diverged else ""

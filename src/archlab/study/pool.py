@@ -18,6 +18,7 @@ import torch
 
 from archlab.errors import user_message
 from archlab.interrupt import interrupts_blocked, on_forced_exit, raise_if_interrupted
+from archlab.study.outcomes.weights import measure
 from archlab.study.runs import Run
 from archlab.train.loop import train
 from archlab.train.progress import Callback, StepMetrics
@@ -175,7 +176,10 @@ def _train(run: Run, connection: Connection, study: Path) -> RunProgress:
     """Train a run; how it ended, whatever happened to it."""
     torch.set_num_threads(run.threads)
     try:
-        summary = train(run.config, run.folder(study), _SendProgress(run, connection), run.corpus)
+        folder = run.folder(study)
+        summary = train(run.config, folder, _SendProgress(run, connection), run.corpus)
+        if summary.status == "finished":
+            measure(run.measures, run.config, folder)
         return RunProgress(run, 1.0, summary)
     except BusyError:
         time.sleep(_RETRY_AFTER)

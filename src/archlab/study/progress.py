@@ -60,8 +60,8 @@ class PhaseProgress:
             self._print(f"note: {label}: failed: {progress.failed}")
         if progress.summary is not None:
             self._ended += 1
-            score = progress.summary.bits_per_byte
-            result = f"diverged: {progress.summary.why}" if score is None else f"{score:.4f} bits/byte"
+            summary = progress.summary
+            result = summary.result if summary.status == "finished" else f"diverged: {summary.why}"
             self._print(f"{self._ended:3}/{len(self._share_done)}  {label}: {result}")
         description = f"{self._ended} of {len(self._share_done)} runs"
         self._bar.update(self._task, completed=sum(self._share_done.values()), description=description)

@@ -3,13 +3,14 @@
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
 from archlab.config.base import Base
+from archlab.config.outcomes import Better, Source, Unit
 from archlab.config.text import Shown
 from archlab.digests import verify, write_with_digests
 from archlab.errors import UserError
@@ -19,10 +20,11 @@ _RUNS = "runs.csv"
 """For other programs, a row per run: nothing reads it here."""
 
 Verdict = Literal[
-    "better", "worse", "differs", "equivalent", "not distinguishable", "diverged", "reference diverged", "too few runs"
-]
-"""What stats.py's `_verdict` can say. "differs": of an outcome where neither lower nor higher is better; the last
-two where nothing could be tested."""
+    "better", "worse", "differs", "equal", "equivalent", "not distinguishable", "diverged", "reference diverged",
+    "too few runs",
+]  # fmt: skip
+"""What stats.py can say. "differs": of an outcome where neither lower nor higher is better; "equal": of one that is
+counted, not measured; the last two where nothing could be tested."""
 
 
 class Comparison(Base):
@@ -68,15 +70,47 @@ class Comparison(Base):
 
 
 class Curve(Base):
-    """One seed's held-out bits per byte over the training tokens."""
+    """One seed's evaluations over the training tokens, the one before the first update included."""
 
     seed: int
     tokens: list[int]
-    bits_per_byte: list[float]
+    values: list[float]
+    """Bits per byte of held-out text, or the share of a task's answers that are right."""
 
 
-class ArmSummary(Base):
-    """One arm of a study."""
+class Heading(Base):
+    """What an outcome is."""
+
+    name: Shown
+    title: str
+    unit: Unit
+    better: Better
+    source: Source
+    """Whether values are by seed, by round of timing, or one for the arm."""
+
+
+class Measured(Base):
+    """One outcome of one arm."""
+
+    values: dict[int, float | None]
+    """By seed, or by round of timing; null where the run diverged, left out where there is no value."""
+    mean: float | None
+    """Over those that there are."""
+    deviation: float | None
+    """Standard deviation over them (n - 1); null with fewer than two."""
+    comparison: Comparison | None
+    """null for the arm that all others start from."""
+
+
+class Other(Base):
+    """An outcome beside the one that the answer is about. Its comparisons are corrected for each other alone."""
+
+    outcome: Heading
+    arms: dict[str, Measured]
+
+
+class ArmSummary(Measured):
+    """One arm of a study, with the outcome that the answer is about."""
 
     name: Shown
     label: Shown
@@ -98,20 +132,29 @@ class ArmSummary(Base):
     """Median over the seeds, as measured beside the study's other runs; null when none finished."""
     tokens: int
     """Training tokens per run."""
-    bits_per_byte: dict[int, float | None]
-    """Seed -> final held-out bits per byte; null where the run diverged."""
-    mean: float | None
-    """Over the seeds that finished."""
-    deviation: float | None
-    """Standard deviation over those seeds (n - 1); null with fewer than two."""
-    divergences: int
+    seeds: list[int]
+    """Whose runs have ended."""
+    diverged: list[int]
+    """Those of them whose runs diverged."""
+    divergence: tuple[float, float] | None
+    """The 95% interval of the share of seeds that diverge (Clopper & Pearson 1934); null before a run has ended."""
     runs: dict[int, str] = Field(default_factory=dict)
     """Seed -> the folder of its run, below the study's (`runs/0123456789ab`); runs that have not ended are left out."""
-    comparison: Comparison | None
-    """null for the arm that all others start from."""
     curves: list[Curve]
     config: dict[str, Any]
     """The resolved config, without the seed."""
+
+
+class TuningPoint(Base):
+    """One point of the grid, tried for one arm."""
+
+    arm: Shown
+    values: dict[str, Any]
+    """Field -> value."""
+    results: list[float | None]
+    """By tuning seed: bits per byte, or the share of right answers; null where the run diverged."""
+    chosen: bool
+    """Whether the arm is compared with these values."""
 
 
 class StudySummary(Base):
@@ -126,6 +169,14 @@ class StudySummary(Base):
     """What a reader must know before believing it: the tuning grid's edge won, runs missing, few seeds."""
     failed: dict[Shown, Shown] = Field(default_factory=dict)
     """Run -> why it failed; running the study again tries it again."""
+    outcome: Heading
+    """What the arms' values are."""
+    others: list[Other] = Field(default_factory=list)
+    """What else was measured."""
+    evaluated: Literal["bits per byte", "share"]
+    """Unit of the learning curves, and of tuning."""
+    tuning: list[TuningPoint] = Field(default_factory=list)
+    """What was tried to find the arms' `tuned` values; empty where nothing was tuned here."""
     against: Literal["base", "previous"]
     equal: str | None
     """For people: `parameters within 1%, by model.mlp.d_ff`."""
@@ -144,14 +195,37 @@ class StudySummary(Base):
     study: dict[str, Any]
     """The study file's values."""
 
+    def by(self, outcome: str) -> "StudySummary":
+        """The same study with that one of its outcomes as the one that the arms' values are."""
+        (other,) = (other for other in self.others if other.outcome.name == outcome)
+        arms = [arm.model_copy(update=dict(other.arms[arm.name])) for arm in self.arms]
+        return self.model_copy(update={"outcome": other.outcome, "arms": arms})
+
     def frame(self) -> list[dict[str, Any]]:
-        """One row per arm and seed that ended, as `pandas.DataFrame` and `polars.DataFrame` take it."""
+        """One row per arm and seed that ended, with every outcome, as `pandas.DataFrame` and `polars.DataFrame` take
+        it. What is not by seed is the arm's mean in each of its rows."""
         columns = ("label", "parameters", "flops_per_token", "kv_cache_bytes", "tokens")
         return [
-            {"arm": arm.name, "seed": seed, "bits_per_byte": score, **{name: getattr(arm, name) for name in columns}}
+            {
+                "arm": arm.name,
+                "seed": seed,
+                "diverged": seed in arm.diverged,
+                **{outcome.name: _value(outcome, found[arm.name], seed) for outcome, found in self._outcomes()},
+                **{name: getattr(arm, name) for name in columns},
+            }
             for arm in self.arms
-            for seed, score in arm.bits_per_byte.items()
+            for seed in arm.seeds
         ]
+
+    def _outcomes(self) -> Iterator[tuple[Heading, Mapping[str, Measured]]]:
+        yield self.outcome, {arm.name: arm for arm in self.arms}
+        for other in self.others:
+            yield other.outcome, other.arms
+
+
+def _value(outcome: Heading, measured: Measured, seed: int) -> float | None:
+    by_seed = outcome.source not in ("timing", "config")
+    return measured.values.get(seed) if by_seed else measured.mean
 
 
 def load_study(folder: str | Path) -> StudySummary:

@@ -1,12 +1,15 @@
 """One run of a study: its name, which says what it means, and what it left."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from archlab.config.identity import config_hash, resolved
+from archlab.config.outcomes import Outcome
 from archlab.config.schema import Config
+from archlab.study.outcomes.weights import kept
 from archlab.train.device import choose_device
 from archlab.train.evaluate import DocumentScore
 from archlab.train.run_folder import NO_EFFECT_ON_RESULT, RunFolder
@@ -27,6 +30,8 @@ class Run:
     """Fingerprint of the tokens."""
     threads: int
     """With which it is trained; not part of its name."""
+    measures: tuple[Outcome, ...] = ()
+    """What is measured of its weights when it has ended; not part of its name."""
 
     @cached_property
     def name(self) -> str:
@@ -49,8 +54,16 @@ class Run:
     def ended(self, study: Path) -> "Ended | None":
         """What it left in a study's folder, or None while it has not ended; UserError for damage."""
         folder = RunFolder(self.folder(study))
-        summary = folder.summary()
-        return Ended(summary, folder.metrics(), folder.environment(), folder.documents()) if summary else None
+        if (summary := folder.summary()) is None:
+            return None
+        measured = kept(self.measures, folder.path)
+        return Ended(summary, folder.metrics(), folder.environment(), folder.documents(), measured)
+
+    def is_over(self, ended: "Ended | None") -> bool:
+        """Whether nothing is left to do: it has ended, and if it has weights they were measured."""
+        if ended is None:
+            return False
+        return ended.summary.status == "diverged" or ended.measured.keys() >= set(self.measures)
 
 
 @dataclass(frozen=True)
@@ -62,3 +75,5 @@ class Ended:
     environment: dict[str, Any]
     documents: list[DocumentScore]
     """How well each held-out document is predicted at the end."""
+    measured: Mapping[Outcome, float | None]
+    """Of its weights; None for what it cannot have."""

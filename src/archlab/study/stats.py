@@ -11,11 +11,12 @@ and seeds, up to 14 and 21 of 100 studies whose arms are equal but scatter unequ
 
 from collections.abc import Collection, Mapping, Sequence
 from math import sqrt
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
+from archlab.config.outcomes import Better
 from archlab.study.power import smallest_effect, smallest_effect_interval
 from archlab.study.record import Comparison, Verdict
 
@@ -28,9 +29,6 @@ _NO_SCATTER = 1e-12
 
 Values = Mapping[int, float | None]
 """Seed -> what its run gave, of any outcome; None where the run diverged or gave nothing."""
-
-Better = Literal["lower", "higher", "neither"]
-"""Which values of an outcome are better. Of a loss lower, of a speed higher, of the best learning rate neither."""
 
 
 class Estimate(NamedTuple):
@@ -98,6 +96,26 @@ def compare(
             within_low=None if p_equivalent is None else within and within.low,
             within_high=None if p_equivalent is None else within and within.high,
             verdict=_verdict(values[arm], values[reference], test, p_holm, p_equivalent, better),
+        )
+    return found
+
+
+def exactly(values: Mapping[str, Values], references: Mapping[str, str], better: Better) -> dict[str, Comparison]:
+    """As `compare`, of outcomes that have one exact value for each arm, so that nothing is to be tested."""
+    found = {}
+    for arm, reference in references.items():
+        (difference,) = differences(values[arm], values[reference], values[arm].keys())
+        found[arm] = Comparison(
+            reference=reference,
+            pairs=1,
+            difference=difference,
+            low=None,
+            high=None,
+            confidence=None,
+            p=None,
+            p_holm=None,
+            smallest_effect=None,
+            verdict=_direction(difference, better) if difference else "equal",
         )
     return found
 
@@ -205,11 +223,15 @@ def _verdict(
         return "reference diverged" if None in reference.values() else "too few runs"
     if p_holm >= ALPHA:
         return "equivalent" if p_equivalent is not None and p_equivalent < ALPHA else "not distinguishable"
+    found = _direction(test.mean, better)
+    return "reference diverged" if found == "worse" and _lost(reference, arm) else found
+
+
+def _direction(difference: float, better: Better) -> Verdict:
+    """What a difference is, if it is one."""
     if better == "neither":
         return "differs"
-    if (test.mean < 0) == (better == "lower"):
-        return "better"
-    return "reference diverged" if _lost(reference, arm) else "worse"
+    return "better" if (difference < 0) == (better == "lower") else "worse"
 
 
 def _lost(values: Values, other: Values) -> bool:

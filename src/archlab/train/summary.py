@@ -49,6 +49,11 @@ class RunSummary(Base):
     dtype: str
 
     @property
+    def score(self) -> float | None:
+        """Bits per byte, or the share of right answers; None when diverged."""
+        return self.accuracy if self.bits_per_byte is None else self.bits_per_byte
+
+    @property
     def result(self) -> str:
         """In words; of a finished run."""
         if self.bits_per_byte is None:

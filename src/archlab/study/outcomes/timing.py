@@ -1,15 +1,21 @@
 """Outcomes that are timed, one arm after the other and nothing else beside them."""
 
+import json
 import multiprocessing as mp
-import resource
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import torch
 
+from archlab.config.identity import config_hash, resolved
 from archlab.config.outcomes import DecodingSpeed, NormShare, Outcome, PeakMemory, TrainingSpeed
 from archlab.config.schema import Config
+from archlab.digests import verify, write_with_digests
 from archlab.infer.profile import profile
 from archlab.infer.speed import WARM_UP, rehearse_decoding, seconds_of
+from archlab.study.design import Arm
+from archlab.study.stats import Values
 from archlab.train.device import choose_device
 from archlab.train.rehearsal import rehearse
 
@@ -18,6 +24,42 @@ ROUNDS = 7
 
 _STEPS = 8
 """In a round, of which the fastest counts: what slows a step down comes from elsewhere."""
+
+
+_FILE = "timings.json"
+
+
+def read_timings(outcomes: Iterable[Outcome], arms: Sequence[Arm], study: Path) -> dict[Outcome, dict[str, Values]]:
+    """Outcome -> arm -> round -> value, of those that were timed for these arms; UserError for damage."""
+    file = study / _FILE
+    if not file.is_file():
+        return {}
+    verify(file, "delete it, and the arms are timed again")
+    kept, found = json.loads(file.read_text()), dict[Outcome, dict[str, Values]]()
+    for outcome in outcomes:
+        if values := kept.get(_key(outcome, arms)):
+            found[outcome] = {arm: {int(n): v for n, v in rounds.items()} for arm, rounds in values.items()}
+    return found
+
+
+def time_all(outcomes: Iterable[Outcome], arms: Sequence[Arm], study: Path) -> None:
+    """Time what was not yet timed, and keep it in the study's folder."""
+    timed = [outcome for outcome in outcomes if outcome.source == "timing"]
+    done = read_timings(timed, arms, study)
+    for outcome in timed:
+        if outcome not in done:
+            done[outcome] = dict(time_arms(outcome, {arm.name: arm.config for arm in arms}))
+            values = {_key(outcome, arms): values for outcome, values in done.items()}
+            write_with_digests(study, {_FILE: json.dumps(values)})
+
+
+def forget_timings(study: Path) -> None:
+    """So that all are made again."""
+    (study / _FILE).unlink(missing_ok=True)
+
+
+def _key(outcome: Outcome, arms: Sequence[Arm]) -> str:
+    return config_hash({"outcome": outcome.model_dump(mode="json"), "arms": [resolved(arm.config) for arm in arms]})
 
 
 def time_arms(outcome: Outcome, configs: Mapping[str, Config]) -> dict[str, dict[int, float | None]]:
@@ -68,11 +110,14 @@ def _in_a_process_of_its_own(config: Config) -> float:
 
 
 def _peak(config: Config) -> float:
-    """What a step adds to the process, or the most that the GPU held."""
+    """The most that the process has taken, or the GPU held."""
     run = rehearse(config)
     if run.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     seconds_of(run.step, 1)
     if run.device.type == "cuda":
         return float(torch.cuda.max_memory_allocated())
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+    # Not getrusage: a process inherits its ru_maxrss from the one that started it.
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found
+    return int(found[1]) * 1024.0

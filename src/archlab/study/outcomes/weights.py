@@ -8,12 +8,13 @@ import numpy as np
 import torch
 
 from archlab.config.identity import config_hash
-from archlab.config.outcomes import Beyond, Outcome, Repetition, TokensPerByte, WindowPart
+from archlab.config.outcomes import Answers, Beyond, Outcome, Repetition, TokensPerByte, WindowPart
 from archlab.config.position import Learned
 from archlab.config.schema import Config
 from archlab.config.training import ResolvedTrain, resolve_train
 from archlab.data.held_out import HeldOut
 from archlab.data.open import open_training_data
+from archlab.data.tasks.task_data import TaskData
 from archlab.data.training_data import TrainingData
 from archlab.digests import verify, write_with_digests
 from archlab.errors import UserError
@@ -27,13 +28,14 @@ _RUN = 4
 """Tokens; what a text repeats are runs of so many."""
 
 
-def kept(outcome: Outcome, run: Path) -> float | None:
-    """What was measured of the run in this folder; KeyError where nothing was yet."""
-    path = run / _file(outcome)
-    if not path.is_file():
-        raise KeyError(str(path))
-    verify(path, "delete it, and it is measured again")
-    return json.loads(path.read_text())["value"]
+def kept(outcomes: Sequence[Outcome], run: Path) -> dict[Outcome, float | None]:
+    """What was measured of the run in this folder; None for what it cannot have. Others are left out."""
+    return {outcome: _read(file) for outcome in outcomes if (file := run / _file(outcome)).is_file()}
+
+
+def _read(file: Path) -> float | None:
+    verify(file, "delete it, and it is measured again")
+    return json.loads(file.read_text())["value"]
 
 
 def measure(outcomes: Sequence[Outcome], config: Config, run: Path) -> None:
@@ -74,6 +76,10 @@ def _value(outcome: Outcome, model: Decoder, data: TrainingData, train: Resolved
             prompts = held_out(length).tokens[: outcome.prompts, : max(length // 2, 1)]
             written = generate(model, torch.from_numpy(prompts).to(device.type), max_new_tokens=outcome.tokens)
             return float(np.mean([_repeated(row) for row in written[:, prompts.shape[1] :].tolist()]))
+        case Answers(task=task):
+            asked = TaskData(task, model.config.vocab_size, 0)
+            windows = asked.held_out(outcome.seq_len or task.smallest[0], train.eval_tokens, masked=False)
+            return predict(model, windows, device).score(windows).accuracy
         case TokensPerByte():
             some = held_out(length)
             return None if some.bytes is None else some.scored.sum() / some.bytes.sum()

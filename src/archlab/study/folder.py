@@ -1,0 +1,68 @@
+"""A study's folder: whose it is, and what its file said before."""
+
+from pathlib import Path
+
+from archlab.config.study_schema import StudyConfig
+from archlab.config.yaml_text import to_yaml
+from archlab.digests import DIGESTS, write_with_digests
+from archlab.errors import UserError
+from archlab.exchange.configs import read_config
+from archlab.files import TEMPORARY, disk_errors, make_folder, write_atomic
+from archlab.study.corpora import Corpora, write_corpora
+from archlab.study.planned import write_plan
+from archlab.study.record import StudySummary, has_summary, read_summary
+from archlab.study.study_file import is_study_folder, read_study
+
+_BASE = "base.yaml"
+"""The base in a study's folder, where it is no preset."""
+
+
+def claim(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
+    """Make the folder this study's, or check that it is."""
+    # Copied, so that the folder stays whole when that file changes or goes.
+    base = to_yaml(read_config(config.base)).encode() if Path(config.base).exists() else None
+    with disk_errors(folder):
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder}: is a file; --out names a folder")
+        make_folder(folder)
+        held = sorted(p for p in folder.iterdir() if not p.name.startswith(TEMPORARY))
+        # A kill may leave the base and its digest alone.
+        foreign = [
+            p.name
+            for p in held
+            if p.name != DIGESTS and not (p.name == _BASE and p.is_file() and p.read_bytes() == base)
+        ]
+    if before := _before(folder):
+        if before.question != config.question:
+            raise UserError(f"{folder}: holds another study ({before.question!r}); name another folder")
+    elif foreign:
+        raise UserError(f"{folder}: holds something else ({foreign[0]}) and no study.yaml; name an empty folder")
+    values = config.model_dump(mode="json", exclude_defaults=True)
+    if base is not None:
+        write_with_digests(folder, {_BASE: base})
+        values["base"] = _BASE
+    write_atomic(folder / "study.yaml", to_yaml(values))  # not listed, for people may edit it
+    write_corpora(corpora, folder)
+    if not has_summary(folder):
+        write_plan(folder, config.seeds)
+
+
+def changed_fields(folder: Path, config: StudyConfig) -> list[str]:
+    """The fields in which the study that the folder holds differs from this one."""
+    before = _before(folder)
+    if before is None or before.question != config.question:
+        return []
+    fields = [name for name in StudyConfig.model_fields if getattr(before, name) != getattr(config, name)]
+    same_base = "base" in fields and read_config(before.base) == read_config(config.base)
+    return [name for name in fields if not (same_base and name == "base")]
+
+
+def old_summary(folder: Path) -> StudySummary:
+    """The summary that the folder holds, with a note that its runs are not there."""
+    summary = read_summary(folder)
+    note = "its runs are not here, or read other tokens, or in another number format; this is their old summary"
+    return summary.model_copy(update={"warnings": [*summary.warnings, note]})
+
+
+def _before(folder: Path) -> StudyConfig | None:
+    return read_study(str(folder))[1] if is_study_folder(folder) else None

@@ -1,0 +1,39 @@
+"""An outcome's values as they stand in a study's summary."""
+
+import statistics
+from collections.abc import Collection, Mapping
+
+from archlab.config.outcomes import Outcome
+from archlab.study.record import Comparison, Heading, Measured
+from archlab.study.stats import Values, compare, exactly
+
+
+def heading(name: str, outcome: Outcome) -> Heading:
+    """What it is."""
+    return Heading(name=name, title=outcome.title, unit=outcome.unit, better=outcome.better, source=outcome.source)
+
+
+def measured(
+    outcome: Outcome,
+    values: Mapping[str, Values],
+    references: Mapping[str, str],
+    margin: float | None = None,
+    first: Collection[int] | None = None,
+) -> dict[str, Measured]:
+    """Arm -> its values, compared with those of its reference."""
+    if outcome.source == "config":
+        comparisons = exactly(values, references, outcome.better)
+    else:
+        by_seed = None if outcome.source == "timing" else first
+        comparisons = compare(values, references, outcome.better, margin, by_seed)
+    return {arm: _measured(found, comparisons.get(arm)) for arm, found in values.items()}
+
+
+def _measured(values: Values, comparison: Comparison | None) -> Measured:
+    known = [value for value in values.values() if value is not None]
+    return Measured(
+        values=dict(values),
+        mean=statistics.fmean(known) if known else None,
+        deviation=statistics.stdev(known) if len(known) > 1 else None,
+        comparison=comparison,
+    )

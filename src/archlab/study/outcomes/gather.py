@@ -1,0 +1,58 @@
+"""The values of an outcome, by arm and by seed or round."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from archlab.config.outcomes import Outcome, StateBytes
+from archlab.cost.memory import kv_cache_bytes, recurrent_bytes
+from archlab.study.design import Arm
+from archlab.study.outcomes.log import from_log
+from archlab.study.outcomes.sweep import from_sweep
+from archlab.study.runs import Ended
+from archlab.study.stats import Values
+
+Timed = Mapping[Outcome, Mapping[str, Values]]
+"""Outcome -> arm -> round -> value."""
+
+
+class Found(NamedTuple):
+    """All that a study has."""
+
+    arms: Sequence[Arm]
+    ended: Mapping[str, Mapping[int, Ended]]
+    """Arm -> seed -> the run that is compared."""
+    swept: Mapping[str, Mapping[int, Mapping[float, Ended]]]
+    """Arm -> seed -> value of the swept field -> run; only seeds whose runs have all ended."""
+    timed: Timed
+
+
+def gather(outcome: Outcome, found: Found) -> dict[str, Values]:
+    """Arm -> seed or round -> value; None where the run diverged. Left out where there is none for another reason."""
+    match outcome.source:
+        case "log":
+            return _of_runs(found, lambda run: from_log(outcome, run))
+        case "weights":
+            return _of_runs(found, lambda run: run.measured.get(outcome))
+        case "sweep":
+            swept = {arm.name: found.swept.get(arm.name, {}) for arm in found.arms}
+            return {arm: {s: from_sweep(outcome, runs) for s, runs in seeds.items()} for arm, seeds in swept.items()}
+        case "timing":
+            return {arm.name: found.timed.get(outcome, {}).get(arm.name, {}) for arm in found.arms}
+        case "config":
+            assert isinstance(outcome, StateBytes)
+            return {arm.name: {0: _state_bytes(arm, outcome.context or 1)} for arm in found.arms}
+
+
+def _of_runs(found: Found, value_of: Callable[[Ended], float | None]) -> dict[str, Values]:
+    return {
+        arm: {
+            seed: value
+            for seed, run in runs.items()
+            if (value := value_of(run)) is not None or run.summary.status == "diverged"
+        }
+        for arm, runs in found.ended.items()
+    }
+
+
+def _state_bytes(arm: Arm, context: int) -> float:
+    return float(kv_cache_bytes(arm.config.model, context) + recurrent_bytes(arm.config.model))

@@ -1,0 +1,40 @@
+"""Which outcomes a study has, by name, the one that its answer is about first."""
+
+from collections.abc import Iterator, Sequence
+
+from archlab.config.outcomes import Accuracy, BitsPerByte, Outcome, StateBytes
+from archlab.config.problems import Problem, raise_problems
+from archlab.config.study_schema import StudyConfig
+from archlab.config.tasks import AnyTask
+from archlab.study.design import Arm
+
+NO_TEXT = ("bits per byte", "tokens")
+"""Units of outcomes that only text has."""
+
+
+def named_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> dict[str, Outcome]:
+    """Name -> outcome. ConfigError for one that the study's text or task does not have."""
+    is_task = isinstance(arms[0].config.data.task, AnyTask)
+    always = Accuracy() if is_task else BitsPerByte()
+    named: dict[str, Outcome] = {always.kind: always, **study.measure}
+    raise_problems(list(_problems(named, is_task)), "the study")
+    context = min(arm.config.model.max_seq_len for arm in arms)
+    named = {name: _with_context(outcome, context) for name, outcome in named.items()}
+    first = study.primary or always.kind
+    return {first: named[first], **named}
+
+
+def _problems(named: dict[str, Outcome], is_task: bool) -> Iterator[Problem]:
+    for name, outcome in named.items():
+        if is_task and (outcome.unit in NO_TEXT or outcome.unit == "rate"):
+            yield Problem(
+                f"measure.{name}", f"{outcome.title}: a task has no bytes of text; allowed: accuracy and answers"
+            )
+        if not is_task and isinstance(outcome, Accuracy):
+            yield Problem(f"measure.{name}", "text has no answers; allowed where `set` has a data.task")
+
+
+def _with_context(outcome: Outcome, context: int) -> Outcome:
+    if isinstance(outcome, StateBytes) and outcome.context is None:
+        return outcome.model_copy(update={"context": context})
+    return outcome

@@ -1,0 +1,73 @@
+"""Which runs a study has: to tune, to compare, to sweep."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
+
+from archlab.config.merge import Raw
+from archlab.config.outcomes import Outcome
+from archlab.config.study_schema import FIRST_TUNING_SEED, StudyConfig
+from archlab.errors import UserError
+from archlab.study.corpora import Corpora, CorpusRecord
+from archlab.study.design import Arm, grid
+from archlab.study.runs import Run
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a study's file says, with its arms and the texts that they read."""
+
+    config: StudyConfig
+    arms: Sequence[Arm]
+    corpora: Corpora
+    outcomes: Mapping[str, Outcome]
+    """By name, the one that the answer is about first."""
+    threads: int
+    """Of each run."""
+
+    def compared(self, arm: Arm, seed: int) -> Run:
+        """The run of one arm and seed; the folds for tests take turns."""
+        corpus = self.corpora[arm.name]
+        config = arm.seeded(seed, seed % self._test_folds(corpus))
+        measures = tuple(outcome for outcome in self.outcomes.values() if outcome.source == "weights")
+        return Run(f"{arm.label}, seed {seed}", config, corpus.fingerprint, self.threads, measures)
+
+    def swept(self, arm: Arm, seed: int) -> dict[float, Run]:
+        """By the value of the swept field; empty where the study sweeps none."""
+        return {
+            value: self._with(arm, {field: value}, seed, seed % self._test_folds(self.corpora[arm.name]))
+            for field, values in self.config.sweep.items()
+            for value in values
+        }
+
+    def tuning(self) -> dict[str, list[list[Run]]]:
+        """Arm -> its tuning runs for each point of the grid; empty when nothing is tuned. Judged on the last fold, so
+        that no value is chosen for the text by which it is compared."""
+        points = grid(self.config)
+        free = (seed for seed in count(FIRST_TUNING_SEED) if seed not in self.config.seed_list)
+        seeds = list(islice(free, self.config.tune_seeds))
+        return {
+            arm.name: [
+                [self._with(arm, point, seed, self.corpora[arm.name].n_folds - 1) for seed in seeds] for point in points
+            ]
+            for arm in (self.arms if points else ())
+        }
+
+    def all_tuning(self) -> Iterator[Run]:
+        """Every tuning run."""
+        return (run for rows in self.tuning().values() for runs in rows for run in runs)
+
+    def _with(self, arm: Arm, values: Raw, seed: int, fold: int) -> Run:
+        said = "".join(f", {field}={value}" for field, value in values.items())
+        config = arm.with_values(values).seeded(seed, fold)
+        return Run(f"{arm.label}{said}, seed {seed}", config, self.corpora[arm.name].fingerprint, self.threads)
+
+    def _test_folds(self, corpus: CorpusRecord) -> int:
+        """Folds on which seeds are judged; UserError where the text has too few, one more being for tuning."""
+        n_folds = self.config.folds or corpus.test_folds
+        most = corpus.n_folds - bool(self.config.tune)
+        if n_folds > most:
+            taken = ", and the last one is for tuning" if self.config.tune else ""
+            found = f"with data.held_out {corpus.data.held_out} the text has {corpus.n_folds}{taken}"
+            raise UserError(f"folds: {n_folds} for tests; {found}; allowed: up to {most}")
+        return n_folds
