@@ -57,13 +57,14 @@ class Reached:
     ) -> "Reached":
         """Of the first row of the batch, without its graph."""
         seen_BQS = dense(mask_BQS)
-        is_packed = isinstance(mask_BQS, Visible) and mask_BQS.starts_BQ is not None
-        first_Q = torch.zeros(q_BHQC.shape[2], dtype=torch.int64, device=q_BHQC.device)
+        starts_BQ = mask_BQS.starts_BQ if isinstance(mask_BQS, Visible) else None
+        if starts_BQ is None:
+            starts_BQ = torch.zeros(1, q_BHQC.shape[2], dtype=torch.int64, device=q_BHQC.device)
         return cls(
             q_BHQC[0].detach().float(),
             k_BKSC[0].detach().float(),
             None if seen_BQS is None else seen_BQS[0],
-            mask_BQS.starts_BQ[0] if is_packed else first_Q,
+            starts_BQ[0],
             None if bias_BHQS is None else bias_BHQS[0].detach().float(),
             None if sinks_H is None else sinks_H.detach().float(),
             attend.scale,

@@ -114,7 +114,9 @@ def _note_gradients(model: Decoder, notes: Sequence[LayerNotes], hidden_BTD: Ten
     streams = [one.stream_BTD for one in notes]
     own = [[*layer.parameters()] for layer in model.layers]
     asked = [*streams, *(parameter for parameters in own for parameter in parameters)]
-    found = iter(torch.autograd.grad((hidden_BTD * gradient_BTD).sum(), asked, allow_unused=True, materialize_grads=True))
+    found = iter(
+        torch.autograd.grad((hidden_BTD * gradient_BTD).sum(), asked, allow_unused=True, materialize_grads=True)
+    )
     for one, gradient in zip(notes, [next(found) for _ in streams], strict=True):
         one.found["stream_gradient"] = norm([gradient])
     for one, parameters in zip(notes, own, strict=True):
@@ -122,7 +124,9 @@ def _note_gradients(model: Decoder, notes: Sequence[LayerNotes], hidden_BTD: Ten
 
 
 def _note_loads(model: Decoder, notes: Sequence[LayerNotes], collected: Collected) -> None:
-    mixtures = [one for layer, one in zip(model.layers, notes, strict=True) if isinstance(getattr(layer, "mlp", None), MoE)]
+    mixtures = [
+        one for layer, one in zip(model.layers, notes, strict=True) if isinstance(getattr(layer, "mlp", None), MoE)
+    ]
     for one, load in zip(mixtures, collected_loads(collected) if mixtures else (), strict=True):
         one.found["largest_load"] = (load.chosen_E / load.tokens).max().detach()
         one.found["dead_experts"] = (load.chosen_E == 0).sum()

@@ -1,11 +1,14 @@
 """Probes at some steps of a training: when, of what text, and how far the update between moved the weights."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from archlab.model.decoder import Decoder
+from archlab.train.checkpoint import METRICS
 from archlab.train.device import Device
 from archlab.train.evaluate import HeldOut
 from archlab.train.probes import norm, per_layer, probe
@@ -51,3 +54,10 @@ class Probing:
         for old, new in zip(before, self._weights(), strict=True):
             moved = norm(b - a for a, b in zip(old, new, strict=True))
             yield {"update_ratio": moved / norm(old)}
+
+
+def training_probes(run: Path) -> list[dict[str, Any]]:
+    """Every probe of a run folder's training: its step, and what it found by name; none of what is no run folder."""
+    if not (run / METRICS).is_file():
+        return []
+    return [{"step": line["step"], **line[PROBES]} for line in RunFolder(run).metrics() if PROBES in line]
