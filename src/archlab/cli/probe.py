@@ -58,7 +58,7 @@ def run(
         ]
         print_json(found if len(found) > 1 else found[0])
         return
-    rows = {name: start.probed.as_json() for name, start in starts.items()}
+    rows = {name: start.as_json() for name, start in starts.items()}
     rows |= {f"{name}, step {of_run[-1]['step']:,}": of_run[-1] for name, of_run in trained.items()}
     turned = {name: [(rope.distances, rope.products) for rope in start.ropes] for name, start in starts.items()}
     tables = [over_depth(rows), of_models(rows), *ropes(turned)]

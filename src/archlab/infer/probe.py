@@ -43,6 +43,7 @@ class Start:
     def as_json(self) -> dict[str, Any]:
         """All of it in one object."""
         own = {name: getattr(self, name) for name in ("parameters", "vocab_size", "windows", "context", "seed")}
+        own["uniform_loss"] = math.log(self.vocab_size)
         return {**own, **self.probed.as_json(), "rope": [rope._asdict() for rope in self.ropes]}
 
 
@@ -93,7 +94,7 @@ def _check_memory(config: Config, device: Device, rows: int, context: int, n_par
     if needed > device.memory:
         layers = max(1, math.floor(config.model.n_layers * device.memory / needed / 2))
         raise UserError(
-            f"{count(n_parameters)} parameters: a probe needs {binary(needed)} for float32 weights, gradients and "
+            f"{count(n_parameters)} parameters, for which a probe needs {binary(needed)} of float32 weights, gradients and "
             f"activations, and {device.name} has {binary(device.memory)}; probe fewer layers, "
             f"as with model.n_layers={layers}, or a smaller model.d_model"
         )

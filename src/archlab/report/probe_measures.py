@@ -44,6 +44,7 @@ OF_LAYERS = {
 
 OF_MODEL = {
     "loss": "loss, nats per token",
+    "uniform_loss": "loss of a uniform guess",
     "log_z": "log Z, mean",
     "log_z_rms": "log Z, RMS",
     "log_z_uncapped": "log Z before the cap, mean",

@@ -48,7 +48,7 @@ def ropes(found: Mapping[str, Sequence[tuple[Sequence[int], Sequence[float]]]]) 
     }
     distances = sorted({d for column in columns.values() for d in column if d == 4 ** round(math.log(max(d, 1), 4))})
     if columns:
-        rows = [(f"{d:,} tokens", *(_number(column.get(d)) for column in columns.values())) for d in distances]
+        rows = [(f"distance {d:,}", *(_number(column.get(d)) for column in columns.values())) for d in distances]
         yield Table(("RoPE, equal vectors", *columns), rows)
 
 
