@@ -36,20 +36,14 @@ def run(
     """
     if json and html is not None:
         raise UserError("--json and --html: allowed: one of them")
-    from archlab.infer.probe import probe_start, shared_context
+    from archlab.infer.probe import probe_starts, shared_context
     from archlab.report.probe_tables import of_models, over_depth, ropes
     from archlab.train.probing import training_probes
 
     overrides = [text for text in more if "=" in text]
     names = [config, *(text for text in more if "=" not in text)]
     configs = {name: load_with_notes(name, overrides) for name in names}
-    tokens = context or shared_context(configs)
-    starts = {}
-    for name, loaded in configs.items():
-        try:
-            starts[name] = probe_start(loaded, tokens)
-        except UserError as error:
-            raise UserError(f"{name}: {error}") from None
+    starts = probe_starts(configs, context or shared_context(configs))
     trained = {name: rows for name in names if (rows := training_probes(Path(name)))}
     if json:
         found = [

@@ -52,23 +52,31 @@ def shared_context(configs: Mapping[str, Config]) -> int:
     return min(LONGEST_WINDOW, *(resolve_train(config).seq_len for config in configs.values()))
 
 
-def probe_start(config: Config, context: int) -> Start:
-    """In float32, with windows of `context` random tokens, 512 tokens in all; weights and tokens are drawn by
+def probe_starts(configs: Mapping[str, Config], context: int) -> dict[str, Start]:
+    """Of each, in float32, with windows of `context` random tokens, 512 tokens in all; weights and tokens are drawn by
     `train.seed`.
 
-    UserError for a model that this machine's memory cannot hold.
+    UserError that names the config, before anything is built, for what cannot be probed: tokens that see what comes
+    after them, a device that is not there, a model that this machine's memory cannot hold.
     """
-    check_next_token(config.model)
-    device = Device(resolve_device_type(config.train.device, "train.device"), torch.float32)
-    rows, seed = max(1, PROBED_TOKENS // context), config.train.seed
-    n_parameters = parameters(config.model).total
-    _check_memory(config, device, rows, context, n_parameters)
-    model = Decoder(config.model, seed=seed).to(device.type)
+    rows = max(1, PROBED_TOKENS // context)
+    devices = dict[str, Device]()
+    for name, config in configs.items():
+        try:
+            devices[name] = _device_for(config, rows, context)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
+    return {name: _start(config, devices[name], rows, context) for name, config in configs.items()}
+
+
+def _start(config: Config, device: Device, rows: int, context: int) -> Start:
+    model_config, seed = config.model, config.train.seed
+    model = Decoder(model_config, seed=seed).to(device.type)
     generator = torch.Generator().manual_seed(seed)
-    windows_BT = torch.randint(0, config.model.vocab_size, (rows, context + 1), generator=generator)
+    windows_BT = torch.randint(0, model_config.vocab_size, (rows, context + 1), generator=generator)
     return Start(
-        parameters=n_parameters,
-        vocab_size=config.model.vocab_size,
+        parameters=parameters(model_config).total,
+        vocab_size=model_config.vocab_size,
         windows=rows,
         context=context,
         seed=seed,
@@ -87,14 +95,20 @@ def _ropes(config: Config, seed: int) -> list[RopeProducts]:
     return [rope_products(kind, position, width, length, seed) for (position, width), kind in found.items()]
 
 
-def _check_memory(config: Config, device: Device, rows: int, context: int, n_parameters: int) -> None:
+def _device_for(config: Config, rows: int, context: int) -> Device:
+    """Where it is probed; UserError where it cannot be."""
+    check_next_token(config.model)
+    device = Device(resolve_device_type(config.train.device, "train.device"), torch.float32)
+    n_parameters = parameters(config.model).total
     this = Pass(rows, context, counting="computed", bytes_each=FLOAT32_BYTES, is_training=True)
-    activations = step_memory(config.model, this, device.type)
-    needed = 2 * FLOAT32_BYTES * n_parameters + activations.activations + activations.logits
+    of_pass = step_memory(config.model, this, device.type)
+    needed = 2 * FLOAT32_BYTES * n_parameters + of_pass.activations + of_pass.logits
     if needed > device.memory:
         layers = max(1, math.floor(config.model.n_layers * device.memory / needed / 2))
+        what = "float32 weights, gradients and activations"
         raise UserError(
-            f"{count(n_parameters)} parameters, for which a probe needs {binary(needed)} of float32 weights, gradients and "
-            f"activations, and {device.name} has {binary(device.memory)}; probe fewer layers, "
-            f"as with model.n_layers={layers}, or a smaller model.d_model"
+            f"{count(n_parameters)} parameters, for which a probe needs {binary(needed)} of {what}, "
+            f"and {device.name} has {binary(device.memory)}; "
+            f"probe fewer layers, as with model.n_layers={layers}, or a smaller model.d_model"
         )
+    return device

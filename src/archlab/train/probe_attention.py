@@ -130,7 +130,7 @@ def attention_found(reached: Reached) -> dict[str, Tensor]:
         totals += means_Q[:, chooses_Q].double().sum(-1)
         n_queries += int(chooses_Q.sum())
         largest = torch.maximum(largest, found.scores_HQS.amax())
-    entropy, share, first, sink = (totals / max(n_queries, 1)).unbind()
+    entropy, share, first, sink = (totals / n_queries).unbind()  # not a number where no query chooses
     found = {"largest_score": largest, "entropy": entropy, "entropy_share": share, "first_token": first}
     return found | ({"learned_sink": sink} if has_sink else {})
 
