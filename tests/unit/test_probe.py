@@ -387,3 +387,11 @@ def test_the_update_is_measured_against_the_weights_before_it(tmp_path):
     assert line["step"] == 5
     assert line["probes"]["update_ratio"] == pytest.approx([0, 0.02], abs=1e-6)
     assert set(line["probes"]) & set(OF_LAYERS) >= {"gradient", "stream_rms", "largest_score", "update_ratio"}
+
+
+def test_in_bfloat16_the_numbers_are_nearly_those_of_float32():
+    wide, narrow = (probe(made(), WINDOWS, Device("cpu", dtype)) for dtype in (torch.float32, torch.bfloat16))
+    assert narrow.of_model["loss"] == pytest.approx(wide.of_model["loss"], rel=0.02)
+    assert narrow != wide
+    for name in wide.of_layers:
+        assert narrow.of_layers[name] == pytest.approx(wide.of_layers[name], rel=0.05, abs=0.01), name
