@@ -85,15 +85,16 @@ class Recorded(WatchedAttend):
 
 @pytest.mark.parametrize("separator", [None, SEPARATOR], ids=["one text", "packed documents"])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("at_once", [5, 256])
-def test_the_recomputed_weights_mix_values_as_the_kernel_does(kind, separator, at_once, monkeypatch):
+@pytest.mark.parametrize(("at_once", "longest"), [(256, 2048), (5, 2048), (256, 11)])
+def test_the_recomputed_weights_mix_values_as_the_kernel_does(kind, separator, at_once, longest, monkeypatch):
     monkeypatch.setattr("archlab.train.probe_attention.QUERIES_AT_ONCE", at_once)
+    monkeypatch.setattr("archlab.train.probe_attention.LONGEST", longest)
     monkeypatch.setattr("archlab.train.probe_layers.WatchedAttend", Recorded)
     monkeypatch.setattr(Recorded, "calls", [])
     probe(made(*KINDS[kind]), packed(WINDOWS), CPU, separator)
     assert len(Recorded.calls) == 2
     for reached, v_KSV, mixed_HQV in Recorded.calls:
-        v_HSV = v_KSV.repeat_interleave(mixed_HQV.shape[0] // v_KSV.shape[0], 0)
+        v_HSV, mixed_HQV = v_KSV.repeat_interleave(4 // len(v_KSV), 0)[:, :longest], mixed_HQV[:, :longest]
         found = [reached.weights(queries) for queries in reached.pieces()]
         weights_HQS = torch.cat([one.weights_HQS for one in found], 1)
         torch.testing.assert_close(weights_HQS @ v_HSV, mixed_HQV, rtol=1e-4, atol=1e-5)
@@ -232,9 +233,9 @@ def test_units_far_below_zero_are_dead(activation, kind):
 
 
 def test_a_unit_is_dead_that_no_token_uses():
-    units = torch.ones(2, 3, 8)
+    units = torch.ones(2, 300, 8)
     units[:, :, :2] = 0
-    units[1, 2, 0] = 1  # one token makes use of it
+    units[1, 2, 0] = 1  # one token of 600 makes use of it
     units[:, :, 7] = -0.001
     assert dead_units(units) == 2 / 8
     assert dead_units(torch.zeros(2, 3, 8)) == 1

@@ -1,11 +1,11 @@
 """What attention does, recomputed from the queries and keys that reach it.
 
-Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C head_dim; everything is of one text, or of one
+Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C head_dim. What has no B is of one text, or of one
 window of packed documents.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,8 @@ from archlab.model.masks import Mask, Visible, dense
 
 QUERIES_AT_ONCE = 256
 """Scores of so many queries stand in memory at a time."""
+LONGEST = 2048
+"""Tokens of a window that are looked at: a mask of all of a long one would not fit."""
 
 
 class Weights(NamedTuple):
@@ -55,17 +57,19 @@ class Reached:
         bias_BHQS: Tensor | None,
         sinks_H: Tensor | None,
     ) -> "Reached":
-        """Of the first row of the batch, without its graph."""
+        """Of the first row of the batch and its first tokens, which see none of the others; without its graph."""
+        n = min(q_BHQC.shape[2], LONGEST)
+        mask_BQS = _of_first(n, mask_BQS)
         seen_BQS = dense(mask_BQS)
         starts_BQ = mask_BQS.starts_BQ if isinstance(mask_BQS, Visible) else None
         if starts_BQ is None:
-            starts_BQ = torch.zeros(1, q_BHQC.shape[2], dtype=torch.int64, device=q_BHQC.device)
+            starts_BQ = torch.zeros(1, n, dtype=torch.int64, device=q_BHQC.device)
         return cls(
-            q_BHQC[0].detach().float(),
-            k_BKSC[0].detach().float(),
+            q_BHQC[0, :, :n].detach().float(),
+            k_BKSC[0, :, :n].detach().float(),
             None if seen_BQS is None else seen_BQS[0],
             starts_BQ[0],
-            None if bias_BHQS is None else bias_BHQS[0].detach().float(),
+            None if bias_BHQS is None else bias_BHQS[0, :, :n, :n].detach().float(),
             None if sinks_H is None else sinks_H.detach().float(),
             attend.scale,
             attend.softcap,
@@ -100,6 +104,14 @@ class Reached:
         sinks_HQ = self.sinks_H[:, None].expand_as(log_z_HQ)
         log_z_HQ = torch.logaddexp(log_z_HQ, sinks_HQ)
         return Weights(scores_HQS, (scores_HQS - log_z_HQ[..., None]).exp(), (sinks_HQ - log_z_HQ).exp())
+
+
+def _of_first(n: int, mask_BQS: Mask | None) -> Mask | None:
+    """The mask of the first n tokens; the same where there are no more, so that layers share what it makes."""
+    if not isinstance(mask_BQS, Visible) or mask_BQS.query_BQ.shape[1] <= n:
+        return mask_BQS
+    starts_BQ = None if mask_BQS.starts_BQ is None else mask_BQS.starts_BQ[:, :n]
+    return replace(mask_BQS, query_BQ=mask_BQS.query_BQ[:, :n], key_BS=mask_BQS.key_BS[:, :n], starts_BQ=starts_BQ)
 
 
 def attention_found(reached: Reached) -> dict[str, Tensor]:
