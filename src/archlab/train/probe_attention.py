@@ -1,7 +1,7 @@
 """What attention does, recomputed from the queries and keys that reach it.
 
-Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C head_dim. What has no B is of one text, or of one
-window of packed documents.
+Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C head_dim. What has no B is of one text, or
+of one window of packed documents.
 """
 
 from collections.abc import Iterator
