@@ -19,6 +19,7 @@ import torch
 from rounds import Round, finish, measure, options
 
 from archlab.allocator import keep_freed_memory
+from archlab.data.held_out import HeldOut
 from archlab.exchange.configs import load_config
 from archlab.exchange.load import load_hf
 from archlab.families.registry import find_family
@@ -27,7 +28,7 @@ from archlab.hf.family import Family
 from archlab.hf.weights import placed
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
-from archlab.train.evaluate import HeldOut, evaluate
+from archlab.train.evaluate import evaluate
 from archlab.train.rehearsal import rehearse
 
 TOKENS, LENGTHS = 32_768, (4096, 16_384, 32_768)
@@ -53,7 +54,8 @@ def training(overrides: tuple[str, ...], vocabulary: int, length: int, tokens: i
 def evaluation(overrides: tuple[str, ...], vocabulary: int, length: int, tokens: int) -> Round:
     """Of held-out text, as training and `archlab eval` do it."""
     model, windows = made((*overrides, "model.head.softcap=30"), vocabulary, length, tokens)
-    held_out = HeldOut(windows, np.ones(vocabulary, dtype=np.int64))
+    counts = np.ones(vocabulary, dtype=np.int64)
+    held_out = HeldOut.of_text(windows, counts, end_of_text=-1, starts=np.arange(len(windows)), masked=False)
     return once(lambda: evaluate(model, held_out, CPU, batch_tokens=tokens + length))
 
 

@@ -19,8 +19,8 @@ import numpy as np
 from peers import SHAPES, archlab_overrides
 from rounds import Round, finish, measure, options
 
+from archlab.data.held_out import HeldOut
 from archlab.exchange.configs import load_config
-from archlab.train.evaluate import HeldOut
 from archlab.train.probing import Probing
 from archlab.train.rehearsal import Rehearsal, rehearse
 from archlab.train.run_folder import RunFolder

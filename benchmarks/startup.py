@@ -86,15 +86,16 @@ def made_up(folder: Path) -> None:
     vocab_size, end = bpe.vocab_size(tokenizer), bpe.end_of_text(tokenizer)
     (folder / TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
     draw = np.random.default_rng(0)
-    splits = {}
-    for split, tokens in (("train", TOKENS), ("held_out", TOKENS // 100)):
-        writer = ShardWriter(folder, split, "uint16")
+    parts = []
+    for part, tokens in (("rest", TOKENS), ("fold-00", TOKENS // 100)):
+        writer = ShardWriter(folder, part, "uint16")
         for at in range(0, tokens, 1_000_000):
             writer.append(draw.integers(1, vocab_size, min(tokens - at, 1_000_000)), text_bytes=1_000_000, documents=1)
-        splits[split] = writer.finish()
+        parts.append(writer.finish())
+    rest, fold = parts
     manifest = Manifest(
         format=FORMAT, source="made up", skipped=0, key="", vocab_size=vocab_size, dtype="uint16", end_of_text=end,
-        tokenizer_sha256=sha256(folder / TOKENIZER), **splits,
+        tokenizer_sha256=sha256(folder / TOKENIZER), rest=rest, folds=(fold,),
     )  # fmt: skip
     (folder / MANIFEST).write_text(manifest.model_dump_json(), encoding="utf-8")
     time.sleep(SETTLED / 1e9 + 0.1)  # what has just been written is not remembered yet

@@ -173,7 +173,7 @@ def test_damaged_weights_are_named(here, trained, tmp_path):
 
 def test_a_damaged_shard_is_named_before_anything_is_written(here):
     here("data", "text.txt", "--out", "tokens", "--vocab-size", 300, code=0)
-    shard = here.folder / "tokens" / "train-00000.bin"
+    shard = here.folder / "tokens" / "fold-01-00000.bin"
     whole = shard.read_bytes()
     altered = bytes([whole[0] ^ 1]) + whole[1:]
     for damaged, state in (
@@ -184,9 +184,9 @@ def test_a_damaged_shard_is_named_before_anything_is_written(here):
     ):
         shard.write_bytes(damaged)
         message = here("train", "tiny.yaml", "data.path=tokens", "--out", "run")
-        assert f"train-00000.bin: {state}" in message
+        assert f"fold-01-00000.bin: {state}" in message
     shard.unlink()
-    assert "train-00000.bin: missing" in here("train", "tiny.yaml", "data.path=tokens", "--out", "run")
+    assert "fold-01-00000.bin: missing" in here("train", "tiny.yaml", "data.path=tokens", "--out", "run")
     assert not (here.folder / "run").exists()
 
 

@@ -31,6 +31,7 @@ from archlab.config.model_schema import Init, ModelConfig
 from archlab.config.moe import Balance
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.training import resolve_train
+from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.train import loop
@@ -365,7 +366,7 @@ def trajectory(config: Config) -> list[float]:
         seq_len = train.seq_len or config.model.max_seq_len
         batch = drawn.integers(0, 9, (train.batch_tokens // seq_len, seq_len + 1))
         begins = 0 if train.document_mask else None
-        losses.append(update(model, optimizer, batch, train, step, device, begins).loss)
+        losses.append(update(model, optimizer, Windows(batch), train, step, device, begins).loss)
     return losses
 
 

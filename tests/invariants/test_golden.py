@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from archlab.config.training import resolve_train
+from archlab.data.training_data import Windows
 from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import prefer_products
@@ -59,7 +60,7 @@ def curve(
     for step in range(STEPS):
         # Text with something to learn: each token is often the one before it plus 1.
         windows = (draw.integers(0, 97, (4, 1)) + np.cumsum(draw.random((4, 65)) < 0.9, axis=1)) % 97
-        result = update(model, optimizer, windows, train, step, device, 0 if train.document_mask else None)
+        result = update(model, optimizer, Windows(windows), train, step, device, 0 if train.document_mask else None)
         found += [result.loss, result.grad_norm]
     return found
 

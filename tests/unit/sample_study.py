@@ -7,7 +7,7 @@ import numpy as np
 
 from archlab.study.answer import answer
 from archlab.study.record import ArmSummary, Curve, StudySummary
-from archlab.study.stats import compare
+from archlab.study.stats import Better, compare
 
 TOKENS = 1_000_000
 
@@ -88,6 +88,8 @@ def study(
     seeds: Sequence[int],
     against: Literal["base", "previous"],
     diverged: frozenset[tuple[str, int]] | set[tuple[str, int]] = frozenset(),
+    better: Better = "lower",
+    margin: float | None = None,
 ) -> StudySummary:
     names = list(arms)
     noise = np.random.default_rng(7)
@@ -100,7 +102,7 @@ def study(
         for name in names
     }
     before = dict(zip(names[1:], names, strict=False)) if against == "previous" else dict.fromkeys(names[1:], names[0])
-    comparisons = compare(losses, before)
+    comparisons = compare(losses, before, better, margin)
     summaries = []
     for i, (name, (label, _, overrides)) in enumerate(arms.items()):
         finished = [loss for loss in losses[name].values() if loss is not None]

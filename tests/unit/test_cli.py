@@ -399,6 +399,15 @@ def test_a_study_is_printed_as_yaml_that_loads_again(capsys, tmp_path):
     assert read_study(str(file))[1] == read_study("ladder-rates")[1]
 
 
+def test_a_study_that_may_add_seeds_shows_the_least_and_the_most(capsys, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("extends: ladder-rates\nseeds: {until: 0.01, at_most: 12}\ntune: {}\n")
+    shown = output(capsys, "study", "show", str(file))
+    arms = len(read_study(str(file))[1].arms)
+    assert f"{arms} arms, 5 to 12 seeds each" in shown
+    assert f"in all up to {12 * arms} runs" in shown
+
+
 def test_cost(capsys):
     text = output(capsys, "cost", "llama-3-8b")
     assert "8,030,261,248" in text

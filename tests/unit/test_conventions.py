@@ -24,6 +24,7 @@ from archlab.config.layers import layer_configs
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.cost.params import parameters
+from archlab.data.held_out import HeldOut
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import KERNELS, Needs
 from archlab.model.masks import Given
@@ -32,7 +33,7 @@ from archlab.model.rotary import rotation
 from archlab.model.softmax import Softmax
 from archlab.model.state import Cache
 from archlab.train.device import Device
-from archlab.train.evaluate import HeldOut, evaluate
+from archlab.train.evaluate import evaluate
 from archlab.train.loss import objective
 from archlab.train.step import learning_rate
 
@@ -337,5 +338,10 @@ def test_bits_per_byte() -> None:
     nats = logsumexp(logits, axis=-1) - np.take_along_axis(logits, targets[..., None], -1)[..., 0]
     is_text = token_bytes[targets] > 0
     expected = nats[is_text].sum() / np.log(2) / token_bytes[targets].sum()
-    found = evaluate(model, HeldOut(windows, token_bytes), Device("cpu", torch.float32), batch_tokens=30)
+    found = evaluate(
+        model,
+        HeldOut.of_text(windows, token_bytes, 0, starts=np.arange(len(windows)) * 100, masked=False),
+        Device("cpu", torch.float32),
+        batch_tokens=30,
+    )
     assert found.bits_per_byte == pytest.approx(expected, rel=1e-6)

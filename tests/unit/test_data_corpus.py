@@ -15,7 +15,17 @@ from archlab.errors import UserError
 
 
 def text_of(corpus: Corpus, split: str, held_out: float = 0.2) -> str:
-    return "".join(p.text for p in choose_split(corpus, held_out).pieces(corpus) if p.split == split)
+    """Of the first fold, or of all else."""
+    pieces = choose_split(corpus, held_out).pieces(corpus)
+    return "".join(p.text for p in pieces if (p.fold == 0) == (split == "held_out"))
+
+
+def folds_of(corpus: Corpus, held_out: float) -> dict[int | None, list[str]]:
+    """The names of the documents, or of their parts, in each fold."""
+    found: dict[int | None, list[str]] = {}
+    for piece in choose_split(corpus, held_out).pieces(corpus):
+        found.setdefault(piece.fold, []).append(piece.name)
+    return found
 
 
 @pytest.fixture
@@ -85,12 +95,11 @@ def test_links_in_circles_pipes_and_devices_are_passed_by(folder: Path):
 
 
 def test_names_that_are_no_utf8_divide_the_text_as_others_do(folder: Path):
-    before = text_of(Corpus([str(folder)]), "held_out")
     for i in range(40):
         (folder / f"caf\udce9{i}.txt").write_text("coffee\n" * 20)
-    after = text_of(Corpus([str(folder)]), "held_out")
-    assert after.count("document") == before.count("document")
-    assert 0 < after.count("coffee") < 40 * 20
+    held_out = text_of(Corpus([str(folder)]), "held_out")
+    assert held_out.count("document") > 40
+    assert held_out.count("coffee") > 40
 
 
 def test_jsonl_and_parquet(tmp_path: Path):
@@ -188,9 +197,45 @@ def test_whole_files_are_held_out_by_their_name(folder: Path):
     for i in range(40):
         text = (folder / ("deep" if i % 2 else ".") / f"{i:02d}.txt").read_text()
         assert (text in train) != (text in held_out)
-    assert 0.05 < len(held_out) / len(train + held_out) < 0.5
+    assert len(held_out) / len(train + held_out) == pytest.approx(0.2, abs=0.03)
+
+
+@pytest.mark.parametrize(("held_out", "n_folds"), [(0.05, 20), (0.1, 10), (0.3, 3), (0.02, 20), (0.9, 1)])
+def test_every_document_is_in_one_fold_and_folds_are_of_one_size(tmp_path: Path, held_out: float, n_folds: int):
+    sizes = random.Random(0)
+    for i in range(1200):
+        (tmp_path / f"{i}.txt").write_text("x" * sizes.randrange(1, 100))
+    found = folds_of(Corpus([str(tmp_path)]), held_out)
+    assert sorted(name for names in found.values() for name in names) == sorted(
+        f"{tmp_path.name}/{i}.txt" for i in range(1200)
+    )
+    lengths = {fold: sum((tmp_path.parent / name).stat().st_size for name in names) for fold, names in found.items()}
+    total, rest = sum(lengths.values()), lengths.pop(None, 0)
+    assert set(lengths) == set(range(n_folds))
+    assert list(lengths.values()) == pytest.approx([held_out * total] * n_folds, rel=0.15)
+    assert rest == pytest.approx((1 - n_folds * held_out) * total, rel=0.15, abs=100)
+
+
+def test_other_documents_leave_most_of_a_fold_as_it_is(folder: Path):
+    before = folds_of(Corpus([str(folder)]), 0.2)
     (folder / "new.txt").write_text("new\n" * 20)
-    assert set(text_of(corpus, "held_out").split("\n")) >= set(held_out.split("\n"))
+    after = folds_of(Corpus([str(folder)]), 0.2)
+    assert sum(len({*before[fold]} & {*after[fold]}) for fold in before) >= 36
+
+
+@pytest.mark.parametrize("length", [2, 3, 7, 40, 1000])
+def test_stretches_of_one_file_hold_every_character_in_order(tmp_path: Path, length: int):
+    text = "".join(random.Random(length).choice("ab\n") for _ in range(length))
+    (tmp_path / "one.txt").write_text(text)
+    corpus = Corpus([str(tmp_path / "one.txt")])
+    pieces = list(choose_split(corpus, 0.1).pieces(corpus))
+    assert "".join(p.text for p in pieces) == text
+    folds = [p.fold for p in pieces if p.fold is not None]
+    assert folds == sorted(folds, reverse=True) == list(range(len(folds)))[::-1]
+    assert all(p.text for p in pieces)
+    if length >= 40:
+        assert len(folds) in (9, 10)
+        assert max(len(p.text) for p in pieces) < 0.16 * length
 
 
 def test_of_a_single_file_the_tail_is_held_out_from_a_line_on(tmp_path: Path):
@@ -209,9 +254,10 @@ def test_of_a_single_file_the_tail_is_held_out_from_a_line_on(tmp_path: Path):
         ("ab", "a"),
         ("no line ends at all", "no line ends at"),
         ("\n\n", "\n"),
-        ("a\n" + "b" * 50, "a\n"),
-        ("a\n" + "b" * 50 + "\n", "a\n"),
-        ("a" * 50 + "\nb", "a" * 50 + "\n"),
+        ("a\n" + "b" * 50, "a\n" + "b" * 40),
+        ("b" * 40 + "\n" + "b" * 11, "b" * 40 + "\n"),
+        ("b" * 42 + "\n" + "b" * 9, "b" * 42 + "\n"),
+        ("b" * 36 + "\n" + "b" * 15, "b" * 36 + "\n" + "b" * 5),
     ],
 )
 def test_both_sides_of_a_tiny_text_hold_something(tmp_path: Path, text: str, train: str):
@@ -225,10 +271,10 @@ def test_a_file_longer_than_the_held_out_share_is_trained_on(tmp_path: Path):
     for i in range(50):
         (tmp_path / f"{i}.txt").write_text("short\n" * 10)
     corpus = Corpus([str(tmp_path)])
-    chosen = [p.name for p in choose_split(corpus, 0.2).pieces(corpus) if p.split == "held_out"]
+    chosen = folds_of(corpus, 0.2)[0]
     (tmp_path.parent / chosen[0]).write_text("long\n" * 150)
-    assert "long" in text_of(corpus, "train")
-    assert [p.name for p in choose_split(corpus, 0.2).pieces(corpus) if p.split == "held_out"] == chosen[1:]
+    assert folds_of(corpus, 0.2)[None] == [chosen[0]]
+    assert set(folds_of(corpus, 0.2)[0]) >= set(chosen[1:])
 
 
 def test_long_documents_are_cut_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -238,7 +284,7 @@ def test_long_documents_are_cut_without_loss(tmp_path: Path, monkeypatch: pytest
     pieces = list(choose_split(corpus, 0.2).pieces(corpus))
     assert "".join(p.text for p in pieces) == (tmp_path / "one.txt").read_text()
     assert max(len(p.text) for p in pieces) <= 10
-    assert [p.begins_document for p in pieces].count(True) == 2
+    assert [p.begins_document for p in pieces].count(True) == len({p.fold for p in pieces}) == 5
 
 
 def test_text_that_changes_while_it_is_read_is_noticed(tmp_path: Path):

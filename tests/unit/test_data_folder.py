@@ -46,13 +46,14 @@ def everything(folder: Path) -> dict[str, bytes]:
 def test_every_byte_of_both_sides_is_counted_once(texts: Path, tmp_path: Path):
     data = made(texts, tmp_path / "out")
     total = sum(f.stat().st_size for f in texts.iterdir())
-    assert data.manifest.train.bytes + data.manifest.held_out.bytes == total
-    for tokens, info in ((data.train, data.manifest.train), (data.held_out, data.manifest.held_out)):
+    assert sum(part.bytes for part in data.manifest.parts) == total
+    held_out, *others = [data.manifest.folds[0], *data.manifest.folds[1:], data.manifest.rest]
+    for tokens, parts in ((data.train, others), (data.held_out, [held_out])):
         ids = tokens.read(0, len(tokens))
-        assert data.token_bytes[ids].sum() == info.bytes
-        assert (ids == data.manifest.end_of_text).sum() == info.documents
+        assert data.token_bytes[ids].sum() == sum(part.bytes for part in parts)
+        assert (ids == data.manifest.end_of_text).sum() == sum(part.documents for part in parts)
         assert ids[0] == data.manifest.end_of_text
-    assert data.manifest.train.documents + data.manifest.held_out.documents == 60
+    assert sum(part.documents for part in data.manifest.parts) == 60
 
 
 def test_the_documents_come_back(texts: Path, tmp_path: Path):
@@ -94,7 +95,7 @@ def test_shards_are_one_sequence(texts: Path, tmp_path: Path, monkeypatch: pytes
     whole = made(texts, tmp_path / "whole")
     monkeypatch.setattr(making, "SHARD_TOKENS", 211)
     data = made(texts, tmp_path / "cut")
-    assert len(data.manifest.train.shards) > 20
+    assert sum(len(part.shards) for part in data.manifest.parts) > 20
     expected = whole.train.read(0, len(whole.train))
     assert len(data.train) == len(expected)
     for start in range(0, len(expected) - 100, 7):
@@ -104,21 +105,21 @@ def test_shards_are_one_sequence(texts: Path, tmp_path: Path, monkeypatch: pytes
 
 
 def damage_truncate(folder: Path) -> None:
-    (folder / "train-00000.bin").write_bytes((folder / "train-00000.bin").read_bytes()[:-3])
+    (folder / "fold-01-00000.bin").write_bytes((folder / "fold-01-00000.bin").read_bytes()[:-3])
 
 
 def damage_alter(folder: Path) -> None:
-    data = bytearray((folder / "held_out-00000.bin").read_bytes())
+    data = bytearray((folder / "fold-00-00000.bin").read_bytes())
     data[5] ^= 1
-    (folder / "held_out-00000.bin").write_bytes(data)
+    (folder / "fold-00-00000.bin").write_bytes(data)
 
 
 def damage_lengthen(folder: Path) -> None:
-    (folder / "train-00000.bin").open("ab").write(b"xx")
+    (folder / "fold-01-00000.bin").open("ab").write(b"xx")
 
 
 def damage_rename(folder: Path) -> None:
-    (folder / "train-00000.bin").rename(folder / "train-0.bin")
+    (folder / "fold-01-00000.bin").rename(folder / "fold-01-0.bin")
 
 
 def damage_tokenizer(folder: Path) -> None:
@@ -153,13 +154,13 @@ def damage_manifest(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (damage_truncate, r"train-00000\.bin: truncated: expected \d+ bytes, found \d+"),
-        (damage_alter, r"held_out-00000\.bin: altered"),
-        (damage_lengthen, r"train-00000\.bin: too long: expected"),
-        (damage_rename, r"train-00000\.bin: missing"),
+        (damage_truncate, r"fold-01-00000\.bin: truncated: expected \d+ bytes, found \d+"),
+        (damage_alter, r"fold-00-00000\.bin: altered"),
+        (damage_lengthen, r"fold-01-00000\.bin: too long: expected"),
+        (damage_rename, r"fold-01-00000\.bin: missing"),
         (damage_tokenizer, r"tokenizer\.json: altered"),
         (damage_no_tokenizer, r"tokenizer\.json: missing"),
-        (damage_version, r"manifest\.json: format version 99; allowed: 1"),
+        (damage_version, r"manifest\.json: format version 99; allowed: 2"),
         (damage_field, r"manifest\.json: vocab_size: "),
         (damage_vocab, r"manifest\.json: vocab_size: 20; the tokenizer has 300"),
         (damage_manifest, r"manifest\.json: not valid JSON"),
@@ -302,10 +303,10 @@ def test_a_data_folder_is_hashed_once_until_a_file_changes(
     assert DataFolder.open(folder).fingerprint == DataFolder.open(folder).fingerprint
     assert reads == []
     assert capsys.readouterr().err == ""
-    shard = folder / "train-00000.bin"
+    shard = folder / "fold-01-00000.bin"
     shard.touch()
     DataFolder.open(folder)
-    assert reads == ["train-00000.bin"]  # the others are as they were
+    assert reads == ["fold-01-00000.bin"]  # the others are as they were
     said = f"note: {shard}: {binary(shard.stat().st_size)} are compared with their hash, and again only when "
     assert capsys.readouterr().err.startswith(said)
     whole, before = shard.read_bytes(), shard.stat()
@@ -315,7 +316,7 @@ def test_a_data_folder_is_hashed_once_until_a_file_changes(
         if altered == whole:
             DataFolder.open(folder)
         for _ in range(2 * (altered != whole)):
-            with pytest.raises(UserError, match=r"train-00000\.bin: altered"):
+            with pytest.raises(UserError, match=r"fold-01-00000\.bin: altered"):
                 DataFolder.open(folder)
 
 
@@ -360,7 +361,7 @@ def test_a_damaged_memory_is_none(texts: Path, cache: Path, reads: list[str], da
         )
     reads.clear()
     assert open_data(config, 300).path == data.path
-    assert {"1.txt", "train-00000.bin"} <= set(reads)
+    assert {"1.txt", "fold-01-00000.bin"} <= set(reads)
 
 
 def test_where_nothing_can_be_remembered_all_is_read(texts: Path, tmp_path: Path, cache: Path, reads: list[str]):
@@ -370,7 +371,7 @@ def test_where_nothing_can_be_remembered_all_is_read(texts: Path, tmp_path: Path
     for _ in range(2):
         reads.clear()
         DataFolder.open(folder)
-        assert "train-00000.bin" in reads
+        assert "fold-01-00000.bin" in reads
 
 
 def test_what_has_just_changed_is_read_again(texts: Path, tmp_path: Path, reads: list[str], monkeypatch):
@@ -379,24 +380,25 @@ def test_what_has_just_changed_is_read_again(texts: Path, tmp_path: Path, reads:
     folder = made(texts, tmp_path / "out").path
     reads.clear()
     DataFolder.open(folder)
-    assert "train-00000.bin" in reads
+    assert "fold-01-00000.bin" in reads
 
 
 def test_the_command_reads_all_again(texts: Path, tmp_path: Path, reads: list[str]):
     made(texts, tmp_path / "out")
     reads.clear()
     made(texts, tmp_path / "out")
-    assert {"train-00000.bin", "1.txt"} <= set(reads)
+    assert {"fold-01-00000.bin", "1.txt"} <= set(reads)
 
 
 def test_a_shard_that_is_cut_while_in_use_is_named(texts: Path, tmp_path: Path):
     data = made(texts, tmp_path / "out")
-    starts, shard = np.array([0, len(data.train) - 60]), tmp_path / "out" / "train-00000.bin"
+    shard = tmp_path / "out" / "fold-04-00000.bin"  # the last one
+    starts = np.array([0, len(data.train) - 60])
     before = data.train.windows(starts, 50)
     assert before.shape == (2, 50)
     os.truncate(shard, 200)
     np.testing.assert_array_equal(data.train.windows(starts[:1], 50), before[:1])
-    with pytest.raises(UserError, match=r"train-00000\.bin: was cut while it was in use"):
+    with pytest.raises(UserError, match=r"fold-04-00000\.bin: was cut while it was in use"):
         data.train.windows(starts, 50)
 
 
@@ -406,7 +408,7 @@ def test_names_that_are_no_utf8(texts: Path, tmp_path: Path):
         (texts / f"caf\udce9{i}.txt").write_text(f"coffee {i}\n" * 20)
     data = prepare([str(texts), str(texts / "caf\udce90.txt")], tmp_path / "out\udce9", 300, None, 0.2)
     assert data.manifest.source.endswith(r"caf\udce90.txt")
-    assert DataFolder.open(data.path).manifest.train.documents + data.manifest.held_out.documents == 80
+    assert sum(part.documents for part in DataFolder.open(data.path).manifest.parts) == 80
     (texts / "caf\udce91.jsonl").write_text("[]")
     with pytest.raises(UserError, match=r"caf.*1\.jsonl, line 1"):
         made(texts, tmp_path / "new")
@@ -418,7 +420,7 @@ def test_the_field_of_records_is_named(tmp_path: Path):
     )
     data = prepare([str(tmp_path / "a.jsonl")], tmp_path / "out", 300, None, 0.2, "body")
     assert data.manifest.source.endswith("a.jsonl (field 'body')")
-    assert data.manifest.train.bytes + data.manifest.held_out.bytes == sum(9 * len(f"text {i}\n") for i in range(30))
+    assert sum(part.bytes for part in data.manifest.parts) == sum(9 * len(f"text {i}\n") for i in range(30))
     with pytest.raises(UserError, match=r"line 1: no field 'bod'; found text, body; did you mean body\?; .*--field"):
         prepare([str(tmp_path / "a.jsonl")], tmp_path / "new", 300, None, 0.2, "bod")
     (tmp_path / "a.txt").write_text("text")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from archlab.data import sampler
-from archlab.data.sampler import batch, held_out_windows, window_starts, windows_per_epoch
+from archlab.data.sampler import batch, held_out_starts, window_starts, windows_per_epoch
 from archlab.data.shards import Tokens
 from archlab.errors import UserError
 
@@ -100,6 +100,10 @@ def test_windows_cross_shard_borders():
 def test_a_batch_that_cannot_be_divided_is_refused():
     with pytest.raises(UserError, match=r"train\.batch_tokens: 10 sequences .* 4 processes"):
         window_starts(1000, 16, 0, 0, 10, 0, 4)
+
+
+def held_out_windows(data: Any, seq_len: int, n_tokens: int) -> np.ndarray:
+    return data.held_out.windows(held_out_starts(data, seq_len, n_tokens), seq_len + 1)
 
 
 def test_held_out_windows_are_spread_evenly_and_do_not_overlap():

@@ -29,7 +29,9 @@ def fields(schema: type[BaseModel], at: str = "") -> Iterator[str]:
     for name, field in schema.model_fields.items():
         parts = (field.annotation, *get_args(field.annotation))
         below = [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
-        yield from fields(below[0], f"{at}{name}.") if below else [f"{at}{name}"]
+        plain = [part for part in get_args(field.annotation) if part not in (*below, type(None))]
+        yield from [f"{at}{name}"] if plain or not below else []
+        yield from fields(below[0], f"{at}{name}.") if below else []
 
 
 def test_every_field_of_a_study_is_explained_once():

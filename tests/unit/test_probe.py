@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from scipy.special import logsumexp
 from tiny import config, write_text
 
+from archlab.data.held_out import HeldOut
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import Attend
 from archlab.train.device import Device
-from archlab.train.evaluate import HeldOut
 from archlab.train.loop import train
 from archlab.train.probe_attention import Reached, WatchedAttend
 from archlab.train.probe_layers import dead_units, watched
@@ -376,7 +376,7 @@ def test_a_run_may_go_on_with_other_probes(text, tmp_path):
 
 def test_the_update_is_measured_against_the_weights_before_it(tmp_path):
     model, folder = made(), RunFolder(tmp_path)
-    held_out = HeldOut(WINDOWS.numpy(), np.ones(300, dtype=int))
+    held_out = HeldOut(WINDOWS.numpy(), np.ones((3, 16), dtype=bool), None, None)
     probing = Probing(model, held_out, 5, CPU)
     for step in range(4, 6):
         probing.before_update(step)
@@ -396,3 +396,15 @@ def test_in_bfloat16_the_numbers_are_nearly_those_of_float32():
     assert narrow != wide
     for name in wide.of_layers:
         assert narrow.of_layers[name] == pytest.approx(wide.of_layers[name], rel=0.05, abs=0.01), name
+
+
+def test_the_loss_is_about_the_scored_tokens():
+    scored = torch.zeros(3, 16, dtype=torch.bool)
+    scored[0, 3] = scored[2, 15] = True
+    found = probe(made(), WINDOWS, CPU, scored_BT=scored)
+    model = made()
+    losses = F.cross_entropy(model(WINDOWS[:, :-1])[scored], WINDOWS[:, 1:][scored])
+    losses.backward()
+    assert found.of_model["loss"] == pytest.approx(losses.item(), rel=1e-5)
+    squares = sum(p.grad.square().sum().item() for p in model.layers[0].parameters())
+    assert found.of_layers["gradient"][0] == pytest.approx(math.sqrt(squares), rel=1e-4)

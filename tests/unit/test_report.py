@@ -5,6 +5,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import sample_study
@@ -15,10 +16,11 @@ from archlab.errors import UserError
 from archlab.report import charts
 from archlab.report.columns import fitted
 from archlab.report.page import render, write_page, write_picture
-from archlab.report.palette import MODES, arm_colours
+from archlab.report.palette import MODES, PALETTES, SHAPES, VERDICTS, arm_colours
 from archlab.report.ranges import curve_range, without_outliers
 from archlab.report.table import terminal_table
-from archlab.study.record import StudySummary
+from archlab.study.formatting import interval, p_value
+from archlab.study.record import StudySummary, Verdict
 
 LOADING = {"src", "href", "srcset", "data", "poster", "action", "background"}
 
@@ -107,6 +109,32 @@ def test_divergences_are_said_in_page_and_table() -> None:
     assert "reference diverged" in text
     assert "none finished" in text
     assert "1 of 3 seeds" in plain(study)
+
+
+def test_equivalence_is_said_in_page_and_table() -> None:
+    arms = {"a": ("SwiGLU", 2.600, {}), "b": ("GEGLU", 2.601, {}), "c": ("far", 2.9, {})}
+    study = sample_study.study(arms, [0, 1, 2, 3, 4], "base", margin=0.05)
+    text = words(Page(render(study)).text)
+    near, far = (arm.comparison for arm in study.arms[1:])
+    assert near
+    assert far
+    assert (near.verdict, far.verdict) == ("equivalent", "worse")
+    assert f"within ±0.05: p {p_value(near.p_equivalent or 0)} {interval(near.within_low, near.within_high)}" in text
+    assert "calls differences up to 0.05 too small to matter" in text
+    assert "equivalent" in plain(study)
+    assert "too small to matter" not in Page(render(sample_study.pair())).text
+
+
+def test_the_page_shows_how_well_the_smallest_effect_is_known(study: StudySummary, page: Page) -> None:
+    shown = [c for arm in study.arms if (c := arm.comparison) and c.smallest_effect is not None]
+    assert shown
+    assert all(interval(c.smallest_effect_low, c.smallest_effect_high) in page.text for c in shown)
+
+
+def test_every_verdict_has_a_colour_and_a_shape() -> None:
+    assert sorted(VERDICTS) == sorted(get_args(Verdict))
+    assert len(SHAPES) == len(VERDICTS)
+    assert all(len(PALETTES[mode].verdicts) == len(VERDICTS) for mode in MODES)
 
 
 def test_what_a_user_wrote_is_never_markup() -> None:

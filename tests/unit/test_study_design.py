@@ -201,6 +201,13 @@ def test_a_study_that_cannot_be_fair_is_refused(values, message):
         ({"tune": {"train.lr": []}}, "tune.train.lr  "),
         ({"seeds": 10**9}, r"seeds  1,000,000,000 runs \(1 arms x 1,000,000,000 seeds\); allowed: up to 10,000, for"),
         ({"seeds": [1, 10**30]}, "seeds  "),
+        ({"seeds": {"at_most": 12}}, "seeds.until  missing"),
+        ({"seeds": {"until": 0, "at_most": 12}}, "seeds.until  0; allowed: more than 0"),
+        ({"seeds": {"until": 0.1, "at_most": 4}}, "seeds  at_most 4; allowed: at least 5, the first seeds"),
+        ({"seeds": {"until": 0.1, "at_most": 9, "first": 2}}, "seeds.first  2; allowed: at least 3"),
+        ({"seeds": {"until": 0.1, "atmost": 9}}, r"seeds.atmost +unknown; did you mean at_most\?"),
+        ({"seeds": "three"}, r"'three'; allowed: a whole number or a list or keys and values, as in seeds=\{until: "),
+        ({"margin": 0}, "margin  0; allowed: more than 0"),
         ({"tune": {"train.lr": [0.1]}, "tune_seeds": 10**9}, "tune_seeds  1,000,000,000 runs"),
         (
             {"tune": {f"train.{name}": [0.1] * 1000 for name in ("lr", "weight_decay", "eps")}},
@@ -446,8 +453,8 @@ def test_tuned_values_reach_their_arm_and_seeds_their_run():
     assert (base.config.train.lr, other.config.train.lr) == (1e-3, 0.5)
     again = other.with_values({"train.lr": 0.25})
     assert (again.config.train.lr, again.tuned) == (0.25, {"train.lr": 0.25})
-    assert other.seeded(7).train.seed == 7
-    assert diff(other.seeded(7), other.config) == {"train.seed": (7, 0)}
+    assert (other.seeded(7, 3).train.seed, other.seeded(7, 3).data.fold) == (7, 3)
+    assert diff(other.seeded(7, 0), other.config) == {"train.seed": (7, 0)}
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -4,25 +4,30 @@ import csv
 import json
 import re
 import shlex
+import shutil
 from types import SimpleNamespace
 
 import pytest
 import torch
+from scipy.stats import t
 from tiny import MODEL, TRAIN, write_text
 
 from archlab import digests
+from archlab.code import code_digest, meaning
 from archlab.config.check import validate
 from archlab.config.study_schema import StudyConfig
 from archlab.config.yaml_text import to_yaml
 from archlab.cost.flops import training_flops
 from archlab.errors import UserError
 from archlab.report.page import write_page
-from archlab.study import pool, runner, runs
+from archlab.study import pool, runner
 from archlab.study.pool import RunProgress
+from archlab.study.power import pairs_for
 from archlab.study.progress import StudyProgress
 from archlab.study.runner import Study
 from archlab.study.study_file import read_study
 from archlab.train import compiling
+from archlab.train.device import choose_device, environment
 from archlab.train.run_folder import RunFolder
 from archlab.train.summary import RunSummary
 
@@ -120,6 +125,54 @@ def test_one_more_seed_runs_only_that_seed(lab):
     assert lab.ran == [(RMS, 2, 1e-3), (LAYER, 2, 1e-3)]
     lab.run(seeds=[1, 7])
     assert lab.ran == [(RMS, 7, 1e-3), (LAYER, 7, 1e-3)]
+
+
+def test_seeds_are_added_as_the_first_ones_scatter(lab):
+    """The differences are 0.09, 0.1 and 0.11: three seeds find 0.06, and finding less takes more of them."""
+    lab.score = lambda config: (
+        2.0 + (config.model.norm.kind == "layernorm") * (0.1 + 0.01 * (-1, 0, 1)[config.train.seed % 3])
+    )
+    rule = {"first": 3, "at_most": 12}
+    assert lab.run(seeds={"until": 0.06, **rule}).seeds == [0, 1, 2]
+    more = lab.run(seeds={"until": 0.03, **rule})
+    expected = pairs_for(0.03, 0.01, 2, 0.05)
+    assert 3 < expected < 12
+    assert more.seeds == list(range(expected))
+    compared = more.arms[1].comparison
+    assert compared.pairs == expected
+    reach = t.isf(0.025, 2) * 0.01 / expected**0.5  # of the first three seeds, whose scatter is the larger one
+    assert compared.high - compared.low == pytest.approx(2 * reach, rel=1e-6)
+    assert lab.study(seeds={"until": 0.03, **rule}).read().seeds == more.seeds
+    assert lab.run(seeds={"until": 0.001, **rule}).seeds == list(range(12))
+
+
+def test_the_margin_is_that_of_the_study(lab):
+    lab.score = lambda config: 2.0 + config.train.seed / 100 * (1 + (config.model.norm.kind == LAYER) / 10)
+    assert lab.run(margin=0.1, seeds=4).arms[1].comparison.verdict == "equivalent"
+    assert lab.run(seeds=4).arms[1].comparison.margin is None
+
+
+def test_no_seed_is_added_before_all_first_ones_have_ended(lab):
+    lab.score = lambda config: 2.0 + config.train.seed * (1 + (config.model.norm.kind == "layernorm"))
+    lab.fails = lambda config: "no memory" if config.train.seed == 2 else None
+    rule = {"until": 0.001, "first": 3, "at_most": 5}
+    assert lab.run(seeds=rule).seeds == [0, 1, 2]
+    lab.fails = lambda config: None
+    found = lab.run(seeds=rule)
+    assert found.seeds == [0, 1, 2, 3, 4]
+    assert found.warnings == [], "the rule was there from the start"
+
+
+def test_seeds_that_are_added_after_a_look_are_named(lab):
+    assert lab.run(seeds=2).warnings == []
+    assert "3 seeds are compared, and 2 were planned before the first result" in lab.run(seeds=3).warnings[0]
+    assert "3 seeds are compared" in lab.study(seeds=3).read().warnings[0]
+    assert lab.run(seeds=2).warnings == []
+
+
+def test_seeds_that_are_added_before_the_first_result_are_planned(lab):
+    lab.study(seeds=2)._claim()
+    assert lab.run(seeds=3).warnings == []
 
 
 def test_one_more_arm_runs_only_that_arm(lab):
@@ -250,16 +303,24 @@ def test_a_run_that_fails_is_named_left_out_and_tried_again(lab):
     assert (lab.run(seeds=3).failed, lab.ran) == ({}, [(LAYER, 1, 1e-3)])
 
 
-def test_a_failed_tuning_run_keeps_no_other_arm_from_its_runs(lab):
+@pytest.mark.parametrize(("seeds", "compared"), [(2, {0, 1}), ({"until": 1, "at_most": 4, "first": 3}, {0, 1, 2})])
+def test_a_failed_tuning_run_keeps_no_other_arm_from_its_runs(lab, seeds, compared):
     lab.fails = lambda config: (
         "too little memory" if (config.model.norm.kind, config.train.lr) == (LAYER, 0.5) else None
     )
     with pytest.raises(
         UserError, match=r"tuning is not over(?s:.*)b, train.lr=0.5, seed 1000: failed: too little memory"
     ):
-        lab.run(tune=GRID)
-    assert sorted({seed for norm, seed, _ in lab.ran if norm == RMS}) == [0, 1, 1000]
+        lab.run(tune=GRID, seeds=seeds)
+    assert {seed for norm, seed, _ in lab.ran if norm == RMS} == {*compared, 1000}
     assert {seed for norm, seed, _ in lab.ran if norm == LAYER} == {1000}
+
+
+def test_no_seed_is_added_while_the_reference_is_not_tuned(lab):
+    lab.fails = lambda config: "no memory" if (config.model.norm.kind, config.train.lr) == (RMS, 0.5) else None
+    with pytest.raises(UserError, match="tuning is not over"):
+        lab.run(tune=GRID, seeds={"until": 0.001, "at_most": 4, "first": 3})
+    assert {seed for norm, seed, _ in lab.ran if norm == LAYER} == {0, 1, 2, 1000}
 
 
 def test_a_study_of_which_no_run_finished_has_no_summary(lab):
@@ -316,14 +377,81 @@ def test_what_many_runs_note_is_printed_once(lab, monkeypatch, capsys):
     ]
 
 
-def test_a_run_is_named_by_what_code_does_not_by_what_it_says():
+def test_code_is_told_apart_by_what_it_does_not_by_what_it_says():
     code = 'class A:\n    """One."""\n\n    x = 1\n    """Two."""\n\n    def f(self):\n        """Three."""\n        return 2  # why\n'
     told_otherwise = (
         'class A:\n    """Other words."""\n    x = 1\n\n    def f(self):\n        return (\n            2\n        )\n'
     )
-    assert runs.meaning(code) == runs.meaning(told_otherwise)
-    assert runs.meaning(code) != runs.meaning(code.replace("return 2", "return 3"))
-    assert runs.meaning(code) != runs.meaning(code.replace("x = 1", 'x = "text"'))
+    assert meaning(code) == meaning(told_otherwise)
+    assert meaning(code) != meaning(code.replace("return 2", "return 3"))
+    assert meaning(code) != meaning(code.replace("x = 1", 'x = "text"'))
+
+
+def test_a_run_is_named_by_what_is_trained_not_by_where(lab, monkeypatch):
+    before = lab.study()._run_of(lab.study().arms[0], 0)
+    monkeypatch.setattr("archlab.code.code_digest", lambda: "another version")
+    monkeypatch.setattr("torch.__version__", "0.0")
+    monkeypatch.setattr("archlab.train.device.Device.name", "another processor")
+    study = lab.study(workers=7)
+    study.threads = 99
+    assert study._run_of(study.arms[0], 0).name == before.name
+    assert study._run_of(study.arms[0], 1).name != before.name
+
+
+def environments(lab, *changes):
+    """Write what each of the study's runs says of where it was made."""
+    for folder, change in zip(sorted((lab.folder / "out" / "runs").iterdir()), changes, strict=True):
+        known = {"code": code_digest(), "torch": "2.13", "processor": "a CPU", "threads": 1}
+        (folder / "env.json").write_text(json.dumps(known | change))
+        (folder / "config.yaml").touch()
+
+
+def test_runs_that_were_made_in_several_places_are_named(lab):
+    lab.run()
+    environments(lab, {}, {}, {}, {})
+    assert lab.study().read().warnings == []
+    environments(lab, {}, {"processor": "another CPU"}, {"threads": 2}, {"code": "other"})
+    assert [text.partition(" (")[0].partition(";")[0] for text in lab.study().read().warnings] == [
+        "its runs differ in the code of archlab",
+        "its runs differ in the processor",
+        "its runs differ in the number of threads",
+        "runs were made by other code of archlab than this",
+    ]
+
+
+def test_runs_of_other_code_are_made_again_where_that_is_asked(lab):
+    lab.run()
+    now = environment(choose_device(lab.study().arms[0].config.train)) | {"threads": lab.study().threads}
+    environments(lab, now, now | {"code": "other"}, now, now | {"threads": 99})
+    for renew, ran in ((False, 0), (True, 2)):
+        lab.ran = []
+        lab.study().run(silent, renew=renew)
+        assert len(lab.ran) == ran
+
+
+# --- folds ----------------------------------------------------------------------------------------
+
+
+def test_seeds_are_judged_on_folds_in_turn(lab):
+    for values, folds in (({}, [0, 1, 2, 0]), ({"folds": 1}, [0] * 4), ({"folds": 2}, [0, 1, 0, 1])):
+        study = lab.study(seeds=4, set={"data.path": str(lab.text), "data.held_out": 0.15}, **values)
+        assert study.corpora["a"].n_folds == 6
+        configs = [study._run_of(study.arms[1], seed).config for seed in range(4)]
+        assert [(config.train.seed, config.data.fold) for config in configs] == list(enumerate(folds))
+        assert len({study._run_of(study.arms[1], seed).name for seed in range(4)}) == 4
+
+
+def test_the_fold_for_tuning_judges_no_comparison(lab):
+    settings = {"seeds": 8, "tune": {"train.lr": [0.1, 0.2]}, "tune_seeds": 2}
+    study = lab.study(**settings)
+    n_folds = study.corpora["a"].n_folds
+    assert {run.config.data.fold for run in study._all_tuning_runs()} == {n_folds - 1}
+    compared = {study._run_of(arm, seed).config.data.fold for arm in study.arms for seed in range(8)}
+    assert n_folds - 1 not in compared
+    with pytest.raises(UserError, match=f"folds: {n_folds} for tests; .* the last one is for tuning; allowed: up to"):
+        lab.run(folds=n_folds, **settings)
+    with pytest.raises(UserError, match="the text has 1, and the last one is for tuning; allowed: up to 0"):
+        lab.run(set={"data.path": str(lab.text), "data.held_out": 0.6}, **settings)
 
 
 # --- folders --------------------------------------------------------------------------------------
@@ -377,7 +505,7 @@ def test_nothing_is_written_when_there_is_nothing_to_report(lab):
     with pytest.raises(UserError, match="no finished run"):
         study.read()
     assert sorted(path.name for path in study.folder.iterdir()) == [
-        "base.yaml", "corpus.json", "digests.json", "study.yaml",
+        "base.yaml", "corpus.json", "digests.json", "planned.json", "study.yaml",
     ]  # fmt: skip
     with pytest.raises(UserError, match="tuning is not over"):
         lab.study(tune=GRID).read()
@@ -467,12 +595,12 @@ def test_a_kill_during_the_claim_leaves_a_folder_that_can_be_claimed(lab, monkey
     assert len(lab.ran) == 4
 
 
-def test_a_study_made_elsewhere_is_read_from_its_summary(lab, monkeypatch):
+def test_a_study_made_elsewhere_is_read_from_its_summary(lab):
     first = lab.run()
-    monkeypatch.setattr("archlab.study.runs._code", lambda: "another version")
+    shutil.rmtree(lab.folder / "out" / "runs")
     found = lab.study().read()
     assert (found.arms, found.answer) == (first.arms, first.answer)
-    assert "on another machine, by another version" in found.warnings[-1]
+    assert "its runs are not here" in found.warnings[-1]
     (lab.folder / "out" / "summary.json").write_text("{")
     with pytest.raises(UserError, match=r"summary.json: damaged"):
         lab.study().read()

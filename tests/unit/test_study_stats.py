@@ -8,11 +8,14 @@ import pytest
 import sample_study
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import optimize, stats
 
+from archlab.config.study_schema import AddedSeeds
 from archlab.study.answer import answer
+from archlab.study.more_seeds import seeds_in_all
+from archlab.study.power import POWER, pairs_for, smallest_effect, smallest_effect_interval
 from archlab.study.record import Comparison
-from archlab.study.stats import ALPHA, POWER, compare, estimate, holm, smallest_effect
+from archlab.study.stats import ALPHA, Better, compare, estimate, holm, share
 
 BASE = {0: 2.70, 1: 2.72, 2: 2.69, 3: 2.71, 4: 2.73}
 ARM = {0: 2.66, 1: 2.69, 2: 2.66, 3: 2.66, 4: 2.70}
@@ -80,6 +83,141 @@ def test_an_interval_leaves_out_zero_where_the_verdict_says_so_and_nowhere_else(
         assert found.confidence is not None
         assert (found.low > 0) == (found.verdict == "worse")
         assert 0.95 <= found.confidence <= 1 - 0.05 / len(p_values)
+
+
+@given(
+    means=st.lists(st.floats(-0.03, 0.03), min_size=1, max_size=6),
+    margin=st.floats(0.005, 0.05),
+)
+def test_an_interval_lies_within_the_margin_where_equivalence_is_shown_and_nowhere_else(
+    means: list[float], margin: float
+) -> None:
+    pattern = 0.01 * np.array([-1.0, 1.0, -1.0, 1.0, 0.5])
+    values: dict[str, dict[int, float | None]] = {"base": dict.fromkeys(range(5), 0.0)}
+    values |= {f"arm {i}": dict(enumerate(map(float, pattern + mean))) for i, mean in enumerate(means)}
+    for found in compare(values, {arm: "base" for arm in values if arm != "base"}, margin=margin).values():
+        assert found.p_equivalent is not None
+        assert found.p_holm is not None
+        assert found.within_low is not None
+        assert found.within_high is not None
+        assume(abs(found.p_equivalent - ALPHA) > 1e-9)  # rounding decides there
+        assert (-margin < found.within_low and found.within_high < margin) == (found.p_equivalent < ALPHA)
+        assert (found.verdict == "equivalent") == (found.p_holm >= ALPHA > found.p_equivalent)
+        assert (found.verdict in ("better", "worse")) == (found.p_holm < ALPHA), "a margin hides no difference"
+
+
+def test_equivalence_is_scipys_two_one_sided_tests() -> None:
+    d = np.array(list(ARM.values())) - np.array(list(BASE.values()))
+    margin = 0.06
+    above = stats.ttest_1samp(d, -margin, alternative="greater")
+    below = stats.ttest_1samp(d, margin, alternative="less")
+    found = compare({"base": {**BASE}, "arm": {**ARM}}, {"arm": "base"}, margin=margin)["arm"]
+    assert found.p_equivalent == pytest.approx(max(float(above.pvalue), float(below.pvalue)), rel=1e-9)  # pyright: ignore[reportAttributeAccessIssue]
+    assert (found.margin, found.verdict) == (margin, "better")
+
+
+def test_equivalence_is_corrected_over_all_comparisons_in_a_family_of_its_own() -> None:
+    values: dict[str, dict[int, float | None]] = {"base": {**BASE}, "arm": {**ARM}, "gone": dict.fromkeys(BASE)}
+    alone = compare(values, {"arm": "base"}, margin=0.06)["arm"]
+    both = compare(values, {"arm": "base", "gone": "base"}, margin=0.06)
+    assert alone.p_equivalent is not None
+    assert both["arm"].p_equivalent == pytest.approx(2 * alone.p_equivalent)
+    assert (both["gone"].p_equivalent, both["gone"].within_low) == (None, None)
+
+
+def test_without_a_margin_nothing_is_equivalent() -> None:
+    found = one({**BASE}, {**BASE})
+    assert (found.margin, found.p_equivalent, found.within_low, found.verdict) == (
+        None, None, None, "not distinguishable",
+    )  # fmt: skip
+
+
+def test_exactly_equal_arms_are_equivalent_and_those_without_scatter_are_not_judged() -> None:
+    twin = compare({"base": {**BASE}, "arm": {**BASE}}, {"arm": "base"}, margin=1e-9)["arm"]
+    assert (twin.p_equivalent, twin.within_low, twin.within_high, twin.verdict) == (0, 0, 0, "equivalent")
+    base = {0: 2.0, 1: 2.1, 2: 2.2}
+    shifted = compare({"base": {**base}, "arm": {s: x + 0.3 for s, x in base.items()}}, {"arm": "base"}, margin=0.5)[
+        "arm"
+    ]
+    assert (shifted.p_equivalent, shifted.verdict) == (None, "not distinguishable")
+
+
+# --- any outcome --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("better", "verdicts"),
+    [("lower", ("better", "worse")), ("higher", ("worse", "better")), ("neither", ("differs", "differs"))],
+)
+def test_the_direction_decides_which_difference_is_better(better: Better, verdicts: tuple[str, str]) -> None:
+    values: dict[str, dict[int, float | None]] = {"base": {**BASE}, "arm": {**ARM}}
+    found = compare(values, {"arm": "base", "base": "arm"}, better)
+    assert (found["arm"].verdict, found["base"].verdict) == verdicts
+    same = compare({"base": {**BASE}, "arm": {**BASE}}, {"arm": "base"}, better)["arm"]
+    assert same.verdict == "not distinguishable"
+    assert one({**ARM, 3: None}, {**BASE}).verdict == "diverged", "whatever is better"
+
+
+@pytest.mark.parametrize("unit", [1e-9 / 7, 1 / 7, 1e5 / 7, 1e12 / 7])
+def test_the_unit_decides_nothing(unit: float) -> None:
+    """Tokens per second, bytes, seconds: all sums are rounded in proportion."""
+
+    def scaled(values: dict[int, float]) -> dict[int, float | None]:
+        return {seed: unit * value for seed, value in values.items()}
+
+    found, plain = one(scaled(ARM), scaled(BASE)), one({**ARM}, {**BASE})
+    assert found.p == pytest.approx(plain.p, rel=1e-6)
+    assert found.smallest_effect == pytest.approx(unit * (plain.smallest_effect or 0))
+    rounded = one(scaled({s: x + 0.3 for s, x in BASE.items()}), scaled(BASE))
+    assert (rounded.p, rounded.low) == (2 / 2**5, None), "a constant difference has no scatter but rounding"
+    assert one(scaled(BASE), scaled(BASE)).p == 1
+
+
+# --- seeds that a rule adds ---------------------------------------------------------------------------
+
+
+def test_with_added_seeds_the_test_keeps_the_first_ones_degrees_of_freedom() -> None:
+    d = [0.01, 0.03, 0.02, 0.04, 0.05, 0.03]
+    values: dict[str, dict[int, float | None]] = {"base": dict.fromkeys(range(6), 2.0)}
+    values["arm"] = {seed: 2 + x for seed, x in enumerate(d)}
+    found = compare(values, {"arm": "base"}, first=range(3))["arm"]
+    error = max(np.std(d, ddof=1), np.std(d[:3], ddof=1)) / math.sqrt(6)
+    assert found.p == pytest.approx(float(2 * stats.t.sf(np.mean(d) / error, 2)))
+    quiet = {**values, "arm": {**values["arm"], 3: 2.02, 4: 2.02, 5: 2.02}}
+    found = compare(quiet, {"arm": "base"}, first=range(3))["arm"]
+    assert found.p == pytest.approx(float(2 * stats.t.sf(0.02 / (0.01 / math.sqrt(6)), 2))), "the first ones' scatter"
+
+
+def test_the_number_of_seeds_is_that_of_the_comparison_that_needs_most() -> None:
+    rule = AddedSeeds(until=0.05, at_most=40, first=3)
+    values: dict[str, dict[int, float | None]] = {"base": dict.fromkeys(range(3), 2.0)}
+    for name, scatter in (("quiet", 0.001), ("loud", 0.02)):
+        values[name] = {seed: 2 + scatter * x for seed, x in enumerate((-1.0, 0.0, 1.0))}
+    n = seeds_in_all(values, {"quiet": "base", "loud": "base"}, rule)
+    assert smallest_effect(0.02, n, 2, ALPHA / 2) <= 0.05 < smallest_effect(0.02, n - 1, 2, ALPHA / 2)
+    assert seeds_in_all(values, {"quiet": "base"}, rule) == 3
+    assert seeds_in_all(values, {"quiet": "base", "loud": "base"}, rule.model_copy(update={"at_most": 7})) == 7
+    lost = {**values, "loud": {0: 2.0, 1: None, 2: None}}
+    assert seeds_in_all(lost, {"quiet": "base", "loud": "base"}, rule) == 3, "one pair tells nothing of scatter"
+
+
+def test_the_number_of_seeds_never_depends_on_the_means() -> None:
+    """Else the test would be wrong: it would stop where a difference happens to look large."""
+    rule = AddedSeeds(until=0.01, at_most=40, first=3)
+    values: dict[str, dict[int, float | None]] = {"base": {0: 2.0, 1: 2.25, 2: 2.5}, "arm": {0: 2.0, 1: 2.25, 2: 2.75}}
+    moved = {**values, "arm": {seed: (x or 0) + 8 for seed, x in values["arm"].items()}}
+    assert seeds_in_all(values, {"arm": "base"}, rule) == seeds_in_all(moved, {"arm": "base"}, rule)
+
+
+# --- shares -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 3), (1, 3), (3, 3), (2, 12)])
+def test_a_share_has_the_exact_interval(k: int, n: int) -> None:
+    """By quantiles of the beta distribution, as it is usually written."""
+    low = float(stats.beta.ppf(0.025, k, n - k + 1)) if k else 0.0
+    high = float(stats.beta.ppf(0.975, k + 1, n - k)) if k < n else 1.0
+    assert share(k, n) == pytest.approx((low, high))
 
 
 # --- what is no ordinary sample -----------------------------------------------------------------------
@@ -168,11 +306,11 @@ def test_smallest_effect_is_found_four_times_in_five(pairs: int) -> None:
     """A study of arms that are equal states it, from the scatter it saw; a new one, where it is true, looks for it."""
     rng, studies = np.random.default_rng(pairs), 4000
     seen = rng.normal(0, 0.01, (studies, pairs)).std(1, ddof=1)
-    truth = np.array([smallest_effect(float(deviation), pairs) for deviation in seen])
+    truth = np.array([smallest_effect(float(deviation), pairs, pairs - 1, ALPHA) for deviation in seen])
     noise = rng.normal(0, 0.01, (studies, pairs))
 
     def found(effect: np.ndarray) -> float:
-        return float(np.mean(stats.ttest_1samp(noise + effect[:, None], 0, axis=1).pvalue < ALPHA))
+        return float(np.mean(stats.ttest_1samp(noise + effect[:, None], 0, axis=1).pvalue < ALPHA))  # pyright: ignore[reportAttributeAccessIssue]
 
     assert within(found(truth), POWER, studies)
     if pairs > 2:  # where the scatter of two seeds is all that is known, a tenth more or less is nothing
@@ -182,7 +320,29 @@ def test_smallest_effect_is_found_four_times_in_five(pairs: int) -> None:
 def test_smallest_effect_with_many_pairs_is_that_of_a_known_deviation() -> None:
     """By the textbook's sum of normal quantiles."""
     textbook = (stats.norm.isf(ALPHA / 2) + stats.norm.ppf(POWER)) * 0.01 / math.sqrt(2000)
-    assert smallest_effect(0.01, 2000) == pytest.approx(textbook, rel=0.002)
+    assert smallest_effect(0.01, 2000, 1999, ALPHA) == pytest.approx(textbook, rel=0.002)
+
+
+@pytest.mark.parametrize("pairs", [3, 5, 10])
+def test_the_interval_of_the_smallest_effect_covers_what_the_true_scatter_allows(pairs: int) -> None:
+    """Against the noncentral t distribution, and samples of a scatter that is known."""
+    critical = stats.t.isf(ALPHA / 2, pairs - 1)
+
+    def power(effect: float) -> float:
+        mean = effect / (0.01 / math.sqrt(pairs))
+        return float(stats.nct.sf(critical, pairs - 1, mean) + stats.nct.cdf(-critical, pairs - 1, mean))
+
+    truth = float(optimize.brentq(lambda effect: power(effect) - POWER, 1e-4, 0.07 / math.sqrt(pairs)))  # pyright: ignore[reportArgumentType]
+    seen = np.random.default_rng(pairs).normal(0, 0.01, (4000, pairs)).std(1, ddof=1)
+    ends = [smallest_effect_interval(float(deviation), pairs, pairs - 1, ALPHA) for deviation in seen]
+    assert within(float(np.mean([low <= truth <= high for low, high in ends])), 0.95, 4000)
+    deviation = float(seen[0])
+    assert ends[0][0] < smallest_effect(deviation, pairs, pairs - 1, ALPHA) < ends[0][1]
+
+
+def test_pairs_for_an_effect_make_it_the_smallest() -> None:
+    n = pairs_for(0.004, 0.01, 4, ALPHA)
+    assert smallest_effect(0.01, n, 4, ALPHA) <= 0.004 < smallest_effect(0.01, n - 1, 4, ALPHA)
 
 
 def test_smallest_effect_counts_the_correction() -> None:
@@ -191,7 +351,7 @@ def test_smallest_effect_counts_the_correction() -> None:
     base = dict.fromkeys(range(5), 3.0)
     for _ in range(studies):
         losses: dict[str, dict[int, float | None]] = {"base": {**base}}
-        truth = smallest_effect(float(rng.normal(0, 0.01, 5).std(ddof=1)), 5, ALPHA / 5)
+        truth = smallest_effect(float(rng.normal(0, 0.01, 5).std(ddof=1)), 5, 4, ALPHA / 5)
         for arm in range(5):
             losses[str(arm)] = dict(enumerate(map(float, rng.normal(3.0 - (truth if arm == 0 else 0), 0.01, 5))))
         hits += compare(losses, {str(arm): "base" for arm in range(5)})["0"].verdict == "better"
@@ -261,6 +421,42 @@ def test_answer_of_many_arms_alike_gives_those_it_counts_a_range() -> None:
 def compared(arms: sample_study.Arms) -> dict[str, Comparison]:
     study = sample_study.study(arms, [0, 1, 2, 3, 4], "base")
     return {arm.name: arm.comparison for arm in study.arms if arm.comparison}
+
+
+def test_answer_of_equivalent_arms() -> None:
+    arms = {"a": ("SwiGLU", 2.600, {}), "b": ("GEGLU", 2.601, {})}
+    text = sample_study.study(arms, [0, 1, 2, 3, 4], "base", margin=0.05).answer
+    assert re.search(
+        r"GEGLU and SwiGLU are equivalent within 0.05 bits per byte "
+        r"\(difference -?0.00\d \[-?0.0\d+, 0.0\d+\] over 5 paired seeds, Holm p [=<] 0.00\d\)\.",
+        text,
+    )
+    more = {**arms, "c": ("ReGLU", 2.601, {}), "d": ("far", 2.9, {})}
+    text = sample_study.study(more, [0, 1, 2, 3, 4], "base", margin=0.05).answer
+    assert re.search(r"GEGLU and ReGLU are equivalent to SwiGLU within 0.05 bits per byte \(5 paired seeds, each", text)
+    assert "far loses to SwiGLU by 0.3" in text or "far loses to SwiGLU by 0.29" in text
+
+
+def test_answer_says_that_a_difference_is_real_but_smaller_than_the_margin() -> None:
+    arms = {"a": ("SwiGLU", 2.600, {}), "b": ("GEGLU", 2.7, {})}
+    text = sample_study.study(arms, [0, 1, 2, 3, 4], "base", margin=0.2).answer
+    assert "GEGLU loses to SwiGLU by " in text
+    assert "; the difference of GEGLU is real, but smaller than 0.2 bits per byte" in text
+    assert "real" not in sample_study.study(arms, [0, 1, 2, 3, 4], "base", margin=0.1).answer
+
+
+def test_answer_of_an_outcome_of_which_neither_direction_is_better() -> None:
+    arms = {"a": ("SwiGLU", 2.600, {}), "b": ("GEGLU", 2.3, {})}
+    text = sample_study.study(arms, [0, 1, 2, 3, 4], "base", better="neither").answer
+    assert "GEGLU differs from SwiGLU by -0." in text
+    text = sample_study.study(arms, [0, 1, 2, 3, 4], "previous", better="neither").answer
+    assert "GEGLU changed it by -0." in text
+
+
+def test_answer_of_an_outcome_of_which_more_is_better() -> None:
+    arms = {"a": ("SwiGLU", 2.600, {}), "b": ("GEGLU", 2.9, {})}
+    text = sample_study.study(arms, [0, 1, 2, 3, 4], "base", better="higher").answer
+    assert re.search(r"GEGLU beats SwiGLU by (0.3|0.29)", text)
 
 
 def test_answer_leaves_labels_as_they_are_written() -> None:

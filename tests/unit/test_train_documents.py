@@ -11,10 +11,12 @@ import torch
 from archlab.config.io import build_config
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
+from archlab.data.held_out import HeldOut
+from archlab.data.training_data import Windows
 from archlab.infer.score import score
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
-from archlab.train.evaluate import HeldOut, evaluate
+from archlab.train.evaluate import evaluate
 from archlab.train.loop import train
 from archlab.train.optim import make_optimizer
 from archlab.train.progress import progress_callback
@@ -58,7 +60,9 @@ def test_the_loss_is_that_of_each_document_alone(position: str) -> None:
     for begins in (END, None):
         model = Decoder(config.model)
         losses.append(
-            update(model, make_optimizer(model, config.train), WINDOW, resolve_train(config), 0, DEVICE, begins).loss
+            update(
+                model, make_optimizer(model, config.train), Windows(WINDOW), resolve_train(config), 0, DEVICE, begins
+            ).loss
         )
     assert losses[0] == pytest.approx(expected.mean(), rel=1e-6)
     assert abs(losses[1] - expected.mean()) > 1e-4
@@ -66,7 +70,7 @@ def test_the_loss_is_that_of_each_document_alone(position: str) -> None:
 
 def test_evaluation_is_that_of_each_document_alone() -> None:
     model, bytes_ = Decoder(tiny().model), np.array([0, *range(1, 11)])
-    held_out = HeldOut(np.concatenate([WINDOW, WINDOW]), bytes_, END)
+    held_out = HeldOut.of_text(np.concatenate([WINDOW, WINDOW]), bytes_, END, starts=np.array([0, 100]), masked=True)
     found = evaluate(model, held_out, DEVICE)
     is_text = WINDOW[0, 1:] != END
     nats, n_bytes = alone(model)[is_text].sum(), bytes_[WINDOW[0, 1:]].sum()

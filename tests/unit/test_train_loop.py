@@ -3,6 +3,7 @@
 import math
 import signal
 
+import numpy as np
 import pytest
 from tiny import config, write_text
 
@@ -10,7 +11,7 @@ from archlab.data.prepare import prepare
 from archlab.errors import UserError
 from archlab.infer.score import score
 from archlab.train import loop
-from archlab.train.evaluate import Score
+from archlab.train.evaluate import Predictions
 from archlab.train.loop import train
 from archlab.train.progress import Callback
 from archlab.train.run_folder import RunFolder
@@ -57,7 +58,7 @@ def test_a_finished_run_leaves_what_it_says(text, tmp_path):
     assert [line["tokens"] for line in updates] == list(range(64, 641, 64))
     assert [line["step"] for line in evaluations] == list(range(11))
     assert (evaluations[0]["tokens"], metrics[0]) == (0, evaluations[0])
-    assert summary.bits_per_byte == evaluations[-1]["bits_per_byte"] == recorder.steps[-1].bits_per_byte
+    assert summary.bits_per_byte == evaluations[-1]["bits_per_byte"] == recorder.steps[-1].score.bits_per_byte
     assert summary.train_loss == updates[-1]["loss"]
     assert folder.summary() == summary
     assert [path.name for path in folder.checkpoints.iterdir()] == ["step-00000010"]
@@ -98,7 +99,8 @@ def test_a_loss_that_is_no_number_ends_the_run_as_diverged(text, tmp_path):
 
 def test_an_evaluation_that_is_no_number_is_a_divergence_too(text, tmp_path, monkeypatch):
     """The last update may ruin a model whose last training loss was fine."""
-    monkeypatch.setattr(loop, "evaluate", lambda *_: Score(math.nan, math.nan))
+    broken = Predictions(np.full((1, 16), np.nan, np.float32), None)
+    monkeypatch.setattr(loop, "predict", lambda *_: broken)
     summary = train(config("train.eval_every=10", data=text), tmp_path, Callback())
     assert (summary.status, summary.steps, summary.bits_per_byte) == ("diverged", 10, None)
     assert RunFolder(tmp_path).metrics()[-1] == {"step": 10, "diverged": True, "held_out_loss": "nan"}

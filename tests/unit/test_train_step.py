@@ -12,6 +12,8 @@ from torch._dynamo.testing import CompileCounter
 from archlab.config.io import build_config
 from archlab.config.pieces import rows_at_once
 from archlab.config.training import resolve_train
+from archlab.data.held_out import HeldOut
+from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.model import graphs
 from archlab.model.decoder import Decoder
@@ -19,13 +21,23 @@ from archlab.model.roles import ROLES
 from archlab.train import compiling, loss
 from archlab.train.compiling import is_compiled
 from archlab.train.device import Device
-from archlab.train.evaluate import HeldOut, evaluate
+from archlab.train.evaluate import evaluate
 from archlab.train.loss import objective
 from archlab.train.optim import groups_by_role, make_optimizer
 from archlab.train.routers import Routers
 from archlab.train.step import update
 
 CPU = Device("cpu", torch.float32)
+
+
+def given(seed=0):
+    return Windows(windows(seed=seed))
+
+
+def unmasked(tokens, token_bytes):
+    """Windows of which none goes on in the next, and whose documents see each other."""
+    starts = np.arange(len(tokens)) * 1000
+    return HeldOut.of_text(tokens, token_bytes, 0, starts=starts, masked=False)
 
 
 def windows(rows=4, length=16, seed=0):
@@ -73,7 +85,7 @@ def test_a_roles_multiplier_reaches_its_parameters_rate(monkeypatch):
     settings = resolve_train(config("train.lr=0.002", "train.schedule=constant", "train.warmup=0"))
     model = Decoder(config().model)
     optimizer = make_optimizer(model, settings)
-    update(model, optimizer, windows(), settings, 0, CPU)
+    update(model, optimizer, given(), settings, 0, CPU)
     rates = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
     for name, parameter in model.named_parameters():
         is_output = name.endswith(("attention.out.weight", "mlp.down.weight"))
@@ -124,7 +136,7 @@ def one_update(micro, *overrides):
         gradients.update({n: p.grad.clone() for n, p in model.named_parameters()}),
         step(),
     )
-    result = update(model, optimizer, windows(), settings, 3, CPU)
+    result = update(model, optimizer, given(), settings, 3, CPU)
     return result, gradients, model
 
 
@@ -160,7 +172,7 @@ def test_the_rate_of_the_step_is_the_one_applied():
     settings = resolve_train(config("train.warmup=0", "train.schedule=linear", "train.final_lr=0"))
     model = Decoder(config().model).train()
     optimizer = make_optimizer(model, settings)
-    result = update(model, optimizer, windows(), settings, 5, CPU)
+    result = update(model, optimizer, given(), settings, 5, CPU)
     assert result.lr == pytest.approx(settings.lr / 2)
     assert {group["lr"] for group in optimizer.param_groups} == {result.lr}
 
@@ -182,7 +194,7 @@ def test_an_update_that_is_no_number_changes_nothing():
     with torch.no_grad():
         model.norm.weight[0] = float("nan")
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
-    result = update(model, optimizer, windows(), resolve_train(config()), 0, CPU)
+    result = update(model, optimizer, given(), resolve_train(config()), 0, CPU)
     assert not result.is_finite
     assert all(torch.equal(p, before[n]) for n, p in model.named_parameters() if n != "norm.weight")
     assert not optimizer.state
@@ -206,7 +218,7 @@ def test_bits_per_byte_is_total_bits_over_total_bytes():
     held_out[:, 4] = 0
     token_bytes = np.random.default_rng(2).integers(1, 9, 300).astype(np.int32)
     token_bytes[0] = 0
-    scores = [evaluate(model, HeldOut(held_out, token_bytes), CPU, batch_tokens=n) for n in (1, 40, 8192)]
+    scores = [evaluate(model, unmasked(held_out, token_bytes), CPU, batch_tokens=n) for n in (1, 40, 8192)]
     assert model.training
     expected = numpy_bits_per_byte(model.eval(), held_out, token_bytes)
     assert [s.bits_per_byte for s in scores] == pytest.approx([expected] * 3, rel=1e-6)
@@ -224,11 +236,11 @@ def test_the_optimiser_is_torchs():
         ours = make_optimizer(model, train)
         optimizer = torch.optim.AdamW(ours.param_groups, lr=train.lr, fused=True) if theirs else ours
         for step in range(3):
-            update(model, optimizer, windows(seed=step), train, step, CPU)
+            update(model, optimizer, given(seed=step), train, step, CPU)
         assert all(p.grad is None for p in model.parameters())
         again = make_optimizer(model, train)
         again.load_state_dict(optimizer.state_dict())
-        update(model, again, windows(seed=3), train, 3, CPU)
+        update(model, again, given(seed=3), train, 3, CPU)
         states.append(model.state_dict())
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
@@ -277,9 +289,9 @@ def test_compiled_layers_are_evaluated_as_they_were_written():
     model, counter = Decoder(config().model), CompileCounter()
     for layer in model.layers:
         layer.compile(backend=counter)
-    evaluate(model, HeldOut(windows(), np.ones(300, dtype=int)), CPU)
+    evaluate(model, unmasked(windows(), np.ones(300, dtype=int)), CPU)
     assert counter.frame_count == 0
-    update(model.train(), make_optimizer(model, config().train), windows(), resolve_train(config()), 0, CPU)
+    update(model.train(), make_optimizer(model, config().train), given(), resolve_train(config()), 0, CPU)
     assert counter.frame_count > 0
 
 

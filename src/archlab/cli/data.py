@@ -29,7 +29,7 @@ def run(
     tokenizer
         A byte-level tokenizer.json to use instead.
     held_out
-        Share of the files kept for evaluation.
+        Share of the text in one fold; data.fold says which one is kept for evaluation.
     field
         Where the records of JSONL or Parquet have their text.
     """

@@ -30,5 +30,5 @@ def run(
         return
     state = f"after {found.trained_steps} steps" if found.trained_steps else "with the weights of this folder"
     state = state if found.trained else "untrained"
-    print(f"{found.bits_per_byte:.4f} bits per byte ({found.loss:.4f} nats per token), {state}")
+    print(f"{found.result} ({found.loss:.4f} nats per token), {state}")
     print(f"on {found.tokens:,} held-out tokens in windows of {found.context}: {found.corpus}")

@@ -24,7 +24,7 @@ app = App(name="study", help="Run a comparison, or read one.")
 
 
 @app.command
-def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = None) -> None:
+def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = None, renew: Flag = False) -> None:
     """Train every arm with every seed, compare, and write the report. Finished runs are never repeated.
 
     Parameters
@@ -35,6 +35,8 @@ def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = 
         The study's folder. Left out: studies/NAME, or the study folder itself.
     workers
         Processes that train side by side. Left out: one per core for small models on a CPU, else one.
+    renew
+        Train again what was trained by other code of archlab, or on another machine.
     """
     from archlab.study.progress import StudyProgress
     from archlab.study.runner import Study
@@ -46,7 +48,7 @@ def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = 
     if changed := comparison.changed():
         note(f"{folder}: {listed(changed)} changed; runs that still apply are kept")
     with StudyProgress() as progress:
-        summary = comparison.run(progress)
+        summary = comparison.run(progress, renew=renew)
     present(summary, folder)
     if summary.failed:
         lines = [f"  {label}: {why}" for label, why in summary.failed.items()]
@@ -94,6 +96,7 @@ def show(study: str, /, *, yaml: Flag = False) -> None:
     yaml
         The study as YAML instead, what it extends written out: to save, change and run.
     """
+    from archlab.config.study_schema import most_seeds
     from archlab.config.training import resolve_train
     from archlab.cost.params import parameters
     from archlab.review.findings import warnings
@@ -112,7 +115,10 @@ def show(study: str, /, *, yaml: Flag = False) -> None:
     if config.claim:
         print(f"claimed: {config.claim}")
     tuning = len(grid(config)) * config.tune_seeds
-    per_arm = plural(len(config.seed_list), "seed") + (f" and {tuning} tuning runs" if tuning else "")
+    few, most = len(config.seed_list), most_seeds(config.seeds)
+    per_arm = (plural(few, "seed") if few == most else f"{few} to {most} seeds") + (
+        f" and {tuning} tuning runs" if tuning else ""
+    )
     print(f"{plural(len(designed), 'arm')}, {per_arm} each\n")
     print_table(
         ("arm", "against", "changes", "what follows"),
@@ -135,12 +141,14 @@ def show(study: str, /, *, yaml: Flag = False) -> None:
 
 
 def _in_all(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
+    from archlab.config.study_schema import most_seeds
     from archlab.cost.hardware import THIS, load_hardware, this_machine
     from archlab.cost.units import seconds
     from archlab.study.forecast import forecast
 
     found = forecast(config, designed, load_hardware(THIS) if this_machine().exists() else None)
-    begun = f"in all {plural(found.runs, 'run')}, {found.flops:.3g} FLOPs of training"
+    up_to = "up to " if most_seeds(config.seeds) > len(config.seed_list) else ""
+    begun = f"in all {up_to}{plural(found.runs, 'run')}, {found.flops:.3g} FLOPs of training"
     if found.seconds is None:
         return f"{begun}; for a time, measure this machine by `archlab hardware --measure`"
     return f"{begun}, about {seconds(found.seconds)} on this machine; evaluation comes on top"

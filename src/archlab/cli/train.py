@@ -39,7 +39,7 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
         print(f"diverged after {summary.steps} steps: {summary.why}; see {out}")
         return 1
     print(
-        f"{summary.bits_per_byte:.4f} bits per byte of held-out text after {summary.tokens:,} tokens "
+        f"{summary.result} after {summary.tokens:,} tokens "
         f"({summary.tokens_per_second:,.0f} tok/s, MFU {summary.mfu:.0%}, "
         f"{summary.dtype} on {summary.device})"
     )

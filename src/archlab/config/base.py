@@ -64,6 +64,7 @@ def _share(value: Any) -> Any:
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
+Natural = Annotated[int, Field(ge=0)]
 # Upper ends. Each is far beyond all that was ever built, and low enough that whatever is accepted is counted, shown and
 # refused by a machine too small for it within seconds.
 

@@ -55,6 +55,9 @@ _ALLOWED = {
 }
 """Pydantic's error type -> what would have been right, in our words; {…} from the error's context."""
 
+_PLAIN = ("int_type", "list_type")
+"""Errors that say that a section should be something else."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -109,8 +112,13 @@ def explain(error: ValidationError, schema: type[BaseModel], raw: Raw) -> list[P
     for detail in error.errors(include_url=False)[: 2 * MOST_LISTED]:
         found.setdefault(_path(detail, raw), []).append(detail)
     for path in [path for path in found if any(other.startswith(f"{path}.") for other in found)]:
-        # Of a list with a wrong item pydantic also says that it is too short, for it counts the right ones.
-        found[path] = [detail for detail in found[path] if detail["type"] != "too_short"]
+        # Of a list with a wrong item pydantic also says that it is too short, for it counts the right ones; and of a
+        # section with a wrong value that it is none of the plain values that might stand there.
+        found[path] = [
+            detail
+            for detail in found[path]
+            if detail["type"] != "too_short" and not (isinstance(detail["input"], dict) and detail["type"] in _PLAIN)
+        ]
     found = {path: details for path, details in found.items() if details}
     return [Problem(path, _message(path, details, schema, raw)) for path, details in found.items()]
 
@@ -132,7 +140,7 @@ def _path(detail: ErrorDetails, raw: Raw) -> str:
 
 
 def _message(path: str, details: list[ErrorDetails], schema: type[BaseModel], raw: Raw) -> str:
-    first = details[0]
+    first = next((detail for detail in details if detail["type"] == "value_error"), details[0])
     if first["type"] == "missing":
         return "missing; it has no default"
     if first["type"] == "value_error":

@@ -4,8 +4,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from archlab.config.base import Base, BatchTokens, Count, NonNegative, Positive, Probability, Seed, Share, Tokens
+from archlab.config.base import (
+    Base,
+    BatchTokens,
+    Count,
+    Natural,
+    NonNegative,
+    Positive,
+    Probability,
+    Seed,
+    Share,
+    Tokens,
+)
 from archlab.config.model_schema import ModelConfig
+from archlab.config.tasks import NoTask, Task
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -70,7 +82,11 @@ class DataConfig(Base):
     path: str = "python-stdlib"
     """python-stdlib (the running Python's source), a folder made by `archlab data`, or text to prepare."""
     held_out: Probability = 0.05
-    """Share of the files kept for evaluation, chosen by the hash of their names (text prepared here only)."""
+    """Share of the text in one fold, of whole files in the order of their names' hashes (text prepared here only)."""
+    fold: Natural = 0
+    """Which fold is kept for evaluation; the others are trained on."""
+    task: Task = NoTask()
+    """Windows of a synthetic task instead of text, in all tokens of the vocabulary; path and held_out are not used."""
 
 
 class Config(Base):

@@ -5,11 +5,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from archlab.config.base import Base, Count, Flops, Overrides, Seed, Share, Tokens
+from archlab.config.base import Base, Count, Flops, Overrides, Positive, Seed, Share, Tokens
+from archlab.config.outcomes import Outcomes
 from archlab.config.text import FileName, Line, Text
 
 MOST_RUNS = 10_000
 """Of a study, to compare or to tune."""
+
+FIRST_TUNING_SEED = 1000
+"""Seeds of the tuning runs begin here. The comparison uses others, so that a lucky seed cannot choose its own judge."""
 
 
 class Budget(Base):
@@ -43,6 +47,49 @@ class Equal(Base):
         if (self.parameters is None) == (self.flops is None):
             raise ValueError("give either parameters or flops")
         return self
+
+
+class AddedSeeds(Base):
+    """A number of seeds that the scatter over the first ones decides (Stein 1945)."""
+
+    until: Positive
+    """The true difference that every comparison is to find with 80% probability, in bits per byte."""
+    at_most: Annotated[int, Field(ge=3, le=FIRST_TUNING_SEED)]
+    """Seeds per arm, whatever the scatter asks for."""
+    first: Annotated[int, Field(ge=3, le=FIRST_TUNING_SEED)] = 5
+    """Seeds per arm that are run before the others are counted. Fewer know their scatter badly, and ask for more."""
+
+    @model_validator(mode="after")
+    def _room(self) -> "AddedSeeds":
+        if self.at_most < self.first:
+            raise ValueError(f"at_most {self.at_most}; allowed: at least {self.first}, the first seeds")
+        return self
+
+
+Seeds = Annotated[int, Field(ge=2)] | Annotated[list[Seed], Field(min_length=2)] | AddedSeeds
+"""How many (0, 1, ...), or which, or the rule by which seeds are added."""
+
+
+def first_seeds(seeds: Seeds) -> list[int]:
+    """Those that are run whatever comes of them."""
+    match seeds:
+        case int(n):
+            return list(range(n))
+        case AddedSeeds(first=first):
+            return list(range(first))
+        case named:
+            return list(named)
+
+
+def most_seeds(seeds: Seeds) -> int:
+    """How many there may be of each arm."""
+    match seeds:
+        case int(n):
+            return n
+        case AddedSeeds(at_most=at_most):
+            return at_most
+        case named:
+            return len(named)
 
 
 def _required_unless_extending(schema: dict[str, Any]) -> None:
@@ -82,17 +129,31 @@ class StudyConfig(Base):
     """Seeds per value of the grid; none of them is used in the comparison."""
     tuned: dict[str, Overrides] = Field(default_factory=dict)
     """Arm -> values of `train` fields that an earlier tuning study found for it."""
-    seeds: Annotated[int, Field(ge=2)] | Annotated[list[Seed], Field(min_length=2)] = 3
-    """How many seeds per arm (0, 1, ...), or which."""
+    measure: Outcomes = Field(default_factory=dict)
+    """What else the arms are compared by, beside the loss on held-out text (a task: beside its right answers): a list
+    of kinds, or name -> settings."""
+    primary: Line | None = None
+    """The outcome that the answer is about, by name. null: the loss on held-out text, or a task's right answers."""
+    sweep: dict[str, Annotated[list[float], Field(min_length=2)]] = Field(default_factory=dict)
+    """A field of train -> values at which every arm is trained with every seed, for the outcomes of a sweep."""
+    folds: Count | None = None
+    """Parts of the text on which seeds are judged, in turn: each seed trains on all but its own. null: half of those
+    that the text has, at most ten; no tokenizer was learned from these."""
+    seeds: Seeds = 3
+    """How many seeds per arm (0, 1, ...), or which, or the rule by which seeds are added."""
+    margin: Positive | None = None
+    """The largest difference that does not matter, in bits per byte. Arms whose difference is shown to be smaller are
+    equivalent; null: that is not asked."""
 
     @field_validator("tune", "tune_seeds", "seeds")
     @classmethod
     def _not_too_many(cls, value: Any, info: ValidationInfo) -> Any:
         """Counted before any list of runs is made; of fields that are wrong themselves nothing is known."""
         known = {"tune": {}, **info.data, str(info.field_name): value}
-        seeds = value if isinstance(value, int) else len(value)
-        factors = {"arms": len(known.get("arms", "?")), "seeds": seeds}
-        if info.field_name != "seeds":
+        factors = {"arms": len(known.get("arms", "?"))}
+        if info.field_name == "seeds":
+            factors |= {"seeds": most_seeds(value)}
+        else:
             points = prod(map(len, known["tune"].values())) if known["tune"] else 0
             factors |= {"points of the grid": points, "seeds": known.get("tune_seeds", 1)}
         if (runs := prod(factors.values())) > MOST_RUNS:
@@ -104,5 +165,5 @@ class StudyConfig(Base):
 
     @property
     def seed_list(self) -> list[int]:
-        """The seeds of the comparison."""
-        return list(range(self.seeds)) if isinstance(self.seeds, int) else list(self.seeds)
+        """The seeds of the comparison; where a rule adds some, the first ones."""
+        return first_seeds(self.seeds)

@@ -14,7 +14,7 @@ from archlab.config.schema import DataConfig
 from archlab.data import tokenizer as bpe
 from archlab.data.corpus import FIELD, STDLIB, Corpus
 from archlab.data.file_cache import cached, clear_cache
-from archlab.data.shards import FORMAT, LITTLE_ENDIAN, MANIFEST, DataFolder, Manifest, Shard, SplitInfo
+from archlab.data.shards import FORMAT, LITTLE_ENDIAN, MANIFEST, DataFolder, Manifest, Part, Shard
 from archlab.data.split import Piece, SplitRule, choose_split, hash_share
 from archlab.digests import sha256
 from archlab.errors import UserError
@@ -58,13 +58,13 @@ def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
     """The data of a run: a data folder, or text prepared once into the cache at the model's vocab_size."""
     path = expand_user(config.path)
     if (path / MANIFEST).is_file():
-        data = DataFolder.open(path)
+        data = DataFolder.open(path, config.fold)
         if config.held_out != DataConfig().held_out:
             hint = "`archlab data --held-out` decided it when the folder was made; leave it out"
             raise UserError(f"data.held_out: {config.held_out} for {path}; {hint}")
     else:
         recipe = _Recipe(Corpus([config.path]), config.held_out, vocab_size, None)
-        data = _build(recipe, cache_folder() / "data" / recipe.key[:16])
+        data = _build(recipe, cache_folder() / "data" / recipe.key[:16], config.fold)
     if data.manifest.vocab_size > vocab_size:
         found = f"{config.path} has {data.manifest.vocab_size} token ids"
         raise UserError(f"model.vocab_size: {vocab_size}; {found}; allowed: {data.manifest.vocab_size} or more")
@@ -84,7 +84,7 @@ class _Recipe:
             [file.path for file in corpus.files()],
             lambda: asdict(choose_split(corpus, held_out)),
         )
-        self.split = SplitRule(**split)
+        self.split = SplitRule(**split | {"cuts": tuple(split["cuts"])})
         settings = {
             "format": FORMAT,
             "text": self.split.digest,
@@ -94,16 +94,16 @@ class _Recipe:
         self.key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
     def tokenizer(self) -> Tokenizer:
-        """The given tokenizer, or one learned from the training text (of much text, a sample chosen by hash)."""
+        """The given tokenizer, or one learned from text that is no test's (of much text, a sample chosen by hash)."""
         if self.given_tokenizer:
             return self.given_tokenizer
-        share = TOKENIZER_CHARACTERS / self.split.characters
-        training = (p for p in self.split.pieces(self.corpus) if p.split == "train")
-        sample = (p.text for i, p in enumerate(training) if hash_share(f"{p.name} {i}") < share)
+        share, tests = TOKENIZER_CHARACTERS / self.split.characters, range(self.split.test_folds)
+        never_tested = (p for p in self.split.pieces(self.corpus) if p.fold not in tests)
+        sample = (p.text for i, p in enumerate(never_tested) if hash_share(f"{p.name} {i}") < share)
         return bpe.train(sample, self.vocab_size)
 
 
-def _build(recipe: _Recipe, out: Path) -> DataFolder:
+def _build(recipe: _Recipe, out: Path, fold: int = 0) -> DataFolder:
     raise_if_interrupted()
     out = expand_user(out).absolute()
     if out.is_file() or (out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).is_file()):
@@ -116,7 +116,7 @@ def _build(recipe: _Recipe, out: Path) -> DataFolder:
             # Another process made the same folder meanwhile; its work is as good as ours.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-    data = DataFolder.open(out)
+    data = DataFolder.open(out, fold)
     if data.manifest.key != recipe.key:
         raise UserError(f"{out}: already holds other data ({data}); give a new or an empty folder")
     return data
@@ -126,7 +126,8 @@ def _write(recipe: _Recipe, folder: Path) -> None:
     tokenizer = recipe.tokenizer()
     vocab_size, end = bpe.vocab_size(tokenizer), bpe.end_of_text(tokenizer)
     dtype = "uint16" if vocab_size <= 1 << 16 else "uint32"
-    writers = {split: ShardWriter(folder, split, dtype) for split in ("train", "held_out")}
+    rest = ShardWriter(folder, "rest", dtype)
+    folds = [ShardWriter(folder, f"fold-{fold:02}", dtype) for fold in range(len(recipe.split.cuts))]
     n_bytes = bpe.token_bytes(tokenizer)
     for pieces in _batches(recipe.split.pieces(recipe.corpus)):
         for piece, ids in zip(pieces, bpe.encode(tokenizer, [p.text for p in pieces]), strict=True):
@@ -137,7 +138,8 @@ def _write(recipe: _Recipe, folder: Path) -> None:
                     "so bits per byte could not be exact; use one without a normalizer or added prefix"
                 )
             tokens = np.concatenate([[end], ids]) if piece.begins_document else ids
-            writers[piece.split].append(tokens, text_bytes, documents=int(piece.begins_document))
+            writer = rest if piece.fold is None else folds[piece.fold]
+            writer.append(tokens, text_bytes, documents=int(piece.begins_document))
     (folder / bpe.TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
     manifest = Manifest(
         format=FORMAT,
@@ -148,8 +150,8 @@ def _write(recipe: _Recipe, folder: Path) -> None:
         dtype=dtype,
         end_of_text=end,
         tokenizer_sha256=sha256(folder / bpe.TOKENIZER),
-        train=writers["train"].finish(),
-        held_out=writers["held_out"].finish(),
+        folds=tuple(writer.finish() for writer in folds),
+        rest=rest.finish(),
     )
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
 
@@ -169,10 +171,10 @@ def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 class ShardWriter:
-    """Appends pieces of documents to the shards of one split; a new shard begins whenever one is full."""
+    """Appends pieces of documents to the shards of one part; a new shard begins whenever one is full."""
 
-    def __init__(self, folder: Path, split: str, dtype: str):
-        self._folder, self._split, self._dtype = folder, split, LITTLE_ENDIAN[dtype]
+    def __init__(self, folder: Path, part: str, dtype: str):
+        self._folder, self._part, self._dtype = folder, part, LITTLE_ENDIAN[dtype]
         self._paths: list[Path] = []
         self._room = 0
         self._bytes = self._documents = 0
@@ -183,16 +185,16 @@ class ShardWriter:
         self._documents += documents
         while len(tokens):
             if self._room == 0:
-                self._paths.append(self._folder / f"{self._split}-{len(self._paths):05d}.bin")
+                self._paths.append(self._folder / f"{self._part}-{len(self._paths):05d}.bin")
                 self._room = SHARD_TOKENS
             part, tokens = tokens[: self._room], tokens[self._room :]
             with self._paths[-1].open("ab") as file:
                 file.write(part.astype(self._dtype).tobytes())
             self._room -= len(part)
 
-    def finish(self) -> SplitInfo:
+    def finish(self) -> Part:
         """What was written."""
         size = self._dtype.itemsize
         shards = tuple(Shard(file=p.name, tokens=p.stat().st_size // size, sha256=sha256(p)) for p in self._paths)
         tokens = sum(shard.tokens for shard in shards)
-        return SplitInfo(tokens=tokens, bytes=self._bytes, documents=self._documents, shards=shards)
+        return Part(tokens=tokens, bytes=self._bytes, documents=self._documents, shards=shards)

@@ -52,12 +52,13 @@ def batch(
     return data.train.windows(starts, seq_len + 1)
 
 
-def held_out_windows(data: DataFolder, seq_len: int, n_tokens: int) -> np.ndarray:
-    """int64 [n, seq_len + 1]: always the same n_tokens of held-out text (or all there are), spread evenly."""
+def held_out_starts(data: DataFolder, seq_len: int, n_tokens: int) -> np.ndarray:
+    """int64 [n]: where the windows of always the same n_tokens of held-out text (or all there are) begin, spread
+    evenly; they do not overlap."""
     _check_length(data, data.held_out, "held-out", seq_len)
     available = (len(data.held_out) - 1) // seq_len
     count = min(max(n_tokens // seq_len, 1), available)
-    return data.held_out.windows(np.arange(count) * available // count * seq_len, seq_len + 1)
+    return np.arange(count) * available // count * seq_len
 
 
 def _check_length(data: DataFolder, tokens: Tokens, split: str, seq_len: int) -> None:

@@ -1,9 +1,11 @@
 """A data folder: token shards, their tokenizer, and a manifest that lists them with their hashes.
 
-    manifest.json  tokenizer.json  train-00000.bin  train-00001.bin  held_out-00000.bin
+    manifest.json  tokenizer.json  rest-00000.bin  rest-00001.bin  fold-00-00000.bin  fold-01-00000.bin ...
 
-A shard is little-endian uint16 or uint32 token ids and nothing else. Every document is preceded by the
-end-of-text token, so every token of text is predicted exactly once.
+One fold is held out, whichever the config names; the others and the rest are trained on.
+
+A shard is little-endian uint16 or uint32 token ids and nothing else. Every document is preceded by the end-of-text
+token, so every token of text is predicted exactly once.
 """
 
 import hashlib
@@ -12,6 +14,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,7 +22,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 from tokenizers import Tokenizer
 
-from archlab.config.base import Base, Count
+from archlab.config.base import Base, Count, Natural
 from archlab.config.text import note
 from archlab.cost.units import binary
 from archlab.data import tokenizer as bpe
@@ -29,7 +32,7 @@ from archlab.digests import REMAKE, sha256
 from archlab.errors import UserError
 from archlab.files import read_object
 
-FORMAT = 1
+FORMAT = 2
 """Version of the format. It is raised whenever older folders can no longer be read."""
 
 MANIFEST = "manifest.json"
@@ -49,14 +52,14 @@ class Shard(Base):
     sha256: str
 
 
-class SplitInfo(Base):
-    """What one split holds."""
+class Part(Base):
+    """What a fold holds, or the rest."""
 
-    tokens: Count
+    tokens: Natural
     """With the end-of-text tokens."""
-    bytes: Count
+    bytes: Natural
     """UTF-8 bytes of text."""
-    documents: Count
+    documents: Natural
     shards: tuple[Shard, ...]
 
 
@@ -74,8 +77,15 @@ class Manifest(Base):
     dtype: Literal["uint16", "uint32"]
     end_of_text: int
     tokenizer_sha256: str
-    train: SplitInfo
-    held_out: SplitInfo
+    folds: Annotated[tuple[Part, ...], Field(min_length=1)]
+    """Each can be held out."""
+    rest: Part
+    """In no fold: always trained on."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All there is."""
+        return (self.rest, *self.folds)
 
 
 class ShardFile:
@@ -140,45 +150,54 @@ class Tokens:
 
 @dataclass(frozen=True)
 class DataFolder:
-    """An opened data folder; every file was checked against the manifest's hashes since it last changed."""
+    """An opened data folder of which one fold is held out; every file was checked against the manifest's hashes since
+    it last changed."""
 
     path: Path
     manifest: Manifest
     tokenizer: Tokenizer
     token_bytes: np.ndarray
     """int32 [vocab_size]: bytes of text that each id stands for, 0 for special tokens."""
+    fold: int
     train: Tokens
     held_out: Tokens
 
     @classmethod
-    def open(cls, path: Path) -> "DataFolder":
+    def open(cls, path: Path, fold: int = 0) -> "DataFolder":
         """Open and check a data folder; a UserError names the file and what is wrong with it."""
         manifest = _read_manifest(path)
-        train, held_out = (
-            Tokens([ShardFile(path / shard.file, shard.tokens, manifest.dtype) for shard in split.shards])
-            for split in (manifest.train, manifest.held_out)
+        if fold >= (n := len(manifest.folds)):
+            raise UserError(f"data.fold: {fold}; allowed: below {n}, the number of folds of {path}")
+        rest, *folds = (
+            [ShardFile(path / shard.file, shard.tokens, manifest.dtype) for shard in part.shards]
+            for part in manifest.parts
         )
+        held_out = Tokens(folds.pop(fold))
+        train = Tokens([*rest, *chain.from_iterable(folds)])
         _check_content(path, manifest)
         tokenizer = bpe.load(path / TOKENIZER)
         if (found := bpe.vocab_size(tokenizer)) != manifest.vocab_size:
             expected = manifest.vocab_size
             raise UserError(f"{path / MANIFEST}: vocab_size: {expected}; the tokenizer has {found}; {REMAKE}")
-        return cls(path, manifest, tokenizer, bpe.token_bytes(tokenizer), train, held_out)
+        return cls(path, manifest, tokenizer, bpe.token_bytes(tokenizer), fold, train, held_out)
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits that change when the tokens, their split or their meaning change, and only then."""
+        """16 hex digits that change when the tokens, their folds or their meaning change, and only then. Which fold is
+        held out is not in them."""
         content = self.manifest.model_dump(include={"vocab_size", "end_of_text", "tokenizer_sha256"})
-        for name, split in (("train", self.manifest.train), ("held_out", self.manifest.held_out)):
-            content[name] = [split.bytes, split.documents, *((s.tokens, s.sha256) for s in split.shards)]
+        content["parts"] = [
+            [part.bytes, part.documents, *((s.tokens, s.sha256) for s in part.shards)] for part in self.manifest.parts
+        ]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
         m = self.manifest
-        text, held = m.train.bytes + m.held_out.bytes, m.held_out.bytes
+        text, tokens = (sum(getattr(part, what) for part in m.parts) for what in ("bytes", "tokens"))
+        folds = f", in {len(m.folds)} folds" if len(m.folds) > 1 else ""
         return (
-            f"{m.source}: {text / 1e6:.1f} MB of text, {(m.train.tokens + m.held_out.tokens) / 1e6:.2f}M "
-            f"tokens of a vocabulary of {m.vocab_size}, {held / text:.1%} held out"
+            f"{m.source}: {text / 1e6:.1f} MB of text, {tokens / 1e6:.2f}M tokens of a vocabulary of {m.vocab_size}"
+            f"{folds}, {m.folds[self.fold].bytes / text:.1%} held out"
         )
 
 
@@ -199,7 +218,7 @@ def _read_manifest(path: Path) -> Manifest:
 def _check_content(folder: Path, manifest: Manifest) -> None:
     """UserError unless every file has the hash that the manifest says."""
     expected = {folder / TOKENIZER: manifest.tokenizer_sha256}
-    for shard in (*manifest.train.shards, *manifest.held_out.shards):
+    for shard in chain.from_iterable(part.shards for part in manifest.parts):
         expected[folder / shard.file] = shard.sha256
     if not (folder / TOKENIZER).is_file():
         raise UserError(f"{folder / TOKENIZER}: missing; {REMAKE}")

@@ -1,25 +1,33 @@
-"""Which text is trained on and which is held out."""
+"""Into which folds a text is cut. One fold is held out, and all else is trained on."""
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, NamedTuple
+
+import numpy as np
 
 from archlab.data.corpus import Corpus, Document
 from archlab.errors import UserError
 
-Split = Literal["train", "held_out"]
+MOST_FOLDS = 20
+"""Of a text, however small the share is that one of them holds."""
 
 PIECE = 1 << 20
 """Characters after which a document is cut (at a line's end), so that its pieces are encoded side by side."""
 
 _QUARTER = 0.25
+_BUCKETS = 1 << 16
+"""Of hashes of names: as many numbers are kept, however many documents there are."""
 
 
 class Piece(NamedTuple):
-    """A part of a document (mostly all of it) and the split it belongs to."""
+    """A part of a document (mostly all of it) and the fold it belongs to."""
 
-    split: Split
+    fold: int | None
+    """None: in no fold, so it is always trained on."""
     name: str
     text: str
     begins_document: bool
@@ -27,66 +35,107 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class SplitRule:
-    """How a corpus is split, and the hash of the text that was split.
+    """How a corpus is cut into folds, and the hash of the text that was cut.
 
-    Whole documents are held out, chosen by the hash of their names. A document that is longer than the whole held-out
-    share is never held out, since it alone would decide the metric. Where that leaves either split with less than a
-    quarter of its share (one file, or a few unequal ones), the tail of the text is held out instead.
+    Folds hold whole documents, in the order of the hashes of their names, so that each has about the same share of the
+    text. A document that is longer than this share is in no fold, since it alone would decide the metric. Where that
+    leaves a fold with less than a quarter of its share (one file, or a few unequal ones), folds are stretches of the
+    text, the first one at its end.
     """
 
     held_out: float
-    tail: int | None
-    """Where the held-out tail begins, in characters of the whole text; None: whole documents are held out."""
+    """Share of the text in one fold."""
+    by: Literal["documents", "position"]
+    cuts: tuple[int, ...]
+    """Ascending, one per fold. By documents: where each fold ends, in buckets of hashes, the first fold first. By
+    position: where each fold begins, in characters of the whole text, the last fold first."""
     characters: int
     digest: str
     """sha256 of every document's name and text."""
+
+    @property
+    def test_folds(self) -> int:
+        """The first half of the folds (at least one). A tokenizer is learned from all else, so it has seen none of
+        their text."""
+        return n_test_folds(len(self.cuts))
 
     def pieces(self, documents: Iterable[Document]) -> Iterator[Piece]:
         """Every character of the documents, once, in order."""
         at, digest = 0, hashlib.sha256()
         for name, text in documents:
             _update(digest, name, text)
-            for split, part in self._parts(name, text, at):
-                for number, piece in enumerate(_cut(part)):
-                    yield Piece(split, name, piece, begins_document=number == 0)
+            for fold, part in self._parts(name, text, at):
+                for number, piece in enumerate(_in_pieces(part)):
+                    yield Piece(fold, name, piece, begins_document=number == 0)
             at += len(text)
         if digest.hexdigest() != self.digest:
             raise UserError("the text changed while it was being read; run it again")
 
-    def _parts(self, name: str, text: str, at: int) -> list[tuple[Split, str]]:
-        if self.tail is None:
-            chosen = hash_share(name) < self.held_out and len(text) <= self.held_out * self.characters
-            return [("held_out" if chosen else "train", text)]
-        if at + len(text) <= self.tail:
-            return [("train", text)]
-        if at >= self.tail:
-            return [("held_out", text)]
-        cut = _line_end(text, self.tail - at)
-        return [("train", text[:cut]), ("held_out", text[cut:])]
+    def _parts(self, name: str, text: str, at: int) -> Iterator[tuple[int | None, str]]:
+        if self.by == "documents":
+            fold = bisect_right(self.cuts, _bucket(name))
+            is_in_one = fold < len(self.cuts) and len(text) <= self.held_out * self.characters
+            yield fold if is_in_one else None, text
+            return
+        slack = int(self.held_out * self.characters * _QUARTER)
+        within = [_line_end(text, cut - at, slack) for cut in self.cuts if at < cut < at + len(text)]
+        stretch = bisect_right(self.cuts, at)
+        for number, (begin, end) in enumerate(pairwise([0, *within, len(text)]), stretch):
+            if begin < end:
+                yield len(self.cuts) - number if number else None, text[begin:end]
 
 
 def choose_split(corpus: Corpus, held_out: float) -> SplitRule:
-    """Read a corpus once and decide how it is split."""
+    """Read a corpus once and decide how it is cut."""
     if not 0 < held_out < 1:
         raise UserError(f"data.held_out: {held_out}; allowed: above 0 and below 1, since every run is evaluated")
-    digest, total, candidates = hashlib.sha256(), 0, list[int]()
+    digest, total = hashlib.sha256(), 0
+    sizes, long = np.zeros(_BUCKETS), list[tuple[int, int]]()
     for name, text in corpus:
         _update(digest, name, text)
         total += len(text)
-        if hash_share(name) < held_out:
-            candidates.append(len(text))
+        if len(text) > held_out * total:  # may be short beside all that is still to come
+            long.append((_bucket(name), len(text)))
+        else:
+            sizes[_bucket(name)] += len(text)
     if total < 2:
         binary = f"; {corpus.skipped} binary files were left out" if corpus.skipped else ""
         raise UserError(f"{corpus}: no text{binary}")
-    chosen = sum(length for length in candidates if length <= held_out * total)
-    enough = chosen >= _QUARTER * held_out * total and total - chosen >= _QUARTER * (1 - held_out) * total
-    tail = None if enough else min(max(round(total * (1 - held_out)), 1), total - 1)
-    return SplitRule(held_out, tail, total, digest.hexdigest())
+    for bucket, length in long:
+        if length <= held_out * total:
+            sizes[bucket] += length
+    n_folds = min(MOST_FOLDS, int(1 / held_out + 1e-9))
+    ends = _ends(sizes, held_out, n_folds)
+    each = np.diff(np.concatenate(([0.0], sizes.cumsum()))[[0, *ends]])
+    enough = each.min() >= _QUARTER * held_out * total and total - each.max() >= _QUARTER * (1 - held_out) * total
+    if enough:
+        return SplitRule(held_out, "documents", ends, total, digest.hexdigest())
+    length = max(held_out * total, 1)
+    n_folds = max(min(n_folds, int((total - 1) / length)), 1)
+    starts = tuple(max(round(total - fold * length), 1) for fold in range(n_folds, 0, -1))
+    return SplitRule(held_out, "position", starts, total, digest.hexdigest())
+
+
+def n_test_folds(n_folds: int) -> int:
+    """How many of them, from the first on, are for tests: see `SplitRule.test_folds`."""
+    return max(n_folds // 2, 1)
 
 
 def hash_share(name: str) -> float:
     """A number in [0, 1) that depends on the name alone."""
     return int.from_bytes(hashlib.sha256(name.encode(errors="surrogateescape")).digest()[:6]) / 2**48
+
+
+def _bucket(name: str) -> int:
+    return int(hash_share(name) * _BUCKETS)
+
+
+def _ends(sizes: np.ndarray, share: float, n_folds: int) -> tuple[int, ...]:
+    """The bucket before which each fold ends, so that each holds about this share of all; a bucket is in the fold that
+    its middle falls into."""
+    middles = sizes.cumsum() - sizes / 2
+    wanted = share * np.arange(1, n_folds + 1) * sizes.sum()
+    return tuple(int(end) for end in np.searchsorted(middles, wanted, side="left"))
 
 
 def _update(digest: "hashlib._Hash", name: str, text: str) -> None:
@@ -95,15 +144,16 @@ def _update(digest: "hashlib._Hash", name: str, text: str) -> None:
     digest.update(data)
 
 
-def _line_end(text: str, near: int) -> int:
-    """The first end of a line from `near` on, else the last one before it, else `near`; never an end of the text."""
-    after = text.find("\n", near - 1) + 1
+def _line_end(text: str, near: int, slack: int) -> int:
+    """The first end of a line from `near` on, else the last one before it, neither further away than `slack`; else
+    `near`. Never an end of the text."""
+    after = text.find("\n", near - 1, near + slack) + 1
     if 0 < after < len(text):
         return after
-    return text.rfind("\n", 0, near) + 1 or near
+    return text.rfind("\n", max(near - slack, 0), near) + 1 or near
 
 
-def _cut(text: str) -> Iterator[str]:
+def _in_pieces(text: str) -> Iterator[str]:
     at = 0
     while len(text) - at > PIECE:
         cut = text.rfind("\n", at, at + PIECE) + 1 or at + PIECE

@@ -32,8 +32,8 @@ def _trained(folder: Path, steps: int | None) -> str:
     ended = None
     with suppress(UserError):
         ended = RunFolder(folder).summary()
-    if ended and ended.bits_per_byte is not None:
-        return f"{ended.steps:,} steps, finished: {ended.bits_per_byte:.4f} bits per byte of held-out text"
+    if ended and ended.status == "finished":
+        return f"{ended.steps:,} steps, finished: {ended.result}"
     if ended:
         return f"diverged after {ended.steps:,} steps"
     if steps is None:

@@ -7,6 +7,7 @@ import torch
 from tokenizers import Tokenizer
 
 from archlab.config.model_schema import ModelConfig
+from archlab.config.tasks import AnyTask
 from archlab.config.text import note
 from archlab.data import tokenizer as bpe
 from archlab.data.tokenizer import TOKENIZER
@@ -119,6 +120,8 @@ def _origin(run: Path, begun: Imported | None) -> Origin:
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
     """The tokenizer that a run was trained with."""
+    if isinstance(task := load_config(str(folder)).data.task, AnyTask):
+        raise UserError(f"{folder}: was trained on a task ({task.describe()}); its tokens stand for no text")
     return bpe.load(Path(folder) / TOKENIZER)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from archlab.config.base import Base
 from archlab.config.training import check_next_token, resolve_train
-from archlab.data.prepare import open_data
+from archlab.data.open import open_training_data
 from archlab.data.tokenizer import TOKENIZER, own_tokenizer, same_tokenizer
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
@@ -14,14 +14,17 @@ from archlab.infer.load import is_run_folder, load_model, load_run
 from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import has_checkpoint
 from archlab.train.device import choose_device
-from archlab.train.evaluate import HeldOut, evaluate
+from archlab.train.evaluate import evaluate
 from archlab.train.run_folder import RunFolder
 
 
 class HeldOutScore(Base):
     """Bits per byte, and what they were measured on."""
 
-    bits_per_byte: float
+    bits_per_byte: float | None
+    """null for a task."""
+    accuracy: float | None
+    """Share of a task's answers that are right; null for text."""
     loss: float
     """Cross-entropy in nats per token."""
     tokens: int
@@ -34,6 +37,13 @@ class HeldOutScore(Base):
     """Whether the weights are a run's or published ones."""
     corpus: str
 
+    @property
+    def result(self) -> str:
+        """In words."""
+        if self.bits_per_byte is None:
+            return f"{self.accuracy:.2%} of the task's answers right"
+        return f"{self.bits_per_byte:.4f} bits per byte"
+
 
 def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: bool = False) -> HeldOutScore:
     """Score a run's last checkpoint, or an untrained config, on so many held-out tokens (None: all).
@@ -43,10 +53,10 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
     config = load_config(source, *overrides)
     check_next_token(config.model)
     device = choose_device(config.train)
-    data = open_data(config.data, config.model.vocab_size)
+    data = open_training_data(config.data, config.model.vocab_size)
     folder = Path(source)
     trained = _is_trained(folder)
-    if trained and not same_tokenizer(own_file(folder, own_tokenizer(folder).name), data.path / TOKENIZER):
+    if trained and data.tokenizer and not same_tokenizer(own_file(folder, own_tokenizer(folder).name), data.tokenizer):
         raise UserError(
             f"{config.data.path}: has another tokenizer than {source}; make it with --tokenizer {source}/{TOKENIZER}"
         )
@@ -57,14 +67,16 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
     else:
         steps, model = 0, load_model(folder, config.model)
     model = to_int8(model) if int8 else model
-    held_out = HeldOut.of(data, resolve_train(config), tokens or len(data.held_out))
+    train = resolve_train(config)
+    held_out = data.held_out(train.seq_len, tokens, masked=train.document_mask)
     found = evaluate(model.to(device.type), held_out, device)
     if not found.is_finite:
         raise UserError(f"{source}: the model's output is NaN or infinite: its training diverged")
     return HeldOutScore(
         bits_per_byte=found.bits_per_byte,
+        accuracy=found.accuracy,
         loss=found.loss,
-        tokens=len(held_out.windows) * held_out.seq_len,
+        tokens=len(held_out.tokens) * held_out.seq_len,
         context=held_out.seq_len,
         trained_steps=steps,
         trained=trained,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import altair as alt
 
-from archlab.report.palette import VERDICTS
+from archlab.report.palette import SHAPES, VERDICTS
 from archlab.report.ranges import curve_range, padded, without_outliers
 from archlab.report.rows import (
     Row,
@@ -79,9 +79,8 @@ def differences(summary: StudySummary, width: _Width = "container", legend: bool
     found = [verdict for verdict in VERDICTS if any(row["verdict"] == verdict for row in rows)]
     key = alt.Legend(title=None, orient="bottom", direction="horizontal", values=found) if legend else None
     colour = alt.Color("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range="ordinal"), legend=key)
-    shapes = ["circle", "square", "diamond", "cross", "square", "square"]
-    shape = alt.Shape("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range=shapes), legend=key)
-    base = _rows(rows).encode(color=colour, tooltip=_tooltip("arm", "verdict", "text"))
+    shape = alt.Shape("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range=list(SHAPES)), legend=key)
+    base = _rows(rows).encode(color=colour, tooltip=_tooltip("arm", "verdict", "text", "detectable"))
     layers = [
         *_ground(rows, 0.0, x),
         *_intervals(base, x),

@@ -15,8 +15,16 @@ VERDICTS: tuple[Verdict, ...] = (
     "diverged",
     "reference diverged",
     "too few runs",
+    "differs",
+    "equivalent",
 )
-"""In the order of Palette.verdicts."""
+"""In the order of Palette.verdicts and SHAPES."""
+
+_BARS = "M-.8,-.8H.8V-.4H-.8ZM-.8,.4H.8V.8H-.8Z"
+"""Two bars, as an SVG path: with the line of the interval between them, the sign of equivalence."""
+
+SHAPES = ("circle", "square", "diamond", "cross", "square", "square", "triangle-up", _BARS)
+"""Of the marks of verdicts, for Vega-Lite."""
 
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
 
@@ -43,7 +51,7 @@ PALETTES: dict[Mode, Palette] = {
         text="#23272e",
         faint="#6a7280",
         line="#dfe2e7",
-        verdicts=("#0b6fa8", "#7b8390", "#c2571a", "#a3195b", "#7b8390", "#7b8390"),
+        verdicts=("#0b6fa8", "#7b8390", "#c2571a", "#a3195b", "#7b8390", "#7b8390", "#5a4fb5", "#4b525d"),
         distinct=("#5b626d", "#009e73", "#b4589a", "#c98a00", "#5a4fb5", "#7a4a12", "#3d9fd6", "#8a9a1a"),
         ramp=("#8a8f98", "#482878", "#3e4a89", "#31688e", "#21908d", "#35a873", "#7fb32b", "#c29d00"),
     ),
@@ -52,7 +60,7 @@ PALETTES: dict[Mode, Palette] = {
         text="#e4e7eb",
         faint="#9aa2ae",
         line="#343942",
-        verdicts=("#5db8ee", "#98a1ae", "#f0935a", "#f073ae", "#98a1ae", "#98a1ae"),
+        verdicts=("#5db8ee", "#98a1ae", "#f0935a", "#f073ae", "#98a1ae", "#98a1ae", "#a79bf5", "#bcc3cd"),
         distinct=("#aab1bc", "#2fc79a", "#dd8fc6", "#edb32e", "#a79bf5", "#c9925a", "#8fd0f7", "#c3d156"),
         ramp=("#9aa0aa", "#a079d0", "#7d8ce0", "#4fa3d1", "#2fbcb3", "#52cf87", "#a3d94e", "#f0dc3c"),
     ),

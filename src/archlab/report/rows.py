@@ -63,7 +63,15 @@ def difference_rows(summary: StudySummary) -> list[Row]:
 def _difference(arm: ArmSummary, label: str) -> Row:
     c = arm.comparison
     if c is None:
-        return {"arm": label, "value": None, "low": None, "high": None, "verdict": None, "text": verdict(arm)}
+        return {
+            "arm": label,
+            "value": None,
+            "low": None,
+            "high": None,
+            "verdict": None,
+            "text": verdict(arm),
+            "detectable": "",
+        }
     return {
         "arm": label,
         "value": c.difference,
@@ -71,6 +79,7 @@ def _difference(arm: ArmSummary, label: str) -> Row:
         "high": c.high,
         "verdict": c.verdict,
         "text": _difference_text(arm, c),
+        "detectable": _detectable(c),
     }
 
 
@@ -80,6 +89,13 @@ def _difference_text(arm: ArmSummary, comparison: Comparison) -> str:
     if comparison.difference is None:
         return comparison.verdict
     return f"{bits(comparison.difference)} {interval(comparison.low, comparison.high)}".strip()
+
+
+def _detectable(comparison: Comparison) -> str:
+    if comparison.smallest_effect is None:
+        return ""
+    ends = interval(comparison.smallest_effect_low, comparison.smallest_effect_high)
+    return f"{bits(comparison.smallest_effect)} {ends}"
 
 
 def curve_rows(summary: StudySummary) -> list[Row]:

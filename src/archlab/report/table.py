@@ -9,7 +9,13 @@ from archlab.report.rows import labels
 from archlab.study.formatting import bits, diverged_seeds, interval, p_value, verdict
 from archlab.study.record import ArmSummary, StudySummary, Verdict
 
-_STYLES: dict[Verdict, str] = {"better": "bold blue", "worse": "bold yellow", "diverged": "bold red"}
+_STYLES: dict[Verdict, str] = {
+    "better": "bold blue",
+    "worse": "bold yellow",
+    "differs": "bold magenta",
+    "equivalent": "bold",
+    "diverged": "bold red",
+}
 _HEADINGS = ("arm", "params", "bits/byte ± sd", "difference [interval]", "p Holm", "verdict", "tok/s")
 
 

@@ -6,12 +6,25 @@ from typing import Literal, NamedTuple
 from archlab.cost.units import count
 from archlab.study.formatting import bits, diverged, interval, listed, p_equals, plural, span
 from archlab.study.record import ArmSummary, Comparison, Verdict
+from archlab.study.stats import ALPHA
 
 Against = Literal["base", "previous"]
 """As in the study's file: every arm against the first, or each arm against the one above it."""
 
+_Found = Literal["better", "worse", "differs"]
+_FOUND: tuple[_Found, ...] = ("better", "worse", "differs")
+"""Verdicts that there is a difference."""
+
 _NAMED = {"previous": 6, "base": 3}
 """How many arms a sentence names. A ladder's steps are few and all of interest; the report's table has the others."""
+
+_BEATS = {
+    "better": ("beats", "beat"),
+    "worse": ("loses to", "lose to"),
+    "differs": ("differs from", "differ from"),
+}
+_BOUGHT = {"better": ("bought", "bought"), "worse": ("cost", "cost"), "differs": ("changed it by", "changed")}
+"""What one arm or step does, and what several do."""
 
 
 class _Pair(NamedTuple):
@@ -29,8 +42,8 @@ def answer(arms: Sequence[ArmSummary], against: Against) -> str:
     if not pairs:
         return "There was nothing to compare: the study has a single arm."
     sentences = [
-        "; ".join(filter(None, [_found(pairs, "better", against), _found(pairs, "worse", against)])),
-        _not_distinguishable(pairs, against),
+        "; ".join(filter(None, [*(_found(pairs, verdict, against) for verdict in _FOUND), _real_but_small(pairs)])),
+        "; ".join(filter(None, [_equivalent(pairs, against), _not_distinguishable(pairs, against)])),
         "; ".join(filter(None, [_diverged(arms), _reference_diverged(pairs), _too_few(pairs)])),
     ]
     sentences = [sentence for sentence in sentences if sentence]
@@ -55,9 +68,9 @@ def _seeds(pairs: Sequence[_Pair]) -> str:
     return f"{span(str(min(numbers)), str(max(numbers)))} paired seeds"
 
 
-def _found(pairs: Sequence[_Pair], verdict: Literal["better", "worse"], against: Against) -> str:
+def _found(pairs: Sequence[_Pair], verdict: _Found, against: Against) -> str:
     """`RoPE bought 0.730 bits per byte [...] and SwiGLU 0.090 [...] (3 paired seeds, each Holm p ≤ 0.01)`."""
-    found, sign = _with(pairs, verdict), -1 if verdict == "better" else 1
+    found = _with(pairs, verdict)
     if not found:
         return ""
     p = max(pair.comparison.p_holm or 0 for pair in found)
@@ -65,35 +78,70 @@ def _found(pairs: Sequence[_Pair], verdict: Literal["better", "worse"], against:
     proof = f"({_seeds(found)}, {p_text})"
     if len(found) <= _NAMED[against]:
         does = _does(verdict, against, found[0].reference, one=True)
-        return f"{_amounts(found, sign, f' {does} ', against)} {proof}"
+        return f"{_amounts(found, f' {does} ', against)} {proof}"
     most = sorted(found, key=lambda pair: abs(pair.comparison.difference or 0), reverse=True)[: _NAMED[against]]
     whole = f"{len(found)} of {len(pairs)} {'arms' if against == 'base' else 'steps'}"
     does = _does(verdict, against, found[0].reference, one=False)
     joint = " by " if against == "base" else " "
-    return f"{whole} {does}, most of all {_amounts(most, sign, joint, against)} {proof}"
+    return f"{whole} {does}, most of all {_amounts(most, joint, against)} {proof}"
 
 
-def _does(verdict: Literal["better", "worse"], against: Against, reference: str, one: bool) -> str:
+def _does(verdict: _Found, against: Against, reference: str, one: bool) -> str:
     if against == "previous":
-        does = "bought" if verdict == "better" else "cost"
-        return does if one else f"{does} something"
-    if one:
-        return f"{'beats' if verdict == 'better' else 'loses to'} {reference} by"
-    return f"{'beat' if verdict == 'better' else 'lose to'} {reference}"
+        return _BOUGHT[verdict][0] if one else f"{_BOUGHT[verdict][1]} something"
+    return f"{_BEATS[verdict][0]} {reference} by" if one else f"{_BEATS[verdict][1]} {reference}"
 
 
-def _amounts(pairs: Sequence[_Pair], sign: int, joint: str, against: Against) -> str:
+def _amounts(pairs: Sequence[_Pair], joint: str, against: Against) -> str:
     """The arms with what each is worth; the unit is written once, and `joint` stands after the first arm."""
     then = " by " if against == "base" else " "
-    first = _amount(pairs[0].comparison, sign).replace(" ", " bits per byte ", 1)
-    others = [f"{pair.arm.label}{then}{_amount(pair.comparison, sign)}" for pair in pairs[1:]]
+    first = _amount(pairs[0].comparison).replace(" ", " bits per byte ", 1)
+    others = [f"{pair.arm.label}{then}{_amount(pair.comparison)}" for pair in pairs[1:]]
     return listed([f"{pairs[0].arm.label}{joint}{first}", *others])
 
 
-def _amount(comparison: Comparison, sign: int) -> str:
-    """`0.730 [0.690, 0.770]`; with sign -1, a lower loss is a positive amount."""
+def _amount(comparison: Comparison) -> str:
+    """`0.730 [0.690, 0.770]`; what an arm gains or loses is a positive amount, whatever is better."""
+    sign = -1 if comparison.verdict in ("better", "worse") and (comparison.difference or 0) < 0 else 1
     ends = sorted(sign * end for end in (comparison.low, comparison.high) if end is not None)
     return f"{bits(sign * (comparison.difference or 0))} {interval(*ends) if ends else '(no scatter)'}"
+
+
+def _real_but_small(pairs: Sequence[_Pair]) -> str:
+    """Those that differ, but by less than the study's margin."""
+    small = [p for verdict in _FOUND for p in _with(pairs, verdict) if (p.comparison.p_equivalent or 1) < ALPHA]
+    if not small:
+        return ""
+    what = "the difference of {} is" if len(small) == 1 else "the differences of {} are"
+    return f"{what.format(listed([p.arm.label for p in small]))} real, but smaller than {_margin(small[0])}"
+
+
+def _equivalent(pairs: Sequence[_Pair], against: Against) -> str:
+    same = _with(pairs, "equivalent")
+    if not same:
+        return ""
+    p = max(pair.comparison.p_equivalent or 0 for pair in same)
+    if len(same) == 1:
+        only = same[0]
+        found = only.comparison
+        amount = f"{bits(found.difference or 0)} {interval(found.within_low, found.within_high)}"
+        proof = f"difference {amount} over {plural(found.pairs, 'paired seed')}, Holm {p_equals(p)}"
+        proof = _identical(found) or proof
+        return f"{only.arm.label} and {only.reference} are equivalent within {_margin(only)} ({proof})"
+    names, other = _names(same, against)
+    return f"{names} are equivalent to {other} within {_margin(same[0])} ({_seeds(same)}, each Holm {p_equals(p, '≤')})"
+
+
+def _margin(pair: _Pair) -> str:
+    return f"{pair.comparison.margin:g} bits per byte"
+
+
+def _names(pairs: Sequence[_Pair], against: Against) -> tuple[str, str]:
+    """What the arms are called, some of them only counted, and what all are compared with."""
+    names = [pair.arm.label for pair in pairs[: _NAMED[against]]]
+    if further := len(pairs) - len(names):
+        names.append(plural(further, "other arm" if against == "base" else "other step"))
+    return listed(names), pairs[0].reference if against == "base" else "the steps before them"
 
 
 def _not_distinguishable(pairs: Sequence[_Pair], against: Against) -> str:
@@ -103,13 +151,9 @@ def _not_distinguishable(pairs: Sequence[_Pair], against: Against) -> str:
     if len(same) == 1:
         only = same[0]
         return f"{only.arm.label} is not distinguishable from {only.reference} ({_detail(only.comparison)})"
-    named, further = same[: _NAMED[against]], same[_NAMED[against] :]
-    names = [pair.arm.label for pair in named]
-    if further:
-        names.append(plural(len(further), "other arm" if against == "base" else "other step"))
-    other = same[0].reference if against == "base" else "the steps before them"
-    found = f"{_seeds(same)}; {_detectable(named, further)}"
-    return f"{listed(names)} are not distinguishable from {other} ({found})"
+    names, other = _names(same, against)
+    found = f"{_seeds(same)}; {_detectable(same[: _NAMED[against]], same[_NAMED[against] :])}"
+    return f"{names} are not distinguishable from {other} ({found})"
 
 
 def _detectable(named: Sequence[_Pair], further: Sequence[_Pair]) -> str:
@@ -122,12 +166,17 @@ def _detectable(named: Sequence[_Pair], further: Sequence[_Pair]) -> str:
 
 
 def _detail(comparison: Comparison) -> str:
-    if comparison.low == comparison.high == 0:
-        return f"identical results on {plural(comparison.pairs, 'paired seed')}"
+    if identical := _identical(comparison):
+        return identical
     if comparison.smallest_effect is None:
         return f"difference {bits(comparison.difference or 0)} on every seed, with no scatter to test it against"
-    found = f"difference {_amount(comparison, 1)} bits per byte over {plural(comparison.pairs, 'paired seed')}"
+    found = f"difference {_amount(comparison)} bits per byte over {plural(comparison.pairs, 'paired seed')}"
     return f"{found}; smallest detectable difference {bits(comparison.smallest_effect)}"
+
+
+def _identical(comparison: Comparison) -> str:
+    same = comparison.low == comparison.high == 0
+    return f"identical results on {plural(comparison.pairs, 'paired seed')}" if same else ""
 
 
 def _diverged(arms: Sequence[ArmSummary]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from archlab.config.identity import resolved
 from archlab.config.io import studies
-from archlab.config.study_schema import StudyConfig
+from archlab.config.study_schema import AddedSeeds, StudyConfig
 from archlab.config.text import visible
 from archlab.config.training import resolve_train
 from archlab.cost.flops import computed_training_flops
@@ -18,6 +18,7 @@ from archlab.study.answer import answer
 from archlab.study.design import Arm
 from archlab.study.formatting import plural
 from archlab.study.match import describe_equal
+from archlab.study.provenance import mixed
 from archlab.study.record import ArmSummary, Comparison, Curve, StudySummary
 from archlab.study.runs import Ended, Run
 from archlab.study.stats import compare
@@ -43,8 +44,13 @@ def summarise(
     found = {
         arm: {seed: ended[run.name] for seed, run in seeds.items() if run.name in ended} for arm, seeds in runs.items()
     }
-    losses = {arm: {seed: e.summary.bits_per_byte for seed, e in seeds.items()} for arm, seeds in found.items()}
-    comparisons = compare(losses, {arm.name: arm.reference for arm in arms if arm.reference})
+    values = {arm: {seed: e.summary.bits_per_byte for seed, e in seeds.items()} for arm, seeds in found.items()}
+    comparisons = compare(
+        values,
+        {arm.name: arm.reference for arm in arms if arm.reference},
+        margin=study.margin,
+        first=study.seed_list if isinstance(study.seeds, AddedSeeds) else None,
+    )
     context = min(arm.config.model.max_seq_len for arm in arms)
     table = [_arm(arm, found[arm.name], runs[arm.name], comparisons.get(arm.name), context) for arm in arms]
     missing = sum(len(runs[arm]) - len(found[arm]) for arm in runs)
@@ -57,11 +63,12 @@ def summarise(
             *([f"{plural(missing, 'run')} not finished, and left out"] if missing else []),
             *(f"{label} failed: {why}" for label, why in failed.items()),
             *warnings,
+            *mixed(e.environment for e in ended.values()),
         ],
         failed=dict(failed),
         against=study.against,
         equal=describe_equal(study.equal) if study.equal else None,
-        seeds=study.seed_list,
+        seeds=list(runs[arms[0].name]),
         arms=table,
         kv_context=context,
         corpus=corpus,
@@ -120,7 +127,7 @@ def _curve(seed: int, run: Ended) -> Curve:
 
 
 def _environment(runs: Iterable[Ended]) -> dict[str, Any]:
-    """Of the first run that has one; the hash in their names makes them agree on what matters."""
+    """Of the first run that has one; a warning says where others differ."""
     return next((run.environment for run in runs if run.environment), {})
 
 

@@ -48,9 +48,10 @@ class Arm:
         raw = overlay(self.config.model_dump(), values, Config)
         return replace(self, config=build_config(raw, source=f"arm {self.name}"), tuned={**self.tuned, **values})
 
-    def seeded(self, seed: int) -> Config:
-        """The config of one run."""
-        return self._training(seed=seed)
+    def seeded(self, seed: int, fold: int) -> Config:
+        """The config of one run, which is judged on that fold of the text."""
+        config = self._training(seed=seed)
+        return config.model_copy(update={"data": config.data.model_copy(update={"fold": fold})})
 
     def compiled(self, compile: bool) -> "Arm":
         """The same arm with compiled layers, or without."""

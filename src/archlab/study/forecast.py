@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from archlab.config.base import Base
 from archlab.config.schema import Config
-from archlab.config.study_schema import StudyConfig
+from archlab.config.study_schema import StudyConfig, most_seeds
 from archlab.config.training import resolve_train
 from archlab.cost.calibrated import predicted, untimed
 from archlab.cost.flops import computed_training_flops
@@ -15,7 +15,7 @@ from archlab.study.design import Arm, grid
 
 
 class Forecast(Base):
-    """Of all runs, those of tuning too."""
+    """Of all runs, those of tuning and all that a rule may add too."""
 
     runs: int
     flops: float
@@ -27,7 +27,7 @@ class Forecast(Base):
 
 def forecast(study: StudyConfig, arms: Sequence[Arm], this: Hardware | None) -> Forecast:
     """`this`: the machine as `archlab hardware --measure` found it; None where it has not."""
-    each = len(study.seed_list) + len(grid(study)) * study.tune_seeds
+    each = most_seeds(study.seeds) + len(grid(study)) * study.tune_seeds
     tokens = [resolve_train(arm.config).trained for arm in arms]
     times = [_seconds(arm.config, this) if this else None for arm in arms]
     return Forecast(

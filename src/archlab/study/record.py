@@ -18,33 +18,52 @@ _FILE = "summary.json"
 _RUNS = "runs.csv"
 """For other programs, a row per run: nothing reads it here."""
 
-Verdict = Literal["better", "worse", "not distinguishable", "diverged", "reference diverged", "too few runs"]
-"""What stats.py's `_verdict` can say; the last two where nothing could be tested."""
+Verdict = Literal[
+    "better", "worse", "differs", "equivalent", "not distinguishable", "diverged", "reference diverged", "too few runs"
+]
+"""What stats.py's `_verdict` can say. "differs": of an outcome where neither lower nor higher is better; the last
+two where nothing could be tested."""
 
 
 class Comparison(Base):
-    """An arm against its reference, paired by seed. Differences are arm minus reference, in bits per byte."""
+    """An arm against its reference, paired by seed. Differences are arm minus reference, in the outcome's unit."""
 
     reference: Shown
     """Name of the arm it is compared with."""
     pairs: int
     """Seeds on which both arms finished."""
     difference: float | None
-    """Mean paired difference; negative is better. null with fewer than one pair."""
+    """Mean paired difference; null with fewer than one pair."""
     low: float | None
     """Lower end of the interval of the difference; null with fewer than two pairs or no scatter."""
     high: float | None
     """Upper end."""
     confidence: float | None
     """Of this interval alone: 1 less the level at which Holm judges the comparison, so that 0 lies outside where the
-    verdict is better or worse and nowhere else. What all cover together is not claimed. null where `low` is."""
+    verdict says that there is a difference, and nowhere else. What all cover together is not claimed. null where `low`
+    is."""
     p: float | None
     """Two-sided p-value of the paired test, before correction; null with fewer than two pairs."""
     p_holm: float | None
     """After Holm's correction over the study's comparisons."""
     smallest_effect: float | None
     """The smallest true difference that a new study of this design finds with 80% probability. It allows for the
-    uncertainty of the observed scatter (stats.py); null where `low` is, and for arms that gave identical results."""
+    uncertainty of the observed scatter (power.py); null where `low` is, and for arms that gave identical results."""
+    smallest_effect_low: float | None = None
+    """Lower end of the 95% interval of the difference that such a study finds with 80% probability, were the true
+    scatter known."""
+    smallest_effect_high: float | None = None
+    """Upper end."""
+    margin: float | None = None
+    """Of the study: the largest difference that does not matter; null where none was named."""
+    p_equivalent: float | None = None
+    """The larger p-value of two one-sided tests that the true difference is beyond the margin, after a Holm correction
+    of their own. null without a margin, with fewer than two pairs, and for a difference without scatter."""
+    within_low: float | None = None
+    """Lower end of the interval that lies within the margin where `p_equivalent` is below 0.05 and nowhere else: of 1 -
+    2 x the level at which Holm judges equivalence."""
+    within_high: float | None = None
+    """Upper end."""
     verdict: Verdict
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from archlab.config.merge import Raw
-from archlab.config.study_schema import StudyConfig
+from archlab.config.study_schema import FIRST_TUNING_SEED, AddedSeeds, Seeds, StudyConfig, first_seeds
 from archlab.config.training import resolve_train
 from archlab.config.yaml_text import to_yaml
 from archlab.cost.params import parameters
@@ -17,17 +17,17 @@ from archlab.errors import UserError
 from archlab.exchange.configs import read_config
 from archlab.files import TEMPORARY, disk_errors, make_folder, write_atomic
 from archlab.study.collect import summarise
-from archlab.study.corpora import Corpora, open_corpora, read_corpora, write_corpora
+from archlab.study.corpora import Corpora, CorpusRecord, open_corpora, read_corpora, write_corpora
 from archlab.study.design import Arm, arms, grid
+from archlab.study.more_seeds import seeds_in_all
+from archlab.study.planned import added_later, read_plan, write_plan
 from archlab.study.pool import SIDE_BY_SIDE_BELOW, RunProgress, run_all
+from archlab.study.provenance import remove_stale
 from archlab.study.record import StudySummary, has_summary, read_summary, write_summary
 from archlab.study.runs import Ended, Run
 from archlab.study.study_file import is_study_folder, read_study
 from archlab.train.compiling import is_compiled
-from archlab.train.device import choose_device
-
-FIRST_TUNING_SEED = 1000
-"""Seeds of the tuning runs begin here. The comparison uses others, so that a lucky seed cannot choose its own judge."""
+from archlab.train.device import choose_device, environment
 
 _BASE = "base.yaml"
 """The base in a study's folder, where it is no preset."""
@@ -54,16 +54,23 @@ class Study:
         """Arm -> what it reads, as recorded when the study ran. Where it has not run, the text is opened."""
         return read_corpora(self.arms, self.folder) or open_corpora(self.arms)
 
-    def run(self, start_phase: StartPhase) -> StudySummary:
+    def run(self, start_phase: StartPhase, renew: bool = False) -> StudySummary:
         """Everything that has not been run yet, then the summary of what there is, which is also written.
 
-        A run that fails ends no other; the summary names it. UserError when there is nothing to summarise.
+        `renew`: runs that were made by other code, or on another machine, are made again. A run that fails ends no
+        other; the summary names it. UserError when there is nothing to summarise.
         """
         self.corpora = open_corpora(self.arms)  # it may have changed since
         self._claim()
+        if renew:
+            now = environment(choose_device(self.arms[0].config.train))
+            remove_stale(self.folder / "runs", now | {"threads": self.threads})
         failed = self._run(self._all_tuning_runs(), start_phase)
         tuned, warnings = self._tuned()
-        failed += self._run([self._run_of(arm, seed) for seed in self.config.seed_list for arm in tuned], start_phase)
+        first = self.config.seed_list
+        failed += self._run([self._run_of(arm, seed) for seed in first for arm in tuned], start_phase)
+        added = [seed for seed in self._seeds(tuned, self.config.seeds) if seed not in first]
+        failed += self._run([self._run_of(arm, seed) for seed in added for arm in tuned], start_phase)
         return self._summarise(tuned, warnings, failed)
 
     def read(self) -> StudySummary:
@@ -77,8 +84,20 @@ class Study:
         tuned, warnings = self._tuned()
         return self._summarise(tuned, warnings, failed=())
 
+    def _seeds(self, tuned: Sequence[Arm], seeds: Seeds) -> list[int]:
+        """Those that `seeds` asks for, of the comparison; a rule adds some when all of the first ones have ended."""
+        first = first_seeds(seeds)
+        if not isinstance(seeds, AddedSeeds):
+            return first
+        ended = {arm.name: {seed: self._ended(self._run_of(arm, seed)) for seed in first} for arm in tuned}
+        values = {arm: {seed: e.summary.bits_per_byte for seed, e in runs.items() if e} for arm, runs in ended.items()}
+        if len(tuned) < len(self.arms) or any(len(found) < len(first) for found in values.values()):
+            return first
+        references = {arm.name: arm.reference for arm in tuned if arm.reference}
+        return list(range(seeds_in_all(values, references, seeds)))
+
     def _first_runs(self) -> list[Run]:
-        """The runs that come first, and so tell whether this machine and version has begun."""
+        """The runs that come first, and so tell whether the study has begun here."""
         return self._all_tuning_runs() or [
             self._run_of(arm, seed) for arm in self.arms for seed in self.config.seed_list
         ]
@@ -123,6 +142,8 @@ class Study:
             values["base"] = _BASE
         write_atomic(self.folder / "study.yaml", to_yaml(values))  # not listed, for people may edit it
         write_corpora(self.corpora, self.folder)
+        if not has_summary(self.folder):
+            write_plan(self.folder, self.config.seeds)
 
     def _tuned(self) -> tuple[list[Arm], list[str]]:
         """The arms whose tuning is over, with their best value, and a warning for each that lies on the grid's edge."""
@@ -149,7 +170,7 @@ class Study:
         free = (seed for seed in count(FIRST_TUNING_SEED) if seed not in self.config.seed_list)
         seeds = list(islice(free, self.config.tune_seeds))
         return {
-            arm.name: [[self._run_of(arm.with_values(point), seed, point) for seed in seeds] for point in points]
+            arm.name: [[self._tuning_run(arm, point, seed) for seed in seeds] for point in points]
             for arm in (self.arms if points else ())
         }
 
@@ -182,10 +203,28 @@ class Study:
                 edges.append(f"{field} = {best[field]} won at the edge of its grid; a wider one may find better")
         return edges
 
-    def _run_of(self, arm: Arm, seed: int, tried: Raw | None = None) -> Run:
-        values = "".join(f", {field}={value}" for field, value in (tried or {}).items())
-        label = f"{arm.label}{values}, seed {seed}"
-        return Run(label, arm.seeded(seed), self.corpora[arm.name].fingerprint, self.threads)
+    def _run_of(self, arm: Arm, seed: int) -> Run:
+        """Of the comparison: the folds for tests take turns."""
+        corpus = self.corpora[arm.name]
+        config = arm.seeded(seed, seed % self._test_folds(corpus))
+        return Run(f"{arm.label}, seed {seed}", config, corpus.fingerprint, self.threads)
+
+    def _test_folds(self, corpus: CorpusRecord) -> int:
+        """Folds on which seeds are judged; UserError where the text has too few, one more being for tuning."""
+        n_folds = self.config.folds or corpus.test_folds
+        most = corpus.n_folds - bool(self.config.tune)
+        if n_folds > most:
+            taken = ", and the last one is for tuning" if self.config.tune else ""
+            found = f"with data.held_out {corpus.data.held_out} the text has {corpus.n_folds}{taken}"
+            raise UserError(f"folds: {n_folds} for tests; {found}; allowed: up to {most}")
+        return n_folds
+
+    def _tuning_run(self, arm: Arm, point: Raw, seed: int) -> Run:
+        """Judged on the last fold, so that no value is chosen for the text by which it is compared."""
+        corpus = self.corpora[arm.name]
+        values = "".join(f", {field}={value}" for field, value in point.items())
+        config = arm.with_values(point).seeded(seed, corpus.n_folds - 1)
+        return Run(f"{arm.label}{values}, seed {seed}", config, corpus.fingerprint, self.threads)
 
     def _run(self, runs: Sequence[Run], start_phase: StartPhase) -> list[RunProgress]:
         """Run those that have not ended; arms with the same config share their runs. Returns the ones that failed.
@@ -205,7 +244,8 @@ class Study:
         return run_all(todo, self.folder, self.workers, on_progress)
 
     def _summarise(self, tuned: Sequence[Arm], warnings: Sequence[str], failed: Sequence[RunProgress]) -> StudySummary:
-        runs = {arm.name: {seed: self._run_of(arm, seed) for seed in self.config.seed_list} for arm in tuned}
+        seeds = self._seeds(tuned, self.config.seeds)
+        runs = {arm.name: {seed: self._run_of(arm, seed) for seed in seeds} for arm in tuned}
         compared = {run.name: run for seeds in runs.values() for run in seeds.values()}
         once = compared | {run.name: run for run in self._all_tuning_runs()}
         ended = {name: left for name, run in once.items() if (left := self._ended(run))}
@@ -216,9 +256,9 @@ class Study:
         if not compared.keys() & ended:
             if reasons:
                 raise UserError(f"{self.folder}: no run finished{''.join(lines)}")
-            raise UserError(
-                f"{self.folder}: no finished run of this machine and version; `archlab study run` makes them"
-            )
+            raise UserError(f"{self.folder}: no finished run; `archlab study run` makes them")
+        if (planned := read_plan(self.folder)) is not None:
+            warnings = [*warnings, *added_later(len(self._seeds(tuned, planned)), len(seeds))]
         corpus = "; ".join(dict.fromkeys(record.description for record in self.corpora.values()))
         summary = summarise(self.name, self.config, tuned, runs, ended, self.folder, corpus, reasons, warnings)
         write_summary(self.folder, summary)
@@ -226,9 +266,9 @@ class Study:
 
 
 def _old_summary(folder: Path) -> StudySummary:
-    """The summary that the folder holds, with a note that this machine and version would not make the same runs."""
+    """The summary that the folder holds, with a note that its runs are not there."""
     summary = read_summary(folder)
-    note = "the runs were made on another machine, by another version or with another text; this is their old summary"
+    note = "its runs are not here, or read other tokens, or in another number format; this is their old summary"
     return summary.model_copy(update={"warnings": [*summary.warnings, note]})
 
 

@@ -1,52 +1,19 @@
-"""A run of a study: its config, and its name, which is a hash of everything that decides its result."""
+"""One run of a study: its name, which says what it means, and what it left."""
 
-import ast
-import hashlib
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import archlab
 from archlab.config.identity import config_hash, resolved
 from archlab.config.schema import Config
-from archlab.config.training import resolve_train
-from archlab.train.compiling import is_compiled
 from archlab.train.device import choose_device
+from archlab.train.evaluate import DocumentScore
 from archlab.train.run_folder import NO_EFFECT_ON_RESULT, RunFolder
 from archlab.train.summary import RunSummary
 
-_DECIDING = ("config", "cost", "data", "model", "train")
-"""The packages whose code decides a run's result."""
-
-
-@cache
-def _code() -> str:
-    """A digest of the code that decides results, so that no run outlives a change of it."""
-    digest = hashlib.sha256()
-    for package in _DECIDING:
-        for file in sorted(Path(archlab.__file__).parent.joinpath(package).glob("*.py")):
-            digest.update(f"{file.name}\0{meaning(file.read_text(encoding='utf-8'))}\0".encode())
-    return digest.hexdigest()
-
-
-def meaning(source: str) -> str:
-    """The code without comments, docstrings and the way in which it is laid out."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(body := getattr(node, "body", None), list):
-            node.body = [statement for statement in body if not _is_text(statement)]  # pyright: ignore[reportAttributeAccessIssue]
-    return ast.unparse(tree)
-
-
-def _is_text(statement: ast.stmt) -> bool:
-    match statement:
-        case ast.Expr(value=ast.Constant(value=str())):
-            return True
-        case _:
-            return False
+_NOT_MEANT = (*NO_EFFECT_ON_RESULT, "train.compile", "train.device", "train.dtype")
+"""Fields that do not say what is trained. The number format does, as it is on this machine."""
 
 
 @dataclass(frozen=True)
@@ -59,27 +26,19 @@ class Run:
     corpus: str
     """Fingerprint of the tokens."""
     threads: int
+    """With which it is trained; not part of its name."""
 
     @cached_property
     def name(self) -> str:
-        """12 hex digits. Runs of the same name have the same result, so only one of them is run."""
+        """12 hex digits of the model, the training, the tokens and the number format: of what is trained, not of where
+        or by which version of the code, which the run's folder records."""
         plain = resolved(self.config)
-        device = choose_device(self.config.train)
-        compiled = is_compiled(self.config, resolve_train(self.config), device)
         decides = {
             "model": plain["model"],
-            "train": {
-                key: value
-                for key, value in plain["train"].items()
-                if f"train.{key}" not in (*NO_EFFECT_ON_RESULT, "train.compile")
-            },
-            "compiled": compiled,
+            "train": {key: value for key, value in plain["train"].items() if f"train.{key}" not in _NOT_MEANT},
+            "dtype": str(choose_device(self.config.train).dtype),
             "corpus": self.corpus,
-            "threads": self.threads,
-            "device": device.name,
-            "dtype": str(device.dtype),
-            "code": _code(),
-            "torch": torch.__version__,
+            "fold": self.config.data.fold,
         }
         return config_hash(decides)
 
@@ -91,7 +50,7 @@ class Run:
         """What it left in a study's folder, or None while it has not ended; UserError for damage."""
         folder = RunFolder(self.folder(study))
         summary = folder.summary()
-        return Ended(summary, folder.metrics(), folder.environment()) if summary else None
+        return Ended(summary, folder.metrics(), folder.environment(), folder.documents()) if summary else None
 
 
 @dataclass(frozen=True)
@@ -101,3 +60,5 @@ class Ended:
     summary: RunSummary
     metrics: list[dict[str, Any]]
     environment: dict[str, Any]
+    documents: list[DocumentScore]
+    """How well each held-out document is predicted at the end."""

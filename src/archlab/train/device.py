@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 import archlab
+from archlab.code import code_digest
 from archlab.config.schema import TrainConfig
 from archlab.cost.memory import Format
 from archlab.cost.units import binary
@@ -120,6 +121,7 @@ def environment(device: Device) -> dict[str, Any]:
     """What besides the config and the text decides a run's numbers."""
     return {
         "archlab": archlab.__version__,
+        "code": code_digest(),
         "commit": _commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -1,77 +1,115 @@
-"""Bits per byte on held-out text."""
+"""How well a model predicts what is held out."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from archlab.config.training import ResolvedTrain
-from archlab.data.sampler import held_out_windows
-from archlab.data.shards import DataFolder
+from archlab.config.base import Base
+from archlab.data.held_out import HeldOut
 from archlab.model.decoder import Decoder
 from archlab.train.compiling import uncompiled
 from archlab.train.device import Device
 from archlab.train.loss import logits_in_pieces
-from archlab.train.step import hidden_and_targets
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """The windows that every evaluation uses, and how many bytes of text each token stands for."""
-
-    windows: np.ndarray
-    """int64 [windows, seq_len + 1]; the first token of each is only context."""
-    token_bytes: np.ndarray
-    """int [vocab], 0 for special tokens, which do not count."""
-    separator: int | None = None
-    """The token that begins a document, where documents do not see each other; None where they do."""
-
-    @classmethod
-    def of(cls, data: DataFolder, train: ResolvedTrain, n_tokens: int) -> "HeldOut":
-        """About `n_tokens` of the data's held-out text, in windows and documents as in training."""
-        separator = data.manifest.end_of_text if train.document_mask else None
-        return cls(held_out_windows(data, train.seq_len, n_tokens), data.token_bytes, separator)
-
-    @property
-    def seq_len(self) -> int:
-        """Tokens per window that are predicted."""
-        return self.windows.shape[1] - 1
+from archlab.train.step import chosen, hidden_and_targets
 
 
 @dataclass(frozen=True)
 class Score:
-    """How well held-out text is predicted."""
+    """How well it is predicted, over the tokens that count."""
 
-    bits_per_byte: float
     loss: float
-    """Cross-entropy in nats per token, over the tokens that stand for text."""
+    """Cross-entropy in nats per token."""
+    bits_per_byte: float | None
+    """Total bits over total bytes; None for a task."""
+    accuracy: float | None
+    """Share of a task's answers that are the likeliest token; None for text."""
 
     @property
     def is_finite(self) -> bool:
         """False where the model's output is NaN or infinite."""
         return math.isfinite(self.loss)
 
+    def measures(self) -> dict[str, float]:
+        """For the log, without what there is not."""
+        found = {"bits_per_byte": self.bits_per_byte, "accuracy": self.accuracy, "held_out_loss": self.loss}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def __str__(self) -> str:
+        return f"{self.accuracy:.1%} right" if self.bits_per_byte is None else f"{self.bits_per_byte:.3f} bits/byte"
+
+
+class DocumentScore(Base):
+    """How well one document is predicted."""
+
+    begins: str
+    """Its first words."""
+    bits: float
+    """Of all its tokens together."""
+    bytes: int
+    """Of text."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Of every predicted token of some windows, [n, T]; what does not count is 0."""
+
+    nats: np.ndarray
+    """float32: cross-entropy."""
+    right: np.ndarray | None
+    """bool: whether it is the likeliest token; None for text, of which nobody asks."""
+
+    def by_document(self, held_out: HeldOut, beginnings: Sequence[str]) -> list[DocumentScore]:
+        """Of text alone: a score for each document, as far as it is in the windows."""
+        if held_out.documents is None or held_out.bytes is None:
+            return []
+        numbers = held_out.documents.ravel()
+        bits = np.bincount(numbers, self.nats.ravel()) / math.log(2)
+        n_bytes = np.bincount(numbers, held_out.bytes.ravel()).astype(int)
+        scores = zip(beginnings, bits.tolist(), n_bytes.tolist(), strict=True)
+        return [DocumentScore(begins=begins, bits=b, bytes=n) for begins, b, n in scores]
+
+    def score(self, held_out: HeldOut) -> Score:
+        """Of all that count."""
+        nats, n_tokens = float(self.nats.sum(dtype=np.float64)), int(held_out.scored.sum())
+        return Score(
+            loss=nats / n_tokens,
+            bits_per_byte=None if held_out.bytes is None else nats / math.log(2) / int(held_out.bytes.sum()),
+            accuracy=None if self.right is None else int(self.right.sum()) / n_tokens,
+        )
+
+
+def evaluate(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: int = 8192) -> Score:
+    """How well the model predicts what is held out."""
+    return predict(model, held_out, device, batch_tokens).score(held_out)
+
 
 @torch.no_grad()
-def evaluate(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: int = 8192) -> Score:
-    """Total bits of the text's tokens over its total bytes."""
+def predict(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: int = 8192) -> Predictions:
+    """How well it predicts each token, as in evaluation: without dropout."""
     was_training = model.training
     model.eval()
-    nats, n_tokens, n_bytes = 0.0, 0, 0
-    token_bytes = torch.from_numpy(held_out.token_bytes).to(device.type)
-    rows = max(1, batch_tokens // held_out.windows.shape[1])
-    for start in range(0, len(held_out.windows), rows):
-        windows_BT = torch.from_numpy(held_out.windows[start : start + rows]).to(device.type)
+    nats = np.zeros(held_out.scored.shape, np.float32)
+    right = np.zeros(held_out.scored.shape, bool) if held_out.bytes is None else None
+    rows = max(1, batch_tokens // held_out.tokens.shape[1])
+    for start in range(0, len(nats), rows):
+        some = slice(start, start + rows)
+        windows_BT = torch.from_numpy(held_out.tokens[some]).to(device.type)
+        scored_BT = torch.from_numpy(held_out.scored[some]).to(device.type)
         with uncompiled(model):  # batches of other shapes than training's, which are not worth compiling for
             hidden_BTD, targets_BT = hidden_and_targets(model, windows_BT, device, held_out.separator)
-        for _, logits_NV, targets_N in logits_in_pieces(model, hidden_BTD, targets_BT, device):
-            losses_N = F.cross_entropy(logits_NV.float(), targets_N, reduction="none")
-            bytes_N = token_bytes[targets_N]
-            is_text_N = bytes_N > 0
-            nats += losses_N[is_text_N].double().sum().item()
-            n_tokens += int(is_text_N.sum())
-            n_bytes += int(bytes_N.sum())
+        losses, hits = list[torch.Tensor](), list[torch.Tensor]()
+        for _, logits_NV, targets_N in logits_in_pieces(
+            model, chosen(hidden_BTD, scored_BT), chosen(targets_BT, scored_BT), device
+        ):
+            losses.append(F.cross_entropy(logits_NV.float(), targets_N, reduction="none"))
+            if right is not None:
+                hits.append(logits_NV.argmax(-1) == targets_N)
+        nats[some][held_out.scored[some]] = torch.cat(losses).cpu().numpy()
+        if right is not None:
+            right[some][held_out.scored[some]] = torch.cat(hits).cpu().numpy()
     model.train(was_training)
-    return Score(nats / math.log(2) / n_bytes, nats / n_tokens)
+    return Predictions(nats, right)

@@ -13,10 +13,9 @@ from archlab.config.training import ResolvedTrain, check_next_token, resolve_tra
 from archlab.cost.flops import training_flops
 from archlab.cost.memory import training_memory
 from archlab.cost.params import parameters
-from archlab.data.prepare import open_data
-from archlab.data.sampler import batch
-from archlab.data.shards import DataFolder
-from archlab.data.tokenizer import TOKENIZER
+from archlab.data.held_out import HeldOut
+from archlab.data.open import open_training_data
+from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
 from archlab.interrupt import stop_on_signal
 from archlab.model.decoder import Decoder
@@ -25,7 +24,7 @@ from archlab.train.attention_kernels import attention_kernels, products_up_to, s
 from archlab.train.checkpoint import load_metrics, load_optimizer, load_weights, newest_checkpoint, save_checkpoint
 from archlab.train.compiling import compile_layers, is_compiled
 from archlab.train.device import Device, choose_device, environment
-from archlab.train.evaluate import HeldOut, evaluate
+from archlab.train.evaluate import Score, predict
 from archlab.train.optim import make_optimizer
 from archlab.train.probing import Probing
 from archlab.train.progress import Callback, StepMetrics, progress_callback
@@ -41,7 +40,7 @@ class _Run:
     config: Config
     settings: ResolvedTrain
     device: Device
-    data: DataFolder
+    data: TrainingData
     held_out: HeldOut
     is_compiled: bool
     kernels: Mapping[str, int]
@@ -54,8 +53,8 @@ class _Run:
         check_next_token(config.model)
         device = choose_device(config.train)
         device.check_memory(training_memory(parameters(config.model).total).total)
-        data = open_data(config.data, config.model.vocab_size)
-        held_out = HeldOut.of(data, settings, settings.eval_tokens)
+        data = open_training_data(config.data, config.model.vocab_size)
+        held_out = data.held_out(settings.seq_len, settings.eval_tokens, masked=settings.document_mask)
         compiled = is_compiled(config, settings, device)
         on_cuda, packed = device.type == "cuda", settings.document_mask
         kernels = attention_kernels(
@@ -77,7 +76,7 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
     if corpus not in (None, data.fingerprint):
         raise UserError(f"{config.data.path}: the text has changed since the study began; begin another one")
     callback = callback or progress_callback()
-    known = data.manifest.vocab_size
+    known = data.known_tokens
     if config.model.vocab_size > known:
         rows = f"rows from {known:,} on are never used"
         callback.on_note(f"model.vocab_size {config.model.vocab_size:,}; the data has {known:,} token ids: {rows}")
@@ -85,7 +84,7 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
     with folder.locked():
         how = {"compiled": run.is_compiled, "attention": dict(run.kernels)}
         env = environment(run.device) | how | {"corpus": data.fingerprint}
-        for note in folder.claim(config, env, data.path / TOKENIZER):
+        for note in folder.claim(config, env, data.tokenizer):
             callback.on_note(note)
         return folder.summary() or _train(run, folder, callback)
 
@@ -110,15 +109,15 @@ def _train(run: _Run, folder: RunFolder, callback: Callback) -> RunSummary:
     why: str | None = None
 
     with stop_on_signal() as stop, callback:
-        if first == 0 and (score := evaluate(model, held_out, device)).is_finite:
-            folder.log(step=0, tokens=0, bits_per_byte=score.bits_per_byte, held_out_loss=score.loss)
+        if first == 0 and (score := predict(model, held_out, device).score(held_out)).is_finite:
+            folder.log(step=0, tokens=0, **score.measures())
         probing = Probing(model, held_out, settings.probe_every, device)
         if first == 0:
             probing.after_update(0, folder)
         for step in range(first, steps):
             probing.before_update(step + 1)
             start = time.perf_counter()
-            windows = batch(run.data, settings.seed, step, settings.rows, seq_len)
+            windows = run.data.batch(settings.seed, step, settings.rows, seq_len)
             result = update(model, optimizer, windows, settings, step, device, held_out.separator)
             speed = settings.batch_tokens / (time.perf_counter() - start)
             if not result.is_finite:
@@ -131,16 +130,18 @@ def _train(run: _Run, folder: RunFolder, callback: Callback) -> RunSummary:
                 tokens_per_second=speed, **result.routers,
             )  # fmt: skip
             probing.after_update(done, folder)
-            bits_per_byte = None
+            score: Score | None = None
             if done % settings.eval_every == 0 or done == steps:
-                score = evaluate(model, held_out, device)
+                predictions = predict(model, held_out, device)
+                score = predictions.score(held_out)
                 if not score.is_finite:
                     why = NOT_FINITE
                     folder.log(step=done, diverged=True, held_out_loss=str(score.loss))
                     break
-                bits_per_byte = score.bits_per_byte
-                folder.log(step=done, tokens=tokens, bits_per_byte=bits_per_byte, held_out_loss=score.loss)
-            callback.on_step(StepMetrics(done, steps, result.loss, speed, speed * mfu_per_speed, bits_per_byte))
+                folder.log(step=done, tokens=tokens, **score.measures())
+                if done == steps:  # before the last checkpoint, after which nothing is evaluated any more
+                    folder.write_documents(predictions.by_document(held_out, run.data.beginnings(held_out)))
+            callback.on_step(StepMetrics(done, steps, result.loss, speed, speed * mfu_per_speed, score))
             is_last, stopping = done == steps, stop.requested
             if is_last or stopping or done % settings.checkpoint_every == 0:
                 save_checkpoint(folder.checkpoints, done, model, None if is_last else optimizer, folder.logged())

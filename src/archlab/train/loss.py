@@ -15,38 +15,37 @@ from archlab.train.device import Device
 
 
 def logits_in_pieces(
-    model: Decoder, hidden_BTD: Tensor, targets_BT: Tensor, device: Device
+    model: Decoder, hidden_ND: Tensor, targets_N: Tensor, device: Device
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """(hidden states [N, D], their logits [N, V], targets [N]) of as many tokens at a time as a piece may hold.
+    """(hidden states [n, D], their logits [n, V], targets [n]) of as many tokens at a time as a piece may hold.
 
     The hidden states are detached; where gradients are kept, each piece of them is a leaf, so that its gradient is not
     one of all tokens.
     """
     rows = rows_at_once(model.config.vocab_size, device.type)
-    hidden_ND = hidden_BTD.detach().flatten(0, 1)
-    for some_ND, targets_N in zip(hidden_ND.split(rows), targets_BT.flatten().split(rows), strict=True):
+    for some_ND, some_N in zip(hidden_ND.detach().split(rows), targets_N.split(rows), strict=True):
         leaf_ND = some_ND.detach().requires_grad_(torch.is_grad_enabled())
         with device.autocast():
             logits_NV = model.head(leaf_ND, model.embedding.weight)
-        yield leaf_ND, logits_NV, targets_N
+        yield leaf_ND, logits_NV, some_N
 
 
 def backward_through_head(
-    model: Decoder, hidden_BTD: Tensor, targets_BT: Tensor, z_loss: float, share: float, device: Device
+    model: Decoder, hidden_ND: Tensor, targets_N: Tensor, z_loss: float, share: float, device: Device
 ) -> tuple[Tensor, Tensor]:
     """Adds the gradient of `share` times the objective to the head's parameters.
 
-    Returns (that of the hidden states, [B, T, D]; the plain cross-entropy, mean in nats per token).
+    Returns (that of the hidden states, [N, D]; the plain cross-entropy, mean in nats per token).
     """
-    gradients, cross_entropy = list[Tensor](), torch.zeros((), device=hidden_BTD.device)
-    for leaf_ND, logits_NV, targets_N in logits_in_pieces(model, hidden_BTD, targets_BT, device):
-        weight = len(targets_N) / targets_BT.numel()
-        minimised, found = objective(logits_NV, targets_N, z_loss)
+    gradients, cross_entropy = list[Tensor](), torch.zeros((), device=hidden_ND.device)
+    for leaf_ND, logits_NV, some_N in logits_in_pieces(model, hidden_ND, targets_N, device):
+        weight = len(some_N) / len(targets_N)
+        minimised, found = objective(logits_NV, some_N, z_loss)
         (minimised * (weight * share)).backward()
         assert leaf_ND.grad is not None
         gradients.append(leaf_ND.grad)
         cross_entropy += found.detach() * weight
-    return torch.cat(gradients).view_as(hidden_BTD), cross_entropy
+    return torch.cat(gradients), cross_entropy
 
 
 def objective(logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from archlab.train.compiling import uncompiled
 from archlab.train.device import Device
 from archlab.train.loss import logits_in_pieces, objective
 from archlab.train.probe_layers import LayerNotes, rms, watched
-from archlab.train.step import hidden_and_targets
+from archlab.train.step import chosen, hidden_and_targets
 
 Number = float | None
 """null: there is nothing to measure, or what was measured is not finite."""
@@ -45,10 +45,17 @@ class Probed:
         return {**self.of_model, **self.of_layers}
 
 
-def probe(model: Decoder, windows_BT: Tensor, device: Device, separator: int | None = None) -> Probed:
+def probe(
+    model: Decoder,
+    windows_BT: Tensor,
+    device: Device,
+    separator: int | None = None,
+    scored_BT: Tensor | None = None,
+) -> Probed:
     """Of windows [B, T + 1], without dropout. The model is left as it was: weights, gradients, mode, random numbers.
 
     `separator` is the token that begins a document, where documents do not see each other; None where they do.
+    `scored_BT`, bool [B, T]: which predicted tokens the loss is about; None: all.
     """
     was_training = model.training
     model.eval()
@@ -57,8 +64,10 @@ def probe(model: Decoder, windows_BT: Tensor, device: Device, separator: int | N
         with torch.enable_grad(), uncompiled(model):
             with watched(model) as notes:
                 hidden_BTD, targets_BT = hidden_and_targets(model, windows_BT, device, separator, collected)
-            gradient_BTD, of_model = _through_head(model, hidden_BTD, targets_BT, device)
-            _note_gradients(model, notes, hidden_BTD, gradient_BTD)
+            hidden_ND, targets_N = chosen(hidden_BTD, scored_BT), chosen(targets_BT, scored_BT)
+            gradient_ND, of_model = _through_head(model, hidden_ND, targets_N, device)
+            # A number whose gradient with respect to the hidden states is the one found.
+            _note_gradients(model, notes, (hidden_ND * gradient_ND).sum())
     finally:
         model.train(was_training)
     _note_loads(model, notes, collected)
@@ -78,13 +87,13 @@ def norm(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def _through_head(
-    model: Decoder, hidden_BTD: Tensor, targets_BT: Tensor, device: Device
+    model: Decoder, hidden_ND: Tensor, targets_N: Tensor, device: Device
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """(gradient of the mean cross-entropy with respect to the hidden states, [B, T, D]; what the logits show)."""
+    """(gradient of the mean cross-entropy with respect to the hidden states, [N, D]; what the logits show)."""
     gradients, losses, log_z, uncapped = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
-    for leaf_ND, logits_NV, targets_N in logits_in_pieces(model, hidden_BTD, targets_BT, device):
-        share = len(targets_N) / targets_BT.numel()
-        loss, _ = objective(logits_NV, targets_N, z_loss=0.0)
+    for leaf_ND, logits_NV, some_N in logits_in_pieces(model, hidden_ND, targets_N, device):
+        share = len(some_N) / len(targets_N)
+        loss, _ = objective(logits_NV, some_N, z_loss=0.0)
         gradients.extend(torch.autograd.grad(loss * share, leaf_ND))
         losses.append(loss.detach() * share)
         log_z.append(logits_NV.detach().float().logsumexp(-1))
@@ -93,7 +102,7 @@ def _through_head(
     found = {"loss": torch.stack(losses).sum(), **_mean_and_rms("log_z", log_z)}
     if uncapped:
         found |= _mean_and_rms("log_z_uncapped", uncapped)
-    return torch.cat(gradients).view_as(hidden_BTD), found
+    return torch.cat(gradients), found
 
 
 @torch.no_grad()
@@ -109,14 +118,12 @@ def _mean_and_rms(name: str, pieces: Sequence[Tensor]) -> dict[str, Tensor]:
     return {name: values_N.mean(), f"{name}_rms": rms(values_N)}
 
 
-def _note_gradients(model: Decoder, notes: Sequence[LayerNotes], hidden_BTD: Tensor, gradient_BTD: Tensor) -> None:
-    """Of the mean cross-entropy: with respect to each layer's parameters, and to the stream after it."""
+def _note_gradients(model: Decoder, notes: Sequence[LayerNotes], carrier: Tensor) -> None:
+    """With respect to each layer's parameters, and to the stream after it."""
     streams = [one.stream_BTD for one in notes]
     own = [[*layer.parameters()] for layer in model.layers]
     asked = [*streams, *(parameter for parameters in own for parameter in parameters)]
-    found = iter(
-        torch.autograd.grad((hidden_BTD * gradient_BTD).sum(), asked, allow_unused=True, materialize_grads=True)
-    )
+    found = iter(torch.autograd.grad(carrier, asked, allow_unused=True, materialize_grads=True))
     for one, gradient in zip(notes, [next(found) for _ in streams], strict=True):
         one.found["stream_gradient"] = norm([gradient])
     for one, parameters in zip(notes, own, strict=True):

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from archlab.data.held_out import HeldOut
 from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import METRICS
 from archlab.train.device import Device
-from archlab.train.evaluate import HeldOut
 from archlab.train.probes import norm, per_layer, probe
 from archlab.train.run_folder import PROBES, RunFolder
 
@@ -23,7 +23,9 @@ class Probing:
 
     def __init__(self, model: Decoder, held_out: HeldOut, every: int | None, device: Device) -> None:
         rows = max(1, PROBED_TOKENS // held_out.seq_len)
-        self._windows_BT = torch.from_numpy(held_out.windows[:rows]).to(device.type)
+        self._windows_BT, self._scored_BT = (
+            torch.from_numpy(x[:rows]).to(device.type) for x in (held_out.tokens, held_out.scored)
+        )
         self._model, self._every, self._device, self._separator = model, every, device, held_out.separator
         self._before: list[list[Tensor]] | None = None
         """Weights before the update after which a probe is due, by layer."""
@@ -37,7 +39,7 @@ class Probing:
         """Probe if it is due, and log it; step 0 is before any update."""
         if not self._is_due(step):
             return
-        found = probe(self._model, self._windows_BT, self._device, self._separator).as_json()
+        found = probe(self._model, self._windows_BT, self._device, self._separator, self._scored_BT).as_json()
         if self._before is not None:
             found |= per_layer(list(self._ratios(self._before)))
             self._before = None

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from archlab.config.text import note
+from archlab.train.evaluate import Score
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,11 @@ class StepMetrics:
     loss: float
     tokens_per_second: float
     mfu: float
-    bits_per_byte: float | None
+    score: Score | None
     """Of the evaluation after this step, if there was one."""
 
     def __str__(self) -> str:
-        held_out = "" if self.bits_per_byte is None else f"  {self.bits_per_byte:.3f} bits/byte"
+        held_out = "" if self.score is None else f"  {self.score}"
         speed = f"{self.tokens_per_second:,.0f} tok/s  MFU {self.mfu:.0%}"
         return f"loss {self.loss:.3f}{held_out}  {speed}"
 
@@ -64,7 +65,7 @@ class ProgressBar(_Printing):
         text = TextColumn("{task.completed}/{task.total}  {task.description}")
         self._progress = Progress(BarColumn(16), text, TimeRemainingColumn(), console=Console(stderr=True))
         self._task = self._progress.add_task("", total=None)
-        self._held_out: float | None = None
+        self._score: Score | None = None
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -75,8 +76,8 @@ class ProgressBar(_Printing):
 
     def on_step(self, metrics: StepMetrics) -> None:
         """Move the bar; the last evaluation stays in view."""
-        self._held_out = metrics.bits_per_byte or self._held_out
-        line = str(replace(metrics, bits_per_byte=self._held_out))
+        self._score = metrics.score or self._score
+        line = str(replace(metrics, score=self._score))
         self._progress.update(self._task, total=metrics.steps, completed=metrics.step, description=line)
 
 
@@ -89,7 +90,7 @@ class ProgressLines(_Printing):
     def on_step(self, metrics: StepMetrics) -> None:
         """Print a line when it is time."""
         now = time.monotonic()
-        if now - self._last >= self._every or metrics.bits_per_byte is not None:
+        if now - self._last >= self._every or metrics.score:
             self._last = now
             print(f"step {metrics.step}/{metrics.steps}  {metrics}", file=sys.stderr, flush=True)
 

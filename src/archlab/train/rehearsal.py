@@ -11,6 +11,7 @@ from archlab.config.schema import Config
 from archlab.config.training import ResolvedTrain, check_next_token, resolve_train
 from archlab.cost.memory import training_memory
 from archlab.cost.params import parameters
+from archlab.data.training_data import Windows
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import prefer_products
 from archlab.train.attention_kernels import products_up_to
@@ -51,7 +52,7 @@ def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
         compile_layers(model)
 
     def step() -> None:
-        update(model, optimizer, windows, train, 0, device, separator)
+        update(model, optimizer, Windows(windows), train, 0, device, separator)
         if device.type == "cuda":
             torch.cuda.synchronize()
 

@@ -1,4 +1,4 @@
-"""A run's folder: config.yaml, env.json, tokenizer.json, metrics.jsonl, checkpoints/, then summary.json.
+"""A run's folder: config.yaml, env.json, tokenizer.json, metrics.jsonl, checkpoints/, documents.json, summary.json.
 
 Their digests are in digests.json, so that damage is noticed; docs/run_folder.md says what the folder promises.
 """
@@ -8,10 +8,12 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from archlab.config.base import Base
 from archlab.config.identity import diff
@@ -23,6 +25,7 @@ from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.files import TEMPORARY, disk_errors, make_folder, read_bytes, remove_leftovers, write_atomic
 from archlab.train.checkpoint import METRICS
+from archlab.train.evaluate import DocumentScore
 from archlab.train.summary import RunSummary
 
 NO_EFFECT_ON_RESULT = ("train.eval_every", "train.checkpoint_every", "train.probe_every")
@@ -34,8 +37,13 @@ _OUTCOMES = {"dtype": "train.dtype", "device": "train.device", "compiled": "trai
 PROBES = "probes"
 """Field of a line of metrics that holds what a probe found."""
 
+_WHERE_IT_LIES = ("data.path", "data.held_out")
+"""Fields that decide the text, which may lie elsewhere by now; its tokens are compared by themselves."""
+
 IMPORTED = "imported.json"
 SUMMARY = "summary.json"
+DOCUMENTS = "documents.json"
+_DOCUMENTS = TypeAdapter(list[DocumentScore])
 _LOCK = ".lock"
 _CHANGES_ROUNDING = ("threads", "torch", "processor")
 """Parts of the environment. Where one differs, numbers are rounded in another way: a run that goes on is then only
@@ -82,7 +90,7 @@ class RunFolder:
         self._logged: bytearray | None = None
         """The metrics of a training that goes on: a change of their file meanwhile does not reach the result."""
 
-    def claim(self, config: Config, env: dict[str, Any], tokenizer: Path) -> list[str]:
+    def claim(self, config: Config, env: dict[str, Any], tokenizer: Path | None) -> list[str]:
         """Make it this run's folder, or check that it is. UserError when it holds something else.
 
         Returns a note where the run was begun on another machine, so that it goes on with other rounding.
@@ -100,7 +108,7 @@ class RunFolder:
         else:
             new["config.yaml"] = to_yaml(config.model_dump(mode="json"))
         if "env.json" not in names:  # also when a kill came between these files
-            if IMPORTED not in names:
+            if IMPORTED not in names and tokenizer:
                 new["tokenizer.json"] = tokenizer.read_bytes()
             new["env.json"] = json.dumps(env, indent=2)
             write_with_digests(self.path, new)
@@ -125,11 +133,11 @@ class RunFolder:
             if name not in (METRICS, SUMMARY):
                 verify(self.path / name)
 
-    def _check_imported(self, changed: Changed, tokenizer: Path) -> None:
+    def _check_imported(self, changed: Changed, tokenizer: Path | None) -> None:
         """The model and the tokenizer must be the imported ones; how to train is decided by the new config."""
         refused = {field: values for field, values in changed.items() if field.startswith("model.")}
         self._refuse(refused, "holds an imported model of another config")
-        if not same_tokenizer(own := own_tokenizer(self.path), tokenizer):
+        if tokenizer and not same_tokenizer(own := own_tokenizer(self.path), tokenizer):
             hint = f"make the data with `archlab data --tokenizer {own}`"
             raise UserError(f"{self.path}: the data has another tokenizer than the imported model; {hint}")
 
@@ -140,7 +148,7 @@ class RunFolder:
         refused = {
             field: values
             for field, values in changed.items()
-            if field not in NO_EFFECT_ON_RESULT and field not in known and not (moved and field.startswith("data."))
+            if field not in NO_EFFECT_ON_RESULT and field not in known and not (moved and field in _WHERE_IT_LIES)
         }
         self._refuse(refused, "holds a run of another config; name another folder")
         for what in ("corpus", *_OUTCOMES):
@@ -197,12 +205,26 @@ class RunFolder:
         return read_bytes(self._metrics, limit=sys.maxsize)  # as long as the run
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All lines so far, without a last line that a kill cut off; lines with `bits_per_byte` are evaluations."""
+        """All lines so far, without a last line that a kill cut off; lines with `held_out_loss` are
+        evaluations."""
         lines = self.logged().splitlines(keepends=True)
         try:
             return [_checked(json.loads(line)) for line in lines if line.endswith(b"\n")]
         except (ValueError, OverflowError, RecursionError) as error:
             raise UserError(f"{self._metrics}: damaged: {error}; run again, from the last checkpoint") from None
+
+    def write_documents(self, scores: Sequence[DocumentScore]) -> None:
+        """How well each document is predicted at the end; nothing for a task, which has none."""
+        if scores:
+            write_with_digests(self.path, {DOCUMENTS: json.dumps([score.model_dump() for score in scores], indent=0)})
+
+    def documents(self) -> list[DocumentScore]:
+        """As written at the end of training; empty where none were."""
+        path = self.path / DOCUMENTS
+        if not path.exists():
+            return []
+        verify(path)
+        return _DOCUMENTS.validate_json(path.read_bytes())
 
     def finish(self, summary: RunSummary) -> None:
         """Write the summary, after the metrics from which it was computed: the run is over."""
@@ -231,6 +253,7 @@ class RunFolder:
 _REQUIRED_WITH = {
     "lr": ("tokens", "loss", "grad_norm", "tokens_per_second"),
     "bits_per_byte": ("tokens", "held_out_loss"),
+    "accuracy": ("tokens", "held_out_loss"),
 }
 """Field of a line of metrics -> the fields that every such line has too."""
 

@@ -5,13 +5,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from archlab.config.training import ResolvedTrain
+from archlab.data.training_data import Windows
 from archlab.model.context import Collected
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
@@ -41,30 +41,28 @@ class StepResult:
 def update(
     model: Decoder,
     optimizer: Optimizer,
-    windows: np.ndarray,
+    windows: Windows,
     train: ResolvedTrain,
     step: int,
     device: Device,
     separator: int | None = None,
 ) -> StepResult:
-    """Gradient over the windows [n, seq_len + 1], clipped, and one update; no update where it is not finite.
+    """Gradient over the windows, clipped, and one update; no update where it is not finite.
 
     `separator` is the token that begins a document, where documents do not see each other; None where they do.
 
     Dropout has a seed of its own per (train.seed, step), so a resumed run drops what an uninterrupted one would drop.
     """
     _seed(_dropout_seed(train.seed, step), device)
-    windows_BT = torch.from_numpy(windows).to(device.type)
-    rows = train.micro_batch_tokens // (windows_BT.shape[1] - 1)
-    micro_batches = windows_BT.split(rows)
+    micro_batches = _micro_batches(windows, train.micro_batch_tokens, device)
     loss, routers = torch.zeros((), device=device.type), Routers(model)
-    for micro_BT in micro_batches:
+    for micro_BT, scored_BT, share in micro_batches:
         collected = routers.collector()
         hidden_BTD, targets_BT = hidden_and_targets(model, micro_BT, device, separator, collected)
-        share = 1 / len(micro_batches)
-        gradient_BTD, cross_entropy = backward_through_head(model, hidden_BTD, targets_BT, train.z_loss, share, device)
+        hidden_ND, targets_N = chosen(hidden_BTD, scored_BT), chosen(targets_BT, scored_BT)
+        gradient_ND, cross_entropy = backward_through_head(model, hidden_ND, targets_N, train.z_loss, share, device)
         # A number whose gradient with respect to the hidden states is the one found, beside what the routers ask for.
-        carrier = (hidden_BTD * gradient_BTD).sum()
+        carrier = (hidden_ND * gradient_ND).sum()
         sum((asked * share for asked in routers.minimised(collected)), carrier).backward()
         loss += cross_entropy * share
     grad_norm = clip_grad_norm_(model.parameters(), train.grad_clip or math.inf)
@@ -75,6 +73,24 @@ def update(
         routers.correct()
     optimizer.zero_grad()
     return result
+
+
+def _micro_batches(
+    windows: Windows, micro_batch_tokens: int, device: Device
+) -> list[tuple[Tensor, Tensor | None, float]]:
+    """(tokens, which predicted ones are trained on, their share of all that are) of each pass of an update."""
+    rows = micro_batch_tokens // (windows.tokens.shape[1] - 1)
+    tokens = torch.from_numpy(windows.tokens).to(device.type).split(rows)
+    if windows.scored is None:
+        return [(some, None, 1 / len(tokens)) for some in tokens]
+    scored = torch.from_numpy(windows.scored).to(device.type).split(rows)
+    shares = [int(some.sum()) / int(windows.scored.sum()) for some in scored]
+    return list(zip(tokens, scored, shares, strict=True))
+
+
+def chosen(x_BT: Tensor, scored_BT: Tensor | None) -> Tensor:
+    """[B, T, ...] -> [N, ...]: of the tokens that are scored; None: of all."""
+    return x_BT.flatten(0, 1) if scored_BT is None else x_BT[scored_BT]
 
 
 def _seed(seed: int, device: Device) -> None:

@@ -3,11 +3,11 @@
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from archlab.config.base import Base, NonNegative, Positive
+from archlab.config.base import Base, Natural, NonNegative, Positive
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
 
@@ -19,8 +19,6 @@ little above a guess has only begun."""
 
 _NO_PROGRESS_MARGIN = 1.01
 """A run that learnt nothing ends within a hair of where it began, above it or below."""
-
-Natural = Annotated[int, Field(ge=0)]
 
 
 class RunSummary(Base):
@@ -35,9 +33,11 @@ class RunSummary(Base):
     tokens: Natural
     """Training tokens seen."""
     bits_per_byte: NonNegative | None
-    """Of the held-out text at the end; null when diverged."""
+    """Of the held-out text at the end; null when diverged, and for a task."""
+    accuracy: NonNegative | None = None
+    """Share of a task's answers that are right at the end; null when diverged, and for text."""
     loss: NonNegative | None
-    """Held-out cross-entropy in nats per token."""
+    """Held-out cross-entropy in nats per token at the end; null when diverged."""
     train_loss: NonNegative | None
     """Mean cross-entropy over the last tenth of the steps."""
     tokens_per_second: Positive | None
@@ -48,9 +48,16 @@ class RunSummary(Base):
     device: str
     dtype: str
 
+    @property
+    def result(self) -> str:
+        """In words; of a finished run."""
+        if self.bits_per_byte is None:
+            return f"{self.accuracy:.2%} of the task's answers right"
+        return f"{self.bits_per_byte:.4f} bits per byte of held-out text"
+
     @model_validator(mode="after")
     def _scored(self) -> Self:
-        if self.status == "finished" and self.bits_per_byte is None:
+        if self.status == "finished" and (self.loss is None or (self.bits_per_byte is None) == (self.accuracy is None)):
             raise ValueError("finished, but without a score")
         return self
 
@@ -69,7 +76,8 @@ def summarise(
     `why` says that a loss or gradient was not finite; None where all were. `is_imported`: it began with published
     weights.
     """
-    updates, evaluations = ([m for m in metrics if key in m] for key in ("lr", "bits_per_byte"))
+    whole = [m for m in metrics if "diverged" not in m]
+    updates, evaluations = ([m for m in whole if key in m] for key in ("lr", "held_out_loss"))
     if why is None and evaluations:
         first, last = (evaluations[at]["held_out_loss"] for at in (0, -1))
         why = divergence(None if is_imported else first, last, model.config.vocab_size)
@@ -82,6 +90,7 @@ def summarise(
         steps=len(updates),
         tokens=updates[-1]["tokens"] if updates else 0,
         bits_per_byte=end.get("bits_per_byte"),
+        accuracy=end.get("accuracy"),
         loss=end.get("held_out_loss"),
         train_loss=statistics.fmean(m["loss"] for m in last_tenth) if last_tenth else None,
         tokens_per_second=speed,

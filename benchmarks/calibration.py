@@ -1,0 +1,305 @@
+"""Whether a study's statistics keep what they promise, in simulated studies whose truth is known.
+
+python benchmarks/calibration.py                # 20,000 studies of each kind, a few minutes
+python benchmarks/calibration.py --check        # exit code 1 where a promise is kept a tenth worse than in the record
+
+Of studies whose arms are all equal, 5 in 100 may find a difference (the family-wise error). Of new studies, 80 in 100
+are to find what the one before stated as its smallest effect. Of studies whose differences are all as large as the
+margin, 5 in 100 may call any of them equivalent. And the rule that adds seeds keeps all that. Noise is normal,
+heavy-tailed (Student's t with 3 degrees of freedom), or normal with standard deviations that differ between arms up to
+five times; comparisons share their reference ("base") or form a chain ("previous"). What was not taken is measured too:
+moderated variances (Smyth 2004), pooled residuals, other rules for seeds, and seeds added by hand after a look.
+
+All studies of a kind are computed at once with numpy; the first of each are held against the code itself.
+"""
+
+import sys
+from collections.abc import Callable
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+from rounds import finish, options
+from scipy import special, stats
+
+from archlab.config.study_schema import AddedSeeds
+from archlab.study.more_seeds import seeds_in_all
+from archlab.study.power import POWER, smallest_effect
+from archlab.study.stats import ALPHA, compare, share
+
+Against = Literal["base", "previous"]
+AGAINST: tuple[Against, ...] = ("base", "previous")
+
+STUDIES = 20_000
+CHECKED = 20
+"""Studies of each kind that the code itself judges too."""
+
+SEEDS, COMPARISONS = (3, 5, 10), (1, 6)
+
+NOISE: dict[str, Callable[[int], np.ndarray]] = {
+    "normal": np.ones,
+    "t3": np.ones,
+    "sd 1 to 5": lambda arms: np.geomspace(1, 5, arms),
+    "sd 5 to 1": lambda arms: np.geomspace(5, 1, arms),
+    "sd 5 in one arm": lambda arms: np.r_[np.ones(arms - 1), 5.0],
+    "sd 5 in the first arm": lambda arms: np.r_[5.0, np.ones(arms - 1)],
+}
+"""Name -> the standard deviation of every arm."""
+
+
+def noise(rng: np.random.Generator, kind: str, studies: int, arms: int, seeds: int) -> np.ndarray:
+    """What each run gives in studies whose arms are equal: studies x arms x seeds."""
+    shape = studies, arms, seeds
+    drawn = rng.standard_t(3, shape) / np.sqrt(3) if kind == "t3" else rng.normal(size=shape)
+    return drawn * NOISE[kind](arms)[:, None]
+
+
+def paired(values: np.ndarray, against: Against) -> np.ndarray:
+    """Differences: studies x comparisons x seeds."""
+    return values[:, 1:] - (values[:, :1] if against == "base" else values[:, :-1])
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """Corrected p-values: studies x comparisons."""
+    order, n = np.argsort(p, 1), p.shape[1]
+    corrected = np.maximum.accumulate(np.take_along_axis(p, order, 1) * (n - np.arange(n)), 1)
+    found = np.empty_like(p)
+    np.put_along_axis(found, order, np.minimum(1, corrected), 1)
+    return found
+
+
+def two_sided(mean: np.ndarray, error: np.ndarray, freedom: Any) -> np.ndarray:
+    """p-values."""
+    return 2 * stats.t.sf(np.abs(mean) / error, freedom)
+
+
+def t_test(values: np.ndarray, against: Against) -> np.ndarray:
+    """The paired t-test's p-values, as stats.py has it."""
+    d = paired(values, against)
+    n = d.shape[2]
+    return two_sided(d.mean(2), d.std(2, ddof=1) / np.sqrt(n), n - 1)
+
+
+def moderated(values: np.ndarray, against: Against) -> np.ndarray:
+    """The same with moderated variances: a prior that is estimated from those of all comparisons (Smyth 2004)."""
+    d = paired(values, against)
+    n, freedom, variance = d.shape[2], d.shape[2] - 1, d.var(2, ddof=1)
+    logs = np.log(variance) - special.digamma(freedom / 2) + np.log(freedom / 2)
+    spread = np.maximum(logs.var(1, ddof=1, keepdims=True) - special.polygamma(1, freedom / 2), 1e-6)
+    grid = np.geomspace(1e-3, 1e7, 4000)  # of half the prior's degrees of freedom; trigamma falls along it
+    prior = 2 * np.exp(np.interp(-np.log(spread), -np.log(special.polygamma(1, grid)), np.log(grid)))
+    centre = np.exp(logs.mean(1, keepdims=True) + special.digamma(prior / 2) - np.log(prior / 2))
+    posterior = (prior * centre + freedom * variance) / (prior + freedom)
+    # limma's limit: no more degrees of freedom than all comparisons have together.
+    return two_sided(d.mean(2), np.sqrt(posterior / n), np.minimum(prior + freedom, freedom * d.shape[1]))
+
+
+def pooled(values: np.ndarray, against: Against) -> np.ndarray:
+    """The same with one variance for all arms: that of the residuals of arms x seeds."""
+    _, arms, n = values.shape
+    both = values.mean((1, 2), keepdims=True)
+    residuals = values - values.mean(1, keepdims=True) - values.mean(2, keepdims=True) + both
+    freedom = (arms - 1) * (n - 1)
+    variance = (residuals**2).sum((1, 2)) / freedom
+    return two_sided(paired(values, against).mean(2), np.sqrt(2 * variance / n)[:, None], freedom)
+
+
+def equivalence(d: np.ndarray, margin: float) -> np.ndarray:
+    """p-values of the two one-sided tests, the larger of each two."""
+    n = d.shape[2]
+    return stats.t.sf((margin - np.abs(d.mean(2))) / (d.std(2, ddof=1) / np.sqrt(n)), n - 1)
+
+
+def seeds_by_rule(d: np.ndarray, rule: AddedSeeds) -> np.ndarray:
+    """How many each study takes, of differences for `rule.at_most` seeds."""
+    times = smallest_effect(1, 1, rule.first - 1, ALPHA / d.shape[1])
+    needed = np.ceil((times * d[:, :, : rule.first].std(2, ddof=1) / rule.until) ** 2).max(1)
+    return needed.clip(rule.first, rule.at_most).astype(int)
+
+
+def rule_tests(d: np.ndarray, rule: AddedSeeds) -> dict[str, np.ndarray]:
+    """Name of a test -> p-values after the seeds were added: ours, and three that were not taken."""
+    n = seeds_by_rule(d, rule)[:, None]
+
+    def upto(values: np.ndarray) -> np.ndarray:
+        return np.take_along_axis(values.cumsum(2), (n - 1)[:, :, None], 2)[:, :, 0]
+
+    mean = upto(d) / n
+    first = d[:, :, : rule.first].std(2, ddof=1)
+    final = np.sqrt(np.maximum(upto(d**2) - n * mean**2, 0) / (n - 1))
+    root = np.sqrt(n)
+    return {
+        "ours": two_sided(mean, np.maximum(first, final) / root, rule.first - 1),
+        "Stein's": two_sided(mean, first / root, rule.first - 1),
+        "all seeds' scatter and degrees": two_sided(mean, final / root, n - 1),
+    }
+
+
+# --- the code itself ---------------------------------------------------------------------------------
+
+
+def studied(values: np.ndarray) -> dict[str, dict[int, float | None]]:
+    """One study's values, arms x seeds, as the code has them."""
+    return {str(arm): dict(enumerate(map(float, row))) for arm, row in enumerate(values)}
+
+
+def references(arms: int, against: Against) -> dict[str, str]:
+    """Arm -> the arm it is compared with."""
+    return {str(arm): "0" if against == "base" else str(arm - 1) for arm in range(1, arms)}
+
+
+def agree(values: np.ndarray, against: Against, expected: np.ndarray, **given: Any) -> None:
+    """AssertionError where the code's corrected p-values are others than these."""
+    for study, p in zip(values[:CHECKED], expected, strict=False):
+        found = compare(studied(study), references(len(study), against), **given).values()
+        ours = [c.p_equivalent if "margin" in given else c.p_holm for c in found]
+        np.testing.assert_allclose(np.array(ours, float), p, rtol=1e-6)
+
+
+# --- the promises ------------------------------------------------------------------------------------
+
+
+def rate(hits: np.ndarray) -> dict[str, Any]:
+    """A share of studies, with its exact 95% interval."""
+    low, high = share(int(hits.sum()), len(hits))
+    return {"rate": round(float(hits.mean()), 5), "interval": [round(low, 5), round(high, 5)]}
+
+
+def any_below(p: np.ndarray) -> np.ndarray:
+    """Which studies find something."""
+    return np.any(p < ALPHA, axis=1)
+
+
+def cells() -> list[tuple[int, int, Against, str]]:
+    """Seeds, comparisons, against, noise."""
+    return list(product(SEEDS, COMPARISONS, AGAINST, NOISE))
+
+
+def false_differences(rng: np.random.Generator, studies: int) -> dict[str, Any]:
+    """Of studies whose arms are equal, how many find a difference; those of tests that were not taken beside them."""
+    found = {}
+    for seeds, comparisons, against, kind in cells():
+        values = noise(rng, kind, studies, comparisons + 1, seeds)
+        p = holm(t_test(values, against))
+        agree(values, against, p)
+        row: dict[str, Any] = rate(any_below(p))
+        if comparisons > 1:
+            others = {"moderated": moderated, "pooled": pooled}
+            row |= {name: rate(any_below(holm(test(values, against))))["rate"] for name, test in others.items()}
+        found[f"{seeds} seeds, {comparisons} {against}, {kind}"] = row
+    return found
+
+
+def smallest_effects(rng: np.random.Generator, studies: int) -> dict[str, Any]:
+    """Of new studies in which one arm has the effect that a study before stated, how many find it."""
+    found = {}
+    for seeds, comparisons in product(SEEDS, COMPARISONS):
+        seen = paired(noise(rng, "normal", studies, 2, seeds), "base").std(2, ddof=1)[:, 0]
+        level = ALPHA / comparisons
+        truth = smallest_effect(1, seeds, seeds - 1, level) * seen
+        values = noise(rng, "normal", studies, comparisons + 1, seeds)
+        values[:, -1] += truth[:, None]
+        found[f"{seeds} seeds, {comparisons} base, normal"] = rate(holm(t_test(values, "base"))[:, -1] < ALPHA)
+    return found
+
+
+def false_equivalence(rng: np.random.Generator, studies: int) -> dict[str, Any]:
+    """Of studies whose differences are all as large as the margin, how many call one equivalent.
+
+    The margin is 4 standard errors of a difference between the first arms: with a smaller one hardly any study does.
+    """
+    found = {}
+    for seeds, comparisons, against, kind in cells():
+        values = noise(rng, kind, studies, comparisons + 1, seeds)
+        margin = 4 * float(np.hypot(*NOISE[kind](comparisons + 1)[:2])) / np.sqrt(seeds)
+        values += (
+            margin * (np.arange(comparisons + 1) if against == "previous" else np.arange(comparisons + 1) > 0)[:, None]
+        )
+        p = holm(equivalence(paired(values, against), margin))
+        agree(values, against, p, margin=margin)
+        found[f"{seeds} seeds, {comparisons} {against}, {kind}"] = rate(any_below(p))
+    return found
+
+
+def rule_errors(rng: np.random.Generator, studies: int) -> dict[str, Any]:
+    """Of studies whose arms are equal and whose seeds a rule decides, how many find a difference.
+
+    `until` in standard deviations of an arm: from one that takes every seed allowed to one that hardly adds any.
+    """
+    found = {}
+    for first, comparisons, against, kind, until in product((3, 5, 8), COMPARISONS, AGAINST, NOISE, (2.0, 4.0, 8.0)):
+        rule = AddedSeeds(until=until, at_most=24, first=first)
+        values = noise(rng, kind, studies, comparisons + 1, rule.at_most)
+        d = paired(values, against)
+        tests = {name: holm(p) for name, p in rule_tests(d, rule).items()}
+        taken = seeds_by_rule(d, rule)
+        for study, n, p in zip(values[:CHECKED], taken, tests["ours"], strict=False):
+            compared = references(comparisons + 1, against)
+            assert n == seeds_in_all(studied(study[:, :first]), compared, rule)
+            agree(study[None, :, :n], against, p[None], first=range(first))
+        row: dict[str, Any] = rate(any_below(tests["ours"]))
+        row |= {name: rate(any_below(p))["rate"] for name, p in tests.items() if name != "ours"}
+        found[f"first {first}, until {until:g}, {comparisons} {against}, {kind}"] = row | {
+            "seeds": round(float(taken.mean()), 2)
+        }
+    return found
+
+
+def rule_finds(rng: np.random.Generator, studies: int) -> dict[str, Any]:
+    """Of studies in which one arm differs by `until`, how many find it, and with how many seeds on average."""
+    found = {}
+    for first, comparisons, until in product((3, 4, 5, 6, 8), COMPARISONS, (0.5, 1.0, 2.0, 4.0)):
+        rule = AddedSeeds(until=until, at_most=1000, first=first)
+        hits, taken = [], []
+        for _ in range(studies // 5000 + 1):  # a thousand seeds are many: fewer studies, in parts
+            d = paired(noise(rng, "normal", 500, comparisons + 1, rule.at_most), "base") / np.sqrt(2)
+            d[:, -1] += until
+            taken.append(seeds_by_rule(d, rule))
+            hits.append(holm(rule_tests(d, rule)["ours"])[:, -1] < ALPHA)
+        found[f"first {first}, until {until:g} sd of a difference, {comparisons} base"] = {
+            **rate(np.concatenate(hits)),
+            "seeds": round(float(np.concatenate(taken).mean()), 2),
+        }
+    return found
+
+
+def added_by_hand(rng: np.random.Generator, studies: int) -> dict[str, Any]:
+    """Of studies with equal arms, how many have found a difference at 3 seeds, or then at 5, or then at 10."""
+    values = noise(rng, "normal", studies, 2, 10)
+    looks = [t_test(values[:, :, :seeds], "base")[:, 0] < ALPHA for seeds in SEEDS]
+    return {
+        " then ".join(map(str, SEEDS[: n + 1])) + " seeds": rate(np.any(looks[: n + 1], axis=0))
+        for n in range(len(SEEDS))
+    }
+
+
+def worst(found: dict[str, Any], bound: Callable[..., float] = max) -> float:
+    """The highest rate of all."""
+    return bound(row["rate"] for row in found.values())
+
+
+def main() -> int:
+    """The worst of each promise, and the record."""
+    parser = options(__doc__, rounds=1)
+    parser.add_argument("--studies", type=int, default=STUDIES, help=f"of each kind (default: {STUDIES})")
+    chosen = parser.parse_args()
+    rng = np.random.default_rng(0)
+    parts = (false_differences, smallest_effects, false_equivalence, rule_errors, rule_finds, added_by_hand)
+    found = {}
+    for part in parts:
+        found[part.__name__] = part(rng, chosen.studies)
+        for name, row in found[part.__name__].items():
+            print(f"{part.__name__:18} {name:50} {row}", flush=True)
+    ratios = {
+        "5% over the share of studies with a false difference": ALPHA / worst(found["false_differences"]),
+        "5% over the share with a false equivalence": ALPHA / worst(found["false_equivalence"]),
+        "5% over the share with a false difference, seeds added by the rule": ALPHA / worst(found["rule_errors"]),
+        "share that find the stated effect, over 80%": worst(found["smallest_effects"], min) / POWER,
+        "share that find what the rule is to find, over 80%": worst(found["rule_finds"], min) / POWER,
+    }
+    print(ratios)
+    return finish("calibration", ratios, {"studies": chosen.studies, "results": found}, check=chosen.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,247 @@
+"""What a study can measure: the outcomes by which its arms are compared. Each gives one number per run, per round of
+timing, or per arm."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from archlab.config.base import Base, Count, Positive, Probability
+from archlab.config.text import Line
+
+Better = Literal["lower", "higher", "neither"]
+"""Which values of an outcome are good; neither: a difference is only a difference."""
+
+Unit = Literal["bits per byte", "nats per token", "share", "tokens", "tokens/s", "bytes", "count", "norm", "rate"]
+"""Of an outcome's values, and how they are written."""
+
+Source = Literal["log", "weights", "timing", "config", "sweep"]
+"""Where an outcome's values come from. log: what a run wrote while it trained, one value per seed. weights: what its
+last weights do, per seed. timing: all arms in turn, nothing else running, per round. config: no run at all, one exact
+value per arm. sweep: the runs of a seed at all swept rates, per seed."""
+
+
+class Outcome(Base):
+    """The fields that all have in common."""
+
+    source: ClassVar[Source]
+    unit: ClassVar[Unit]
+    better: ClassVar[Better] = "lower"
+    heading: ClassVar[str]
+
+    @property
+    def title(self) -> str:
+        """What is measured; the unit is named beside it."""
+        return self.heading.format(**self.model_dump())
+
+
+class BitsPerByte(Outcome):
+    """Of the held-out text after training."""
+
+    kind: Literal["bits_per_byte"] = "bits_per_byte"
+    source: ClassVar[Source] = "log"
+    unit: ClassVar[Unit] = "bits per byte"
+    heading: ClassVar[str] = "loss on held-out text"
+
+
+class Accuracy(Outcome):
+    """Of a task's answers after training: those that are the likeliest token."""
+
+    kind: Literal["accuracy"] = "accuracy"
+    source: ClassVar[Source] = "log"
+    unit: ClassVar[Unit] = "share"
+    better: ClassVar[Better] = "higher"
+    heading: ClassVar[str] = "right answers"
+
+
+class Gap(Outcome):
+    """Loss on held-out text minus loss in training over the last tenth of the steps: overfitting is positive."""
+
+    kind: Literal["gap"] = "gap"
+    source: ClassVar[Source] = "log"
+    unit: ClassVar[Unit] = "nats per token"
+    heading: ClassVar[str] = "loss held out minus loss in training"
+
+
+class TokensTo(Outcome):
+    """Training tokens until the held-out text has a given loss, read off a line between evaluations. A run that never
+    has it has no value."""
+
+    kind: Literal["tokens_to"] = "tokens_to"
+    bits_per_byte: Positive
+    """The loss that is waited for."""
+    source: ClassVar[Source] = "log"
+    unit: ClassVar[Unit] = "tokens"
+    heading: ClassVar[str] = "training tokens until {bits_per_byte:g} bits per byte"
+
+
+class LargestGradient(Outcome):
+    """The largest norm of the whole gradient, before clipping, after the first tenth of the updates."""
+
+    kind: Literal["largest_gradient"] = "largest_gradient"
+    source: ClassVar[Source] = "log"
+    unit: ClassVar[Unit] = "norm"
+    heading: ClassVar[str] = "largest gradient"
+
+
+class Spikes(Outcome):
+    """Updates whose gradient has more than `times` the median norm of the fifty before them, after the first tenth."""
+
+    kind: Literal["spikes"] = "spikes"
+    times: Annotated[float, Field(gt=1)] = 3.0
+    source: ClassVar[Source] = "log"
+    unit: ClassVar[Unit] = "count"
+    heading: ClassVar[str] = "gradients above {times:g} times the usual"
+
+
+class WindowPart(Outcome):
+    """Bits per byte of the held-out tokens in one part of their window: late ones have more before them to use."""
+
+    kind: Literal["window_part"] = "window_part"
+    first: Probability = 0.75
+    """Where the part begins, as a share of the window."""
+    last: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Where it ends."""
+    source: ClassVar[Source] = "weights"
+    unit: ClassVar[Unit] = "bits per byte"
+    heading: ClassVar[str] = "loss from {first:.0%} to {last:.0%} of the window"
+
+
+class Beyond(Outcome):
+    """Bits per byte of held-out tokens beyond the training length, in windows of `times` that length (Press 2022)."""
+
+    kind: Literal["beyond"] = "beyond"
+    times: Annotated[int, Field(ge=2, le=64)] = 2
+    """Length of the windows, in training lengths; only what is beyond the first counts."""
+    source: ClassVar[Source] = "weights"
+    unit: ClassVar[Unit] = "bits per byte"
+    heading: ClassVar[str] = "loss beyond the training length, up to {times} times"
+
+
+class Repetition(Outcome):
+    """Share of the runs of four tokens that have occurred before, in what greedy decoding writes after held-out
+    prompts (Welleck 2020)."""
+
+    kind: Literal["repetition"] = "repetition"
+    tokens: Count = 128
+    """Written after each prompt."""
+    prompts: Count = 32
+    """As long as half a window."""
+    source: ClassVar[Source] = "weights"
+    unit: ClassVar[Unit] = "share"
+    heading: ClassVar[str] = "repeated runs of four in {tokens} greedy tokens"
+
+
+class TokensPerByte(Outcome):
+    """How finely the tokenizer cuts the held-out text."""
+
+    kind: Literal["tokens_per_byte"] = "tokens_per_byte"
+    source: ClassVar[Source] = "weights"
+    unit: ClassVar[Unit] = "rate"
+    better: ClassVar[Better] = "neither"
+    heading: ClassVar[str] = "tokens per byte of text"
+
+
+class TrainingSpeed(Outcome):
+    """Of whole updates on this machine, with nothing else running."""
+
+    kind: Literal["training_speed"] = "training_speed"
+    source: ClassVar[Source] = "timing"
+    unit: ClassVar[Unit] = "tokens/s"
+    better: ClassVar[Better] = "higher"
+    heading: ClassVar[str] = "training speed"
+
+
+class DecodingSpeed(Outcome):
+    """Of greedy steps on this machine, with nothing else running."""
+
+    kind: Literal["decoding_speed"] = "decoding_speed"
+    context: Count = 128
+    """Tokens before the first step."""
+    batch: Count = 1
+    """Texts side by side."""
+    source: ClassVar[Source] = "timing"
+    unit: ClassVar[Unit] = "tokens/s"
+    better: ClassVar[Better] = "higher"
+    heading: ClassVar[str] = "decoding speed after {context:,} tokens, batch {batch}"
+
+
+class NormShare(Outcome):
+    """Share of the time of a training step, not compiled, that norms take, with nothing else running."""
+
+    kind: Literal["norm_share"] = "norm_share"
+    source: ClassVar[Source] = "timing"
+    unit: ClassVar[Unit] = "share"
+    heading: ClassVar[str] = "share of the time in norms"
+
+
+class PeakMemory(Outcome):
+    """The most that a training step takes on this machine: of the process, or of the GPU."""
+
+    kind: Literal["peak_memory"] = "peak_memory"
+    source: ClassVar[Source] = "timing"
+    unit: ClassVar[Unit] = "bytes"
+    heading: ClassVar[str] = "peak memory of training"
+
+
+class StateBytes(Outcome):
+    """KV cache and recurrent state of one text, at bfloat16: counted, not measured."""
+
+    kind: Literal["state_bytes"] = "state_bytes"
+    context: Count | None = None
+    """Tokens of the text. null: the shortest max_seq_len of the arms."""
+    source: ClassVar[Source] = "config"
+    unit: ClassVar[Unit] = "bytes"
+    heading: ClassVar[str] = "KV cache and state of a text of {context} tokens"
+
+
+class Sensitivity(Outcome):
+    """Mean excess of the final loss over that of the best rate, over all rates that are swept; no run counts as worse
+    than an untrained model (learning-rate sensitivity, Wortsman 2023)."""
+
+    kind: Literal["sensitivity"] = "sensitivity"
+    source: ClassVar[Source] = "sweep"
+    unit: ClassVar[Unit] = "bits per byte"
+    heading: ClassVar[str] = "learning-rate sensitivity"
+
+
+class BestLoss(Outcome):
+    """The lowest final loss over all rates that are swept."""
+
+    kind: Literal["best_loss"] = "best_loss"
+    source: ClassVar[Source] = "sweep"
+    unit: ClassVar[Unit] = "bits per byte"
+    heading: ClassVar[str] = "loss at the best rate"
+
+
+class BestRate(Outcome):
+    """The rate, of those that are swept, with the lowest final loss."""
+
+    kind: Literal["best_rate"] = "best_rate"
+    source: ClassVar[Source] = "sweep"
+    unit: ClassVar[Unit] = "rate"
+    better: ClassVar[Better] = "neither"
+    heading: ClassVar[str] = "best rate"
+
+
+AnyOutcome = Annotated[
+    BitsPerByte | Accuracy | Gap | TokensTo | LargestGradient | Spikes | WindowPart | Beyond | Repetition
+    | TokensPerByte | TrainingSpeed | DecodingSpeed | NormShare | PeakMemory | StateBytes | Sensitivity | BestLoss
+    | BestRate,
+    Field(discriminator="kind"),
+]  # fmt: skip
+
+
+def _named(value: Any) -> Any:
+    """A list of kinds is a mapping whose names are the kinds, and so is an outcome without a kind."""
+    if isinstance(value, list) and all(isinstance(kind, str) for kind in value):
+        value = dict.fromkeys(value)
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: {"kind": name, **(fields or {})} if isinstance(fields, dict | None) else fields
+        for name, fields in value.items()
+    }
+
+
+Outcomes = Annotated[dict[Line, AnyOutcome], BeforeValidator(_named)]
+"""Name -> outcome. The name is its kind where none is given."""

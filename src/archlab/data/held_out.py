@@ -1,0 +1,54 @@
+"""What a model is judged by: windows of tokens, which of them count, and for how much text they stand."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The windows that every evaluation uses; n windows, T predicted tokens each."""
+
+    tokens: np.ndarray
+    """int64 [n, T + 1]; the first token of each is only context."""
+    scored: np.ndarray
+    """bool [n, T]: which predicted tokens count. Of text those that stand for bytes, of a task its answers."""
+    bytes: np.ndarray | None
+    """int [n, T]: bytes of text that each predicted token stands for; None for a task, whose tokens stand for none."""
+    documents: np.ndarray | None
+    """int [n, T]: number of the document that each predicted token belongs to, from 0 on; None for a task."""
+    separator: int | None = None
+    """The token that begins a document, where documents do not see each other; None where they do."""
+
+    @classmethod
+    def of_text(
+        cls, tokens: np.ndarray, token_bytes: np.ndarray, end_of_text: int, *, starts: np.ndarray, masked: bool
+    ) -> "HeldOut":
+        """Windows of a text that begin at `starts`. `token_bytes`, int [vocab]: 0 for special tokens. `end_of_text`:
+        the token before every document. `masked`: documents do not see each other."""
+        counted = token_bytes[tokens[:, 1:]]
+        separator = end_of_text if masked else None
+        return cls(tokens, counted > 0, counted, _documents(tokens, end_of_text, starts), separator)
+
+    def first_tokens(self, count: int) -> list[list[int]]:
+        """Of each document, as far as it is in the windows; empty for a task."""
+        if self.documents is None:
+            return []
+        numbers, targets = self.documents.ravel(), self.tokens[:, 1:].ravel()
+        ends = np.flatnonzero(np.diff(numbers, append=numbers[-1] + 1)) + 1
+        return [targets[begin : min(begin + count, end)].tolist() for begin, end in pairwise([0, *ends])]
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens per window that are predicted."""
+        return self.tokens.shape[1] - 1
+
+
+def _documents(tokens: np.ndarray, end_of_text: int, starts: np.ndarray) -> np.ndarray:
+    """A document goes on in the next window where that begins at the token with which the one before ends."""
+    targets = tokens[:, 1:]
+    begins = targets == end_of_text
+    goes_on = [True, *(after - before == targets.shape[1] for before, after in pairwise(starts))]
+    begins[:, 0] |= ~np.array(goes_on)
+    return begins.cumsum().reshape(targets.shape) - int(begins[0, 0])

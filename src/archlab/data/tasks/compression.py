@@ -1,0 +1,25 @@
+"""Compression: tokens, then the numbers of their places, each followed by the token that stood there."""
+
+import numpy as np
+
+from archlab.config.tasks import BLANK, Compression
+from archlab.data.tasks.dice import Dice
+
+_END = 1
+
+
+def compression(task: Compression, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """(tokens, is_answer), both [windows, length]; what the window has to spare stands in front, blank."""
+    n, n_answers = task.compressed, task.answers(vocab_size)
+    text = vocab_size - n_answers + dice.below("text", n, n_answers)
+    places = dice.order("places", n)
+
+    tokens = np.full((dice.count, length), BLANK, dtype=np.int64)
+    is_answer = np.zeros(tokens.shape, dtype=bool)
+    end = length - 2 * n - 1
+    tokens[:, end - n : end] = text
+    tokens[:, end] = _END
+    tokens[:, end + 1 :: 2] = 2 + places
+    tokens[:, end + 2 :: 2] = np.take_along_axis(text, places, axis=1)
+    is_answer[:, end + 2 :: 2] = True
+    return tokens, is_answer

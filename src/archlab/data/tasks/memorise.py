@@ -1,0 +1,23 @@
+"""Memorising: keys, each followed by the value that it has in every window."""
+
+import numpy as np
+
+from archlab.config.tasks import BLANK, Memorise
+from archlab.data.tasks.dice import Dice
+from archlab.data.tasks.digits import digits
+
+
+def memorise(task: Memorise, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """(tokens, is_answer), both [windows, length]: as many facts as there is room for; the rest, in front, is blank."""
+    first_value, size = vocab_size - task.answers(vocab_size), task.key_tokens + 1
+    n = min(task.facts, length // size)
+    facts = dice.distinct("facts", n, task.facts)
+    values = Dice(task.seed, "train", 0, 1).below("values of facts", task.facts, vocab_size - first_value)[0]
+
+    tokens = np.full((dice.count, length), BLANK, dtype=np.int64)
+    is_answer = np.zeros(tokens.shape, dtype=bool)
+    keys = 1 + digits(facts, first_value - 1, task.key_tokens)
+    pairs = np.concatenate((keys, first_value + values[facts][:, :, None]), axis=2)
+    tokens[:, length - n * size :] = pairs.reshape(dice.count, -1)
+    is_answer[:, length - n * size :] = np.arange(n * size) % size == task.key_tokens
+    return tokens, is_answer

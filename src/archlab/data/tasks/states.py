@@ -1,0 +1,43 @@
+"""State tracking: elements of a group of permutations, and now and then their product."""
+
+from functools import cache
+from itertools import permutations
+
+import numpy as np
+
+from archlab.config.tasks import StateTracking
+from archlab.data.tasks.dice import Dice
+
+_ASK = 1
+
+
+def state_tracking(task: StateTracking, dice: Dice, length: int, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """(tokens, is_answer), both [windows, length]; the state is the identity at first, and goes on after an answer.
+
+    Element i of the group has token 2 + i, or, as the product of all before it, one of the last of the vocabulary.
+    """
+    table, first_state = _products(task.objects), vocab_size - task.answers(vocab_size)
+    lengths = 1 + dice.below("lengths", length // 3 + 1, task.steps)
+    ends = np.cumsum(lengths + 2, axis=1) - 1  # a word, the sign, the answer
+    is_answer = np.zeros((dice.count, length + 1), dtype=bool)
+    np.put_along_axis(is_answer, np.minimum(ends, length), True, axis=1)  # all ends beyond the window fall on its end
+    is_answer = is_answer[:, :length]
+    is_sign = np.zeros_like(is_answer)
+    is_sign[:, :-1] = is_answer[:, 1:]
+
+    elements = dice.below("elements", length, len(table))
+    elements[is_answer | is_sign] = 0  # the identity
+    states = np.empty_like(elements)
+    state = np.zeros(dice.count, dtype=np.int64)
+    for i in range(length):
+        states[:, i] = state = table[state, elements[:, i]]
+    tokens = np.where(is_answer, first_state + states, np.where(is_sign, _ASK, 2 + elements))
+    return tokens, is_answer
+
+
+@cache
+def _products(objects: int) -> np.ndarray:
+    """int64 [elements, elements]: which element it is to do the row's and then the column's; 0 is the identity."""
+    elements = list(permutations(range(objects)))
+    number = {element: i for i, element in enumerate(elements)}
+    return np.array([[number[tuple(first[i] for i in then)] for then in elements] for first in elements])

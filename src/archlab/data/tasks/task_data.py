@@ -1,0 +1,64 @@
+"""A task as what a run reads."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+import numpy as np
+
+from archlab.config.tasks import AnyTask
+from archlab.data.held_out import HeldOut
+from archlab.data.split import MOST_FOLDS
+from archlab.data.tasks.windows import windows
+from archlab.data.training_data import Windows
+
+ALL_THERE_ARE = 65_536
+"""Held-out tokens where a number is not given; there is no end to them."""
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """Windows of a task, made when they are asked for."""
+
+    task: AnyTask
+    vocab_size: int
+    fold: int
+    """Which stream of held-out windows."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the task's settings."""
+        settings = [self.task.model_dump(mode="json"), self.vocab_size]
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def known_tokens(self) -> int:
+        """All."""
+        return self.vocab_size
+
+    @property
+    def n_folds(self) -> int:
+        """There is no end to streams; as many as a text has."""
+        return MOST_FOLDS
+
+    @property
+    def tokenizer(self) -> None:
+        """No text."""
+
+    def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
+        """Only answers are trained on."""
+        return windows(self.task, seed, step * batch_size, batch_size, seq_len, self.vocab_size)
+
+    def held_out(self, seq_len: int, n_tokens: int | None, *, masked: bool) -> HeldOut:
+        """A task has no documents to mask."""
+        count = max((n_tokens or ALL_THERE_ARE) // seq_len, 1)
+        found = windows(self.task, self.fold, 0, count, seq_len, self.vocab_size, "held_out")
+        assert isinstance(found.scored, np.ndarray)
+        return HeldOut(found.tokens, found.scored, bytes=None, documents=None)
+
+    def beginnings(self, held_out: HeldOut) -> list[str]:
+        """There are no documents."""
+        return []
+
+    def __str__(self) -> str:
+        return self.task.describe()

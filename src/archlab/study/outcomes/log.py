@@ -1,0 +1,59 @@
+"""Outcomes that a run wrote while it trained."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from archlab.config.outcomes import Accuracy, BitsPerByte, Gap, LargestGradient, Outcome, Spikes, TokensTo
+from archlab.study.runs import Ended
+
+_USUAL = 50
+"""Updates whose median gradient is the usual one of the next."""
+
+
+def from_log(outcome: Outcome, run: Ended) -> float | None:
+    """None where the run diverged, or never had what is asked for."""
+    summary = run.summary
+    if summary.status == "diverged":
+        return None
+    match outcome:
+        case BitsPerByte():
+            return summary.bits_per_byte
+        case Accuracy():
+            return summary.accuracy
+        case Gap():
+            assert summary.loss is not None
+            assert summary.train_loss is not None
+            return summary.loss - summary.train_loss
+        case TokensTo():
+            return _tokens_to(outcome.bits_per_byte, run)
+        case LargestGradient():
+            return max(_after_a_tenth(_gradients(run)), default=None)
+        case Spikes():
+            return float(_spikes(_gradients(run), outcome.times))
+        case _:
+            raise TypeError(f"no log has a {type(outcome).__name__}")
+
+
+def _tokens_to(wanted: float, run: Ended) -> float | None:
+    points = [(m["tokens"], m["bits_per_byte"]) for m in run.metrics if "bits_per_byte" in m]
+    for (before, worse), (after, loss) in pairwise(points):
+        if loss <= wanted < worse:
+            return before + (after - before) * (worse - wanted) / (worse - loss)
+    return None
+
+
+def _gradients(run: Ended) -> list[float]:
+    """Of every update; one that did not take place is not there."""
+    return [m["grad_norm"] for m in run.metrics if "lr" in m]
+
+
+def _after_a_tenth(values: Sequence[float]) -> Sequence[float]:
+    return values[len(values) // 10 :]
+
+
+def _spikes(gradients: Sequence[float], times: float) -> int:
+    first = max(len(gradients) // 10, 1)
+    usual = [np.median(gradients[max(i - _USUAL, 0) : i]) for i in range(first, len(gradients))]
+    return sum(norm > times * median for norm, median in zip(gradients[first:], usual, strict=True))

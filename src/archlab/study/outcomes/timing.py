@@ -1,0 +1,78 @@
+"""Outcomes that are timed, one arm after the other and nothing else beside them."""
+
+import multiprocessing as mp
+import resource
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from archlab.config.outcomes import DecodingSpeed, NormShare, Outcome, PeakMemory, TrainingSpeed
+from archlab.config.schema import Config
+from archlab.infer.profile import profile
+from archlab.infer.speed import WARM_UP, rehearse_decoding, seconds_of
+from archlab.train.device import choose_device
+from archlab.train.rehearsal import rehearse
+
+ROUNDS = 7
+"""In each, every arm has its turn; a round is to timing what a seed is to training."""
+
+_STEPS = 8
+"""In a round, of which the fastest counts: what slows a step down comes from elsewhere."""
+
+
+def time_arms(outcome: Outcome, configs: Mapping[str, Config]) -> dict[str, dict[int, float | None]]:
+    """Arm -> round -> value. In each round all arms have their turn, so that a slow minute hits all alike."""
+    timed = {arm: _timer(outcome, config) for arm, config in configs.items()}
+    for time in timed.values():  # memory is taken, code is compiled
+        time()
+    rounds = [{arm: time() for arm, time in _turned(list(timed.items()), number)} for number in range(ROUNDS)]
+    return {arm: {number: found[arm] for number, found in enumerate(rounds)} for arm in configs}
+
+
+def _turned(items: Sequence[tuple[str, Callable[[], float]]], by: int) -> list[tuple[str, Callable[[], float]]]:
+    """The same, beginning with another one in each round."""
+    first = by % len(items)
+    return [*items[first:], *items[:first]]
+
+
+def _timer(outcome: Outcome, config: Config) -> Callable[[], float]:
+    match outcome:
+        case TrainingSpeed():
+            run = rehearse(config)
+            return lambda: run.train.batch_tokens / min(seconds_of(run.step, _STEPS))
+        case DecodingSpeed():
+            return lambda: _decoding(outcome, config)
+        case NormShare():
+            return lambda: _norm_share(config)
+        case PeakMemory():
+            return lambda: _in_a_process_of_its_own(config)
+        case _:
+            raise TypeError(f"nothing times a {type(outcome).__name__}")
+
+
+def _decoding(outcome: DecodingSpeed, config: Config) -> float:
+    device = choose_device(config.train)
+    steps = 2 * _STEPS
+    _, step = rehearse_decoding(config, device, outcome.batch, outcome.context, steps)
+    return outcome.batch / min(seconds_of(step, steps - WARM_UP))
+
+
+def _norm_share(config: Config) -> float:
+    return next((share.time for share in profile(config, _STEPS).shares if share.kind == "norms"), 0.0)
+
+
+def _in_a_process_of_its_own(config: Config) -> float:
+    """Bytes; a process only ever takes more memory, so another arm would be counted with it."""
+    with mp.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_peak, (config,))
+
+
+def _peak(config: Config) -> float:
+    """What a step adds to the process, or the most that the GPU held."""
+    run = rehearse(config)
+    if run.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    seconds_of(run.step, 1)
+    if run.device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0

@@ -1,0 +1,101 @@
+"""Outcomes of a run's last weights. Each is measured once and kept in the run's folder."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from archlab.config.identity import config_hash
+from archlab.config.outcomes import Beyond, Outcome, Repetition, TokensPerByte, WindowPart
+from archlab.config.position import Learned
+from archlab.config.schema import Config
+from archlab.config.training import ResolvedTrain, resolve_train
+from archlab.data.held_out import HeldOut
+from archlab.data.open import open_training_data
+from archlab.data.training_data import TrainingData
+from archlab.digests import verify, write_with_digests
+from archlab.errors import UserError
+from archlab.infer.generate import generate
+from archlab.infer.load import load_run
+from archlab.model.decoder import Decoder
+from archlab.train.device import Device, choose_device
+from archlab.train.evaluate import predict
+
+_RUN = 4
+"""Tokens; what a text repeats are runs of so many."""
+
+
+def kept(outcome: Outcome, run: Path) -> float | None:
+    """What was measured of the run in this folder; KeyError where nothing was yet."""
+    path = run / _file(outcome)
+    if not path.is_file():
+        raise KeyError(str(path))
+    verify(path, "delete it, and it is measured again")
+    return json.loads(path.read_text())["value"]
+
+
+def measure(outcomes: Sequence[Outcome], config: Config, run: Path) -> None:
+    """Measure what is not yet kept of a finished run, and keep it."""
+    missing = [outcome for outcome in outcomes if not (run / _file(outcome)).is_file()]
+    if not missing:
+        return
+    device = choose_device(config.train)
+    data = open_training_data(config.data, config.model.vocab_size)
+    _, model = load_run(run, config.model)
+    model = model.to(device.type).eval()
+    for outcome in missing:
+        found = {"outcome": outcome.model_dump(), "value": _value(outcome, model, data, resolve_train(config), device)}
+        write_with_digests(run, {_file(outcome): json.dumps(found)})
+
+
+def _file(outcome: Outcome) -> str:
+    return f"outcome-{config_hash(outcome.model_dump())}.json"
+
+
+def _value(outcome: Outcome, model: Decoder, data: TrainingData, train: ResolvedTrain, device: Device) -> float | None:
+    length = train.seq_len
+
+    def held_out(seq_len: int) -> HeldOut:
+        return data.held_out(seq_len, train.eval_tokens, masked=train.document_mask)
+
+    match outcome:
+        case WindowPart():
+            begin, end = round(outcome.first * length), round(outcome.last * length)
+            return _bits_per_byte(model, held_out(length), slice(begin, end), device)
+        case Beyond():
+            if _ends_before(outcome.times * length, model):
+                return None
+            return _bits_per_byte(model, held_out(outcome.times * length), slice(length, None), device)
+        case Repetition():
+            if _ends_before(max(length // 2, 1) + outcome.tokens, model):
+                return None
+            prompts = held_out(length).tokens[: outcome.prompts, : max(length // 2, 1)]
+            written = generate(model, torch.from_numpy(prompts).to(device.type), max_new_tokens=outcome.tokens)
+            return float(np.mean([_repeated(row) for row in written[:, prompts.shape[1] :].tolist()]))
+        case TokensPerByte():
+            some = held_out(length)
+            return None if some.bytes is None else some.scored.sum() / some.bytes.sum()
+        case _:
+            raise TypeError(f"weights do not tell a {type(outcome).__name__}")
+
+
+def _ends_before(length: int, model: Decoder) -> bool:
+    """Whether its learned positions end before so many tokens."""
+    return isinstance(model.config.position, Learned) and length > model.config.max_seq_len
+
+
+def _bits_per_byte(model: Decoder, held_out: HeldOut, part: slice, device: Device) -> float | None:
+    """Over one part of every window."""
+    if held_out.bytes is None:
+        raise UserError("measure: bits per byte are of text; a task has none; allowed: accuracy")
+    nats = predict(model, held_out, device).nats[:, part].sum(dtype=np.float64)
+    found = float(nats) / np.log(2) / held_out.bytes[:, part].sum()
+    return float(found) if np.isfinite(found) else None
+
+
+def _repeated(tokens: Sequence[int]) -> float:
+    """Share of the runs of four that are not the first of their kind; 0 where there is none."""
+    runs = [tuple(tokens[i : i + _RUN]) for i in range(len(tokens) - _RUN + 1)]
+    return 1 - len(set(runs)) / len(runs) if runs else 0.0

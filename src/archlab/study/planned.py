@@ -1,0 +1,42 @@
+"""How many seeds a study planned before it had a result. More of them, added after a look, find too much."""
+
+from pathlib import Path
+
+from archlab.config.base import Base
+from archlab.config.study_schema import Seeds
+from archlab.digests import verify, write_with_digests
+from archlab.errors import UserError
+
+_FILE = "planned.json"
+
+
+class _Plan(Base):
+    seeds: Seeds
+    """As in the study's file."""
+
+
+def write_plan(study: Path, seeds: Seeds) -> None:
+    """Record it in the study's folder."""
+    write_with_digests(study, {_FILE: _Plan(seeds=seeds).model_dump_json()})
+
+
+def read_plan(study: Path) -> Seeds | None:
+    """None where nothing was recorded; UserError for damage."""
+    file, remedy = study / _FILE, "remove it, and nothing is said of seeds that were added later"
+    verify(file, remedy)
+    try:
+        return _Plan.model_validate_json(file.read_bytes()).seeds
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        raise UserError(f"{file}: damaged; {remedy}") from None
+
+
+def added_later(planned: int, compared: int) -> list[str]:
+    """The warning for a study that compares more seeds than it planned, or none."""
+    if compared <= planned:
+        return []
+    return [
+        f"{compared} seeds are compared, and {planned} were planned before the first result: who looks and then adds "
+        "seeds finds a difference between equal arms in more than 5% of studies"
+    ]

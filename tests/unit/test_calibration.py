@@ -1,0 +1,58 @@
+"""The simulated studies of benchmarks/calibration.py, fewer of them: every promise within four standard errors."""
+
+import importlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import archlab
+
+STUDIES = 1000
+
+
+@pytest.fixture(scope="module")
+def calibration() -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(archlab.__file__).parents[2] / "benchmarks")
+        module = importlib.import_module("calibration")
+        patch.setattr(module, "CHECKED", 4)
+        yield module
+
+
+def error(rate: float) -> float:
+    """Four standard errors of a share of so many studies: a right procedure fails one such test in 30,000."""
+    return 4 * math.sqrt(rate * (1 - rate) / STUDIES)
+
+
+@pytest.mark.parametrize("promise", ["false_differences", "false_equivalence"])
+def test_at_most_one_study_in_twenty_is_wrong(calibration: Any, promise: str) -> None:
+    found = getattr(calibration, promise)(np.random.default_rng(1), STUDIES)
+    assert max(row["rate"] for row in found.values()) < 0.05 + error(0.05)
+    if promise == "false_differences":
+        for borrowing in ("moderated", "pooled"):
+            assert max(row.get(borrowing, 0) for row in found.values()) > 0.05 + error(0.05), (
+                "the same studies must show the excess of what was not taken"
+            )
+
+
+def test_the_rule_for_seeds_keeps_the_error_rate(calibration: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "AGAINST", ("previous",))
+    found = calibration.rule_errors(np.random.default_rng(2), STUDIES)
+    assert max(row["rate"] for row in found.values()) < 0.05 + error(0.05)
+    for other in ("Stein's", "all seeds' scatter and degrees"):
+        assert max(row[other] for row in found.values()) > 0.05 + error(0.05)
+
+
+def test_stated_effects_are_found_four_times_in_five(calibration: Any) -> None:
+    found = calibration.smallest_effects(np.random.default_rng(3), STUDIES)
+    assert all(abs(row["rate"] - 0.8) < error(0.8) for row in found.values())
+
+
+def test_seeds_added_after_a_look_find_too_much(calibration: Any) -> None:
+    first, second, third = calibration.added_by_hand(np.random.default_rng(4), STUDIES).values()
+    assert first["rate"] < 0.05 + error(0.05) < third["rate"]
+    assert first["rate"] < second["rate"] < third["rate"]
