@@ -46,10 +46,8 @@ def probes(mode: str) -> Round:
     """Probes per second, after a step that compiles what is to be compiled."""
     run = rehearsed(mode)
     run.step()
-    shape = (SHAPE.batch, SHAPE.seq_len + 1)
-    held_out = HeldOut(
-        np.random.default_rng(1).integers(0, SHAPE.vocab_size, shape), np.ones(SHAPE.vocab_size, dtype=np.int64)
-    )
+    windows = np.random.default_rng(1).integers(0, SHAPE.vocab_size, (SHAPE.batch, SHAPE.seq_len + 1))
+    held_out = HeldOut(windows, np.ones((SHAPE.batch, SHAPE.seq_len), dtype=bool), None, None)
     probing = Probing(run.model, held_out, 1, run.device)
     folder = RunFolder(Path(tempfile.mkdtemp()))
 
