@@ -140,7 +140,7 @@ NEEDS = {
     "show": "CONFIG", "diff": "A", "flatten": "CONFIG", "check": "CONFIG", "cost": "CONFIG", "data": "--out", "train": "CONFIG",
     "eval": "CONFIG", "generate": "FOLDER", "import": "HF_FOLDER", "export": "FOLDER", "inspect": "FOLDER",
     "convert": "HF_FOLDER", "study run": "STUDY", "study report": "FOLDER", "study show": "STUDY",
-    "bench train": "CONFIG", "bench decode": "CONFIG",
+    "bench train": "CONFIG", "bench decode": "CONFIG", "probe": "CONFIG",
 }  # fmt: skip
 """What a command asks for first."""
 

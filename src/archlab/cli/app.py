@@ -34,6 +34,7 @@ VERBS = (
     ("convert", "convert:run", "Turn multi-head into grouped-query attention."),
     ("bench", "bench:app", "How fast a config trains or decodes on this machine."),
     ("profile", "profile:run", "Where a training step's time goes here, against its FLOPs and bytes."),
+    ("probe", "probe:run", "Gradients, stream and attention of a config before any training, layer by layer."),
     ("study", "study:app", "Run a comparison, or read one."),
 )
 """Verb, its module in archlab.cli (a function or a cyclopts App), and its line in `archlab --help`."""

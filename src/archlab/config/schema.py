@@ -72,6 +72,8 @@ class TrainConfig(Base):
     """Held-out tokens per evaluation, always the same ones."""
     checkpoint_every: Count | None = None
     """Steps between checkpoints. null: at every evaluation."""
+    probe_every: Count | None = None
+    """Steps between probes of gradients, activations and attention, kept in metrics.jsonl. null: never."""
 
 
 class DataConfig(Base):

@@ -89,7 +89,11 @@ def vega_theme(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
         "background": "transparent",
         "font": SANS,
         "view": {"stroke": None},
-        "range": {"category": list(category), "ordinal": list(palette.verdicts)},
+        "range": {
+            "category": list(category),
+            "ordinal": list(palette.verdicts),
+            "ramp": list(palette.ramp[1:]),  # without the grey of a ladder's first arm
+        },
         "axis": {
             **words,
             "gridColor": palette.line,

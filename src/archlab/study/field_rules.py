@@ -11,7 +11,9 @@ from archlab.errors import UserError
 DECIDED_BY = {"train.tokens": "budget", "train.seed": "seeds", "data.fold": "folds"}
 """Fields that the study sets itself -> the part of the study that decides them."""
 
-SAME_FOR_ALL = ("data", "train.eval_tokens", "train.eval_every", "train.checkpoint_every", "train.device")
+SAME_FOR_ALL = (
+    "data", "train.eval_tokens", "train.eval_every", "train.checkpoint_every", "train.probe_every", "train.device",
+)  # fmt: skip
 """Fields, or sections, in which arms cannot differ: all are evaluated on the same text in the same way."""
 
 _NOT_TUNABLE = (*SAME_FOR_ALL, *DECIDED_BY, "train.seq_len")

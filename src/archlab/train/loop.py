@@ -26,6 +26,7 @@ from archlab.train.compiling import compile_layers, is_compiled
 from archlab.train.device import Device, choose_device, environment
 from archlab.train.evaluate import Score, predict
 from archlab.train.optim import make_optimizer
+from archlab.train.probing import Probing
 from archlab.train.progress import Callback, StepMetrics, progress_callback
 from archlab.train.run_folder import RunFolder, imported
 from archlab.train.step import update
@@ -110,7 +111,11 @@ def _train(run: _Run, folder: RunFolder, callback: Callback) -> RunSummary:
     with stop_on_signal() as stop, callback:
         if first == 0 and (score := predict(model, held_out, device).score(held_out)).is_finite:
             folder.log(step=0, tokens=0, **score.measures())
+        probing = Probing(model, held_out, settings.probe_every, device)
+        if first == 0:
+            probing.after_update(0, folder)
         for step in range(first, steps):
+            probing.before_update(step + 1)
             start = time.perf_counter()
             windows = run.data.batch(settings.seed, step, settings.rows, seq_len)
             result = update(model, optimizer, windows, settings, step, device, held_out.separator)
@@ -124,6 +129,7 @@ def _train(run: _Run, folder: RunFolder, callback: Callback) -> RunSummary:
                 step=done, tokens=tokens, loss=result.loss, lr=result.lr, grad_norm=result.grad_norm,
                 tokens_per_second=speed, **result.routers,
             )  # fmt: skip
+            probing.after_update(done, folder)
             score: Score | None = None
             if done % settings.eval_every == 0 or done == steps:
                 predictions = predict(model, held_out, device)

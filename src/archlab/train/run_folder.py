@@ -28,11 +28,14 @@ from archlab.train.checkpoint import METRICS
 from archlab.train.evaluate import DocumentScore
 from archlab.train.summary import RunSummary
 
-NO_EFFECT_ON_RESULT = ("train.eval_every", "train.checkpoint_every")
+NO_EFFECT_ON_RESULT = ("train.eval_every", "train.checkpoint_every", "train.probe_every")
 """Fields that do not decide how a run ends, so they may change when it goes on."""
 
 _OUTCOMES = {"dtype": "train.dtype", "device": "train.device", "compiled": "train.compile"}
 """Part of the environment -> the field of which it is what came of it; the run goes on where that is the same."""
+
+PROBES = "probes"
+"""Field of a line of metrics that holds what a probe found."""
 
 _WHERE_IT_LIES = ("data.path", "data.held_out")
 """Fields that decide the text, which may lie elsewhere by now; its tokens are compared by themselves."""
@@ -260,7 +263,8 @@ def _checked(line: Any) -> dict[str, Any]:
     if not isinstance(line, dict) or not isinstance(line.get("step"), int):
         raise ValueError("a line is no object with a step")
     whole = all(also in line for key, others in _REQUIRED_WITH.items() if key in line for also in others)
-    measured = "diverged" in line or all(map(_is_measure, line.values()))
+    measured = "diverged" in line or all(_is_measure(line[name]) for name in line if name != PROBES)
+    measured = measured and isinstance(line.get(PROBES, {}), dict)
     if not (whole and measured and line.get("tokens_per_second") != 0):
         raise ValueError(f"the line of step {line['step']} is not what a training writes")
     return line

@@ -1,0 +1,114 @@
+"""A config's model before any training, probed with random tokens."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from archlab.config.layers import distinct_layers
+from archlab.config.position import Rope
+from archlab.config.schema import Config
+from archlab.config.training import check_next_token, resolve_train
+from archlab.config.work import FLOAT32_BYTES, Pass
+from archlab.cost.params import parameters
+from archlab.cost.step_memory import step_memory
+from archlab.cost.units import binary, count
+from archlab.errors import UserError
+from archlab.infer.rope_products import RopeProducts, rope_products
+from archlab.model.decoder import Decoder
+from archlab.train.device import Device, resolve_device_type
+from archlab.train.probes import Probed, probe
+from archlab.train.probing import PROBED_TOKENS
+
+LONGEST_WINDOW = 256
+"""Tokens of a window where nobody says how many."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a model of random weights shows."""
+
+    parameters: int
+    vocab_size: int
+    windows: int
+    context: int
+    """Tokens of each window."""
+    seed: int
+    """Of the weights and of the tokens."""
+    probed: Probed
+    ropes: Sequence[RopeProducts]
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it in one object."""
+        own = {name: getattr(self, name) for name in ("parameters", "vocab_size", "windows", "context", "seed")}
+        own["uniform_loss"] = math.log(self.vocab_size)
+        return {**own, **self.probed.as_json(), "rope": [rope._asdict() for rope in self.ropes]}
+
+
+def shared_context(configs: Mapping[str, Config]) -> int:
+    """Tokens of a window in which several configs can be compared: what the shortest is trained with, up to 256."""
+    return min(LONGEST_WINDOW, *(resolve_train(config).seq_len for config in configs.values()))
+
+
+def probe_starts(configs: Mapping[str, Config], context: int) -> dict[str, Start]:
+    """Of each, in float32, with windows of `context` random tokens, 512 tokens in all; weights and tokens are drawn by
+    `train.seed`.
+
+    UserError that names the config, before anything is built, for what cannot be probed: tokens that see what comes
+    after them, a device that is not there, a model that this machine's memory cannot hold.
+    """
+    rows = max(1, PROBED_TOKENS // context)
+    devices = dict[str, Device]()
+    for name, config in configs.items():
+        try:
+            devices[name] = _device_for(config, rows, context)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
+    return {name: _start(config, devices[name], rows, context) for name, config in configs.items()}
+
+
+def _start(config: Config, device: Device, rows: int, context: int) -> Start:
+    model_config, seed = config.model, config.train.seed
+    model = Decoder(model_config, seed=seed).to(device.type)
+    generator = torch.Generator().manual_seed(seed)
+    windows_BT = torch.randint(0, model_config.vocab_size, (rows, context + 1), generator=generator)
+    return Start(
+        parameters=parameters(model_config).total,
+        vocab_size=model_config.vocab_size,
+        windows=rows,
+        context=context,
+        seed=seed,
+        probed=probe(model, windows_BT.to(device.type), device),
+        ropes=_ropes(config, seed),
+    )
+
+
+def _ropes(config: Config, seed: int) -> list[RopeProducts]:
+    """Of every layer kind that rotates in another way than those before it."""
+    found: dict[tuple[Rope, int], str] = {}
+    for layer in distinct_layers(config.model):
+        if isinstance(layer.position, Rope) and (width := getattr(layer.attention, "rotary_width", 0)):
+            found.setdefault((layer.position, width), layer.kind)
+    length = config.model.max_seq_len
+    return [rope_products(kind, position, width, length, seed) for (position, width), kind in found.items()]
+
+
+def _device_for(config: Config, rows: int, context: int) -> Device:
+    """Where it is probed; UserError where it cannot be."""
+    check_next_token(config.model)
+    device = Device(resolve_device_type(config.train.device, "train.device"), torch.float32)
+    n_parameters = parameters(config.model).total
+    this = Pass(rows, context, counting="computed", bytes_each=FLOAT32_BYTES, is_training=True)
+    of_pass = step_memory(config.model, this, device.type)
+    needed = 2 * FLOAT32_BYTES * n_parameters + of_pass.activations + of_pass.logits
+    if needed > device.memory:
+        layers = max(1, math.floor(config.model.n_layers * device.memory / needed / 2))
+        what = "float32 weights, gradients and activations"
+        raise UserError(
+            f"{count(n_parameters)} parameters, for which a probe needs {binary(needed)} of {what}, "
+            f"and {device.name} has {binary(device.memory)}; "
+            f"probe fewer layers, as with model.n_layers={layers}, or a smaller model.d_model"
+        )
+    return device

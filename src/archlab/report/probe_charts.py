@@ -1,0 +1,122 @@
+"""Pictures of probes: a measure over depth, a line per config; and over the steps of a training, a line per layer.
+
+Colours come from the page's theme: one per config, and its ramp from the first layer to the last.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from archlab.report.probe_measures import Measure, Row
+
+_HEIGHT = 200
+_MOST_TICKS = 7
+_Points = Sequence[Mapping[str, Any]]
+
+
+def over_depth(found: Mapping[str, Row], name: str, measure: Measure) -> alt.LayerChart:
+    """A line per config: the measure of that name, of its first layer to its last. `found`: one probe by config."""
+    points = [
+        {"config": label, "x": i, "y": y, "text": f"layer {i}: {measure.text(y)}"}
+        for label, row in found.items()
+        for i, y in enumerate(row.get(name, ()), 1)
+        if _is_drawn(y, measure)
+    ]
+    deepest = max((point["x"] for point in points), default=1)
+    x = alt.X("x:Q", scale=alt.Scale(domain=[1, max(deepest, 2)], nice=False))
+    x = x.axis(title="layer", values=_whole_ticks(deepest), format="d", grid=False)
+    colour = alt.Color("config:N", scale=alt.Scale(domain=list(found), range="category"), legend=None)
+    return _lines(points, x, _y(points, measure), colour, ["config:N", "text:N"], f"{measure.title} over depth")
+
+
+def over_steps(rows: Sequence[Row], name: str, measure: Measure) -> alt.LayerChart:
+    """A line per layer: the measure of that name, over the steps of a training. `rows`: its probes, each with its
+    step."""
+    points = [
+        {"layer": i, "x": row["step"], "y": y, "text": f"layer {i}, step {row['step']:,}: {measure.text(y)}"}
+        for row in rows
+        for i, y in enumerate(row.get(name, ()), 1)
+        if _is_drawn(y, measure)
+    ]
+    deepest = max((point["layer"] for point in points), default=1)
+    x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="step", tickCount=5, format="~s", grid=False)
+    scale = alt.Scale(domain=[1, max(deepest, 2)], range="ramp")
+    legend = alt.Legend(title="layer", orient="bottom", values=sorted({1, (deepest + 1) // 2, deepest}), format="d")
+    colour = alt.Color("layer:Q", scale=scale).legend(legend)
+    return _lines(
+        points, x, _y(points, measure), colour, ["text:N"], f"{measure.title} over the steps", detail="layer:N"
+    )
+
+
+def rope_products(
+    found: Mapping[str, Sequence[tuple[Sequence[int], Sequence[float]]]],
+) -> alt.LayerChart:
+    """A line per config and kind of layer that rotates: (distances, products)."""
+    points = [
+        {"config": label, "kind": kind, "x": x, "y": y, "text": f"distance {x:,}: {y:.3g}"}
+        for label, kinds in found.items()
+        for kind, (distances, products) in enumerate(kinds)
+        for x, y in zip(distances, products, strict=True)
+        if x
+    ]
+    farthest = max((point["x"] for point in points), default=1)
+    shown = [4**n for n in range(20) if 4**n <= farthest]
+    x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False))
+    label = "datum.value >= 1024 ? datum.value / 1024 + 'K' : datum.value"
+    x = x.axis(title="tokens between them", values=shown, labelExpr=label, grid=False)
+    y = alt.Y("y:Q", scale=alt.Scale(nice=True)).axis(title=None, tickCount=5, format="~g")
+    colour = alt.Color("config:N", scale=alt.Scale(domain=list(found), range="category"), legend=None)
+    return _lines(points, x, y, colour, ["config:N", "text:N"], "RoPE over the distance", detail="kind:N")
+
+
+def _lines(
+    points: _Points,
+    x: alt.X,
+    y: alt.Y,
+    colour: alt.Color,
+    tooltip: list[str],
+    description: str,
+    *,
+    detail: str | None = None,
+) -> alt.LayerChart:
+    base = alt.Chart(alt.InlineData(values=points)).encode(x=x, y=y, color=colour)
+    base = base.encode(detail=detail) if detail else base
+    dots = base.mark_point(filled=True, size=22, opacity=1).encode(tooltip=tooltip)
+    layers = [base.mark_line(strokeWidth=1.8), dots]
+    return alt.LayerChart(layer=layers, width="container", height=_HEIGHT, description=description)
+
+
+def _y(points: _Points, measure: Measure) -> alt.Y:
+    values = [point["y"] for point in points] or [1.0]
+    if measure.is_logarithmic:
+        low, high = min(values), max(values)
+        middle = (low * high) ** 0.5
+        domain = [min(low, middle / 2), max(high, middle * 2)]
+        scale = alt.Scale(type="log", domain=domain, nice=False)
+        return alt.Y("y:Q", scale=scale).axis(title=None, values=_log_ticks(*domain), format="~g")
+    is_share = measure.unit == "share"
+    top = max(*values, 0.01 if is_share else 1.0)
+    scale = alt.Scale(domain=[min(0.0, *values), top], nice=True)
+    return alt.Y("y:Q", scale=scale).axis(title=None, tickCount=5, format="~%" if is_share else "~g")
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Round multiples of the powers of ten between them, as many as are legible; of very many powers some."""
+    powers = [10.0**n for n in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+    for multiples in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1,)):
+        ticks = [float(f"{m * power:.3g}") for power in powers for m in multiples if low <= m * power <= high]
+        if len(ticks) <= _MOST_TICKS:
+            return ticks
+    return powers[:: math.ceil(len(powers) / _MOST_TICKS)]
+
+
+def _is_drawn(value: float | None, measure: Measure) -> bool:
+    return value is not None and (value > 0 or not measure.is_logarithmic)
+
+
+def _whole_ticks(n: int) -> list[int]:
+    """1, and multiples of a step as far as n; none that stands too close to 1."""
+    step = max(1, round(n / 6))
+    return [1, *(tick for tick in range(step, n + 1, step) if tick > 1 and tick - 1 >= 0.7 * step)]
