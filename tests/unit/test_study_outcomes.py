@@ -37,6 +37,7 @@ from archlab.data.open import open_training_data
 from archlab.errors import UserError
 from archlab.infer.load import load_run
 from archlab.study.design import arms
+from archlab.study.documents import compare_documents
 from archlab.study.outcomes import timing
 from archlab.study.outcomes.compared import measured
 from archlab.study.outcomes.gather import Found, gather
@@ -46,6 +47,7 @@ from archlab.study.outcomes.sweep import from_sweep
 from archlab.study.outcomes.weights import kept, measure
 from archlab.study.runs import Ended
 from archlab.study.study_file import with_kinds
+from archlab.train.evaluate import DocumentScore
 from archlab.train.loop import train
 from archlab.train.progress import Callback
 from archlab.train.summary import RunSummary
@@ -188,6 +190,48 @@ def test_learned_positions_end_where_they_end(trained: SimpleNamespace, tmp_path
     assert (found[outcomes[0]], found[outcomes[1]]) == (None, None)
     held_out = open_training_data(learned.data, learned.model.vocab_size).held_out(16, 256, masked=False)
     assert found[outcomes[2]] == pytest.approx(held_out.scored.sum() / held_out.bytes.sum())
+
+
+# --- documents ------------------------------------------------------------------------------------
+
+
+def scored(*documents: tuple[float, int]) -> Ended:
+    found = ended()
+    scores = [
+        DocumentScore(begins=f"document {i}", bits=float(bits), bytes=int(n)) for i, (bits, n) in enumerate(documents)
+    ]
+    return Ended(found.summary, [], {}, scores, {})
+
+
+def test_the_interval_over_documents_is_that_of_a_ratio_and_covers_it():
+    """Against the jackknife, and the truth where documents are drawn."""
+    draw, inside = np.random.default_rng(0), 0
+    for trial in range(200):
+        n_bytes = draw.integers(50, 2000, 60)
+        change = draw.normal(-0.02, 0.1, 60) * n_bytes
+        bits = 2.0 * n_bytes
+        view = compare_documents(
+            {0: scored(*zip(bits + change, n_bytes, strict=True))}, {0: scored(*zip(bits, n_bytes, strict=True))}
+        )
+        assert view is not None
+        inside += view.low < -0.02 < view.high
+        if trial == 0:
+            left_out = [(change.sum() - c) / (n_bytes.sum() - n) for c, n in zip(change, n_bytes, strict=True)]
+            error = math.sqrt(59 / 60 * ((np.array(left_out) - np.mean(left_out)) ** 2).sum())
+            assert view.difference == pytest.approx(change.sum() / n_bytes.sum())
+            assert view.high - view.difference == pytest.approx(2.0 * error, rel=0.05)
+            assert view.lowest[0].begins == f"document {np.argmin(change / n_bytes)}"
+            assert view.highest[0].begins == f"document {np.argmax(change / n_bytes)}"
+    assert 180 <= inside <= 199
+
+
+def test_documents_are_paired_by_seed_and_only_where_they_are_the_same():
+    ours = {0: scored((10, 5), (20, 10)), 1: scored((9, 3), (8, 4)), 2: scored((1, 1), (1, 1))}
+    theirs = {0: scored((11, 5), (24, 10)), 1: scored((9, 4), (8, 4)), 3: scored((1, 1), (1, 1))}
+    view = compare_documents(ours, theirs)
+    assert view is not None
+    assert (view.documents, view.difference) == (2, pytest.approx(-5 / 15))
+    assert compare_documents({1: ours[1]}, theirs) is None
 
 
 # --- a study's outcomes ---------------------------------------------------------------------------
