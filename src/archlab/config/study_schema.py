@@ -93,8 +93,16 @@ def most_seeds(seeds: Seeds) -> int:
 
 
 def _required_unless_extending(schema: dict[str, Any]) -> None:
-    """For editors: a file that extends another study may leave everything else to it."""
-    schema["anyOf"] = [{"required": ["extends"]}, {"required": schema.pop("required")}]
+    """For editors: a file that extends another study may leave everything else to it; no file has arms and factors."""
+    needed = schema.pop("required")
+    wholes = [{"required": [*needed, design]} for design in ("arms", "cross")]
+    schema["anyOf"] = [{"required": ["extends"]}, *wholes]
+    schema["not"] = {"required": ["arms", "cross"]}
+
+
+def _number_of_arms(known: dict[str, Any]) -> int:
+    """Of a study with these fields; 1 where nothing right says how many."""
+    return len(known.get("arms") or ()) or prod(map(len, known.get("cross", {}).values()))
 
 
 class StudyConfig(Base):
@@ -112,11 +120,16 @@ class StudyConfig(Base):
     """The config that every arm starts from: a preset's name or a YAML file."""
     set: Overrides = Field(default_factory=dict)
     """What this study changes in the base, for all arms. A `data.path` is looked for beside the study's file first."""
-    against: Literal["base", "previous"] = "base"
+    against: Literal["base", "previous"] | dict[str, str] = "base"
     """base: every arm is the base plus its overrides, and is compared with the first arm. previous: a ladder, where
-    an arm adds its overrides to the arm above it and is compared with that one."""
-    arms: Annotated[dict[Line, Overrides], Field(min_length=1)]
-    """Name -> overrides. The first arm is the one the others are compared with; it may be empty."""
+    an arm adds its overrides to the arm above it and is compared with that one. arm -> arm: as base, but these arms are
+    compared with those."""
+    cross: dict[str, Annotated[list[Any], Field(min_length=2)]] = Field(default_factory=dict)
+    """Field -> values, its levels. Every combination is an arm, and the first one is what the others are compared
+    with. Given in place of arms."""
+    arms: dict[Line, Overrides] = Field(default_factory=dict)
+    """Name -> overrides. The first arm is the one the others are compared with; it may be empty. Given in place of
+    cross."""
     labels: dict[str, Line] = Field(default_factory=dict)
     """Arm -> what to call it in tables and pictures."""
     budget: Budget
@@ -145,12 +158,19 @@ class StudyConfig(Base):
     """The largest difference that does not matter, in bits per byte. Arms whose difference is shown to be smaller are
     equivalent; null: that is not asked."""
 
+    @field_validator("arms")
+    @classmethod
+    def _arms_or_factors(cls, value: Any, info: ValidationInfo) -> Any:
+        if "cross" in info.data and bool(value) == bool(info.data["cross"]):
+            raise ValueError("give either arms, name -> what it changes, or cross, field -> its values")
+        return value
+
     @field_validator("tune", "tune_seeds", "seeds")
     @classmethod
     def _not_too_many(cls, value: Any, info: ValidationInfo) -> Any:
         """Counted before any list of runs is made; of fields that are wrong themselves nothing is known."""
         known = {"tune": {}, **info.data, str(info.field_name): value}
-        factors = {"arms": len(known.get("arms", "?"))}
+        factors = {"arms": _number_of_arms(known)}
         if info.field_name == "seeds":
             factors |= {"seeds": most_seeds(value)}
         else:

@@ -15,6 +15,8 @@ from archlab.cost.flops import computed_training_flops
 from archlab.cost.memory import kv_cache_bytes
 from archlab.cost.params import parameters
 from archlab.study.answer import answer
+from archlab.study.contrast_answer import contrast_answer
+from archlab.study.contrasts import contrast_summaries, factor_contrasts
 from archlab.study.design import Arm
 from archlab.study.formatting import plural
 from archlab.study.match import describe_equal
@@ -48,7 +50,12 @@ def summarise(
     references = {arm.name: arm.reference for arm in arms if arm.reference}
     first = study.seed_list if isinstance(study.seeds, AddedSeeds) else None
     (about, outcome), *others = plan.outcomes.items()
-    primary = measured(outcome, gather(outcome, found), references, study.margin, first)
+    planned = factor_contrasts(arms)
+    contrasts = {name: contrast.sum for name, contrast in planned.items()}
+    values = gather(outcome, found)
+    primary = measured(outcome, values, references, study.margin, first, contrasts)
+    crossed = contrast_summaries(planned, values, primary)
+    against = "previous" if study.against == "previous" else "base"
     context = min(arm.config.model.max_seq_len for arm in arms)
     table = [_arm(arm, found.ended[arm.name], runs[arm.name], primary[arm.name], context) for arm in arms]
     missing = sum(len(runs[arm]) - len(found.ended[arm]) for arm in runs)
@@ -57,7 +64,7 @@ def summarise(
         name=name,
         question=study.question,
         claim=study.claim,
-        answer=answer(table, study.against, outcome.unit),
+        answer=" ".join([answer(table, against, outcome.unit), *contrast_answer(crossed, outcome.unit)]),
         warnings=[
             *([f"{plural(missing, 'run')} not finished, and left out"] if missing else []),
             *(f"{label} failed: {why}" for label, why in failed.items()),
@@ -67,14 +74,21 @@ def summarise(
         failed=dict(failed),
         outcome=heading(about, outcome),
         others=[
-            Other(outcome=heading(name, other), arms=measured(other, gather(other, found), references, first=first))
+            Other(
+                outcome=heading(name, other),
+                arms={arm: tested[arm] for arm in values},
+                contrasts=contrast_summaries(planned, values, tested),
+            )
             for name, other in others
+            for values in [gather(other, found)]
+            for tested in [measured(other, values, references, first=first, contrasts=contrasts)]
         ],
         evaluated="share" if is_task else "bits per byte",
         against=study.against,
         equal=describe_equal(study.equal) if study.equal else None,
         seeds=list(runs[arms[0].name]),
         arms=table,
+        contrasts=crossed,
         kv_context=context,
         tuning=list(tuning),
         corpus="; ".join(dict.fromkeys(record.description for record in plan.corpora.values())),
@@ -103,6 +117,7 @@ def _arm(arm: Arm, ended: Mapping[int, Ended], runs: Mapping[int, Run], primary:
         label=arm.label,
         overrides=arm.overrides,
         adjusted=arm.adjusted,
+        factors=arm.factors,
         follows=arm.follows,
         tuned=arm.tuned,
         parameters=parameters(config.model).total,
