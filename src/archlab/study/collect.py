@@ -18,6 +18,7 @@ from archlab.study.answer import answer
 from archlab.study.contrast_answer import contrast_answer
 from archlab.study.contrasts import contrast_summaries, factor_contrasts
 from archlab.study.design import Arm
+from archlab.study.documents import compare_documents
 from archlab.study.formatting import plural
 from archlab.study.match import describe_equal
 from archlab.study.outcomes.compared import heading, measured
@@ -57,7 +58,13 @@ def summarise(
     crossed = contrast_summaries(planned, values, primary)
     against = "previous" if study.against == "previous" else "base"
     context = min(arm.config.model.max_seq_len for arm in arms)
-    table = [_arm(arm, found.ended[arm.name], runs[arm.name], primary[arm.name], context) for arm in arms]
+    documents = {arm: compare_documents(found.ended[arm], found.ended[other]) for arm, other in references.items()}
+    table = [
+        _arm(arm, found.ended[arm.name], runs[arm.name], primary[arm.name], context).model_copy(
+            update={"documents": documents.get(arm.name)}
+        )
+        for arm in arms
+    ]
     missing = sum(len(runs[arm]) - len(found.ended[arm]) for arm in runs)
     is_task = any(isinstance(arm.config.data.task, AnyTask) for arm in arms)
     return StudySummary(

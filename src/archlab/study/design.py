@@ -107,8 +107,27 @@ def arms(study: StudyConfig) -> list[Arm]:
                 designed[arm.name] = replace(arm, follows=_follows(arm, reference, study))
         except UserError as error:
             wrong[arm.name] = error
-    raise_problems(list(dict.fromkeys([*problems, *_problems_of_arms(wrong, study)])), "the study")
+    problems += [
+        *_problems_of_arms(wrong, study),
+        *_judged_otherwise([arm for name, arm in designed.items() if name not in wrong], study),
+    ]
+    raise_problems(list(dict.fromkeys(problems)), "the study")
     return list(designed.values())
+
+
+def _judged_otherwise(designed: Sequence[Arm], study: StudyConfig) -> Iterator[Problem]:
+    """Arms whose held-out text is cut or masked in another way than the first one's."""
+    trains = [resolve_train(arm.config) for arm in designed]
+    for arm, train in zip(designed, trains, strict=True):
+        if train.eval_seq_len != trains[0].eval_seq_len:
+            lengths = f"{train.eval_seq_len} tokens, {designed[0].name} in {trains[0].eval_seq_len}"
+            found = f"is judged in windows of {lengths}"
+            yield _of_arm(arm.name, f"{found}; say train.eval_seq_len in `set`, for all arms", study)
+        if train.document_mask != trains[0].document_mask:
+            found = "documents do not see each other in evaluation where train.document_mask is true"
+            yield Problem(
+                f"{section_of(study, arm.name)}.train.document_mask", f"{found}; it belongs in `set`, for all arms"
+            )
 
 
 def _invalid_arms(study: StudyConfig) -> dict[str, UserError]:
@@ -168,6 +187,11 @@ def _reference(study: StudyConfig, name: str, before: Sequence[str]) -> str | No
     return before[-1] if study.against == "previous" else before[0]
 
 
+def _of_arm(name: str, message: str, study: StudyConfig) -> Problem:
+    """A problem of no single field."""
+    return Problem(section_of(study, name), f"{name}: {message}" if study.cross else message)
+
+
 def _problems_of_arms(wrong: Mapping[str, UserError], study: StudyConfig) -> Iterator[Problem]:
     """What is wrong with the arms' configs, and where in the study's file; what all arms share is wrong in the base."""
     every = [set(error.problems) for error in wrong.values() if isinstance(error, ConfigError)]
@@ -176,7 +200,7 @@ def _problems_of_arms(wrong: Mapping[str, UserError], study: StudyConfig) -> Ite
     for name, error in wrong.items():
         own = section_of(study, name)
         if not isinstance(error, ConfigError):
-            yield Problem(own, f"{name}: {error}" if study.cross else str(error))
+            yield _of_arm(name, str(error), study)
             continue
         sections = {own: arms[name], f"tuned.{name}": study.tuned.get(name, {}), "tune": study.tune, "set": study.set}
         for problem in error.problems:
