@@ -23,6 +23,7 @@ from archlab.config.yaml_text import to_yaml
 from archlab.cost.flops import training_flops
 from archlab.errors import UserError
 from archlab.report.page import render, write_page
+from archlab.report.size_chart import over_sizes, size_rows
 from archlab.report.table import factor_table
 from archlab.study import folder as study_folder
 from archlab.study import pool, runner
@@ -514,6 +515,31 @@ def test_a_rule_for_seeds_counts_contrasts_too(lab):
     firsts = [[values for seed, values in one.values.items() if seed < 5] for one in summary.contrasts]
     loudest = max(np.std(values, ddof=1) for values in firsts)
     assert len(summary.seeds) >= pairs_for(0.03, loudest, 4, 0.05 / 6) > 5
+
+
+def test_a_study_over_sizes_says_whether_its_difference_carries_over(lab):
+    def score(config):
+        worse = config.model.norm.kind == LAYER
+        wider = config.model.n_layers * config.model.d_model**2 / 1e5
+        return 2 + config.train.seed / 10 + worse * wider * (1 + config.train.seed % 2 / 50)
+
+    lab.score = score
+    summary = lab.run(sizes=["100K", "300K"], seeds=4, measure=["largest_gradient"])
+    (trend,) = summary.sizes
+    assert trend.arms == ["b at 100K", "b at 300K"]
+    assert trend.trend == "grows"
+    assert trend.name == "b at 100K to 300K"
+    assert re.search(r"The difference between b and a grows from 99.1K to 298K parameters \(change ", summary.answer)
+    assert summary.by("largest_gradient").sizes[0].trend == "cannot be told"
+    assert lab.study(sizes=["100K", "300K"], seeds=4, measure=["largest_gradient"]).read() == summary
+    points = size_rows(summary)
+    assert [row["value"] for row in points] == [arm.comparison.difference for arm in summary.arms if arm.comparison]
+    page = render(summary)
+    assert page.count('id="chart-sizes"') == 1
+    assert over_sizes(summary).to_dict()["layer"][1]["data"]["values"][0]["value"] == trend.line[0]
+    lab.ran = []
+    assert lab.run(sizes=["100K", "300K"], seeds=4, measure=["largest_gradient"]) == summary
+    assert lab.ran == []
 
 
 # --- folds ----------------------------------------------------------------------------------------

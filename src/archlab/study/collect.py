@@ -29,6 +29,8 @@ from archlab.study.record import ArmSummary, Curve, Measured, Other, StudySummar
 from archlab.study.runs import Ended, Run
 from archlab.study.stats import share
 from archlab.study.study_file import read_study
+from archlab.study.trend_answer import trend_answer
+from archlab.study.trends import planned_trends, size_trends
 
 
 def summarise(
@@ -52,10 +54,12 @@ def summarise(
     first = study.seed_list if isinstance(study.seeds, AddedSeeds) else None
     (about, outcome), *others = plan.outcomes.items()
     planned = factor_contrasts(arms)
+    trends = planned_trends(arms)
     contrasts = {name: contrast.sum for name, contrast in planned.items()}
+    contrasts |= {name: trend.change for name, trend in trends.items()}
     values = gather(outcome, found)
     primary = measured(outcome, values, references, study.margin, first, contrasts)
-    crossed = contrast_summaries(planned, values, primary)
+    crossed, over_sizes = contrast_summaries(planned, values, primary), size_trends(trends, primary)
     against = "previous" if study.against == "previous" else "base"
     context = min(arm.config.model.max_seq_len for arm in arms)
     documents = {arm: compare_documents(found.ended[arm], found.ended[other]) for arm, other in references.items()}
@@ -71,7 +75,13 @@ def summarise(
         name=name,
         question=study.question,
         claim=study.claim,
-        answer=" ".join([answer(table, against, outcome.unit), *contrast_answer(crossed, outcome.unit)]),
+        answer=" ".join(
+            [
+                answer(table, against, outcome.unit),
+                *contrast_answer(crossed, outcome.unit),
+                *trend_answer(over_sizes, outcome.unit),
+            ]
+        ),
         warnings=[
             *([f"{plural(missing, 'run')} not finished, and left out"] if missing else []),
             *(f"{label} failed: {why}" for label, why in failed.items()),
@@ -85,6 +95,7 @@ def summarise(
                 outcome=heading(name, other),
                 arms={arm: tested[arm] for arm in values},
                 contrasts=contrast_summaries(planned, values, tested),
+                sizes=size_trends(trends, tested),
             )
             for name, other in others
             for values in [gather(other, found)]
@@ -96,6 +107,7 @@ def summarise(
         seeds=list(runs[arms[0].name]),
         arms=table,
         contrasts=crossed,
+        sizes=over_sizes,
         kv_context=context,
         tuning=list(tuning),
         corpus="; ".join(dict.fromkeys(record.description for record in plan.corpora.values())),

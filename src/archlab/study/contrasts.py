@@ -12,6 +12,7 @@ from archlab.study.cross import said, short_names
 from archlab.study.design import Arm
 from archlab.study.record import FactorContrast, Measured
 from archlab.study.stats import Contrast, Values, Weights, known, pairwise, weighted
+from archlab.study.trends import planned_trends
 
 
 class Planned(NamedTuple):
@@ -25,9 +26,10 @@ class Planned(NamedTuple):
 
 
 def comparisons(arms: Sequence[Arm]) -> dict[str, Contrast]:
-    """All that are corrected for each other: every arm with its reference, and every contrast of factors."""
+    """All that are corrected for each other: every arm with its reference, every contrast of factors, every trend."""
     references = {arm.name: arm.reference for arm in arms if arm.reference}
-    return {**pairwise(references), **{name: planned.sum for name, planned in factor_contrasts(arms).items()}}
+    factors = {name: planned.sum for name, planned in factor_contrasts(arms).items()}
+    return {**pairwise(references), **factors, **{name: trend.change for name, trend in planned_trends(arms).items()}}
 
 
 def factor_contrasts(arms: Sequence[Arm]) -> dict[str, Planned]:

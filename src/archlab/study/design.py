@@ -21,6 +21,7 @@ from archlab.exchange.configs import read_config
 from archlab.study.cross import levels_of, overrides_of_arms, section_of
 from archlab.study.field_rules import DECIDED_BY, SAME_FOR_ALL, misplaced_fields, overridden
 from archlab.study.match import matched, quantity
+from archlab.study.sizes import at, at_sizes
 
 _NEVER_FOLLOWS = ("train.seq_len",)
 """Derived too, but from the model, and it decides how an arm is judged: an arm that changes it has to say so."""
@@ -45,6 +46,15 @@ class Arm:
     """The arm it is compared with; None for the first."""
     factors: Raw
     """Factor -> its level; empty where the study's file names its arms."""
+    plain_label: str
+    """Its label without its size."""
+    size: int | None = None
+    """Parameters to which its base was scaled; None where the study names no sizes."""
+
+    def at(self, size: int | None) -> "Arm":
+        """The same arm, called after its size."""
+        name, label = at(self.name, size), at(self.plain_label, size)
+        return replace(self, name=name, label=label, reference=self.reference and at(self.reference, size), size=size)
 
     def with_values(self, values: Raw) -> "Arm":
         """The same arm with some `train` fields set, as found by tuning."""
@@ -86,6 +96,20 @@ def arms(study: StudyConfig) -> list[Arm]:
         problems += [Problem("base", str(error)), *_problems_of_arms(_invalid_arms(study), study)]
         raise_problems(list(dict.fromkeys(problems)), "the study")
         raise
+    designed = list[Arm]()
+    try:
+        for size, scaled, sized in at_sizes(study, base):
+            found, wrong = _of_one_size(sized, scaled)
+            designed += [arm.at(size) for arm in found]
+            problems += wrong
+    except UserError as error:
+        problems.append(Problem("sizes", str(error)))
+    raise_problems(list(dict.fromkeys(problems)), "the study")
+    return designed
+
+
+def _of_one_size(study: StudyConfig, base: Raw) -> tuple[list[Arm], list[Problem]]:
+    """Every arm, and all that is wrong with them."""
     drafts: list[_Draft] = []
     wrong: dict[str, UserError] = {}
     for name in overrides_of_arms(study):
@@ -107,12 +131,8 @@ def arms(study: StudyConfig) -> list[Arm]:
                 designed[arm.name] = replace(arm, follows=_follows(arm, reference, study))
         except UserError as error:
             wrong[arm.name] = error
-    problems += [
-        *_problems_of_arms(wrong, study),
-        *_judged_otherwise([arm for name, arm in designed.items() if name not in wrong], study),
-    ]
-    raise_problems(list(dict.fromkeys(problems)), "the study")
-    return list(designed.values())
+    right = [arm for name, arm in designed.items() if name not in wrong]
+    return list(designed.values()), [*_problems_of_arms(wrong, study), *_judged_otherwise(right, study)]
 
 
 def _judged_otherwise(designed: Sequence[Arm], study: StudyConfig) -> Iterator[Problem]:
@@ -175,6 +195,7 @@ def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -
         tuned=tuned,
         reference=_reference(study, name, [draft.arm.name for draft in before]),
         factors=levels_of(study, overrides),
+        plain_label=study.labels.get(name, name),
     )
     return _Draft(arm, raw)
 

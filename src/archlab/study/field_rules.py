@@ -8,6 +8,7 @@ from archlab.config.problems import Problem, choose, is_under
 from archlab.config.study_schema import StudyConfig
 from archlab.errors import UserError
 from archlab.study.cross import overrides_of_arms, section_of
+from archlab.study.sizes import at
 
 DECIDED_BY = {"train.tokens": "budget", "train.seed": "seeds", "data.fold": "folds"}
 """Fields that the study sets itself -> the part of the study that decides them."""
@@ -26,7 +27,8 @@ def misplaced_fields(study: StudyConfig) -> Iterator[Problem]:
     arms = overrides_of_arms(study)
     for section in ("tuned", "labels"):
         for name in getattr(study, section):
-            if name not in arms:
+            at_sizes = [at(arm, size) for arm in arms for size in study.sizes if section == "tuned"]
+            if name not in (*arms, *at_sizes):
                 yield Problem(f"{section}.{name}", f"no such arm{choose(name, list(arms))}")
     yield from _references(study, list(arms))
     yield from _factors(study)

@@ -116,12 +116,35 @@ class FactorContrast(Measured):
     level, over the seeds on which all arms finished. null without such seeds, and of an average."""
 
 
+Trend = Literal["grows", "shrinks", "flips", "cannot be told"]
+"""Of a difference from the smallest size to the largest."""
+
+
+class SizeTrend(Measured):
+    """The difference of one arm to its reference over a ladder of sizes. `values` are, by seed, how much the straight
+    line through the differences over the logarithm of the size changes from the smallest size to the largest."""
+
+    name: Shown
+    label: Shown
+    """Of the arm, without a size."""
+    reference: Shown
+    """The label of the arm that it is compared with."""
+    sizes: list[int]
+    """Parameters of the reference, ascending."""
+    arms: list[Shown]
+    """The names of the arm at these sizes, whose comparisons are in the study's `arms`."""
+    line: tuple[float, float] | None
+    """The line at the smallest and the largest size; null where a difference is missing."""
+    trend: Trend
+
+
 class Other(Base):
     """An outcome beside the one that the answer is about. Its comparisons are corrected for each other alone."""
 
     outcome: Heading
     arms: dict[str, Measured]
     contrasts: list[FactorContrast] = Field(default_factory=list)
+    sizes: list[SizeTrend] = Field(default_factory=list)
 
 
 class DocumentDifference(Base):
@@ -232,6 +255,8 @@ class StudySummary(Base):
     arms: list[ArmSummary]
     contrasts: list[FactorContrast] = Field(default_factory=list)
     """Interactions of crossed factors, then what each does on average."""
+    sizes: list[SizeTrend] = Field(default_factory=list)
+    """Of every arm with a reference; empty where the study has one size."""
     kv_context: int
     """Tokens of the text whose KV cache is compared: the shortest `max_seq_len` of the arms."""
     corpus: Shown
@@ -249,7 +274,9 @@ class StudySummary(Base):
         """The same study with that one of its outcomes as the one that the arms' values are."""
         (other,) = (other for other in self.others if other.outcome.name == outcome)
         arms = [arm.model_copy(update=dict(other.arms[arm.name])) for arm in self.arms]
-        return self.model_copy(update={"outcome": other.outcome, "arms": arms, "contrasts": other.contrasts})
+        return self.model_copy(
+            update={"outcome": other.outcome, "arms": arms, "contrasts": other.contrasts, "sizes": other.sizes}
+        )
 
     def frame(self) -> list[dict[str, Any]]:
         """One row per arm and seed that ended, with every outcome and every factor's level, as `pandas.DataFrame`
