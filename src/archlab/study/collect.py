@@ -154,8 +154,8 @@ def _arm(arm: Arm, ended: Mapping[int, Ended], runs: Mapping[int, Run], primary:
 
 
 def _curve(seed: int, run: Ended) -> Curve:
-    found = [(m["tokens"], m.get("bits_per_byte", m.get("accuracy"))) for m in run.metrics]
-    points = [(tokens, value) for tokens, value in found if value is not None] if found else []
+    measure = "bits_per_byte" if any("bits_per_byte" in m for m in run.metrics) else "accuracy"
+    points = [(m["tokens"], m[measure]) for m in run.metrics if measure in m]
     return Curve(seed=seed, tokens=[tokens for tokens, _ in points], values=[value for _, value in points])
 
 
