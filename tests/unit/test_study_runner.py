@@ -23,7 +23,7 @@ from archlab.config.yaml_text import to_yaml
 from archlab.cost.flops import training_flops
 from archlab.errors import UserError
 from archlab.report.page import render, write_page
-from archlab.report.size_chart import over_sizes, size_rows
+from archlab.report.size_chart import line_rows, over_sizes, size_rows
 from archlab.report.table import factor_table
 from archlab.study import folder as study_folder
 from archlab.study import pool, runner
@@ -536,7 +536,8 @@ def test_a_study_over_sizes_says_whether_its_difference_carries_over(lab):
     assert [row["value"] for row in points] == [arm.comparison.difference for arm in summary.arms if arm.comparison]
     page = render(summary)
     assert page.count('id="chart-sizes"') == 1
-    assert over_sizes(summary).to_dict()["layer"][1]["data"]["values"][0]["value"] == trend.line[0]
+    assert [row["value"] for row in line_rows(summary)] == list(trend.line)
+    assert over_sizes(summary.model_copy(update={"sizes": []})) is None
     lab.ran = []
     assert lab.run(sizes=["100K", "300K"], seeds=4, measure=["largest_gradient"]) == summary
     assert lab.ran == []

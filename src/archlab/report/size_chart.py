@@ -29,7 +29,7 @@ def over_sizes(summary: StudySummary) -> alt.LayerChart | None:
     points = alt.Chart(alt.InlineData(values=size_rows(summary))).encode(
         x=x, color=colour, tooltip=[alt.Tooltip(f"{field}:N") for field in ("arm", "text", "verdict")]
     )
-    lines = alt.Chart(alt.InlineData(values=_line_rows(summary))).mark_line(strokeDash=[5, 4], opacity=0.7)
+    lines = alt.Chart(alt.InlineData(values=line_rows(summary))).mark_line(strokeDash=[5, 4], opacity=0.7)
     layers = [
         alt.Chart(alt.InlineData(values=[{"value": 0}])).mark_rule(style="ground").encode(y=y),
         lines.encode(x=x, y=y, color=colour),
@@ -71,7 +71,8 @@ def _points(trend: SizeTrend, summary: StudySummary) -> list[dict[str, Any]]:
     return found
 
 
-def _line_rows(summary: StudySummary) -> list[dict[str, Any]]:
+def line_rows(summary: StudySummary) -> list[dict[str, Any]]:
+    """Per arm: the two ends of its line."""
     return [
         {"arm": trend.label, "size": size * (1 + _SPREAD * i), "value": value}
         for i, trend in enumerate(summary.sizes)
