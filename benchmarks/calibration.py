@@ -25,7 +25,7 @@ from scipy import special, stats
 from archlab.config.study_schema import AddedSeeds
 from archlab.study.more_seeds import seeds_in_all
 from archlab.study.power import POWER, smallest_effect
-from archlab.study.stats import ALPHA, compare, share
+from archlab.study.stats import ALPHA, compare, pairwise, share
 
 Against = Literal["base", "previous"]
 AGAINST: tuple[Against, ...] = ("base", "previous")
@@ -235,7 +235,7 @@ def rule_errors(rng: np.random.Generator, studies: int) -> dict[str, Any]:
         taken = seeds_by_rule(d, rule)
         for study, n, p in zip(values[:CHECKED], taken, tests["ours"], strict=False):
             compared = references(comparisons + 1, against)
-            assert n == seeds_in_all(studied(study[:, :first]), compared, rule)
+            assert n == seeds_in_all(studied(study[:, :first]), pairwise(compared), rule)
             agree(study[None, :, :n], against, p[None], first=range(first))
         row: dict[str, Any] = rate(any_below(tests["ours"]))
         row |= {name: rate(any_below(p))["rate"] for name, p in tests.items() if name != "ours"}

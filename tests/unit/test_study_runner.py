@@ -1,14 +1,17 @@
 """What a study runs and what it makes of it; the trainings themselves are played by a table of results."""
 
 import csv
+import io
 import json
 import re
 import shlex
 import shutil
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from scipy.stats import t
 from tiny import MODEL, TRAIN, write_text
 
@@ -19,7 +22,9 @@ from archlab.config.study_schema import StudyConfig
 from archlab.config.yaml_text import to_yaml
 from archlab.cost.flops import training_flops
 from archlab.errors import UserError
-from archlab.report.page import write_page
+from archlab.report.page import render, write_page
+from archlab.report.size_chart import line_rows, over_sizes, size_rows
+from archlab.report.table import factor_table
 from archlab.study import folder as study_folder
 from archlab.study import pool, runner
 from archlab.study.folder import claim
@@ -430,6 +435,112 @@ def test_runs_of_other_code_are_made_again_where_that_is_asked(lab):
         lab.ran = []
         lab.study().run(silent, renew=renew)
         assert len(lab.ran) == ran
+
+
+# --- crossed factors, and references that are named -----------------------------------------------
+
+NAMED = {"a": {}, "b": {"model.norm.kind": "layernorm"}, "c": {"model.mlp.kind": "plain"}, "d": {"train.lr": 0.1}}
+PLACED = {"model.norm.placement": ["pre", "post"], "train.warmup": [0, 0.1]}
+
+
+def test_a_study_names_its_references_in_its_answer(lab):
+    """b is 0.1 worse than d, c 0.2 better than b."""
+    scores = {"layernorm": 2.3, "plain": 2.1}
+
+    def score(config):
+        found = scores.get(config.model.norm.kind) or scores.get(config.model.mlp.kind) or 2.2
+        return found + config.train.seed / 10 + (config.train.seed % 2) / 1000 * (found > 2.2)
+
+    lab.score = score
+    summary = lab.run(arms=NAMED, against={"b": "d", "c": "b"}, seeds=5)
+    assert summary.against == {"b": "d", "c": "b"}
+    assert {arm.name: arm.comparison.reference for arm in summary.arms[1:]} == {"b": "d", "c": "b", "d": "a"}
+    assert "b loses to d by 0.100 bits per byte" in summary.answer
+    assert "c beats b by 0.200 bits per byte" in summary.answer
+    assert "d is not distinguishable from a" in summary.answer
+    page = render(summary)
+    assert "from the arm that it is compared with" in page
+    assert "b vs d" in page
+
+
+def planted(config):
+    post, warm = config.model.norm.placement == "post", config.train.warmup > 0
+    return 2 + config.train.seed / 10 - 0.3 * (post and warm) * (1 + config.train.seed / 100)
+
+
+def test_a_study_records_its_factors_and_contrasts(lab):
+    lab.score = planted
+    crossing = {"arms": {}, "cross": PLACED, "measure": ["largest_gradient"], "seeds": 4}
+    summary = lab.run(**crossing)
+    assert summary.arms[3].factors == {"model.norm.placement": "post", "train.warmup": 0.1}
+    row = summary.frame()[-1]
+    assert (row["model.norm.placement"], row["train.warmup"], row["seed"]) == ("post", 0.1, 3)
+    assert (lab.folder / "out" / "runs.csv").read_text().startswith("arm,seed,model.norm.placement,train.warmup,")
+    assert summary.contrasts[0].name == "warmup=0.1 where norm.placement=post"
+    assert summary.contrasts[0].comparison.difference == pytest.approx(-0.3045)
+    other = summary.by("largest_gradient")
+    assert [contrast.comparison.difference for contrast in other.contrasts] == [0, 0, 0]
+    assert set(summary.others[-1].arms) == {arm.name for arm in summary.arms}
+    said = "warmup=0.1 helps by 0.304 bits per byte more where norm.placement=post than where norm.placement=pre"
+    assert said in summary.answer
+    assert lab.study(**crossing).read() == summary
+
+
+def test_the_page_and_the_terminal_show_contrasts_where_factors_are_crossed(lab):
+    lab.score = planted
+    summary = lab.run(arms={}, cross=PLACED, seeds=4)
+    page = render(summary)
+    assert page.count("warmup=0.1 on average") == 1
+    assert "corrected for all 6 comparisons" in page
+    shown = Console(width=200, record=True, file=io.StringIO())
+    shown.print(factor_table(summary, 200))
+    line = next(line for line in shown.export_text().splitlines() if line.startswith("warmup=0.1 where"))
+    assert re.search(r"where norm.placement=pre +-0.304 \[-0.3\d\d, -0.\d+\] < 0.001 better", line)
+    lab.folder /= "plain"
+    assert "The factors" not in render(lab.run())
+
+
+def test_a_rule_for_seeds_counts_contrasts_too(lab):
+    """Interactions scatter more than arms, and there are more comparisons."""
+
+    def noisy(config):
+        random = np.random.default_rng(
+            [config.train.seed, len(config.model.norm.placement), int(config.train.warmup > 0)]
+        )
+        return 2 + random.normal(0, 0.01)
+
+    lab.score = noisy
+    rule = {"until": 0.03, "first": 5, "at_most": 200}
+    summary = lab.run(arms={}, cross=PLACED, seeds=rule)
+    firsts = [[values for seed, values in one.values.items() if seed < 5] for one in summary.contrasts]
+    loudest = max(np.std(values, ddof=1) for values in firsts)
+    assert len(summary.seeds) >= pairs_for(0.03, loudest, 4, 0.05 / 6) > 5
+
+
+def test_a_study_over_sizes_says_whether_its_difference_carries_over(lab):
+    def score(config):
+        worse = config.model.norm.kind == LAYER
+        wider = config.model.n_layers * config.model.d_model**2 / 1e5
+        return 2 + config.train.seed / 10 + worse * wider * (1 + config.train.seed % 2 / 50)
+
+    lab.score = score
+    summary = lab.run(sizes=["100K", "300K"], seeds=4, measure=["largest_gradient"])
+    (trend,) = summary.sizes
+    assert trend.arms == ["b at 100K", "b at 300K"]
+    assert trend.trend == "grows"
+    assert trend.name == "b at 100K to 300K"
+    assert re.search(r"The difference between b and a grows from 99.1K to 298K parameters \(change ", summary.answer)
+    assert summary.by("largest_gradient").sizes[0].trend == "cannot be told"
+    assert lab.study(sizes=["100K", "300K"], seeds=4, measure=["largest_gradient"]).read() == summary
+    points = size_rows(summary)
+    assert [row["value"] for row in points] == [arm.comparison.difference for arm in summary.arms if arm.comparison]
+    page = render(summary)
+    assert page.count('id="chart-sizes"') == 1
+    assert [row["value"] for row in line_rows(summary)] == list(trend.line)
+    assert over_sizes(summary.model_copy(update={"sizes": []})) is None
+    lab.ran = []
+    assert lab.run(sizes=["100K", "300K"], seeds=4, measure=["largest_gradient"]) == summary
+    assert lab.ran == []
 
 
 # --- folds ----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from archlab.study.answer import answer
 from archlab.study.more_seeds import seeds_in_all
 from archlab.study.power import POWER, pairs_for, smallest_effect, smallest_effect_interval
 from archlab.study.record import Comparison
-from archlab.study.stats import ALPHA, Better, compare, estimate, holm, share
+from archlab.study.stats import ALPHA, Better, compare, estimate, holm, pairwise, share
 
 BASE = {0: 2.70, 1: 2.72, 2: 2.69, 3: 2.71, 4: 2.73}
 ARM = {0: 2.66, 1: 2.69, 2: 2.66, 3: 2.66, 4: 2.70}
@@ -193,12 +193,16 @@ def test_the_number_of_seeds_is_that_of_the_comparison_that_needs_most() -> None
     values: dict[str, dict[int, float | None]] = {"base": dict.fromkeys(range(3), 2.0)}
     for name, scatter in (("quiet", 0.001), ("loud", 0.02)):
         values[name] = {seed: 2 + scatter * x for seed, x in enumerate((-1.0, 0.0, 1.0))}
-    n = seeds_in_all(values, {"quiet": "base", "loud": "base"}, rule)
+    n = seeds_in_all(values, pairwise({"quiet": "base", "loud": "base"}), rule)
     assert smallest_effect(0.02, n, 2, ALPHA / 2) <= 0.05 < smallest_effect(0.02, n - 1, 2, ALPHA / 2)
-    assert seeds_in_all(values, {"quiet": "base"}, rule) == 3
-    assert seeds_in_all(values, {"quiet": "base", "loud": "base"}, rule.model_copy(update={"at_most": 7})) == 7
+    assert seeds_in_all(values, pairwise({"quiet": "base"}), rule) == 3
+    assert (
+        seeds_in_all(values, pairwise({"quiet": "base", "loud": "base"}), rule.model_copy(update={"at_most": 7})) == 7
+    )
     lost = {**values, "loud": {0: 2.0, 1: None, 2: None}}
-    assert seeds_in_all(lost, {"quiet": "base", "loud": "base"}, rule) == 3, "one pair tells nothing of scatter"
+    assert seeds_in_all(lost, pairwise({"quiet": "base", "loud": "base"}), rule) == 3, (
+        "one pair tells nothing of scatter"
+    )
 
 
 def test_the_number_of_seeds_never_depends_on_the_means() -> None:
@@ -206,7 +210,7 @@ def test_the_number_of_seeds_never_depends_on_the_means() -> None:
     rule = AddedSeeds(until=0.01, at_most=40, first=3)
     values: dict[str, dict[int, float | None]] = {"base": {0: 2.0, 1: 2.25, 2: 2.5}, "arm": {0: 2.0, 1: 2.25, 2: 2.75}}
     moved = {**values, "arm": {seed: (x or 0) + 8 for seed, x in values["arm"].items()}}
-    assert seeds_in_all(values, {"arm": "base"}, rule) == seeds_in_all(moved, {"arm": "base"}, rule)
+    assert seeds_in_all(values, pairwise({"arm": "base"}), rule) == seeds_in_all(moved, pairwise({"arm": "base"}), rule)
 
 
 # --- shares -------------------------------------------------------------------------------------------

@@ -133,9 +133,18 @@ def show(study: str, /, *, yaml: Flag = False) -> None:
         ],
     )
     print_table(
-        ("arm", "parameters", "training tokens"),
-        [(a.name, f"{parameters(a.config.model).total:,}", f"{resolve_train(a.config).trained:,}") for a in designed],
-        right=("parameters", "training tokens"),
+        ("arm", "shape", "parameters", "training tokens", "rate"),
+        [
+            (
+                arm.name,
+                f"{arm.config.model.n_layers} x {arm.config.model.d_model}",
+                f"{parameters(arm.config.model).total:,}",
+                f"{(train := resolve_train(arm.config)).trained:,}",
+                f"{train.lr:g}",
+            )
+            for arm in designed
+        ],
+        right=("shape", "parameters", "training tokens", "rate"),
     )
     print(_in_all(config, designed))
 
@@ -160,10 +169,12 @@ def present(summary: StudySummary, folder: Path) -> None:
     The picture comes last: whatever happens to it, the rest is done.
     """
     from archlab.report.page import write_page, write_picture
-    from archlab.report.table import terminal_table
+    from archlab.report.table import factor_table, terminal_table
 
     out = console()
     show_table(out, terminal_table(summary, out.width))
+    if summary.contrasts:
+        show_table(out, factor_table(summary, out.width))
     out.print(summary.answer)
     for warning in summary.warnings:
         out.print(f"note: {warning}")

@@ -124,7 +124,8 @@ def explain(error: ValidationError, schema: type[BaseModel], raw: Raw) -> list[P
 
 
 def _path(detail: ErrorDetails, raw: Raw) -> str:
-    """Pydantic's location without the names of union variants, which are not keys of the file."""
+    """Pydantic's location without the names of union variants, which are not keys of the file. A field that the file
+    leaves out is named too, where its default is wrong."""
     keys: list[str] = []
     value: Any = raw
     for part in detail["loc"]:
@@ -132,7 +133,7 @@ def _path(detail: ErrorDetails, raw: Raw) -> str:
         if isinstance(inside, dict) and part in inside:
             value = inside[part]
             keys.append(str(part))
-    if detail["type"] == "missing":
+    if detail["type"] == "missing" or (detail["loc"] and not keys):
         keys.append(str(detail["loc"][-1]))
     if detail["type"] == "union_tag_invalid":
         keys.append("kind")

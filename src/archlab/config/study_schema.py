@@ -1,5 +1,6 @@
 """A study: one question, its arms, and what is held equal between them."""
 
+from itertools import pairwise
 from math import prod
 from typing import Annotated, Any, Literal
 
@@ -17,7 +18,7 @@ FIRST_TUNING_SEED = 1000
 
 
 class Budget(Base):
-    """What each run may spend; exactly one of the two."""
+    """What each run may spend; exactly one of the three."""
 
     tokens: Tokens | None = None
     """Training tokens per run."""
@@ -25,10 +26,13 @@ class Budget(Base):
     """Training FLOPs per run, as computed: with those hidden pairs that the kernel multiplies all the same.
     An arm that costs less per token sees more tokens."""
 
+    tokens_per_parameter: Positive | None = None
+    """Training tokens per run, as a multiple of the parameters of the base at the run's size."""
+
     @model_validator(mode="after")
     def _one(self) -> "Budget":
-        if (self.tokens is None) == (self.flops is None):
-            raise ValueError("give either tokens or flops")
+        if [self.tokens, self.flops, self.tokens_per_parameter].count(None) != 2:
+            raise ValueError("give either tokens or flops or tokens_per_parameter")
         return self
 
 
@@ -93,8 +97,16 @@ def most_seeds(seeds: Seeds) -> int:
 
 
 def _required_unless_extending(schema: dict[str, Any]) -> None:
-    """For editors: a file that extends another study may leave everything else to it."""
-    schema["anyOf"] = [{"required": ["extends"]}, {"required": schema.pop("required")}]
+    """For editors: a file that extends another study may leave everything else to it; no file has arms and factors."""
+    needed = schema.pop("required")
+    wholes = [{"required": [*needed, design]} for design in ("arms", "cross")]
+    schema["anyOf"] = [{"required": ["extends"]}, *wholes]
+    schema["not"] = {"required": ["arms", "cross"]}
+
+
+def _number_of_arms(known: dict[str, Any]) -> int:
+    """Of a study with these fields; 1 where nothing right says how many."""
+    return len(known.get("arms") or ()) or prod(map(len, known.get("cross", {}).values()))
 
 
 class StudyConfig(Base):
@@ -112,13 +124,24 @@ class StudyConfig(Base):
     """The config that every arm starts from: a preset's name or a YAML file."""
     set: Overrides = Field(default_factory=dict)
     """What this study changes in the base, for all arms. A `data.path` is looked for beside the study's file first."""
-    against: Literal["base", "previous"] = "base"
+    against: Literal["base", "previous"] | dict[str, str] = "base"
     """base: every arm is the base plus its overrides, and is compared with the first arm. previous: a ladder, where
-    an arm adds its overrides to the arm above it and is compared with that one."""
-    arms: Annotated[dict[Line, Overrides], Field(min_length=1)]
-    """Name -> overrides. The first arm is the one the others are compared with; it may be empty."""
+    an arm adds its overrides to the arm above it and is compared with that one. arm -> arm: as base, but these arms are
+    compared with those."""
+    cross: dict[str, Annotated[list[Any], Field(min_length=2)]] = Field(default_factory=dict)
+    """Field -> values, its levels. Every combination is an arm, and the first one is what the others are compared
+    with. Given in place of arms."""
+    arms: dict[Line, Overrides] = Field(default_factory=dict)
+    """Name -> overrides. The first arm is the one the others are compared with; it may be empty. Given in place of
+    cross."""
     labels: dict[str, Line] = Field(default_factory=dict)
     """Arm -> what to call it in tables and pictures."""
+    sizes: Annotated[list[Count], Field(max_length=6)] = Field(default_factory=list)
+    """Parameters, ascending: all arms are compared at each of these sizes, to which the base is scaled in its own
+    proportions. Empty: at the size that the base has."""
+    rate_over_sizes: Literal["inverse_width", "same"] = "inverse_width"
+    """What becomes of the base's learning rate where its width changes with the size: inverse_width divides it as the
+    width is multiplied."""
     budget: Budget
     """Per run."""
     equal: Equal | None = None
@@ -145,12 +168,28 @@ class StudyConfig(Base):
     """The largest difference that does not matter, in bits per byte. Arms whose difference is shown to be smaller are
     equivalent; null: that is not asked."""
 
+    @field_validator("arms")
+    @classmethod
+    def _arms_or_factors(cls, value: Any, info: ValidationInfo) -> Any:
+        if "cross" in info.data and bool(value) == bool(info.data["cross"]):
+            raise ValueError("give either arms, name -> what it changes, or cross, field -> its values")
+        return value
+
+    @field_validator("sizes")
+    @classmethod
+    def _ascending(cls, value: list[int]) -> list[int]:
+        if len(value) == 1 or any(after < 1.1 * before for before, after in pairwise(value)):
+            raise ValueError(f"{value}; allowed: 2 to 6 numbers of parameters, each at least 10% above the one before")
+        return value
+
     @field_validator("tune", "tune_seeds", "seeds")
     @classmethod
     def _not_too_many(cls, value: Any, info: ValidationInfo) -> Any:
         """Counted before any list of runs is made; of fields that are wrong themselves nothing is known."""
         known = {"tune": {}, **info.data, str(info.field_name): value}
-        factors = {"arms": len(known.get("arms", "?"))}
+        factors = {"arms": _number_of_arms(known)}
+        if sizes := known.get("sizes"):
+            factors |= {"sizes": len(sizes)}
         if info.field_name == "seeds":
             factors |= {"seeds": most_seeds(value)}
         else:

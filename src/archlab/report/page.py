@@ -9,6 +9,7 @@ from archlab.files import write_atomic
 from archlab.report import charts, html, palette
 from archlab.report.picture import picture
 from archlab.report.rows import labels
+from archlab.report.size_chart import over_sizes
 from archlab.study.formatting import amount, diverged, interval, p_value, span, verdict
 from archlab.study.record import StudySummary
 
@@ -50,5 +51,6 @@ def _specs(summary: StudySummary) -> dict[str, dict[str, Any]]:
         "levels": charts.levels(summary),
         "differences": charts.differences(summary),
         "curves": charts.curves(summary),
+        "sizes": over_sizes(summary),
     }
     return {name: html.full_width(chart) for name, chart in drawn.items() if chart is not None}

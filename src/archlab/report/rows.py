@@ -56,7 +56,7 @@ def difference_rows(summary: StudySummary) -> list[Row]:
     named = labels(summary)
     shown = {
         arm.name: f"{named[arm.name]} vs {named[arm.comparison.reference]}"
-        if arm.comparison and summary.against == "previous"
+        if arm.comparison and summary.against != "base"
         else named[arm.name]
         for arm in summary.arms
     }

@@ -8,7 +8,7 @@ from archlab.cost.units import count
 from archlab.report.columns import FIXED, fitted
 from archlab.report.rows import labels
 from archlab.study.formatting import amount, diverged_seeds, interval, p_value, verdict
-from archlab.study.record import ArmSummary, StudySummary, Verdict
+from archlab.study.record import ArmSummary, Comparison, StudySummary, Verdict
 
 _STYLES: dict[Verdict, str] = {
     "better": "bold blue",
@@ -19,6 +19,7 @@ _STYLES: dict[Verdict, str] = {
 }
 _HEADINGS = ("arm", "params", "{} ± sd", "difference [interval]", "p Holm", "verdict", "tok/s")
 
+_FACTOR_HEADINGS = ("factor", "minus", "difference [interval]", "p Holm", "verdict")
 
 _SHORT: dict[Unit, str] = {"bits per byte": "bits/byte", "nats per token": "nats/token"}
 
@@ -39,22 +40,45 @@ def terminal_table(summary: StudySummary, width: int) -> Table:
     return table
 
 
+def factor_table(summary: StudySummary, width: int) -> Table:
+    """One line per contrast of crossed factors, as `terminal_table`."""
+    compared = [(contrast.name, contrast.comparison) for contrast in summary.contrasts if contrast.comparison]
+    unit = summary.outcome.unit
+    rows = [(name, c.reference, _difference(c, unit), _p_holm(c), c.verdict) for name, c in compared]
+    heading, *cells = fitted([_FACTOR_HEADINGS, *rows], width - len(_FACTOR_HEADINGS) + 1)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
+    for title, plain in zip(heading, _FACTOR_HEADINGS, strict=True):
+        right = plain in ("difference [interval]", "p Holm")
+        table.add_column(title, justify="right" if right else "left", no_wrap=True)
+    for (*before, result), (_, c) in zip(cells, compared, strict=True):
+        table.add_row(*map(Text, before), Text(result, style=_STYLES.get(c.verdict, "")))
+    return table
+
+
+def _difference(c: Comparison, unit: Unit) -> str:
+    """With its interval."""
+    if c.difference is None:
+        return ""
+    return f"{amount(c.difference, unit)} {_whole(interval(c.low, c.high, unit))}".strip()
+
+
+def _p_holm(c: Comparison) -> str:
+    return "" if c.p_holm is None else _whole(p_value(c.p_holm))
+
+
 def _cells(arm: ArmSummary, unit: Unit) -> list[str]:
     """All but the label."""
     c = arm.comparison
     level = "-" if arm.mean is None else amount(arm.mean, unit)
     spread = "" if arm.deviation is None else f"±{amount(arm.deviation, unit)}"
-    difference = ""
-    if c and c.difference is not None:
-        difference = f"{amount(c.difference, unit)} {_whole(interval(c.low, c.high, unit))}"
     result = verdict(arm)
     if arm.diverged:
         result = f"{result if c else 'diverged'} {_whole(diverged_seeds(arm))}"
     return [
         count(arm.parameters),
         f"{level} {spread}".strip(),
-        difference.strip(),
-        "" if c is None or c.p_holm is None else _whole(p_value(c.p_holm)),
+        _difference(c, unit) if c else "",
+        _p_holm(c) if c else "",
         result,
         "-" if arm.tokens_per_second is None else count(arm.tokens_per_second),
     ]

@@ -84,7 +84,7 @@ def _of_size(asked: Asked, family: Family, wanted: Wanted) -> _Found:
     if found := Search(family, template, wanted).best():
         shape, config = found
         return template.member.name, config, expand({**change, **template.change(shape)})
-    raise UserError(_refusal(family, template, wanted))
+    raise UserError(refusal(family, template, wanted))
 
 
 def _template(asked: Asked, nearest: Member) -> tuple[Template, Raw]:
@@ -133,7 +133,8 @@ def _within(asked: Asked, family: Family, memory: int) -> tuple[Wanted, _Found]:
     return fits
 
 
-def _refusal(family: Family, template: Template, wanted: Wanted) -> str:
+def refusal(family: Family, template: Template, wanted: Wanted) -> str:
+    """Why there is no such shape, and what may help."""
     name, model = template.member.name, template.model
     tables = (1 if model.head.tied else 2) * model.vocab_size * NARROWEST
     nothing = f"no shape with the proportions of {name} has {count(wanted.size)} parameters"

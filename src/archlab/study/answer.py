@@ -10,7 +10,7 @@ from archlab.study.record import ArmSummary, Comparison, Verdict
 from archlab.study.stats import ALPHA
 
 Against = Literal["base", "previous"]
-"""As in the study's file: every arm against the first, or each arm against the one above it."""
+"""Every arm against one that the study names for it, most often the first; or each arm against the one above it."""
 
 _Found = Literal["better", "worse", "differs"]
 _FOUND: tuple[_Found, ...] = ("better", "worse", "differs")
@@ -49,14 +49,25 @@ def answer(arms: Sequence[ArmSummary], against: Against, unit: Unit) -> str:
     pairs = [_Pair(arm, arm.comparison, labels[arm.comparison.reference], unit) for arm in arms if arm.comparison]
     if not pairs:
         return "There was nothing to compare: the study has a single arm."
+    groups = _groups(pairs, against)
+    found = [_found(group, verdict, against) for group in groups for verdict in _FOUND]
+    same = [say(group, against) for group in groups for say in (_equivalent, _not_distinguishable)]
     sentences = [
-        "; ".join(filter(None, [*(_found(pairs, verdict, against) for verdict in _FOUND), _real_but_small(pairs)])),
-        "; ".join(filter(None, [_equivalent(pairs, against), _not_distinguishable(pairs, against)])),
+        "; ".join(filter(None, [*found, _real_but_small(pairs)])),
+        "; ".join(filter(None, same)),
         "; ".join(filter(None, [_diverged(arms), _reference_diverged(pairs), _too_few(pairs)])),
     ]
     sentences = [sentence for sentence in sentences if sentence]
     sentences[0] = f"At {_conditions(arms)}, {sentences[0]}"
     return " ".join(f"{sentence}." for sentence in sentences)  # a label that begins one stays as it was written
+
+
+def _groups(pairs: Sequence[_Pair], against: Against) -> list[list[_Pair]]:
+    """Those that one sentence can speak of: of a ladder all, else those with one reference."""
+    if against == "previous":
+        return [list(pairs)]
+    references = dict.fromkeys(pair.comparison.reference for pair in pairs)
+    return [[pair for pair in pairs if pair.comparison.reference == name] for name in references]
 
 
 def _with(pairs: Sequence[_Pair], verdict: Verdict) -> list[_Pair]:

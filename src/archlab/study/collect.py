@@ -15,6 +15,8 @@ from archlab.cost.flops import computed_training_flops
 from archlab.cost.memory import kv_cache_bytes
 from archlab.cost.params import parameters
 from archlab.study.answer import answer
+from archlab.study.contrast_answer import contrast_answer
+from archlab.study.contrasts import contrast_summaries, factor_contrasts
 from archlab.study.design import Arm
 from archlab.study.documents import compare_documents
 from archlab.study.formatting import plural
@@ -27,6 +29,8 @@ from archlab.study.record import ArmSummary, Curve, Measured, Other, StudySummar
 from archlab.study.runs import Ended, Run
 from archlab.study.stats import share
 from archlab.study.study_file import read_study
+from archlab.study.trend_answer import trend_answer
+from archlab.study.trends import planned_trends, size_trends
 
 
 def summarise(
@@ -49,7 +53,14 @@ def summarise(
     references = {arm.name: arm.reference for arm in arms if arm.reference}
     first = study.seed_list if isinstance(study.seeds, AddedSeeds) else None
     (about, outcome), *others = plan.outcomes.items()
-    primary = measured(outcome, gather(outcome, found), references, study.margin, first)
+    planned = factor_contrasts(arms)
+    trends = planned_trends(arms)
+    contrasts = {name: contrast.sum for name, contrast in planned.items()}
+    contrasts |= {name: trend.change for name, trend in trends.items()}
+    values = gather(outcome, found)
+    primary = measured(outcome, values, references, study.margin, first, contrasts)
+    crossed, over_sizes = contrast_summaries(planned, values, primary), size_trends(trends, primary)
+    against = "previous" if study.against == "previous" else "base"
     context = min(arm.config.model.max_seq_len for arm in arms)
     documents = {arm: compare_documents(found.ended[arm], found.ended[other]) for arm, other in references.items()}
     table = [
@@ -64,7 +75,13 @@ def summarise(
         name=name,
         question=study.question,
         claim=study.claim,
-        answer=answer(table, study.against, outcome.unit),
+        answer=" ".join(
+            [
+                answer(table, against, outcome.unit),
+                *contrast_answer(crossed, outcome.unit),
+                *trend_answer(over_sizes, outcome.unit),
+            ]
+        ),
         warnings=[
             *([f"{plural(missing, 'run')} not finished, and left out"] if missing else []),
             *(f"{label} failed: {why}" for label, why in failed.items()),
@@ -74,14 +91,23 @@ def summarise(
         failed=dict(failed),
         outcome=heading(about, outcome),
         others=[
-            Other(outcome=heading(name, other), arms=measured(other, gather(other, found), references, first=first))
+            Other(
+                outcome=heading(name, other),
+                arms={arm: tested[arm] for arm in values},
+                contrasts=contrast_summaries(planned, values, tested),
+                sizes=size_trends(trends, tested),
+            )
             for name, other in others
+            for values in [gather(other, found)]
+            for tested in [measured(other, values, references, first=first, contrasts=contrasts)]
         ],
         evaluated="share" if is_task else "bits per byte",
         against=study.against,
         equal=describe_equal(study.equal) if study.equal else None,
         seeds=list(runs[arms[0].name]),
         arms=table,
+        contrasts=crossed,
+        sizes=over_sizes,
         kv_context=context,
         tuning=list(tuning),
         corpus="; ".join(dict.fromkeys(record.description for record in plan.corpora.values())),
@@ -110,6 +136,7 @@ def _arm(arm: Arm, ended: Mapping[int, Ended], runs: Mapping[int, Run], primary:
         label=arm.label,
         overrides=arm.overrides,
         adjusted=arm.adjusted,
+        factors=arm.factors,
         follows=arm.follows,
         tuned=arm.tuned,
         parameters=parameters(config.model).total,

@@ -18,8 +18,10 @@ from archlab.config.training import check_next_token, resolve_train
 from archlab.cost.flops import computed_training_flops
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
+from archlab.study.cross import levels_of, overrides_of_arms, section_of
 from archlab.study.field_rules import DECIDED_BY, SAME_FOR_ALL, misplaced_fields, overridden
 from archlab.study.match import matched, quantity
+from archlab.study.sizes import at, at_sizes
 
 _NEVER_FOLLOWS = ("train.seq_len",)
 """Derived too, but from the model, and it decides how an arm is judged: an arm that changes it has to say so."""
@@ -42,6 +44,17 @@ class Arm:
     """Values of `train` fields that tuning found, here or earlier."""
     reference: str | None
     """The arm it is compared with; None for the first."""
+    factors: Raw
+    """Factor -> its level; empty where the study's file names its arms."""
+    plain_label: str
+    """Its label without its size."""
+    size: int | None = None
+    """Parameters to which its base was scaled; None where the study names no sizes."""
+
+    def at(self, size: int | None) -> "Arm":
+        """The same arm, called after its size."""
+        name, label = at(self.name, size), at(self.plain_label, size)
+        return replace(self, name=name, label=label, reference=self.reference and at(self.reference, size), size=size)
 
     def with_values(self, values: Raw) -> "Arm":
         """The same arm with some `train` fields set, as found by tuning."""
@@ -83,9 +96,23 @@ def arms(study: StudyConfig) -> list[Arm]:
         problems += [Problem("base", str(error)), *_problems_of_arms(_invalid_arms(study), study)]
         raise_problems(list(dict.fromkeys(problems)), "the study")
         raise
+    designed = list[Arm]()
+    try:
+        for size, scaled, sized in at_sizes(study, base):
+            found, wrong = _of_one_size(sized, scaled)
+            designed += [arm.at(size) for arm in found]
+            problems += wrong
+    except UserError as error:
+        problems.append(Problem("sizes", str(error)))
+    raise_problems(list(dict.fromkeys(problems)), "the study")
+    return designed
+
+
+def _of_one_size(study: StudyConfig, base: Raw) -> tuple[list[Arm], list[Problem]]:
+    """Every arm, and all that is wrong with them."""
     drafts: list[_Draft] = []
     wrong: dict[str, UserError] = {}
-    for name in study.arms:
+    for name in overrides_of_arms(study):
         try:
             drafts.append(_draft(study, name, base, drafts))
         except UserError as error:
@@ -97,28 +124,36 @@ def arms(study: StudyConfig) -> list[Arm]:
             draft.arm.with_values(point)
         except UserError as error:
             wrong[draft.arm.name] = error
-    problems += [*_problems_of_arms(wrong, study), *_judged_otherwise([draft.arm for draft in drafts])]
-    raise_problems(list(dict.fromkeys(problems)), "the study")
-    return [draft.arm for draft in drafts]
+    designed = {draft.arm.name: draft.arm for draft in drafts}
+    for arm in designed.values():
+        try:  # its reference may come after it; one that is wrong itself can tell nothing
+            if reference := designed.get(arm.reference or ""):
+                designed[arm.name] = replace(arm, follows=_follows(arm, reference, study))
+        except UserError as error:
+            wrong[arm.name] = error
+    right = [arm for name, arm in designed.items() if name not in wrong]
+    return list(designed.values()), [*_problems_of_arms(wrong, study), *_judged_otherwise(right, study)]
 
 
-def _judged_otherwise(designed: Sequence[Arm]) -> Iterator[Problem]:
+def _judged_otherwise(designed: Sequence[Arm], study: StudyConfig) -> Iterator[Problem]:
     """Arms whose held-out text is cut or masked in another way than the first one's."""
     trains = [resolve_train(arm.config) for arm in designed]
     for arm, train in zip(designed, trains, strict=True):
         if train.eval_seq_len != trains[0].eval_seq_len:
             lengths = f"{train.eval_seq_len} tokens, {designed[0].name} in {trains[0].eval_seq_len}"
             found = f"is judged in windows of {lengths}"
-            yield Problem(f"arms.{arm.name}", f"{found}; say train.eval_seq_len in `set`, for all arms")
+            yield _of_arm(arm.name, f"{found}; say train.eval_seq_len in `set`, for all arms", study)
         if train.document_mask != trains[0].document_mask:
             found = "documents do not see each other in evaluation where train.document_mask is true"
-            yield Problem(f"arms.{arm.name}.train.document_mask", f"{found}; it belongs in `set`, for all arms")
+            yield Problem(
+                f"{section_of(study, arm.name)}.train.document_mask", f"{found}; it belongs in `set`, for all arms"
+            )
 
 
 def _invalid_arms(study: StudyConfig) -> dict[str, UserError]:
     """Arms whose overrides are wrong whatever base they start from."""
     wrong: dict[str, UserError] = {}
-    for name, overrides in study.arms.items():
+    for name, overrides in overrides_of_arms(study).items():
         raw = read_config("tiny-llama")
         try:
             raw = overlay(overlay(raw, study.set, Config), overrides, Config)
@@ -138,13 +173,12 @@ def grid(study: StudyConfig) -> list[Raw]:
 
 
 def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -> _Draft:
-    """The next arm, after those before it."""
+    """The next arm, after those before it, but for what follows from what it changes."""
     ladder = study.against == "previous"
-    reference = (before[-1] if ladder else before[0]) if before else None
-    overrides, tuned = study.arms[name], study.tuned.get(name, {})
+    overrides, tuned = overrides_of_arms(study)[name], study.tuned.get(name, {})
     # As many as a run may have, until a budget of FLOPs says how many.
     budget = {"train.tokens": study.budget.tokens or MOST_TOKENS}
-    raw = overlay(reference.raw if ladder and reference else base, overrides, Config)
+    raw = overlay(before[-1].raw if ladder and before else base, overrides, Config)
     raw = overlay(raw, budget, Config)
     authored = overlay(raw, tuned, Config)
     config, adjusted = build_config(authored), {}
@@ -159,25 +193,40 @@ def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -
         adjusted=adjusted,
         follows={},
         tuned=tuned,
-        reference=reference.arm.name if reference else None,
+        reference=_reference(study, name, [draft.arm.name for draft in before]),
+        factors=levels_of(study, overrides),
+        plain_label=study.labels.get(name, name),
     )
-    if reference:
-        arm = replace(arm, follows=_follows(arm, reference.arm, study))
     return _Draft(arm, raw)
+
+
+def _reference(study: StudyConfig, name: str, before: Sequence[str]) -> str | None:
+    if not before:
+        return None
+    if isinstance(study.against, dict):
+        return study.against.get(name, before[0])
+    return before[-1] if study.against == "previous" else before[0]
+
+
+def _of_arm(name: str, message: str, study: StudyConfig) -> Problem:
+    """A problem of no single field."""
+    return Problem(section_of(study, name), f"{name}: {message}" if study.cross else message)
 
 
 def _problems_of_arms(wrong: Mapping[str, UserError], study: StudyConfig) -> Iterator[Problem]:
     """What is wrong with the arms' configs, and where in the study's file; what all arms share is wrong in the base."""
     every = [set(error.problems) for error in wrong.values() if isinstance(error, ConfigError)]
-    shared = set.intersection(*every) if len(every) == len(study.arms) else set[Problem]()
+    arms = overrides_of_arms(study)
+    shared = set.intersection(*every) if len(every) == len(arms) else set[Problem]()
     for name, error in wrong.items():
+        own = section_of(study, name)
         if not isinstance(error, ConfigError):
-            yield Problem(f"arms.{name}", str(error))
+            yield _of_arm(name, str(error), study)
             continue
-        sections = {f"arms.{name}": study.arms[name], f"tuned.{name}": study.tuned.get(name, {}), "tune": study.tune}
+        sections = {own: arms[name], f"tuned.{name}": study.tuned.get(name, {}), "tune": study.tune, "set": study.set}
         for problem in error.problems:
-            found = [section for section, values in {**sections, "set": study.set}.items() if _sets(values, problem)]
-            section = (*found, "base" if problem in shared else f"arms.{name}")[0]
+            found = [section for section, values in sections.items() if _sets(values, problem)]
+            section = (*found, "base" if problem in shared else own)[0]
             yield Problem(DECIDED_BY.get(problem.path) or f"{section}.{problem.path}", problem.message)
 
 
@@ -201,7 +250,7 @@ def _follows(arm: Arm, reference: Arm, study: StudyConfig) -> Raw:
     """The derived fields that change with the arm's overrides; UserError when it differs in anything else."""
     declared = {*overridden(arm.overrides), *arm.adjusted, *reference.adjusted}
     declared |= {*arm.tuned, *reference.tuned, *study.tune}
-    if study.against == "base":  # the reference may change fields of its own
+    if study.against != "previous":  # the reference may change fields of its own
         declared |= {*overridden(reference.overrides)}
     if study.budget.flops is not None:
         declared |= {"train.tokens"}

@@ -1,12 +1,14 @@
 """Which fields a study may set in which place: names that exist, and no field that the study itself decides."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from archlab.config.identity import flatten
 from archlab.config.merge import Raw, expand
 from archlab.config.problems import Problem, choose, is_under
 from archlab.config.study_schema import StudyConfig
 from archlab.errors import UserError
+from archlab.study.cross import overrides_of_arms, section_of
+from archlab.study.sizes import at
 
 DECIDED_BY = {"train.tokens": "budget", "train.seed": "seeds", "data.fold": "folds"}
 """Fields that the study sets itself -> the part of the study that decides them."""
@@ -22,10 +24,14 @@ _NOT_TUNABLE = (*SAME_FOR_ALL, *DECIDED_BY, "train.seq_len")
 
 def misplaced_fields(study: StudyConfig) -> Iterator[Problem]:
     """Every field and every name that stands where it must not."""
+    arms = overrides_of_arms(study)
     for section in ("tuned", "labels"):
         for name in getattr(study, section):
-            if name not in study.arms:
-                yield Problem(f"{section}.{name}", f"no such arm{choose(name, list(study.arms))}")
+            at_sizes = [at(arm, size) for arm in arms for size in study.sizes if section == "tuned"]
+            if name not in (*arms, *at_sizes):
+                yield Problem(f"{section}.{name}", f"no such arm{choose(name, list(arms))}")
+    yield from _references(study, list(arms))
+    yield from _factors(study)
     yield from _not_tunable("tune", study.tune)
     yield from _not_tunable("sweep", study.sweep)
     yield from _outcomes(study)
@@ -34,15 +40,51 @@ def misplaced_fields(study: StudyConfig) -> Iterator[Problem]:
     if len(set(study.seed_list)) < len(study.seed_list):
         yield Problem("seeds", f"{study.seed_list} names a seed twice; a run counts once")
     yield from _decided_elsewhere("set", study.set)
-    for name, overrides in study.arms.items():
+    for name, overrides in arms.items():
         for field in overridden(overrides):
             if is_under([field], list(study.tune)):
-                yield Problem(f"arms.{name}.{field}", "is tuned, for all arms; leave it out here or there")
-        yield from _decided_elsewhere(f"arms.{name}", overrides)
-        for field in overridden(overrides):
+                yield Problem(
+                    f"{section_of(study, name)}.{field}", "is tuned, for all arms; leave it out here or there"
+                )
+            if field in DECIDED_BY:
+                yield Problem(f"{section_of(study, name)}.{field}", _decided(field))
             if is_under([field], SAME_FOR_ALL):
                 message = "arms are compared on the same text in the same way, so it belongs in `set`"
-                yield Problem(f"arms.{name}.{field}", message)
+                yield Problem(f"{section_of(study, name)}.{field}", message)
+
+
+def _references(study: StudyConfig, arms: Sequence[str]) -> Iterator[Problem]:
+    """What is wrong with a mapping of arms to the arms that they are compared with."""
+    against = study.against if isinstance(study.against, dict) else {}
+    for arm, reference in against.items():
+        if arm not in arms:
+            yield Problem(f"against.{arm}", f"no such arm{choose(arm, arms)}")
+        elif arm == arms[0]:
+            yield Problem(f"against.{arm}", "the first arm is compared with none; leave it out, or begin with another")
+        elif reference not in arms:
+            yield Problem(f"against.{arm}", f"{reference!r}; no such arm{choose(reference, arms)}")
+        elif arm == min(circle := _circle(arm, against), default=None):
+            yield Problem(f"against.{arm}", f"{' -> '.join([*circle, arm])} is a circle; allowed: any other arm")
+
+
+def _circle(arm: str, against: Mapping[str, str]) -> list[str]:
+    """The arms from which following the references leads back to this one, it first; none where it does not."""
+    passed = [arm]
+    while (reference := against.get(passed[-1])) is not None:
+        if reference == arm:
+            return passed
+        if reference in passed:
+            break
+        passed.append(reference)
+    return []
+
+
+def _factors(study: StudyConfig) -> Iterator[Problem]:
+    for field, levels in study.cross.items():
+        for twice in [level for i, level in enumerate(levels) if level in levels[:i]][:1]:
+            yield Problem(f"cross.{field}", f"{levels} names {twice!r} twice; an arm is compared once")
+        if is_under([field], [other for other in study.cross if other != field]):
+            yield Problem(f"cross.{field}", "lies in another factor, or another one in it; allowed: separate fields")
 
 
 def _outcomes(study: StudyConfig) -> Iterator[Problem]:
@@ -78,5 +120,8 @@ def _not_tunable(section: str, values: Raw) -> Iterator[Problem]:
 def _decided_elsewhere(section: str, overrides: Raw) -> Iterator[Problem]:
     for field in overridden(overrides):
         if field in DECIDED_BY:
-            message = f"is decided by the study's {DECIDED_BY[field]}, for all arms; leave it out"
-            yield Problem(f"{section}.{field}", message)
+            yield Problem(f"{section}.{field}", _decided(field))
+
+
+def _decided(field: str) -> str:
+    return f"is decided by the study's {DECIDED_BY[field]}, for all arms; leave it out"

@@ -13,21 +13,20 @@ import numpy as np
 
 from archlab.config.study_schema import AddedSeeds
 from archlab.study.power import pairs_for
-from archlab.study.stats import ALPHA, Values, differences
+from archlab.study.stats import ALPHA, Contrast, Values, known, weighted
 
 
-def seeds_in_all(values: Mapping[str, Values], references: Mapping[str, str], rule: AddedSeeds) -> int:
+def seeds_in_all(values: Mapping[str, Values], compared: Mapping[str, Contrast], rule: AddedSeeds) -> int:
     """How many seeds every arm gets: as many as the comparison that needs most, at most `rule.at_most`.
 
-    `values` has those of the first seeds, `references` is arm -> the arm it is compared with. Each comparison is
-    planned at the strictest level at which Holm's correction may judge it. One with fewer than two pairs tells nothing
-    of its scatter and asks for none.
+    `values` has those of the first seeds, `compared` are all comparisons. Each is planned at the strictest level at
+    which Holm's correction may judge it. One with fewer than two pairs tells nothing of its scatter and asks for none.
     """
     first = range(rule.first)
     needed = [rule.first]
-    for arm, reference in references.items():
-        found = differences(values[arm], values[reference], first)
+    for contrast in compared.values():
+        found = known(weighted(values, contrast.weights), first)
         if len(found) > 1:
-            level = ALPHA / len(references)
+            level = ALPHA / len(compared)
             needed.append(pairs_for(rule.until, float(np.std(found, ddof=1)), len(found) - 1, level))
     return min(rule.at_most, max(needed))

@@ -31,9 +31,9 @@ class Comparison(Base):
     """An arm against its reference, paired by seed. Differences are arm minus reference, in the outcome's unit."""
 
     reference: Shown
-    """Name of the arm it is compared with."""
+    """Name of the arm it is compared with; of a contrast, what is subtracted, in words."""
     pairs: int
-    """Seeds on which both arms finished."""
+    """Seeds on which all the arms that are compared finished."""
     difference: float | None
     """Mean paired difference; null with fewer than one pair."""
     low: float | None
@@ -102,11 +102,49 @@ class Measured(Base):
     """null for the arm that all others start from."""
 
 
+class FactorContrast(Measured):
+    """What one level of a factor does over its first one: on average over all other factors, or, of an interaction, at
+    one level of another factor more than at the first level of that. `values` are these differences by seed."""
+
+    name: Shown
+    """`warmup=0.1 where norm.placement=post`."""
+    factors: dict[str, tuple[Any, Any]]
+    """Factor -> its first level and the other one. Of an interaction two: the one that decides, and the one whose
+    effect is told."""
+    effects: tuple[float, float] | None
+    """Of an interaction: the mean effect of the last factor, at the first level of the other one and at the other
+    level, over the seeds on which all arms finished. null without such seeds, and of an average."""
+
+
+Trend = Literal["grows", "shrinks", "flips", "cannot be told"]
+"""Of a difference from the smallest size to the largest."""
+
+
+class SizeTrend(Measured):
+    """The difference of one arm to its reference over a ladder of sizes. `values` are, by seed, how much the straight
+    line through the differences over the logarithm of the size changes from the smallest size to the largest."""
+
+    name: Shown
+    label: Shown
+    """Of the arm, without a size."""
+    reference: Shown
+    """The label of the arm that it is compared with."""
+    sizes: list[int]
+    """Parameters of the reference, ascending."""
+    arms: list[Shown]
+    """The names of the arm at these sizes, whose comparisons are in the study's `arms`."""
+    line: tuple[float, float] | None
+    """The line at the smallest and the largest size; null where a difference is missing."""
+    trend: Trend
+
+
 class Other(Base):
     """An outcome beside the one that the answer is about. Its comparisons are corrected for each other alone."""
 
     outcome: Heading
     arms: dict[str, Measured]
+    contrasts: list[FactorContrast] = Field(default_factory=list)
+    sizes: list[SizeTrend] = Field(default_factory=list)
 
 
 class DocumentDifference(Base):
@@ -147,6 +185,8 @@ class ArmSummary(Measured):
     """The fields that the study's file changes for it, relative to its reference."""
     adjusted: dict[str, Any]
     """What was adjusted to hold the study's quantity equal (`model.mlp.d_ff`)."""
+    factors: dict[str, Any] = Field(default_factory=dict)
+    """Factor -> the arm's level of it; empty where the study's file names its arms."""
     follows: dict[str, Any] = Field(default_factory=dict)
     """Derived fields that changed with them (`model.attention.head_dim` with the number of heads)."""
     tuned: dict[str, Any]
@@ -207,11 +247,16 @@ class StudySummary(Base):
     """Unit of the learning curves, and of tuning."""
     tuning: list[TuningPoint] = Field(default_factory=list)
     """What was tried to find the arms' `tuned` values; empty where nothing was tuned here."""
-    against: Literal["base", "previous"]
+    against: Literal["base", "previous"] | dict[Shown, Shown]
+    """As in the study's file: how arms are compared."""
     equal: str | None
     """For people: `parameters within 1%, by model.mlp.d_ff`."""
     seeds: list[int]
     arms: list[ArmSummary]
+    contrasts: list[FactorContrast] = Field(default_factory=list)
+    """Interactions of crossed factors, then what each does on average."""
+    sizes: list[SizeTrend] = Field(default_factory=list)
+    """Of every arm with a reference; empty where the study has one size."""
     kv_context: int
     """Tokens of the text whose KV cache is compared: the shortest `max_seq_len` of the arms."""
     corpus: Shown
@@ -229,16 +274,19 @@ class StudySummary(Base):
         """The same study with that one of its outcomes as the one that the arms' values are."""
         (other,) = (other for other in self.others if other.outcome.name == outcome)
         arms = [arm.model_copy(update=dict(other.arms[arm.name])) for arm in self.arms]
-        return self.model_copy(update={"outcome": other.outcome, "arms": arms})
+        return self.model_copy(
+            update={"outcome": other.outcome, "arms": arms, "contrasts": other.contrasts, "sizes": other.sizes}
+        )
 
     def frame(self) -> list[dict[str, Any]]:
-        """One row per arm and seed that ended, with every outcome, as `pandas.DataFrame` and `polars.DataFrame` take
-        it. What is not by seed is the arm's mean in each of its rows."""
+        """One row per arm and seed that ended, with every outcome and every factor's level, as `pandas.DataFrame`
+        and `polars.DataFrame` take it. What is not by seed is the arm's mean in each of its rows."""
         columns = ("label", "parameters", "flops_per_token", "kv_cache_bytes", "tokens")
         return [
             {
                 "arm": arm.name,
                 "seed": seed,
+                **arm.factors,
                 "diverged": seed in arm.diverged,
                 **{outcome.name: _value(outcome, found[arm.name], seed) for outcome, found in self._outcomes()},
                 **{name: getattr(arm, name) for name in columns},

@@ -10,6 +10,7 @@ from archlab.config.training import resolve_train
 from archlab.cost.params import parameters
 from archlab.errors import UserError
 from archlab.study.collect import summarise
+from archlab.study.contrasts import comparisons
 from archlab.study.corpora import Corpora, open_corpora, read_corpora
 from archlab.study.design import Arm, arms
 from archlab.study.folder import changed_fields, claim, old_summary
@@ -108,9 +109,8 @@ class Study:
         found = self._found(tuned, first)
         if any(len(runs) < len(first) for runs in found.ended.values()):
             return first
-        references = {arm.name: arm.reference for arm in tuned.arms if arm.reference}
         values = gather(next(iter(self.outcomes.values())), found)
-        return list(range(seeds_in_all(values, references, seeds)))
+        return list(range(seeds_in_all(values, comparisons(tuned.arms), seeds)))
 
     def _first_runs(self) -> list[Run]:
         """The runs that come first, and so tell whether the study has begun here."""

@@ -9,7 +9,7 @@ No comparison borrows scatter from another. With moderated variances (Smyth 2004
 and seeds, up to 14 and 21 of 100 studies whose arms are equal but scatter unequally find a difference.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import sqrt
 from typing import NamedTuple
 
@@ -29,6 +29,18 @@ _NO_SCATTER = 1e-12
 
 Values = Mapping[int, float | None]
 """Seed -> what its run gave, of any outcome; None where the run diverged or gave nothing."""
+
+
+Weights = Mapping[str, float]
+"""Arm -> weight. What is compared is the sum, over the arms, of each one's value times its weight, seed by seed."""
+
+
+class Contrast(NamedTuple):
+    """A comparison of more than two arms."""
+
+    weights: Weights
+    reference: str
+    """What the arms of negative weight have in common, in words."""
 
 
 class Estimate(NamedTuple):
@@ -52,25 +64,28 @@ def compare(
     better: Better = "lower",
     margin: float | None = None,
     first: Collection[int] | None = None,
+    contrasts: Mapping[str, Contrast] | None = None,
 ) -> dict[str, Comparison]:
-    """Every arm of `references` (arm -> the arm it is compared with) against its reference, paired by seed.
+    """Every arm of `references` (arm -> the arm it is compared with) against its reference, paired by seed, and every
+    contrast, by name.
 
     `margin`, in the values' unit: differences up to it are too small to matter; None judges no equivalence. `first`:
     the seeds whose scatter decided how many there are in all (more_seeds.py); None where that was planned.
 
-    Holm's correction runs over all of `references`, once for differences and once for equivalence. A comparison that
+    Holm's correction runs over all of them together, once for differences and once for equivalence. A comparison that
     could not be tested still counts as one of them, so that a study does not become more lenient where runs diverged
     or are missing. Every interval is of the level at which Holm judges its comparison, so that it leaves out zero where
     the verdict is that there is a difference, and nowhere else.
     """
-    samples = {arm: _sample(values[arm], values[reference], first) for arm, reference in references.items()}
+    planned = {**pairwise(references), **(contrasts or {})}
+    samples = {name: _sample(values, contrast.weights, first) for name, contrast in planned.items()}
     tests = {arm: sample.estimate(ALPHA) for arm, sample in samples.items()}
     p_values = [1.0 if test is None else test.p for test in tests.values()]
     inside = [None if test is None or margin is None else _p_equivalent(test, margin) for test in tests.values()]
     corrected, equivalent = holm(p_values), holm([1.0 if p is None else p for p in inside])
     found = {}
-    for index, (arm, reference) in enumerate(references.items()):
-        sample, test = samples[arm], tests[arm]
+    for index, (name, contrast) in enumerate(planned.items()):
+        sample, test = samples[name], tests[name]
         pairs = len(sample.values)
         p_holm = None if test is None else corrected[index]
         p_equivalent = None if inside[index] is None else equivalent[index]
@@ -79,8 +94,8 @@ def compare(
         within = sample.estimate(2 * _level([1.0 if p is None else p for p in inside], index))
         effect = (test.deviation, pairs, test.freedom, level) if test and test.deviation else None
         reach = smallest_effect_interval(*effect) if effect else None
-        found[arm] = Comparison(
-            reference=reference,
+        found[name] = Comparison(
+            reference=contrast.reference,
             pairs=pairs,
             difference=float(np.mean(sample.values)) if test is None and pairs else test and test.mean,
             low=shown and shown.low,
@@ -95,18 +110,24 @@ def compare(
             p_equivalent=p_equivalent,
             within_low=None if p_equivalent is None else within and within.low,
             within_high=None if p_equivalent is None else within and within.high,
-            verdict=_verdict(values[arm], values[reference], test, p_holm, p_equivalent, better),
+            verdict=_verdict(*_sides(values, contrast.weights), test, p_holm, p_equivalent, better),
         )
     return found
 
 
-def exactly(values: Mapping[str, Values], references: Mapping[str, str], better: Better) -> dict[str, Comparison]:
+def exactly(
+    values: Mapping[str, Values],
+    references: Mapping[str, str],
+    better: Better,
+    contrasts: Mapping[str, Contrast] | None = None,
+) -> dict[str, Comparison]:
     """As `compare`, of outcomes that have one exact value for each arm, so that nothing is to be tested."""
     found = {}
-    for arm, reference in references.items():
-        (difference,) = differences(values[arm], values[reference], values[arm].keys())
-        found[arm] = Comparison(
-            reference=reference,
+    for name, contrast in {**pairwise(references), **(contrasts or {})}.items():
+        (difference,) = weighted(values, contrast.weights).values()
+        assert difference is not None
+        found[name] = Comparison(
+            reference=contrast.reference,
             pairs=1,
             difference=difference,
             low=None,
@@ -149,10 +170,29 @@ def estimate(
     return Estimate(mean, None, None, 2.0 ** (1 - n), 0.0, 0.0, freedom)
 
 
-def differences(arm: Values, reference: Values, seeds: Collection[int]) -> list[float]:
-    """Arm minus reference on those of the seeds where both finished, by seed."""
-    pairs = [(value, reference.get(seed)) for seed, value in sorted(arm.items()) if seed in seeds]
-    return [value - other for value, other in pairs if value is not None and other is not None]
+def pairwise(references: Mapping[str, str]) -> dict[str, Contrast]:
+    """Arm -> its comparison with its reference."""
+    return {arm: Contrast({arm: 1.0, reference: -1.0}, reference) for arm, reference in references.items()}
+
+
+def weighted(values: Mapping[str, Values], weights: Weights) -> dict[int, float | None]:
+    """Seed -> the weighted sum, of the seeds of which every arm has a run; None where one of them diverged."""
+    seeds = sorted(set.intersection(*(set(values[arm]) for arm in weights)))
+    return {seed: _sum((values[arm][seed], weight) for arm, weight in weights.items()) for seed in seeds}
+
+
+def _sum(terms: Iterable[tuple[float | None, float]]) -> float | None:
+    total = 0.0
+    for value, weight in terms:
+        if value is None:
+            return None
+        total += weight * value
+    return total
+
+
+def known(values: Values, seeds: Collection[int] | None = None) -> list[float]:
+    """Those that there are, by seed; `seeds`: of these only."""
+    return [value for seed, value in sorted(values.items()) if value is not None and (seeds is None or seed in seeds)]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -184,10 +224,20 @@ class _Sample(NamedTuple):
         return estimate(self.values, alpha, self.size, self.first)
 
 
-def _sample(arm: Values, reference: Values, first: Collection[int] | None) -> _Sample:
-    size = max((abs(value) for side in (arm, reference) for value in side.values() if value is not None), default=0.0)
-    found = differences(arm, reference, arm.keys())
-    return _Sample(found, found if first is None else differences(arm, reference, first), size)
+def _sample(values: Mapping[str, Values], weights: Weights, first: Collection[int] | None) -> _Sample:
+    size = max((abs(value) for arm in weights for value in known(values[arm])), default=0.0)
+    found = weighted(values, weights)
+    return _Sample(known(found), known(found, first), size)
+
+
+def _sides(values: Mapping[str, Values], weights: Weights) -> tuple[Values, Values]:
+    """What is compared: an arm and its reference. Of more arms, where a run of any is as bad as one of another, their
+    weighted sum with nothing."""
+    if len(weights) == 2:
+        arm, reference = weights
+        return values[arm], values[reference]
+    found = weighted(values, weights)
+    return found, dict.fromkeys(found, 0.0)
 
 
 def _p_equivalent(test: Estimate, margin: float) -> float | None:

@@ -21,6 +21,9 @@ from archlab.study.design import arms
 _STAND_IN: Raw = {"question": "?", "budget": {"tokens": "1G"}}
 """Put in place of missing or wrong required fields, so that the arms can still be judged."""
 
+_DESIGNS = {"arms", "cross"}
+"""Fields that say which arms there are. Who gives one does not inherit the other."""
+
 
 def read_study(source: str) -> tuple[str, StudyConfig]:
     """(name, study) of a YAML file, a study folder, or a study that comes with archlab.
@@ -73,7 +76,10 @@ def _read(file: Path | Traversable, below: tuple[Path | Traversable, ...] = ()) 
         _find_files(raw, file.parent)
     if not isinstance(raw.get("extends"), str):
         return raw
-    return {**_read(_find(raw.pop("extends"))[1], (*below, file)), **raw}
+    inherited = _read(_find(raw.pop("extends"))[1], (*below, file))
+    if raw.keys() & _DESIGNS:
+        inherited = {field: value for field, value in inherited.items() if field not in _DESIGNS}
+    return {**inherited, **raw}
 
 
 def with_kinds(raw: Raw) -> Raw:

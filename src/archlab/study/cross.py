@@ -1,0 +1,39 @@
+"""Which arms a study has: those that its file names, or every combination of the levels of its factors."""
+
+from collections.abc import Collection, Mapping
+from itertools import product
+from typing import Any
+
+from archlab.config.base import Overrides
+from archlab.config.study_schema import StudyConfig
+from archlab.config.yaml_text import to_yaml_line
+
+
+def overrides_of_arms(study: StudyConfig) -> dict[str, Overrides]:
+    """Arm -> the fields that it changes, the first arm first. The last factor changes from each arm to the next."""
+    if not study.cross:
+        return study.arms
+    shown = short_names(study.cross)
+    levels = [dict(zip(study.cross, values, strict=True)) for values in product(*study.cross.values())]
+    return {" ".join(said(shown[field], value) for field, value in point.items()): point for point in levels}
+
+
+def section_of(study: StudyConfig, arm: str) -> str:
+    """Where the study's file says what an arm changes."""
+    return "cross" if study.cross else f"arms.{arm}"
+
+
+def short_names(factors: Collection[str]) -> dict[str, str]:
+    """Factor -> its name without the section that it begins with, `norm.placement`; unless two would share one."""
+    short = {field: field.partition(".")[2] or field for field in factors}
+    return short if len(set(short.values())) == len(short) else {field: field for field in factors}
+
+
+def said(name: str, level: Any) -> str:
+    """`norm.placement=pre`, as on the command line."""
+    return f"{name}={to_yaml_line(level)}"
+
+
+def levels_of(study: StudyConfig, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Factor -> the level that an arm has; empty for an arm that is named."""
+    return dict(overrides) if study.cross else {}

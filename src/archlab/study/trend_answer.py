@@ -1,0 +1,35 @@
+"""What is said of differences over sizes."""
+
+from collections.abc import Sequence
+
+from archlab.config.outcomes import Unit
+from archlab.cost.units import count
+from archlab.study.formatting import amount, interval, p_equals, plural, with_unit
+from archlab.study.record import SizeTrend
+
+
+def trend_answer(trends: Sequence[SizeTrend], unit: Unit) -> list[str]:
+    """A sentence for each arm; none where a study has one size."""
+    return [_told(trend, unit) for trend in trends]
+
+
+def _told(trend: SizeTrend, unit: Unit) -> str:
+    """`The difference of layer to rms grows by 0.050 bits per byte from 1M to 10M parameters [0.02, 0.08] (...).`"""
+    what = f"{trend.label} and {trend.reference}"
+    over = f"from {count(trend.sizes[0])} to {count(trend.sizes[-1])} parameters"
+    change = trend.comparison
+    if change is None or change.difference is None:
+        return (
+            f"Whether the difference between {what} carries over {over} cannot be told: runs diverged or are missing."
+        )
+    pairs = plural(change.pairs, "paired seed")
+    size = f"{with_unit(amount(change.difference, unit), unit)} {interval(change.low, change.high, unit)}".strip()
+    if trend.trend == "cannot be told":
+        effect = change.smallest_effect
+        least = "" if effect is None else f"; smallest detectable change {with_unit(amount(effect, unit), unit)}"
+        return (
+            f"Whether the difference between {what} grows or shrinks {over} cannot be told "
+            f"(change {size} over {pairs}{least})."
+        )
+    proof = f"(change {size} over {pairs}, Holm {p_equals(change.p_holm or 0)})"
+    return f"The difference between {what} {trend.trend} {over} {proof}."

@@ -1,0 +1,157 @@
+"""Studies over a ladder of sizes: which arms there are, and whether a difference is said to grow, shrink or flip."""
+
+from math import log
+
+import numpy as np
+import pytest
+from scipy import stats
+from tiny import MODEL, TRAIN
+
+from archlab.config.check import validate
+from archlab.config.outcomes import BitsPerByte
+from archlab.config.study_schema import StudyConfig
+from archlab.config.training import resolve_train
+from archlab.config.yaml_text import to_yaml
+from archlab.cost.params import parameters
+from archlab.errors import UserError
+from archlab.study.contrasts import comparisons
+from archlab.study.design import arms
+from archlab.study.outcomes.compared import measured
+from archlab.study.trends import planned_trends, size_trends
+
+SIZES = [100_000, 200_000, 400_000]
+NORMS = {"rms": {}, "layer": {"model.norm.kind": "layernorm"}}
+
+
+@pytest.fixture(autouse=True)
+def _base(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base.yaml").write_text(to_yaml({"model": MODEL, "train": TRAIN}))
+
+
+def study(**values):
+    raw = {"question": "Which?", "base": "base.yaml", "budget": {"tokens": 640}, "seeds": 2, "arms": NORMS}
+    return validate(StudyConfig, {"sizes": SIZES, **raw, **values}, "study.yaml")
+
+
+def test_every_arm_is_there_at_every_size_beside_its_reference():
+    found = arms(study(labels={"layer": "LayerNorm"}))
+    assert [(arm.name, arm.reference) for arm in found] == [
+        ("rms at 100K", None), ("layer at 100K", "rms at 100K"), ("rms at 200K", None),
+        ("layer at 200K", "rms at 200K"), ("rms at 400K", None), ("layer at 400K", "rms at 400K"),
+    ]  # fmt: skip
+    assert found[1].label == "LayerNorm at 100K"
+    for arm in found[::2]:
+        assert parameters(arm.config.model).total == pytest.approx(arm.size, rel=0.01)
+    assert found[1].config.model.norm.kind == "layernorm"
+
+
+def test_tokens_follow_the_base_at_each_size_for_all_its_arms_alike():
+    found = arms(study(budget={"tokens_per_parameter": 2}))
+    for reference, arm in zip(found[::2], found[1::2], strict=True):
+        assert arm.config.train.tokens == reference.config.train.tokens == 2 * parameters(reference.config.model).total
+    (alone, _) = arms(study(sizes=[], budget={"tokens_per_parameter": 0.5}))
+    assert alone.config.train.tokens == round(0.5 * parameters(alone.config.model).total)
+
+
+def test_the_rate_falls_as_the_width_grows_unless_it_stays_or_is_set():
+    for arm in arms(study())[::2]:
+        assert resolve_train(arm.config).lr == pytest.approx(
+            1e-3 * MODEL["d_model"] / arm.config.model.d_model, rel=1e-3
+        )
+    assert {arm.config.train.lr for arm in arms(study(rate_over_sizes="same"))} == {1e-3}
+    own = arms(study(arms={"a": {}, "b": {"train.lr": 0.5}}))
+    assert [arm.config.train.lr for arm in own[1::2]] == [0.5] * 3
+
+
+def test_tuned_values_are_those_of_a_size_or_of_all():
+    found = arms(study(tuned={"layer": {"train.lr": 0.5}, "layer at 200K": {"train.lr": 0.25}}))
+    assert [arm.config.train.lr for arm in found[1::2]] == [0.5, 0.25, 0.5]
+
+
+def test_parameters_are_matched_within_a_size():
+    found = arms(study(arms={"gated": {}, "plain": {"model.mlp.kind": "plain"}}, equal={"parameters": "1%"}))
+    for reference, arm in zip(found[::2], found[1::2], strict=True):
+        assert parameters(arm.config.model).total == pytest.approx(parameters(reference.config.model).total, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"sizes": ["1M"]}, r"sizes  \[1000000\]; allowed: 2 to 6 numbers of parameters, each at least 10% above"),
+        ({"sizes": ["3M", "1M"]}, r"sizes  \[3000000, 1000000\]; allowed: 2 to 6"),
+        ({"sizes": [1000, 2000]}, "sizes  no shape with the proportions of .*base.yaml has 1K parameters: embedding"),
+        ({"sizes": ["1M", "2M"], "seeds": 5000}, r"seeds  20,000 runs \(2 arms x 2 sizes x 5,000 seeds\)"),
+        ({"budget": {"tokens": 1, "tokens_per_parameter": 2}}, "give either tokens or flops or tokens_per_parameter"),
+        ({"arms": {"a": {}, "b": {"model.nrm": 1}}}, "1 problem in the study\n  arms.b.model.nrm  unknown"),
+        ({"set": {"model.d_mdel": 1}}, "1 problem in the study\n  set.model.d_mdel  unknown"),
+        ({"tuned": {"layer at 300K": {"train.lr": 1}}}, "tuned.layer at 300K  no such arm"),
+    ],
+)
+def test_what_has_no_sizes_is_refused(values, message):
+    with pytest.raises(UserError, match=message):
+        arms(study(**values))
+
+
+def trend_of(gain, noise=0.005, seeds=5):
+    """Of `layer`, whose difference at each size is `gain` of log(size / smallest size)."""
+    designed = arms(study())
+    random = np.random.default_rng(3)
+    values = {
+        arm.name: {
+            s: 3 + s / 10 + (gain(log(arm.size / SIZES[0])) if arm.reference else 0) + noise * random.normal()
+            for s in range(seeds)
+        }
+        for arm in designed
+    }
+    planned = planned_trends(designed)
+    references = {arm.name: arm.reference for arm in designed if arm.reference}
+    changes = {name: trend.change for name, trend in planned.items()}
+    tested = measured(BitsPerByte(), values, references, None, None, changes)
+    (trend,) = size_trends(planned, tested)
+    return trend, tested, values
+
+
+@pytest.mark.parametrize(
+    ("gain", "said"),
+    [
+        (lambda x: -0.1 - 0.1 * x, "grows"),
+        (lambda x: 0.1 + 0.1 * x, "grows"),
+        (lambda x: -0.3 + 0.15 * x, "shrinks"),
+        (lambda x: 0.1 - 0.2 * x, "flips"),
+        (lambda x: -0.1, "cannot be told"),
+        (lambda x: 0.0, "cannot be told"),
+    ],
+)
+def test_a_planted_trend_is_told(gain, said):
+    trend, *_ = trend_of(gain)
+    assert trend.trend == said
+    change = gain(log(4)) - gain(0)
+    assert trend.comparison.difference == pytest.approx(change, abs=0.02)
+    assert trend.line == pytest.approx((gain(0), gain(log(4))), abs=0.02)
+
+
+def test_the_change_is_that_of_a_line_fitted_to_every_seed():
+    trend, _, values = trend_of(lambda x: -0.1 * x, noise=0.05)
+    x = np.log(trend.sizes)
+    differences = np.array([[values[f"layer at {n}"][s] - values[f"rms at {n}"][s] for n in ("100K", "200K", "400K")]
+                            for s in range(5)])  # fmt: skip
+    by_hand = [np.polyfit(x, row, 1)[0] * (x[-1] - x[0]) for row in differences]
+    assert list(trend.values.values()) == pytest.approx(by_hand)
+    test = stats.ttest_1samp(by_hand, 0)
+    assert trend.comparison.p == pytest.approx(test.pvalue)
+    slope, at_zero = np.polyfit(x, differences.mean(axis=0), 1)
+    assert trend.line == pytest.approx((at_zero + slope * x[0], at_zero + slope * x[-1]))
+
+
+def test_no_flip_is_told_where_an_end_is_not_known():
+    """The line crosses zero, but at the smallest size nothing was found."""
+    trend, tested, _ = trend_of(lambda x: 0.001 - 0.2 * x)
+    assert tested["layer at 100K"].comparison.verdict == "not distinguishable"
+    assert trend.line[0] * trend.line[1] < 0
+    assert trend.trend == "grows"
+
+
+def test_a_trend_counts_for_holms_correction_and_one_size_has_none():
+    assert len(comparisons(arms(study()))) == 3 + 1
+    assert len(comparisons(arms(study(sizes=[])))) == 1
