@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from archlab.infer.generate import Session, generate, left_pad
     from archlab.infer.load import from_pretrained
     from archlab.model.decoder import Decoder
+    from archlab.report.run_study import run_study
     from archlab.study.record import load_study
     from archlab.train.loop import train
 
@@ -28,6 +29,7 @@ __all__ = [
     "left_pad",
     "load_config",
     "load_study",
+    "run_study",
     "save_pretrained",
     "train",
 ]
@@ -40,6 +42,7 @@ _HOME = {
     "left_pad": "archlab.infer.generate",
     "load_config": "archlab.exchange.configs",
     "load_study": "archlab.study.record",
+    "run_study": "archlab.report.run_study",
     "save_pretrained": "archlab.exchange.save",
 }
 """Public name -> the module that defines it."""

@@ -40,10 +40,10 @@ def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = 
     """
     from archlab.study.progress import StudyProgress
     from archlab.study.runner import Study
-    from archlab.study.study_file import is_study_folder, read_study
+    from archlab.study.study_file import read_study, usual_folder
 
     name, config = read_study(study)
-    folder = out or (Path(study) if is_study_folder(Path(study)) else Path("studies") / name)
+    folder = out or usual_folder(study, name)
     comparison = Study(name, config, folder, workers)
     if changed := comparison.changed():
         note(f"{folder}: {listed(changed)} changed; runs that still apply are kept")

@@ -1,5 +1,6 @@
 """Finding and reading study files."""
 
+import copy
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
@@ -27,17 +28,30 @@ def read_study(source: str) -> tuple[str, StudyConfig]:
     UserError with every problem at once, those of the arms included.
     """
     name, file = _find(source)
-    raw = _read(file)
-    try:
-        return visible(name), validate(StudyConfig, raw, str(file))
-    except ConfigError as error:
-        raise_problems([*error.problems, *_problems_of_the_rest(raw, error)], str(file))
-        raise
+    return visible(name), _validated(_read(file), str(file))
+
+
+def study_from_values(values: Raw) -> StudyConfig:
+    """The study of the values that a YAML file would hold; files are looked for where we are. UserError as above."""
+    return _validated(_with_extended(copy.deepcopy(values), Path()), "the study")
+
+
+def usual_folder(source: str, name: str) -> Path:
+    """Where the study that `read_study` found is run: in its own folder, or below `studies`."""
+    return Path(source) if is_study_folder(Path(source)) else Path("studies") / name
 
 
 def is_study_folder(path: Path) -> bool:
     """Whether `archlab study run` made it."""
     return (path / "study.yaml").is_file()
+
+
+def _validated(raw: Raw, source: str) -> StudyConfig:
+    try:
+        return validate(StudyConfig, raw, source)
+    except ConfigError as error:
+        raise_problems([*error.problems, *_problems_of_the_rest(raw, error)], source)
+        raise
 
 
 def _problems_of_the_rest(raw: Raw, error: ConfigError) -> list[Problem]:
@@ -67,12 +81,16 @@ def _read(file: Path | Traversable, below: tuple[Path | Traversable, ...] = ()) 
     """A study's raw values, over those of the study it extends."""
     if file in below:
         raise UserError(f"{file}: extends itself")
-    raw = read_yaml(file)
-    if isinstance(file, Path):
-        _find_files(raw, file.parent)
+    return _with_extended(read_yaml(file), file.parent if isinstance(file, Path) else None, (*below, file))
+
+
+def _with_extended(raw: Raw, home: Path | None, below: tuple[Path | Traversable, ...] = ()) -> Raw:
+    """`raw`, which names files in `home`, over the values of the study it extends."""
+    if home is not None:
+        _find_files(raw, home)
     if not isinstance(raw.get("extends"), str):
         return raw
-    return {**_read(_find(raw.pop("extends"))[1], (*below, file)), **raw}
+    return {**_read(_find(raw.pop("extends"))[1], below), **raw}
 
 
 def _find_files(raw: Raw, home: Path) -> None:
