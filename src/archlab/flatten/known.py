@@ -11,6 +11,7 @@ from typing import Any
 from archlab.config.base import Base
 from archlab.config.layers import LayerConfig, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
+from archlab.config.plug_in import PlugIn
 from archlab.config.problems import Problem, raise_problems
 from archlab.config.visibility import Visibility
 from archlab.errors import UserError
@@ -27,6 +28,10 @@ def refuse_unknown(model: ModelConfig) -> None:
     """ConfigError that names every choice of the model that no flattened file has."""
     found = list(_unknown(resolve(model), ModelConfig, "model"))
     for layer in dict.fromkeys(layer_configs(model)):
+        for branch in layer.branches:
+            if isinstance(own := branch.component, PlugIn):
+                message = f"{own.name}; allowed in a flattened file: no plug-in"
+                found.append(Problem(f"model.{branch.name}.name", message))
         if isinstance(layer.attention, Visibility):
             found += _unknown(layer.attention, Visibility, "model.attention")
             if layer.attention.visibility == "prefix":  # its length would be an argument of the pass

@@ -8,7 +8,7 @@ from archlab.config.problems import Problem, choose, is_under
 from archlab.config.study_schema import StudyConfig
 from archlab.errors import UserError
 
-DECIDED_BY = {"train.tokens": "budget", "train.seed": "seeds", "data.fold": "folds"}
+DECIDED_BY = {"train.tokens": "budget", "train.seed": "seeds", "data.fold": "folds", "plugins": "plugins"}
 """Fields that the study sets itself -> the part of the study that decides them."""
 
 SAME_FOR_ALL = (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from archlab.config.beside import find_text
+from archlab.config.beside import find_plugins, find_text
 from archlab.config.check import validate
 from archlab.config.io import studies
 from archlab.config.merge import Raw, merge, without
@@ -101,4 +101,5 @@ def _find_files(raw: Raw, home: Path) -> None:
             if is_study_folder(home):
                 verify(beside, f"put it back from a copy, or name a whole one in {home / 'study.yaml'}")
             raw[field] = str(beside.resolve())
+    find_plugins(raw, home)
     find_text(raw.get("set"), home)
