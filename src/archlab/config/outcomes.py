@@ -4,7 +4,7 @@ timing, or per arm."""
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from archlab.config.base import Base, Count, Positive, Probability
 from archlab.config.plug_in import PlugIn
@@ -32,6 +32,11 @@ class Outcome(Base):
     unit: ClassVar[Unit]
     better: ClassVar[Better] = "lower"
     heading: ClassVar[str]
+
+    @model_serializer(mode="wrap")
+    def _with_kind(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Even where values at their default are left out: without it, an outcome's name would be its kind."""
+        return {"kind": getattr(self, "kind", None), **plain(self)}
 
     @property
     def title(self) -> str:
