@@ -72,8 +72,9 @@ def _in_words(error: ValidationError, found: Registered) -> Iterator[str]:
     allowed = ", ".join(name for name in found.options.model_fields if name != "kind") or "none"
     for detail in error.errors(include_url=False):
         field = ".".join(map(str, detail["loc"])) or "all"
-        wrong = f"no such option of {found.name}; allowed: {allowed}"
-        said = wrong if detail["type"] == "extra_forbidden" else f"{detail['input']!r}; {detail['msg']}"
+        said = f"{detail['input']!r}; {detail['msg'].removeprefix('Input ')}"
+        if detail["type"] == "extra_forbidden":
+            said = f"no such option of {found.name}; allowed: {allowed}"
         yield f"{field}: {said}"
 
 

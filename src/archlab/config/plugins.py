@@ -166,7 +166,7 @@ def _importing(plugin: str, import_it: Callable[[], Any]) -> None:
     except UserError as error:
         raise UserError(f"plugins: {plugin}: {error}") from None
     except ModuleNotFoundError as error:
-        if error.name != plugin:
+        if not _is_in(plugin, str(error.name)):
             raise UserError(f"plugins: {plugin}: imports {error.name}, which is not there") from error
         allowed = "a module that Python finds (installed, or on PYTHONPATH), or a file that ends in .py"
         raise UserError(f"plugins: no module {plugin!r}; allowed: {allowed}") from error

@@ -11,8 +11,8 @@ from typing import Any
 from archlab.config.base import Base
 from archlab.config.layers import LayerConfig, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
-from archlab.config.plug_in import PlugIn
 from archlab.config.problems import Problem, raise_problems
+from archlab.config.sources import refuse_plug_ins
 from archlab.config.visibility import Visibility
 from archlab.errors import UserError
 
@@ -26,12 +26,9 @@ KNOWN: dict[type[Base], str] = {
 
 def refuse_unknown(model: ModelConfig) -> None:
     """ConfigError that names every choice of the model that no flattened file has."""
+    refuse_plug_ins(model, "a flattened file")
     found = list(_unknown(resolve(model), ModelConfig, "model"))
     for layer in dict.fromkeys(layer_configs(model)):
-        for branch in layer.branches:
-            if isinstance(own := branch.component, PlugIn):
-                message = f"{own.name}; allowed in a flattened file: no plug-in"
-                found.append(Problem(f"model.{branch.name}.name", message))
         if isinstance(layer.attention, Visibility):
             found += _unknown(layer.attention, Visibility, "model.attention")
             if layer.attention.visibility == "prefix":  # its length would be an argument of the pass
