@@ -10,6 +10,7 @@ from archlab.config.beside import find_plugins, find_text
 from archlab.config.check import validate
 from archlab.config.io import studies
 from archlab.config.merge import Raw, merge, without
+from archlab.config.outcomes import named
 from archlab.config.problems import ConfigError, Problem, nearest, raise_problems
 from archlab.config.study_schema import StudyConfig
 from archlab.config.text import visible
@@ -86,11 +87,17 @@ def _read(file: Path | Traversable, below: tuple[Path | Traversable, ...] = ()) 
 
 def _with_extended(raw: Raw, home: Path | None, below: tuple[Path | Traversable, ...] = ()) -> Raw:
     """`raw`, which names files in `home`, over the values of the study it extends."""
+    raw = with_kinds(raw)
     if home is not None:
         _find_files(raw, home)
     if not isinstance(raw.get("extends"), str):
         return raw
     return {**_read(_find(raw.pop("extends"))[1], below), **raw}
+
+
+def with_kinds(raw: Raw) -> Raw:
+    """A study's raw values in which every outcome has its kind, so that what is wrong with one is told by its name."""
+    return {**raw, "measure": named(raw["measure"])} if "measure" in raw else raw
 
 
 def _find_files(raw: Raw, home: Path) -> None:
