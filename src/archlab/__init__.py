@@ -8,18 +8,26 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from archlab.config.component import Component
+    from archlab.config.outcomes import register_outcome
+    from archlab.config.plugins import Options, register_mixer, register_mlp, register_optimizer
     from archlab.cost.summary import cost
     from archlab.exchange.configs import load_config
     from archlab.exchange.save import save_pretrained
     from archlab.infer.generate import Session, generate, left_pad
     from archlab.infer.load import from_pretrained
     from archlab.model.decoder import Decoder
+    from archlab.model.projection import Projection
+    from archlab.report.run_study import run_study
     from archlab.study.record import load_study
     from archlab.train.loop import train
 
 __version__ = "0.1.0"
 __all__ = [
+    "Component",
     "Decoder",
+    "Options",
+    "Projection",
     "Session",
     "__version__",
     "cost",
@@ -28,18 +36,31 @@ __all__ = [
     "left_pad",
     "load_config",
     "load_study",
+    "register_mixer",
+    "register_mlp",
+    "register_optimizer",
+    "register_outcome",
+    "run_study",
     "save_pretrained",
     "train",
 ]
 
 _HOME = {
+    "Component": "archlab.config.component",
     "Decoder": "archlab.model.decoder",
+    "Options": "archlab.config.plugins",
+    "Projection": "archlab.model.projection",
     "Session": "archlab.infer.generate",
     "from_pretrained": "archlab.infer.load",
     "generate": "archlab.infer.generate",
     "left_pad": "archlab.infer.generate",
     "load_config": "archlab.exchange.configs",
     "load_study": "archlab.study.record",
+    "register_mixer": "archlab.config.plugins",
+    "register_mlp": "archlab.config.plugins",
+    "register_optimizer": "archlab.config.plugins",
+    "register_outcome": "archlab.config.outcomes",
+    "run_study": "archlab.report.run_study",
     "save_pretrained": "archlab.exchange.save",
 }
 """Public name -> the module that defines it."""

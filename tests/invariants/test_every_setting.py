@@ -29,6 +29,7 @@ from archlab.config.layers import PER_LAYER, layer_configs, resolve, with_overri
 from archlab.config.merge import Raw
 from archlab.config.model_schema import Init, ModelConfig
 from archlab.config.moe import Balance
+from archlab.config.plug_in import PlugIn
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.training import resolve_train
 from archlab.data.training_data import Windows
@@ -114,8 +115,9 @@ def sections(schema: type[BaseModel]) -> Iterator[Raw]:
 
 
 def section_classes(hint: Any) -> list[type[BaseModel]]:
+    """Without plug-ins, of which archlab brings none."""
     parts = [hint, *get_args(hint), *itertools.chain(*map(get_args, get_args(hint)))]
-    return [p for p in parts if isinstance(p, type) and issubclass(p, BaseModel)]
+    return [p for p in parts if isinstance(p, type) and issubclass(p, BaseModel) and not issubclass(p, PlugIn)]
 
 
 Change = tuple[tuple[str, Any], ...]

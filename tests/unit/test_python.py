@@ -1,6 +1,7 @@
 """What a person uses from Python."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sample_study
@@ -8,7 +9,11 @@ import tiny
 
 import archlab
 import archlab.cost.params as counted
+from archlab.config.study_schema import StudyConfig
+from archlab.config.yaml_text import to_yaml
 from archlab.errors import UserError
+from archlab.study import pool
+from archlab.study.study_file import study_from_values
 from archlab.train import loop
 from archlab.train.run_folder import RunFolder
 
@@ -40,3 +45,47 @@ def test_no_study_to_read(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text('{"name": 1}')
     with pytest.raises(UserError, match="damaged, or written by another version of archlab"):
         archlab.load_study(str(tmp_path))
+
+
+def values(tmp_path: Path, **changed: Any) -> dict[str, Any]:
+    """A study of two arms and two seeds whose runs take a second each."""
+    (tmp_path / "tiny.yaml").write_text(to_yaml(tiny.config(data=tiny.write_text(tmp_path)).model_dump(mode="json")))
+    arms = {"silu": {}, "gelu": {"model.mlp.activation": "gelu"}}
+    return {
+        "question": "Which?", "base": str(tmp_path / "tiny.yaml"), "budget": {"tokens": 320}, "arms": arms, "seeds": 2,
+    } | changed  # fmt: skip
+
+
+def test_a_study_is_run_and_has_its_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
+    asked = values(tmp_path)
+    summary = archlab.run_study(asked, tmp_path / "mine", workers=1)
+    assert capsys.readouterr().out == ""
+    assert (summary.name, summary.failed) == ("mine", {})
+    assert "Which?" in (tmp_path / "mine" / "report.html").read_text()
+    assert (tmp_path / "mine" / "report.png").is_file()
+    monkeypatch.setattr(pool, "_start_worker", None)
+    (tmp_path / "same.yaml").write_text(to_yaml(asked))
+    again = archlab.run_study(tmp_path / "same.yaml", tmp_path / "mine")
+    assert again.arms == summary.arms, "finished runs are only read"
+    assert archlab.run_study(StudyConfig.model_validate(asked), tmp_path / "mine").arms == summary.arms
+    assert archlab.run_study(str(tmp_path / "mine")).arms == summary.arms, "a study folder goes on where it lies"
+    assert "Which?" in asked["question"]
+    assert archlab.load_study(tmp_path / "mine").arms == summary.arms
+
+
+def test_what_is_no_study(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="out: a study that has no file has no name"):
+        archlab.run_study(values(tmp_path))
+    with pytest.raises(UserError, match=r"1 problem in the study\n +seeds +1; allowed: at least 2"):
+        archlab.run_study(values(tmp_path, seeds=1), tmp_path / "out")
+    with pytest.raises(UserError, match="workers: 0; allowed: at least 1"):
+        archlab.run_study(values(tmp_path), tmp_path / "out", workers=0)
+    assert not (tmp_path / "out").exists()
+
+
+def test_values_may_extend_a_study(tmp_path: Path) -> None:
+    extending = study_from_values({"extends": "ladder", "question": "Which, with more?"})
+    assert (extending.question, extending.base) == ("Which, with more?", "tiny-transformer")

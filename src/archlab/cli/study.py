@@ -1,4 +1,4 @@
-"""`archlab study run|report|list|show`."""
+"""`archlab study run|report|list|new|show`."""
 
 import sys
 from collections.abc import Sequence
@@ -40,10 +40,10 @@ def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = 
     """
     from archlab.study.progress import StudyProgress
     from archlab.study.runner import Study
-    from archlab.study.study_file import is_study_folder, read_study
+    from archlab.study.study_file import read_study, usual_folder
 
     name, config = read_study(study)
-    folder = out or (Path(study) if is_study_folder(Path(study)) else Path("studies") / name)
+    folder = out or usual_folder(study, name)
     comparison = Study(name, config, folder, workers)
     if changed := comparison.changed():
         note(f"{folder}: {listed(changed)} changed; runs that still apply are kept")
@@ -83,6 +83,31 @@ def report(folder: Path, /, *, json: Flag = False) -> None:
 def list_studies() -> None:
     """The studies that come with archlab."""
     list_verb.run("studies")
+
+
+@app.command
+def new(study: str | None = None, /, *, out: Path | None = None) -> None:
+    """A study's file to change and run, with every field explained.
+
+    Parameters
+    ----------
+    study
+        The study to begin with: the name of one that comes with archlab, or a YAML file. Left out: a small one.
+    out
+        The file to write, which must not be there. Left out: it is printed.
+    """
+    from archlab.files import write_atomic
+    from archlab.study.study_file import read_study
+    from archlab.study.template import EXAMPLE, template
+
+    values = EXAMPLE if study is None else read_study(study)[1].model_dump(mode="json", exclude_unset=True)
+    if out is None:
+        print(template(values), end="")
+        return
+    if out.exists():
+        raise UserError(f"{out}: exists; name a new file")
+    write_atomic(out, template(values))
+    print(visible(str(out)))
 
 
 @app.command

@@ -5,6 +5,7 @@ from glob import has_magic, iglob
 from pathlib import Path
 from typing import Any
 
+from archlab.config.plugins import is_file
 from archlab.config.schema import DataConfig
 from archlab.files import expand_user
 
@@ -21,6 +22,20 @@ def find_text(values: Any, home: Path) -> None:
         path = str(expand_user(section[key]))
         folders = (folder.resolve() for folder in (home, Path()) if _is_there(path, folder))
         section[key] = str(next(folders, home.resolve()) / path)
+
+
+def find_plugins(values: Any, home: Path) -> None:
+    """Put the full path where `plugins` names a file in `home`, or else in the working folder."""
+    named = values.get("plugins") if isinstance(values, dict) else None
+    if isinstance(named, list):
+        values["plugins"] = [_found(plugin, home) for plugin in named]
+
+
+def _found(plugin: Any, home: Path) -> Any:
+    if not (isinstance(plugin, str) and is_file(plugin)):
+        return plugin
+    folders = (folder.resolve() for folder in (home, Path()) if (folder / expand_user(plugin)).is_file())
+    return str(next(folders, home.resolve()) / expand_user(plugin))
 
 
 def _is_there(path: str, folder: Path) -> bool:

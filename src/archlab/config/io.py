@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from archlab.config.about import About
-from archlab.config.beside import find_text
+from archlab.config.beside import find_plugins, find_text
 from archlab.config.check import validate
 from archlab.config.merge import Raw, expand, merge
 from archlab.config.problems import Problem
@@ -80,6 +80,8 @@ def read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
     # A run's own config says where its text lay from the folder where it was trained.
     if isinstance(file, Path) and not (file.parent / DIGESTS).is_file():
         find_text(raw, file.parent)
+    if isinstance(file, Path):
+        find_plugins(raw, file.parent)
     about = raw.pop("about", None)
     if about is not None and not isinstance(about, dict):
         raise UserError(f"{file}: about is {about!r}; allowed: keys and values")

@@ -1,13 +1,17 @@
 """What a study can measure: the outcomes by which its arms are compared. Each gives one number per run, per round of
 timing, or per arm."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from archlab.config.base import Base, Count, Positive, Probability
+from archlab.config.plug_in import PlugIn
+from archlab.config.plugins import Options, Section, register
 from archlab.config.tasks import Task
 from archlab.config.text import Line
+from archlab.errors import UserError
 
 Better = Literal["lower", "higher", "neither"]
 """Which values of an outcome are good; neither: a difference is only a difference."""
@@ -29,10 +33,20 @@ class Outcome(Base):
     better: ClassVar[Better] = "lower"
     heading: ClassVar[str]
 
+    @model_serializer(mode="wrap")
+    def _with_kind(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Even where values at their default are left out: without it, an outcome's name would be its kind."""
+        return {"kind": getattr(self, "kind", None), **plain(self)}
+
     @property
     def title(self) -> str:
         """What is measured; the unit is named beside it."""
         return self.heading.format(**self.model_dump())
+
+    @property
+    def meaning(self) -> dict[str, Any]:
+        """All that decides its value for one run, as plain values."""
+        return self.model_dump()
 
 
 class BitsPerByte(Outcome):
@@ -239,10 +253,51 @@ class BestRate(Outcome):
     heading: ClassVar[str] = "best rate"
 
 
+class PlugInOutcome(PlugIn, Outcome):
+    """An outcome of your own, of a run's last weights (docs/plugins.md)."""
+
+    kind: Literal["plugin"] = "plugin"
+    section: ClassVar[Section] = "outcome"
+    source: ClassVar[Source] = "weights"
+
+    @property
+    def unit(self) -> Unit:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """As it is registered."""
+        return self.registered.about["unit"]
+
+    @property
+    def better(self) -> Better:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """As it is registered."""
+        return self.registered.about["better"]
+
+    @property
+    def title(self) -> str:
+        """As it is registered."""
+        return self.registered.about["title"].format(**self.options)
+
+    @property
+    def meaning(self) -> dict[str, Any]:
+        """With the code that measures it."""
+        return {**self.model_dump(), "source": self.registered.digest}
+
+
+def register_outcome(
+    name: str, options: type[Options], function: Callable[..., Any], *, title: str, unit: Unit, better: Better
+) -> None:
+    """Let studies say `measure: {MINE: {kind: plugin, name: NAME, options: {…}}}`.
+
+    `function(run, options)` gives a finite number, or None for a run that cannot have one. See docs/plugins.md.
+    """
+    for what, value, allowed in (("unit", unit, get_args(Unit)), ("better", better, get_args(Better))):
+        if value not in allowed:
+            raise UserError(f"outcome {name}: {what} {value!r}; allowed: {', '.join(allowed)}")
+    register("outcome", name, options, function, title=title, unit=unit, better=better)
+
+
 AnyOutcome = Annotated[
     BitsPerByte | Accuracy | Gap | TokensTo | LargestGradient | Spikes | WindowPart | Beyond | Repetition
     | TokensPerByte | Answers | TrainingSpeed | DecodingSpeed | NormShare | PeakMemory | StateBytes | Sensitivity
-    | BestLoss | BestRate,
+    | BestLoss | BestRate | PlugInOutcome,
     Field(discriminator="kind"),
 ]  # fmt: skip
 

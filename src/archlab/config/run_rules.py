@@ -2,10 +2,13 @@
 
 from archlab.config.any_attention import AnyAttention
 from archlab.config.model_schema import ModelConfig
+from archlab.config.optimizer import AdamW
+from archlab.config.plugins import registered_by
 from archlab.config.position import WITHOUT_QUERIES
 from archlab.config.problems import choose
 from archlab.config.rule import Rule, needs_a_norm
-from archlab.config.schema import Config
+from archlab.config.schema import Config, TrainConfig
+from archlab.config.sources import used
 from archlab.config.training import resolve_train
 
 
@@ -111,6 +114,27 @@ def _constant_ends_at_its_peak(c: Config) -> str | None:
     return "schedule constant never changes; leave it out"
 
 
+def _plugins_name_what_is_used(c: Config) -> str | None:
+    """Else another process could not import it."""
+    for part in used(c):
+        if registered_by(c.plugins, part.section, part.name) is None:
+            named = ", ".join(c.plugins) or "none"
+            return f"{named}; missing: {part.registered.module}, which brings the {part.section} {part.name}"
+    return None
+
+
+def _is_of_adamw(field: str) -> Rule[Config]:
+    """A rule: the field is at its default where another optimiser would not read it."""
+
+    def broken(c: Config) -> str | None:
+        optimizer = c.train.optimizer
+        if isinstance(optimizer, AdamW) or getattr(c.train, field) == TrainConfig.model_fields[field].default:
+            return None
+        return f"is AdamW's, and {optimizer.name} does not read it; leave it out"
+
+    return Rule(f"train.{field}", (f"train.{field}", "train.optimizer"), broken)
+
+
 _SEQ_LEN = ("train.seq_len", "model.max_seq_len")
 
 CONFIG_RULES: tuple[Rule[Config], ...] = (
@@ -130,4 +154,7 @@ CONFIG_RULES: tuple[Rule[Config], ...] = (
     Rule("train.warmup", (*_SEQ_LEN, "train.tokens", "train.batch_tokens", "train.warmup"), _warmup_ends),
     Rule("train.decay", ("train.decay", "train.schedule"), _decay_is_for_wsd),
     Rule("train.final_lr", ("train.final_lr", "train.schedule"), _constant_ends_at_its_peak),
+    _is_of_adamw("betas"),
+    _is_of_adamw("eps"),
+    Rule("plugins", ("plugins", "model", "train.optimizer"), _plugins_name_what_is_used),
 )

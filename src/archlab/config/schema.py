@@ -1,6 +1,6 @@
 """The whole config of a run: the model, its training, its data."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,8 @@ from archlab.config.base import (
     Tokens,
 )
 from archlab.config.model_schema import ModelConfig
+from archlab.config.optimizer import AdamW, Optimizer
+from archlab.config.plugins import PlugIns, load_plugins
 from archlab.config.tasks import NoTask, TaskOrText
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -46,6 +48,8 @@ class TrainConfig(Base):
     """Learning rate at the end, as a part of the peak. null: 0.1 (constant: 1)."""
     decay: Share | None = None
     """wsd only: share of the steps after the warm-up that decay. null: 0.2 (other schedules: 0)."""
+    optimizer: Optimizer = AdamW()
+    """What makes an update of the gradient: AdamW, or a plug-in."""
     weight_decay: NonNegative = 0.1
     """Decoupled weight decay of matrices and of convolutions; norms and biases never decay (Loshchilov 2019)."""
     decay_embeddings: bool = False
@@ -94,9 +98,16 @@ class DataConfig(Base):
 class Config(Base):
     """Everything that decides a run."""
 
+    plugins: PlugIns = ()
+    """Modules of your own, or files that end in .py, that bring components, optimisers or outcomes."""
     model: ModelConfig
     """The architecture."""
     train: TrainConfig = TrainConfig()
     """Optimiser, schedule, budget."""
     data: DataConfig = DataConfig()
     """Text and tokens."""
+
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        """Another process has sent it, and this one has its plug-ins from here on."""
+        super().__setstate__(state)
+        load_plugins(self.plugins)

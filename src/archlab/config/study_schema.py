@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 
 from archlab.config.base import Base, Count, Flops, Overrides, Positive, Seed, Share, Tokens
 from archlab.config.outcomes import Outcomes
+from archlab.config.plugins import PlugIns
 from archlab.config.text import FileName, Line, Text
 
 MOST_RUNS = 10_000
@@ -122,6 +123,8 @@ class StudyConfig(Base):
     """What is commonly said, with its source."""
     base: FileName
     """The config that every arm starts from: a preset's name or a YAML file."""
+    plugins: PlugIns = ()
+    """Modules of your own, or files that end in .py, that bring components, optimisers or outcomes, for all arms."""
     set: Overrides = Field(default_factory=dict)
     """What this study changes in the base, for all arms. A `data.path` is looked for beside the study's file first."""
     against: Literal["base", "previous"] | dict[str, str] = "base"

@@ -11,6 +11,7 @@ from archlab.config.latent_attention import Latent, ResolvedLatent
 from archlab.config.mamba2 import Mamba2, ResolvedMamba2
 from archlab.config.moe import MoE, ResolvedMoE
 from archlab.config.multi_head import MultiHead, ResolvedMultiHead
+from archlab.config.plug_in import PlugInMixer, PlugInMLP
 from archlab.config.rglru import RGLRU, ResolvedRGLRU
 from archlab.config.short_conv import ShortConv
 
@@ -43,10 +44,10 @@ class NoMixer(Absent):
     flop_parts: ClassVar[tuple[str, ...]] = ("mixer",)
 
 
-Mixer = Annotated[Mamba2 | GatedDelta | RGLRU | ShortConv | NoMixer, Field(discriminator="kind")]
+Mixer = Annotated[Mamba2 | GatedDelta | RGLRU | ShortConv | PlugInMixer | NoMixer, Field(discriminator="kind")]
 """Recurrent: beside attention or in its place; what it keeps of a text has a fixed size."""
 ResolvedMixer = Annotated[
-    ResolvedMamba2 | ResolvedGatedDelta | ResolvedRGLRU | ShortConv | NoMixer, Field(discriminator="kind")
+    ResolvedMamba2 | ResolvedGatedDelta | ResolvedRGLRU | ShortConv | PlugInMixer | NoMixer, Field(discriminator="kind")
 ]
 
 
@@ -59,5 +60,7 @@ class NoMLP(Absent):
     flop_parts: ClassVar[tuple[str, ...]] = ("mlp",)
 
 
-MLP = Annotated[PlainMLP | GatedMLP | MoE | NoMLP, Field(discriminator="kind")]
-ResolvedMLP = Annotated[ResolvedPlainMLP | ResolvedGatedMLP | ResolvedMoE | NoMLP, Field(discriminator="kind")]
+MLP = Annotated[PlainMLP | GatedMLP | MoE | PlugInMLP | NoMLP, Field(discriminator="kind")]
+ResolvedMLP = Annotated[
+    ResolvedPlainMLP | ResolvedGatedMLP | ResolvedMoE | PlugInMLP | NoMLP, Field(discriminator="kind")
+]

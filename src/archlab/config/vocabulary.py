@@ -150,7 +150,7 @@ LACKING = {
     "deepnorm": "no DeepNorm",
     "xpos fire kerple cope": "no such positions",
     "mtp multitokenprediction": "no prediction of several tokens",
-    "optimizer adam adamw muon lion sgd adafactor shampoo soap": "no choice of optimiser: it trains with AdamW",
+    "adam adamw muon lion sgd adafactor shampoo soap": "no optimiser but AdamW, or one of your own: docs/plugins.md",
     "inversesqrt inversesquareroot noam": "no inverse square root schedule",
     "fp16 float16 half amp": "no float16",
     "flash flashattention attnimplementation": "no choice of kernel: the fastest that fits is taken",

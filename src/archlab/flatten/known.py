@@ -12,6 +12,7 @@ from archlab.config.base import Base
 from archlab.config.layers import LayerConfig, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import Problem, raise_problems
+from archlab.config.sources import refuse_plug_ins
 from archlab.config.visibility import Visibility
 from archlab.errors import UserError
 
@@ -25,6 +26,7 @@ KNOWN: dict[type[Base], str] = {
 
 def refuse_unknown(model: ModelConfig) -> None:
     """ConfigError that names every choice of the model that no flattened file has."""
+    refuse_plug_ins(model, "a flattened file")
     found = list(_unknown(resolve(model), ModelConfig, "model"))
     for layer in dict.fromkeys(layer_configs(model)):
         if isinstance(layer.attention, Visibility):

@@ -13,6 +13,7 @@ from archlab.config.mamba2 import ResolvedMamba2
 from archlab.config.moe import ResolvedMoE
 from archlab.config.multi_head import ResolvedMultiHead
 from archlab.config.norm import NoNorm
+from archlab.config.plug_in import PlugInComponent
 from archlab.config.rglru import ResolvedRGLRU
 from archlab.config.short_conv import ShortConv as ShortConvConfig
 from archlab.model.arithmetic import Same, scaled
@@ -24,6 +25,7 @@ from archlab.model.mamba2 import Mamba2
 from archlab.model.mlp import MLP
 from archlab.model.moe import MoE
 from archlab.model.norms import BranchNorms
+from archlab.model.own import own_module
 from archlab.model.rglru import RGLRU
 from archlab.model.short_conv import ShortConv
 from archlab.model.state import NO_STATES, State
@@ -93,5 +95,7 @@ def make_component(config: Component, layer: LayerConfig, kernel: str) -> nn.Mod
             return MLP(config, layer)
         case ResolvedMoE():
             return MoE(config, layer)
+        case PlugInComponent():
+            return own_module(config, layer.site)
         case _:
             raise TypeError(f"no module for a {type(config).__name__}")

@@ -92,6 +92,7 @@ def arms(study: StudyConfig) -> list[Arm]:
     problems = list(misplaced_fields(study))
     try:
         base = overlay(read_config(study.base), study.set, Config)
+        base["plugins"] = [*dict.fromkeys([*base.get("plugins", ()), *study.plugins])]
     except UserError as error:
         problems += [Problem("base", str(error)), *_problems_of_arms(_invalid_arms(study), study)]
         raise_problems(list(dict.fromkeys(problems)), "the study")

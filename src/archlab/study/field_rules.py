@@ -10,7 +10,7 @@ from archlab.errors import UserError
 from archlab.study.cross import overrides_of_arms, section_of
 from archlab.study.sizes import at
 
-DECIDED_BY = {"train.tokens": "budget", "train.seed": "seeds", "data.fold": "folds"}
+DECIDED_BY = {"train.tokens": "budget", "train.seed": "seeds", "data.fold": "folds", "plugins": "plugins"}
 """Fields that the study sets itself -> the part of the study that decides them."""
 
 SAME_FOR_ALL = (

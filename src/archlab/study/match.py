@@ -42,7 +42,9 @@ def matched(raw: Raw, equal: Equal, target: float) -> tuple[Config, dict[str, in
     config = build_config(raw)
     if _off(size(config), target) <= tolerance(equal):
         return config, {}
-    now = flatten(resolved(config))[equal.by]
+    now = flatten(resolved(config)).get(equal.by)
+    if now is None:
+        raise UserError(f"{size(config):,.0f} {_what(equal)} against {target:,.0f}, and it has no {equal.by} to adjust")
     nearest = now
     for step in _steps(equal.by, config):
         value = _nearest(lambda n: size(_unchecked(raw, equal.by, n)), target, step, LARGEST[equal.by])

@@ -9,14 +9,16 @@ from typing import Any
 from archlab.config.identity import config_hash, resolved
 from archlab.config.outcomes import Outcome
 from archlab.config.schema import Config
+from archlab.config.sources import sources
 from archlab.study.outcomes.weights import kept
 from archlab.train.device import choose_device
 from archlab.train.evaluate import DocumentScore
 from archlab.train.run_folder import NO_EFFECT_ON_RESULT, RunFolder
 from archlab.train.summary import RunSummary
 
-_NOT_MEANT = (*NO_EFFECT_ON_RESULT, "train.compile", "train.device", "train.dtype")
-"""Fields that do not say what is trained. The number format does, as it is on this machine."""
+_NOT_MEANT = (*NO_EFFECT_ON_RESULT, "train.compile", "train.device", "train.dtype", "train.optimizer")
+"""Fields that do not say what is trained. The number format does, as it is on this machine, and so do plug-ins, an
+optimiser among them, with their code."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Run:
             "corpus": self.corpus,
             "fold": self.config.data.fold,
         }
+        if code := sources(self.config):
+            decides |= {"optimizer": plain["train"]["optimizer"], "plugins": code}
         return config_hash(decides)
 
     def folder(self, study: Path) -> Path:

@@ -1,11 +1,12 @@
 """Finding and reading study files."""
 
+import copy
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from archlab.config.beside import find_text
+from archlab.config.beside import find_plugins, find_text
 from archlab.config.check import validate
 from archlab.config.io import studies
 from archlab.config.merge import Raw, merge, without
@@ -31,17 +32,30 @@ def read_study(source: str) -> tuple[str, StudyConfig]:
     UserError with every problem at once, those of the arms included.
     """
     name, file = _find(source)
-    raw = _read(file)
-    try:
-        return visible(name), validate(StudyConfig, raw, str(file))
-    except ConfigError as error:
-        raise_problems([*error.problems, *_problems_of_the_rest(raw, error)], str(file))
-        raise
+    return visible(name), _validated(_read(file), str(file))
+
+
+def study_from_values(values: Raw) -> StudyConfig:
+    """The study of the values that a YAML file would hold; files are looked for where we are. UserError as above."""
+    return _validated(_with_extended(copy.deepcopy(values), Path()), "the study")
+
+
+def usual_folder(source: str, name: str) -> Path:
+    """Where the study that `read_study` found is run: in its own folder, or below `studies`."""
+    return Path(source) if is_study_folder(Path(source)) else Path("studies") / name
 
 
 def is_study_folder(path: Path) -> bool:
     """Whether `archlab study run` made it."""
     return (path / "study.yaml").is_file()
+
+
+def _validated(raw: Raw, source: str) -> StudyConfig:
+    try:
+        return validate(StudyConfig, raw, source)
+    except ConfigError as error:
+        raise_problems([*error.problems, *_problems_of_the_rest(raw, error)], source)
+        raise
 
 
 def _problems_of_the_rest(raw: Raw, error: ConfigError) -> list[Problem]:
@@ -71,12 +85,17 @@ def _read(file: Path | Traversable, below: tuple[Path | Traversable, ...] = ()) 
     """A study's raw values, over those of the study it extends."""
     if file in below:
         raise UserError(f"{file}: extends itself")
-    raw = with_kinds(read_yaml(file))
-    if isinstance(file, Path):
-        _find_files(raw, file.parent)
+    return _with_extended(read_yaml(file), file.parent if isinstance(file, Path) else None, (*below, file))
+
+
+def _with_extended(raw: Raw, home: Path | None, below: tuple[Path | Traversable, ...] = ()) -> Raw:
+    """`raw`, which names files in `home`, over the values of the study it extends."""
+    raw = with_kinds(raw)
+    if home is not None:
+        _find_files(raw, home)
     if not isinstance(raw.get("extends"), str):
         return raw
-    inherited = _read(_find(raw.pop("extends"))[1], (*below, file))
+    inherited = _read(_find(raw.pop("extends"))[1], below)
     if raw.keys() & _DESIGNS:
         inherited = {field: value for field, value in inherited.items() if field not in _DESIGNS}
     return {**inherited, **raw}
@@ -95,4 +114,5 @@ def _find_files(raw: Raw, home: Path) -> None:
             if is_study_folder(home):
                 verify(beside, f"put it back from a copy, or name a whole one in {home / 'study.yaml'}")
             raw[field] = str(beside.resolve())
+    find_plugins(raw, home)
     find_text(raw.get("set"), home)

@@ -107,15 +107,21 @@ def load_optimizer(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
         name, _, field = key.rpartition("/")
         states.setdefault(name, {})[field] = value
     parameters = dict(model.named_parameters())
-    if wrong := sorted(states.keys() ^ parameters.keys()):
+    is_adamw = isinstance(optimizer, torch.optim.AdamW)  # another one may keep nothing of some parameters
+    if wrong := sorted(states.keys() ^ parameters.keys() if is_adamw else states.keys() - parameters.keys()):
         raise UserError(f"{path / OPTIMIZER}: does not fit the model; missing or surplus: {', '.join(wrong[:8])}")
-    for name, parameter in parameters.items():
-        optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in states[name].items()}
+    for name, state in states.items():
+        parameter = parameters[name]
+        optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in state.items()}
 
 
 def _state(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-    return {f"{names[p]}/{key}": value for p, state in optimizer.state.items() for key, value in state.items()}
+    found = {f"{names[p]}/{key}": value for p, state in optimizer.state.items() for key, value in state.items()}
+    for name, value in found.items():
+        if not isinstance(value, Tensor):  # of a plug-in
+            raise UserError(f"the optimiser keeps {name} = {value!r}; allowed in its state: tensors, to be saved")
+    return found
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from archlab.allocator import keep_freed_memory
 from archlab.config.schema import Config
+from archlab.config.sources import sources
 from archlab.config.training import ResolvedTrain, check_next_token, resolve_train
 from archlab.cost.flops import training_flops
 from archlab.cost.memory import training_memory
@@ -84,6 +85,8 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
     with folder.locked():
         how = {"compiled": run.is_compiled, "attention": dict(run.kernels)}
         env = environment(run.device) | how | {"corpus": data.fingerprint}
+        if code := sources(config):
+            env["plugins"] = code
         for note in folder.claim(config, env, data.tokenizer):
             callback.on_note(note)
         return folder.summary() or _train(run, folder, callback)

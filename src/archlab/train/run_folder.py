@@ -17,7 +17,9 @@ from pydantic import TypeAdapter
 
 from archlab.config.base import Base
 from archlab.config.identity import diff
+from archlab.config.plugins import is_file
 from archlab.config.schema import Config
+from archlab.config.sources import deciding
 from archlab.config.yaml_text import to_yaml, to_yaml_line
 from archlab.data.tokenizer import own_tokenizer, same_tokenizer
 from archlab.digests import DIGESTS, RESTORE_OR_REMAKE, names_with_digest, verify, write_with_digests
@@ -102,11 +104,11 @@ class RunFolder:
         new: dict[str, str | bytes] = {}
         if IMPORTED in names and "env.json" not in names:
             self._check_imported(changed, tokenizer)
-            new["config.yaml"] = to_yaml(config.model_dump(mode="json"))
+            new |= _with_plugins(config)
         elif "config.yaml" in names:
             self._check_same(changed, env, before)
         else:
-            new["config.yaml"] = to_yaml(config.model_dump(mode="json"))
+            new |= _with_plugins(config)
         if "env.json" not in names:  # also when a kill came between these files
             if IMPORTED not in names and tokenizer:
                 new["tokenizer.json"] = tokenizer.read_bytes()
@@ -148,10 +150,10 @@ class RunFolder:
         refused = {
             field: values
             for field, values in changed.items()
-            if field not in NO_EFFECT_ON_RESULT and field not in known and not (moved and field in _WHERE_IT_LIES)
+            if field not in (*NO_EFFECT_ON_RESULT, *known, "plugins") and not (moved and field in _WHERE_IT_LIES)
         }
         self._refuse(refused, "holds a run of another config; name another folder")
-        for what in ("corpus", *_OUTCOMES):
+        for what in ("corpus", "plugins", *_OUTCOMES):
             if before and what in env and (began := before.get(what, False)) != env[what]:
                 to_go_on = f"to go on, set {_OUTCOMES[what]}={to_yaml_line(began)}; else " if what in _OUTCOMES else ""
                 raise UserError(
@@ -248,6 +250,20 @@ class RunFolder:
             return {}
         verify(path)
         return _read_object(path)
+
+
+def _with_plugins(config: Config) -> dict[str, str | bytes]:
+    """config.yaml, and beside it a copy of every plug-in that decides the run, so that it can be loaded for ever; the
+    others are not the run's business. A module that Python finds by itself is only named."""
+    values, copies = config.model_dump(mode="json"), dict[str, str | bytes]()
+    values["plugins"] = []
+    for plugin in deciding(config):
+        name = plugin
+        if is_file(plugin):
+            name = f"plugin{len(copies)}-{Path(plugin).name}"
+            copies[name] = read_bytes(Path(plugin))
+        values["plugins"].append(name)
+    return {**copies, "config.yaml": to_yaml(values)}
 
 
 _REQUIRED_WITH = {

@@ -11,6 +11,7 @@ import torch
 from archlab.config.identity import config_hash, resolved
 from archlab.config.outcomes import DecodingSpeed, NormShare, Outcome, PeakMemory, TrainingSpeed
 from archlab.config.schema import Config
+from archlab.config.sources import sources
 from archlab.digests import verify, write_with_digests
 from archlab.infer.profile import profile
 from archlab.infer.speed import WARM_UP, rehearse_decoding, seconds_of
@@ -59,7 +60,8 @@ def forget_timings(study: Path) -> None:
 
 
 def _key(outcome: Outcome, arms: Sequence[Arm]) -> str:
-    return config_hash({"outcome": outcome.model_dump(mode="json"), "arms": [resolved(arm.config) for arm in arms]})
+    configs = [resolved(arm.config) | {"plugins": sources(arm.config)} for arm in arms]
+    return config_hash({"outcome": outcome.model_dump(mode="json"), "arms": configs})
 
 
 def time_arms(outcome: Outcome, configs: Mapping[str, Config]) -> dict[str, dict[int, float | None]]:

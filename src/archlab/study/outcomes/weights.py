@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from archlab.config.identity import config_hash
-from archlab.config.outcomes import Answers, Beyond, Outcome, Repetition, TokensPerByte, WindowPart
+from archlab.config.outcomes import Answers, Beyond, Outcome, PlugInOutcome, Repetition, TokensPerByte, WindowPart
 from archlab.config.position import Learned
 from archlab.config.schema import Config
 from archlab.config.training import ResolvedTrain, resolve_train
@@ -21,6 +21,7 @@ from archlab.errors import UserError
 from archlab.infer.generate import generate
 from archlab.infer.load import load_run
 from archlab.model.decoder import Decoder
+from archlab.study.outcomes.finished import FinishedRun, own_value
 from archlab.train.device import Device, choose_device
 from archlab.train.evaluate import predict
 
@@ -48,12 +49,22 @@ def measure(outcomes: Sequence[Outcome], config: Config, run: Path) -> None:
     _, model = load_run(run, config.model)
     model = model.to(device.type).eval()
     for outcome in missing:
-        found = {"outcome": outcome.model_dump(), "value": _value(outcome, model, data, resolve_train(config), device)}
+        if isinstance(outcome, PlugInOutcome):
+            value = own_value(outcome, _finished(run, config, model, data, device))
+        else:
+            value = _value(outcome, model, data, resolve_train(config), device)
+        found = {"outcome": outcome.meaning, "value": value}
         write_with_digests(run, {_file(outcome): json.dumps(found)})
 
 
 def _file(outcome: Outcome) -> str:
-    return f"outcome-{config_hash(outcome.model_dump())}.json"
+    return f"outcome-{config_hash(outcome.meaning)}.json"
+
+
+def _finished(run: Path, config: Config, model: Decoder, data: TrainingData, device: Device) -> FinishedRun:
+    train = resolve_train(config)
+    held_out = data.held_out(train.eval_seq_len, train.eval_tokens, masked=train.document_mask)
+    return FinishedRun(run, config, model, torch.from_numpy(held_out.tokens).to(device.type))
 
 
 def _value(outcome: Outcome, model: Decoder, data: TrainingData, train: ResolvedTrain, device: Device) -> float | None:

@@ -1,0 +1,200 @@
+"""Plug-ins: modules of the user's own, and what they have registered.
+
+A config names the modules (`plugins`). Reading it imports them, in every process that is given the config.
+"""
+
+import hashlib
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from archlab.code import meaning
+from archlab.config.base import Base
+from archlab.config.component import Component
+from archlab.config.text import FileName
+from archlab.errors import OWN_CODE, UserError
+from archlab.files import read_text
+
+Section = Literal["mlp", "mixer", "optimizer", "outcome"]
+"""What a plug-in can be."""
+
+
+class Options(Base):
+    """The fields of a plug-in: each has a type, and a default or none. A subclass says which."""
+
+
+@dataclass(frozen=True)
+class Registered:
+    """What a module has registered under a name."""
+
+    section: Section
+    name: str
+    options: type[Base]
+    make: Callable[..., Any]
+    """The module's class, the optimiser's factory, or the function that measures."""
+    module: str
+    """In which it was registered, as Python knows it."""
+    digest: str
+    """12 hex digits of that module's code, without comments and layout."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Of an outcome: title, unit, better."""
+
+
+_registered: dict[tuple[Section, str], dict[str, Registered]] = {}
+"""By module. Several may have registered the same: a file, and its copy in a run's folder."""
+
+_read: dict[str, str] = {}
+"""File -> digest of what was imported of it."""
+
+
+def register_mlp(name: str, options: type[Component], module: Callable[..., Any]) -> None:
+    """Let configs say `model.mlp: {kind: plugin, name: NAME, options: {…}}`.
+
+    `options` prices what `module(options, site)` makes, a torch module [B, T, D] -> [B, T, D]. See docs/plugins.md.
+    """
+    _register_component("mlp", name, options, module, ("parameters", "work"))
+
+
+def register_mixer(name: str, options: type[Component], module: Callable[..., Any]) -> None:
+    """As `register_mlp`, of `model.mixer`. It also says what it keeps between passes, by `state`."""
+    _register_component("mixer", name, options, module, ("parameters", "work", "state"))
+
+
+def register_optimizer(name: str, options: type[Options], factory: Callable[..., Any]) -> None:
+    """Let configs say `train.optimizer: {kind: plugin, name: NAME, options: {…}}`.
+
+    `factory(groups, options)` gives a torch optimiser. See docs/plugins.md for the groups.
+    """
+    register("optimizer", name, options, factory)
+
+
+def find(section: Section, name: str) -> Registered | None:
+    """What is registered under that name."""
+    return next(iter(_registered.get((section, name), {}).values()), None)
+
+
+def names(section: Section) -> list[str]:
+    """All that are registered."""
+    return sorted(name for where, name in _registered if where == section)
+
+
+def registered_by(plugins: Iterable[str], section: Section, name: str) -> str | None:
+    """Which of these plug-ins has registered it, or a module of that package."""
+    modules = _registered.get((section, name), {})
+    return next((plugin for plugin in plugins for module in modules if _is_in(module, _module_name(plugin))), None)
+
+
+def _is_in(module: str, package: str) -> bool:
+    return f"{module}.".startswith(f"{package}.")
+
+
+def is_file(plugin: str) -> bool:
+    """Whether it is a file, and not a module that Python finds by itself."""
+    return plugin.endswith(".py")
+
+
+def _register_component(
+    section: Section, name: str, options: type[Component], module: Callable[..., Any], said: tuple[str, ...]
+) -> None:
+    if not (isinstance(options, type) and issubclass(options, Component)):
+        raise UserError(f"{section} {name}: its options are {options!r}; allowed: a subclass of archlab.Component")
+    if missing := [method for method in said if getattr(options, method) is getattr(Component, method)]:
+        raise UserError(
+            f"{section} {name}: {options.__name__} has no `{missing[0]}`, so nothing is known of its costs; "
+            f"needed: {', '.join(said)} (docs/plugins.md)"
+        )
+    register(section, name, options, module)
+
+
+def register(section: Section, name: str, options: type[Base], make: Callable[..., Any], **about: Any) -> None:
+    """Keep what the calling module brings; UserError where another module brought something else of that name."""
+    if not (isinstance(options, type) and issubclass(options, Base)):
+        raise UserError(f"{section} {name}: its options are {options!r}; allowed: a subclass of archlab.Options")
+    caller = sys._getframe()
+    while caller.f_globals["__name__"].startswith("archlab.") and caller.f_back:
+        caller = caller.f_back
+    module, file = caller.f_globals["__name__"], caller.f_globals.get("__file__")
+    if file is None:
+        raise UserError(f"{section} {name}: registered outside of a file; a plug-in is a file that `plugins` names")
+    digest = digest_of(Path(file))
+    found = Registered(section, name, options, make, module, digest, about)
+    known = _registered.setdefault((section, name), {})
+    for other in known.values():
+        if other.module != module and other.digest != digest:
+            where = sys.modules[other.module].__file__
+            raise UserError(
+                f"{section} {name} is registered by {where} and by {file}, whose code differs; rename one of them, or "
+                "use them in a Python of their own each"
+            )
+    known[module] = found
+    OWN_CODE.add(file)
+
+
+def digest_of(file: Path) -> str:
+    """12 hex digits that change with what a file of Python does, and not with how it is written."""
+    return hashlib.sha256(meaning(read_text(file)).encode()).hexdigest()[:12]
+
+
+def _loaded(plugins: tuple[str, ...]) -> tuple[str, ...]:
+    """The same with full paths of files, all of them imported; UserError for one that cannot be."""
+    plugins = tuple(str(Path(p).expanduser().resolve()) if is_file(p) else p for p in plugins)
+    load_plugins(plugins)
+    return plugins
+
+
+def load_plugins(plugins: Iterable[str]) -> None:
+    """Import those that this process has not; a file that has changed since is imported again."""
+    for plugin in plugins:
+        if not is_file(plugin):
+            _importing(plugin, lambda plugin=plugin: importlib.import_module(plugin))
+            continue
+        file = Path(plugin)
+        if not file.is_file():
+            raise UserError(f"plugins: {plugin}: no such file; put it there, or name the place where it is now")
+        _importing(plugin, lambda file=file: _import_file(file))
+
+
+def _importing(plugin: str, import_it: Callable[[], Any]) -> None:
+    try:
+        import_it()
+    except UserError as error:
+        raise UserError(f"plugins: {plugin}: {error}") from None
+    except ModuleNotFoundError as error:
+        if not _is_in(plugin, str(error.name)):
+            raise UserError(f"plugins: {plugin}: imports {error.name}, which is not there") from error
+        allowed = "a module that Python finds (installed, or on PYTHONPATH), or a file that ends in .py"
+        raise UserError(f"plugins: no module {plugin!r}; allowed: {allowed}") from error
+    except Exception as error:
+        raise UserError(f"plugins: {plugin}: cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _import_file(file: Path) -> None:
+    name, digest = _module_name(str(file)), digest_of(file)
+    if _read.get(str(file)) == digest:
+        return
+    for modules in _registered.values():
+        modules.pop(name, None)
+    spec = spec_from_file_location(name, file)
+    assert spec
+    assert spec.loader
+    OWN_CODE.add(str(file))
+    sys.modules[name] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    _read[str(file)] = digest
+
+
+def _module_name(plugin: str) -> str:
+    """As Python knows it: of a file one that no other module has."""
+    if not is_file(plugin):
+        return plugin
+    return f"archlab_plugin_{Path(plugin).stem}_{hashlib.sha256(plugin.encode()).hexdigest()[:8]}"
+
+
+PlugIns = Annotated[tuple[FileName, ...], Field(strict=False), AfterValidator(_loaded)]
+"""Modules, or files that end in .py: beside the file that names them, or where the command is run."""

@@ -1,0 +1,396 @@
+"""Plug-ins: the examples of docs/plugins.md, run as a reader would, and all that can be wrong with one."""
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import nn
+
+import archlab
+from archlab.config import plugins
+from archlab.config.identity import resolved
+from archlab.config.io import build_config
+from archlab.config.schema import Config
+from archlab.config.yaml_text import read_yaml, to_yaml
+from archlab.cost.flops import forward_flops
+from archlab.errors import OWN_CODE, UserError, user_message
+from archlab.flatten.write import flatten
+from archlab.study.record import StudySummary
+from archlab.study.runner import Study
+from archlab.study.study_file import read_study
+from archlab.train.loop import train
+from archlab.train.optim import make_optimizer
+from archlab.train.progress import Callback
+
+HOME = str(Path(archlab.__file__).resolve().parent.parent)
+DOCUMENT = (Path(HOME).parent / "docs" / "plugins.md").read_text(encoding="utf-8")
+FILES = {
+    name: text for text in re.findall(r"^```\w+\n(.*?)^```", DOCUMENT, re.M | re.S) for name in re.findall(r"\A# (\S+)\n", text)
+}  # fmt: skip
+SQUARED = {"kind": "plugin", "name": "squared", "options": {"d_ff": 48}}
+
+EMA = """
+import archlab
+import torch
+from archlab.config.component import StateTensor
+from torch import nn
+
+
+class Options(archlab.Component):
+    keep: float = 0.5
+
+    def parameters(self, site):
+        return {"mixer": site.d_model**2}
+
+    def work(self, site, this):
+        yield this.element_wise("scans", "mixer", site.d_model, flops=3)
+        yield this.product("mixer", site.d_model, site.d_model)
+
+    def state(self, site, capacity):
+        return (StateTensor("last", (site.d_model,)),)
+
+
+class EMA(nn.Module):
+    def __init__(self, options, site):
+        super().__init__()
+        self.keep = options.keep
+        self.out = archlab.Projection(site.d_model, site.d_model, bias=False, role="output")
+
+    def forward(self, x, context=None, state=None):
+        last = torch.zeros_like(x[:, 0]) if state is None else state["last"].clone()
+        means = []
+        for t in range(x.shape[1]):
+            last = self.keep * last + (1 - self.keep) * x[:, t]
+            means.append(last)
+        if state is not None:
+            state["last"].copy_(last.detach())
+        return self.out(torch.stack(means, 1))
+
+
+archlab.register_mixer("ema", Options, EMA)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """As in a new process, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
+    kept = (dict(plugins._registered), dict(plugins._read), set(OWN_CODE))
+    for store in (plugins._registered, plugins._read, OWN_CODE):
+        store.clear()
+    yield
+    for store, before in zip((plugins._registered, plugins._read, OWN_CODE), kept, strict=True):
+        store.clear()
+        store.update(before)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def write(text: str, name: str = "own.py") -> Path:
+    Path(name).write_text(text)
+    return Path(name).resolve()
+
+
+def config(*overrides: str, **changed: Any) -> Config:
+    """The tiny model with what squared.py and lion.py bring."""
+    for name in ("squared.py", "lion.py"):
+        if not Path(name).exists():
+            write(FILES[name], name)
+    raw = {
+        "plugins": ["squared.py", "lion.py"],
+        "model": tiny.MODEL | {"mlp": SQUARED} | changed.pop("model", {}),
+        "train": tiny.TRAIN | {"optimizer": {"kind": "plugin", "name": "lion"}, "lr": 1e-3} | changed.pop("train", {}),
+        "data": {"path": str(tiny.write_text(Path()).resolve())},
+    }
+    return build_config(raw | changed, overrides, "own")
+
+
+def study(**changed: str) -> StudySummary:
+    """That of the document, of tiny models and runs, with those of its files that are `changed` or not there yet."""
+    for name, text in FILES.items():
+        if name in changed or not Path(name).exists():
+            write(changed.get(name, text), name)
+    base = tiny.config(data=tiny.write_text(Path()).resolve())
+    write(to_yaml(base.model_dump(mode="json")), "tiny.yaml")
+    text = FILES["study.yaml"].replace("base: tiny-llama", "base: tiny.yaml").replace("d_ff: 512", "d_ff: 48")
+    text = text.replace("256K", "640").replace("train.seq_len: 64, train.batch_tokens: 1024", "train.seq_len: 16")
+    write(text, "study.yaml")
+    name, asked = read_study("study.yaml")
+    return Study(name, asked, Path("studies/study"), workers=2).run(lambda runs: lambda progress: None)
+
+
+def runs_of(summary: StudySummary, arm: str) -> set[str]:
+    return {str(folder) for found in summary.arms if found.name == arm for folder in found.runs.values()}
+
+
+def test_the_study_of_the_document_as_its_files_change() -> None:
+    first = study()
+    assert first.failed == {}
+    assert [[sorted(arm.values), len(arm.runs)] for arm in first.arms] == [[[0, 1], 2]] * 2
+    guessed = first.by("guessed")
+    assert guessed.outcome.title == "next tokens guessed in 16 windows"
+    assert (guessed.outcome.unit, guessed.outcome.better) == ("share", "higher")
+    shares = [value for arm in guessed.arms for value in arm.values.values() if value is not None]
+    assert len(shares) == 4
+    assert 0 < max(shares) < 1
+    before = {arm.name: runs_of(first, arm.name) for arm in first.arms}
+
+    commented = study(**{"lion.py": "# The same.\n" + FILES["lion.py"]})
+    assert {arm.name: runs_of(commented, arm.name) for arm in commented.arms} == before
+
+    doubled = study(**{"guesses.py": FILES["guesses.py"].replace(".item()", ".item() / 2")})
+    assert {arm.name: runs_of(doubled, arm.name) for arm in doubled.arms} == before, "nothing is trained again"
+    for old, new in zip(guessed.arms, doubled.by("guessed").arms, strict=True):
+        assert new.values == pytest.approx({seed: (value or 0) / 2 for seed, value in old.values.items()})
+
+    changed = study(**{"lion.py": FILES["lion.py"].replace("beta2: float = 0.99", "beta2: float = 0.9")})
+    assert runs_of(changed, "usual") == before["usual"], "arms without it keep their runs"
+    assert runs_of(changed, "mine").isdisjoint(before["mine"])
+
+
+def test_the_mlp_of_the_document_is_what_it_says() -> None:
+    own = archlab.Decoder(config().model)
+    x = torch.randn(2, 5, 32)
+    mlp = own.layers[1].get_submodule("mlp")
+    up, down = (mlp.get_parameter(f"{name}.weight") for name in ("up", "down"))
+    torch.testing.assert_close(mlp(x), (x @ up.T).clamp(min=0) ** 2 @ down.T)
+
+    usual = archlab.Decoder(config("model.mlp={kind: plain, activation: relu_squared, d_ff: 48}").model)
+    assert own.state_dict().keys() == usual.state_dict().keys()
+    for name, tensor in own.state_dict().items():
+        torch.testing.assert_close(tensor, usual.state_dict()[name], msg=f"{name} starts elsewhere")
+    assert forward_flops(own.config, 16) == forward_flops(usual.config, 16)
+    assert archlab.cost(config()).parameters.total == sum(p.numel() for p in own.parameters())
+
+
+def test_the_optimiser_of_the_document_is_lion() -> None:
+    """One update, by the formula of Chen 2023, of a matrix and of a norm."""
+    asked = config("train.weight_decay=0.5")
+    model = archlab.Decoder(asked.model)
+    optimizer = make_optimizer(model, asked.train)
+    assert {group["group"] for group in optimizer.param_groups} == {"matrix", "table", "vector"}
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01
+    model(torch.arange(8)[None]).square().mean().backward()
+    optimizer.step()
+    for name, p in model.named_parameters():
+        assert p.grad is not None
+        decay = 0.5 if name.endswith(("up.weight", "q.weight")) else 0.0
+        if decay or "norm" in name:
+            torch.testing.assert_close(p.detach(), before[name] * (1 - 0.01 * decay) - 0.01 * p.grad.sign())
+
+
+class StopAt(Callback):
+    """Ctrl-C after so many steps."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step(self, metrics: Any) -> None:
+        if metrics.step == self.step:
+            raise KeyboardInterrupt
+
+
+def test_a_stopped_run_goes_on_with_the_state_of_its_optimiser() -> None:
+    whole = train(config("train.checkpoint_every=2"), "whole", Callback())
+    with pytest.raises(KeyboardInterrupt):
+        train(config("train.checkpoint_every=2"), "stopped", StopAt(5))
+    gone_on = train(config("train.checkpoint_every=2"), "stopped", Callback())
+    assert gone_on.loss == whole.loss
+    weights = [archlab.from_pretrained(folder).state_dict() for folder in ("whole", "stopped")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_a_run_has_its_plugins_with_it() -> None:
+    train(config(), "run", Callback())
+    assert read_yaml(Path("run/config.yaml"))["plugins"] == ["plugin0-squared.py", "plugin1-lion.py"]
+    Path("squared.py").unlink()
+    Path("lion.py").write_text("raise ValueError('another one')")
+    Path("elsewhere").mkdir()
+    Path("run").rename("elsewhere/moved")
+    code = "import archlab; m = archlab.from_pretrained('elsewhere/moved'); print(type(m.layers[0].mlp).__name__)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": HOME}
+    )
+    assert (found.stdout, found.returncode) == ("Squared\n", 0), found.stderr
+
+
+def test_a_run_does_not_go_on_with_another_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path.cwd())  # as an installed module, of which a run has no copy
+    monkeypatch.delitem(sys.modules, "installed", raising=False)
+    write(FILES["squared.py"], "installed.py")
+    asked = config(plugins=["installed", "lion.py"])
+    train(asked, "run", Callback())
+    assert read_yaml(Path("run/config.yaml"))["plugins"] == ["installed", "plugin0-lion.py"]
+    assert train(asked, "run", Callback()).status == "finished"
+    write(FILES["squared.py"].replace(".square()", ".square() / 2"), "installed.py")
+    monkeypatch.delitem(sys.modules, "installed")
+    plugins._registered.clear()
+    plugins._read.clear()
+    with pytest.raises(UserError, match=r"was begun with plugins .* and cannot go on with"):
+        train(config(plugins=["installed", "lion.py"]), "run", Callback())
+
+
+def test_another_process_has_the_plugins_of_a_config_that_it_is_given() -> None:
+    sent = pickle.dumps(config())
+    plugins._registered.clear()
+    plugins._read.clear()
+    assert isinstance(archlab.Decoder(pickle.loads(sent).model), nn.Module)
+
+
+def test_a_mixer_keeps_what_its_state_says() -> None:
+    write(EMA)
+    model = tiny.MODEL | {"attention": {"kind": "none"}, "position": {"kind": "none"}}
+    asked = config(plugins=["own.py"], model=model | {"mixer": {"kind": "plugin", "name": "ema"}}, train={"optimizer": {"kind": "adamw"}})  # fmt: skip
+    decoder = archlab.Decoder(asked.model).eval()
+    prompt = torch.tensor([[3, 1, 4, 1, 5]])
+    written = archlab.generate(decoder, prompt, max_new_tokens=6)
+    whole = decoder(written[:, :-1]).argmax(-1)[:, prompt.shape[1] - 1 :]
+    assert whole.tolist() == written[:, prompt.shape[1] :].tolist()
+    assert read_values(asked)["mixer"]["options"] == {"keep": 0.5}, "defaults are written out"
+
+
+def read_values(asked: Config) -> dict[str, Any]:
+    return resolved(asked)["model"]
+
+
+def test_a_layer_kind_may_have_one() -> None:
+    layers = {"a": {"mlp": SQUARED}, "b": {}, "pattern": ["a", "b"]}
+    asked = config(model={"mlp": {"d_ff": 64}, "layers": layers})
+    kinds = [type(layer.get_submodule("mlp")).__name__ for layer in archlab.Decoder(asked.model).layers]
+    assert kinds == ["Squared", "MLP"]
+    train(asked, "run", Callback())
+    assert "plugin0-squared.py" in read_yaml(Path("run/config.yaml"))["plugins"]
+
+
+WRONG = {
+    "model.mlp.name=squard": r"model\.mlp\.name +'squard'; no such plug-in for mlp; allowed: squared",
+    "model.mlp.options.d_f=3": r"model\.mlp\.options +d_f: no such option of squared; allowed: d_ff",
+    "model.mlp.options.d_ff=wide": r"model\.mlp\.options +d_ff: 'wide'; should be a valid integer",
+    "train.optimizer.name=squared": r"train\.optimizer\.name +'squared'; no such plug-in for optimizer; allowed: lion",
+    "train.betas=[0.8, 0.9]": r"train\.betas +is AdamW's, and lion does not read it; leave it out",
+    "train.eps=1e-6": r"train\.eps +is AdamW's, and lion does not read it",
+    "plugins=[squared.py]": r"plugins +\S*squared\.py; missing: \S*lion\S*, which brings the optimizer lion",
+    "plugins=[nowhere.py]": r"plugins: \S+nowhere\.py: no such file",
+    "plugins=[no.where]": r"plugins: no module 'no\.where'; allowed: a module that Python finds",
+}
+
+
+@pytest.mark.parametrize("override", WRONG)
+def test_what_a_config_says_wrongly_of_one(override: str) -> None:
+    config()
+    with pytest.raises(UserError, match=WRONG[override]):
+        config(override)
+
+
+SQUARED_TEXT = FILES["squared.py"]
+BROKEN = {
+    "a syntax error": ("def (", "own.py: cannot be imported: SyntaxError"),
+    "an error": ("import archlab\n1 / 0", "own.py: cannot be imported: ZeroDivisionError"),
+    "an import": ("import no_such_thing", "own.py: imports no_such_thing, which is not there"),
+    "no price": (SQUARED_TEXT.replace("def work", "def works"), "Options has no `work`, so nothing is known of its"),
+    "no component": (SQUARED_TEXT.replace("archlab.Component", "archlab.Options"), "allowed: a subclass of archlab.Comp"),
+    "no options": (FILES["lion.py"].replace("archlab.Options", ""), "allowed: a subclass of archlab.Options"),
+    "no unit": (FILES["guesses.py"].replace('"share"', '"furlong"'), "unit 'furlong'; allowed: bits per byte, nats"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_file_that_is_wrong(what: str) -> None:
+    text, message = BROKEN[what]
+    write(text)
+    with pytest.raises(UserError, match=re.escape(message)):
+        config(plugins=["own.py"])
+
+
+def test_two_files_of_one_name() -> None:
+    config()
+    write(SQUARED_TEXT)
+    assert config(plugins=["own.py", "lion.py"]), "the same code may be in two places"
+    write(SQUARED_TEXT.replace("square()", "abs()"))
+    with pytest.raises(UserError, match=r"mlp squared is registered by \S+squared\.py and by \S+own\.py, whose code"):
+        config(plugins=["own.py", "lion.py"])
+
+
+def test_what_a_module_does_not_keep_of_its_promise() -> None:
+    for changed, message in {
+        "2 * site": "mlp plug-in squared: `parameters` says 4,608 learned numbers, and its module has 3,072",
+        "role": "mlp plug-in squared: up.weight has neither a constant nor a role .*; allowed: archlab.Projection",
+        "module": "mlp plug-in squared: made a int; allowed: a torch.nn.Module",
+    }.items():
+        text = {
+            "2 * site": SQUARED_TEXT.replace("2 * site", "3 * site"),
+            "role": SQUARED_TEXT.replace("archlab.Projection", "nn.Linear").replace(', role="input"', "").replace(', role="output"', ""),
+            "module": SQUARED_TEXT.replace("Options, Squared)", "Options, lambda options, site: 3)"),
+        }[changed]  # fmt: skip
+        write(text, "squared.py")
+        with pytest.raises(UserError, match=message):
+            archlab.Decoder(config().model)
+
+
+def test_what_an_optimiser_must_not_do() -> None:
+    for before, after, message in (
+        ("Options, Lion)", "Options, lambda groups, options: 3)", "its factory made a int; allowed: a torch.optim"),
+        ("(groups, defaults", "([p for g in groups for p in g['params']], defaults", "groups without lr_multiplier"),
+        (
+            'p.mul_(1 - group["lr"] * group["weight_decay"])',
+            'self.state[p]["n"] = 3; p',
+            "/n = 3; allowed in its state",
+        ),
+    ):
+        write(FILES["lion.py"].replace(before, after), "lion.py")
+        with pytest.raises(UserError, match=message):
+            train(config(), f"run-{message[:3]}".replace("/", "_"), Callback())
+
+
+def test_an_error_in_one_is_told_by_its_line() -> None:
+    write(SQUARED_TEXT.replace("F.relu(self.up(x))", "F.relu(self.up(x) @ x)"), "squared.py")
+    with pytest.raises(RuntimeError) as caught:
+        archlab.Decoder(config().model)(torch.arange(5)[None])
+    line = next(n for n, text in enumerate(Path("squared.py").read_text().splitlines(), 1) if "@ x" in text)
+    assert re.match(rf"plug-in \S+squared\.py, line {line}: RuntimeError: ", user_message(caught.value) or "")
+    assert user_message(RuntimeError("of ours")) is None
+
+
+def test_an_outcome_that_gives_no_number() -> None:
+    found = study(**{"guesses.py": FILES["guesses.py"].replace(".item()", ".item() + float('nan')")})
+    assert set(found.failed.values()) == {"outcome guesses: its function gave nan; allowed: a finite number, or None"}
+    none = study(**{"guesses.py": FILES["guesses.py"].replace("return (guessed", "return None and (guessed")})
+    assert none.failed == {}
+    assert all(arm.values == {} for arm in none.by("guessed").arms)
+
+
+def test_what_cannot_have_a_plugin_refuses_it_by_name() -> None:
+    model = archlab.Decoder(config().model)
+    with pytest.raises(UserError, match=r"model\.mlp\.name +squared; allowed in a flattened file: no plug-in"):
+        flatten(model.config, "own")
+    with pytest.raises(UserError, match=r"model\.mlp\.name +squared; allowed in a published format: no plug-in"):
+        archlab.save_pretrained(model, "out")
+    model.config.mlp.check_tensor(1)
+    with pytest.raises(UserError, match=r"tensor=2: model\.mlp is the plug-in squared, which cannot be cut"):
+        model.config.mlp.check_tensor(2)
+    assert not Path("out").exists()
+
+
+def test_an_arm_that_cannot_be_adjusted() -> None:
+    study()
+    text = Path("study.yaml").read_text() + "equal: {parameters: 1%}\n"
+    write(text, "study.yaml")
+    with pytest.raises(UserError, match=r"arms\.mine .* and it has no model\.mlp\.d_ff to adjust"):
+        Study("study", read_study("study.yaml")[1], Path("other"))
+
+
+def test_the_files_of_a_study_are_its_own() -> None:
+    study()
+    text = Path("study.yaml").read_text().replace("set: {", "set: {plugins: [], ")
+    write(text, "study.yaml")
+    with pytest.raises(UserError, match=r"set\.plugins +is decided by the study's plugins, for all arms"):
+        Study("study", read_study("study.yaml")[1], Path("other"))
