@@ -2,8 +2,9 @@
 
 import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from archlab.config.identity import resolved
 from archlab.config.io import studies
@@ -26,6 +27,9 @@ from archlab.study.record import ArmSummary, Curve, Measured, Other, StudySummar
 from archlab.study.runs import Ended, Run
 from archlab.study.stats import share
 from archlab.study.study_file import read_study
+
+_PARTS = 100
+"""Of the curves of a run's updates, at most."""
 
 
 def summarise(
@@ -121,8 +125,29 @@ def _arm(arm: Arm, ended: Mapping[int, Ended], runs: Mapping[int, Run], primary:
 
 def _curve(seed: int, run: Ended) -> Curve:
     found = [(m["tokens"], m.get("bits_per_byte", m.get("accuracy"))) for m in run.metrics]
-    points = [(tokens, value) for tokens, value in found if value is not None] if found else []
-    return Curve(seed=seed, tokens=[tokens for tokens, _ in points], values=[value for _, value in points])
+    points = [(tokens, value) for tokens, value in found if value is not None]
+    parts = list(_parts(run))
+    return Curve(
+        seed=seed,
+        tokens=[tokens for tokens, _ in points],
+        values=[value for _, value in points],
+        trained=[part[-1]["tokens"] for part in parts],
+        losses=[_short(statistics.fmean(m["loss"] for m in part)) for part in parts],
+        gradients=[_short(max(m["grad_norm"] for m in part)) for part in parts],
+    )
+
+
+def _parts(run: Ended) -> Iterator[list[dict[str, Any]]]:
+    """The log of its updates in parts as equal as can be."""
+    updates = [m for m in run.metrics if "lr" in m]
+    n = min(_PARTS, len(updates))
+    for i in range(n):
+        yield updates[i * len(updates) // n : (i + 1) * len(updates) // n]
+
+
+def _short(value: float) -> float:
+    """As exact as a picture: there may be thousands of points."""
+    return float(f"{value:.4g}")
 
 
 def _seconds(run: Ended) -> float:

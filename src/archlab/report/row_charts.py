@@ -1,27 +1,20 @@
-"""The three pictures of a study as Altair charts: levels, differences, learning curves.
+"""Pictures with a row per arm: where each arm stands, and how far it is from its reference.
 
 Rows carry their labels inside the picture, above the marks, so that long names cost no width on a phone.
 Colours come from the config that palette.py makes, so one chart serves light and dark.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import altair as alt
 
+from archlab.config.outcomes import Unit
+from archlab.report.marks import Width, data, layered, tooltip
 from archlab.report.palette import SHAPES, VERDICTS
-from archlab.report.ranges import curve_range, padded, without_outliers
-from archlab.report.rows import (
-    Row,
-    curve_rows,
-    difference_rows,
-    diverged_rows,
-    ends,
-    labels,
-    level_rows,
-    place_on_axis,
-    seed_rows,
-)
+from archlab.report.ranges import padded, without_outliers
+from archlab.report.rows import Row, difference_rows, ends, labels, level_rows, place_on_axis, seed_rows
+from archlab.report.ticks import axis
 from archlab.study.formatting import with_unit
 from archlab.study.record import Heading, StudySummary
 
@@ -32,27 +25,38 @@ _LABEL_UP, _MARK_DOWN = -10, 9
 _VALUE_ROOM = 160
 """Pixels that the numbers at a row's right end may take from its label."""
 
-_EVALUATED = {"bits per byte": "bits per byte on held-out text", "share": "share of right answers"}
-"""Unit of the learning curves -> what they show."""
-
 _SIDE = {"lower": " (left is better)", "higher": " (right is better)", "neither": ""}
 
-_Width = int | Literal["container"]
-"""Pixels, or as wide as the place on the page."""
+
+def are_cut(summary: StudySummary) -> bool:
+    """Whether an arm stands beyond the axis of its picture: those with `whole` then show it, interval and all."""
+    return _is_cut(level_rows(summary)) or differences_are_cut(summary)
 
 
-def levels(summary: StudySummary, width: _Width = "container") -> alt.LayerChart:
-    """The outcome of every arm: a tick per seed, their mean, and the 95% interval of the mean."""
+def differences_are_cut(summary: StudySummary) -> bool:
+    """As `are_cut`, of the differences alone."""
+    return _is_cut(difference_rows(summary))
+
+
+def _is_cut(rows: Sequence[Row]) -> bool:
+    return len(_near(rows, whole=False)) < len(_values(rows))
+
+
+def levels(summary: StudySummary, width: Width = "container", *, whole: bool = False) -> alt.LayerChart:
+    """The outcome of every arm: a tick per seed, their mean, and the 95% interval of the mean.
+
+    An arm that is far from the others is a triangle at the edge, unless the `whole` range is wanted.
+    """
     rows, seeds = level_rows(summary), seed_rows(summary)
-    near = without_outliers([row["value"] for row in rows if row["value"] is not None])
+    near = _near(rows, whole)
     inside = {row["arm"] for row in rows if row["value"] in near}
     shown = ends(rows, near) + [seed["value"] for seed in seeds if seed["arm"] in inside]
     low, high = padded(min(shown), max(shown)) if shown else (0.0, 1.0)
     place_on_axis(rows, low, high)
-    x = _XAxis(low, high, axis_title(summary.outcome))
+    x = _XAxis(low, high, axis_title(summary.outcome), summary.outcome.unit)
     named = list(labels(summary).values())
     colour = alt.Color("arm:N", scale=alt.Scale(domain=named, range="category"), legend=None)
-    base = _rows(rows).encode(color=colour, tooltip=_tooltip("arm", "text"))
+    base = _rows(rows).encode(color=colour, tooltip=tooltip("arm", "text"))
     ticks = _rows([seed for seed in seeds if low <= seed["value"] <= high], rows).encode(color=colour, x=x("value"))
     start = summary.arms[0].mean if summary.against == "base" and summary.arms[0].mean in near else None
     layers = [
@@ -64,7 +68,7 @@ def levels(summary: StudySummary, width: _Width = "container") -> alt.LayerChart
         *_off_axis(base, x),
         *_texts(rows, width),
     ]
-    return _layered(
+    return layered(
         layers,
         width,
         _ROW * len(rows),
@@ -72,21 +76,31 @@ def levels(summary: StudySummary, width: _Width = "container") -> alt.LayerChart
     )
 
 
-def differences(summary: StudySummary, width: _Width = "container", legend: bool = False) -> alt.LayerChart | None:
-    """Every arm minus its reference, with its interval; None where nothing was compared."""
+def differences(
+    summary: StudySummary,
+    width: Width = "container",
+    *,
+    legend: bool = False,
+    whole: bool = False,
+    compared_only: bool = False,
+) -> alt.LayerChart | None:
+    """Every arm minus its reference, with its interval; None where nothing was compared.
+
+    `whole` as for `levels`; `compared_only`: the arms without a reference have no row.
+    """
     if not any(arm.comparison for arm in summary.arms):
         return None
-    rows = difference_rows(summary)
-    near = without_outliers([row["value"] for row in rows if row["value"] is not None])
+    rows = [row for row in difference_rows(summary) if not compared_only or row["verdict"]]
+    near = _near(rows, whole)
     shown = [0.0, *ends(rows, near)]
     low, high = padded(min(shown), max(shown))
     place_on_axis(rows, low, high)
-    x = _XAxis(low, high, axis_title(summary.outcome, "difference"))
+    x = _XAxis(low, high, axis_title(summary.outcome, "difference"), summary.outcome.unit)
     found = [verdict for verdict in VERDICTS if any(row["verdict"] == verdict for row in rows)]
     key = alt.Legend(title=None, orient="bottom", direction="horizontal", values=found) if legend else None
     colour = alt.Color("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range="ordinal"), legend=key)
     shape = alt.Shape("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range=list(SHAPES)), legend=key)
-    base = _rows(rows).encode(color=colour, tooltip=_tooltip("arm", "verdict", "text", "detectable"))
+    base = _rows(rows).encode(color=colour, tooltip=tooltip("arm", "verdict", "text", "detectable"))
     layers = [
         *_ground(rows, 0.0, x),
         *_intervals(base, x),
@@ -94,7 +108,7 @@ def differences(summary: StudySummary, width: _Width = "container", legend: bool
         *_off_axis(base, x),
         *_texts(rows, width),
     ]
-    return _layered(
+    return layered(
         layers,
         width,
         _ROW * len(rows),
@@ -102,84 +116,40 @@ def differences(summary: StudySummary, width: _Width = "container", legend: bool
     )
 
 
-def curves(summary: StudySummary, width: _Width = "container", legend: bool = False) -> alt.LayerChart | None:
-    """Evaluations over training tokens: mean over the seeds, in a band from the lowest to the highest.
-
-    A diverged run is a dashed line that ends in a cross. The page sets `chosen` to single out an arm.
-    """
-    shown = curve_range(summary)
-    if shown is None:
-        return None
-    begun = [row for row in curve_rows(summary) if row["tokens"]]
-    means, gone = begun, diverged_rows(summary, shown[1])
-    visible = [row["tokens"] for row in means if row["mean"] <= shown[1]] or [row["tokens"] for row in gone]
-    first, last = min(visible), max(visible)
-    means, gone = ([row for row in rows if row["tokens"] >= first] for rows in (means, gone))
-    x = alt.X("tokens:Q").scale(type="log" if 0 < 8 * first <= last else "linear", nice=False, domain=[first, last])
-    x = x.axis(title="training tokens", format="~s", grid=False, tickCount=5, labelOverlap=True)
-
-    def y(field: str) -> alt.Y:
-        axis = alt.Axis(title=_EVALUATED[summary.evaluated], tickCount=6)
-        return alt.Y(f"{field}:Q", scale=alt.Scale(domain=list(shown), nice=False, zero=False), axis=axis)
-
-    key = (
-        alt.Legend(title=None, orient="right", labelLimit=280, symbolType="stroke", symbolOpacity=1) if legend else None
-    )
-    named = list(labels(summary).values())
-    colour = alt.Color("arm:N", scale=alt.Scale(domain=named, range="category"), legend=key)
-    chosen = alt.when("chosen === null || datum.arm === chosen")
-    base = alt.Chart(_data(means)).encode(x=x, color=colour, tooltip=_tooltip("arm", "text"))
-    band, line = base.mark_area(clip=True), base.mark_line(clip=True, strokeWidth=2)
-    layers: list[alt.Chart] = [
-        band.encode(y=y("low"), y2="high:Q", opacity=chosen.then(alt.value(0.2)).otherwise(alt.value(0.03))),
-        line.encode(y=y("mean"), opacity=chosen.then(alt.value(1)).otherwise(alt.value(0.12))),
-        base.mark_point(clip=True, size=90, opacity=0, filled=True).encode(y=y("mean")),
-    ]
-    if gone:
-        base = alt.Chart(_data(gone)).encode(x=x, color=colour, detail="seed:N", tooltip=_tooltip("arm", "text"))
-        base = base.encode(opacity=chosen.then(alt.value(0.9)).otherwise(alt.value(0.12)))
-        end = base.transform_filter("datum.last").mark_point(shape="cross", angle=45, size=110, filled=True)
-        layers += [
-            base.mark_line(clip=True, strokeWidth=1.5, strokeDash=[4, 3]).encode(y=y("mean")),
-            end.encode(y=y("held")),
-        ]
-    description = f"{_EVALUATED[summary.evaluated]} over training tokens, one line per arm, with a band over its seeds"
-    return _layered(layers, width, 360, description).add_params(alt.param(name="chosen", value=None))
-
-
 def axis_title(outcome: Heading, of: str = "") -> str:
     """`difference in bits per byte (left is better)`."""
-    unit = outcome.unit if with_unit("", outcome.unit) else outcome.title
-    shown = f"{of} in {unit}" if of else outcome.title if unit == outcome.title else f"{outcome.title}, {unit}"
+    unit = outcome.unit if with_unit("", outcome.unit) else ""
+    shown = f"{of} in {unit}" if of and unit else of or ", ".join(filter(None, [outcome.title, unit]))
     return shown + _SIDE[outcome.better]
 
 
 # --- parts ------------------------------------------------------------------------------------------
 
 
+def _values(rows: Sequence[Row]) -> list[float]:
+    return [row["value"] for row in rows if row["value"] is not None]
+
+
+def _near(rows: Sequence[Row], whole: bool) -> list[float]:
+    """The values that the axis must reach."""
+    return _values(rows) if whole else without_outliers(_values(rows))
+
+
 class _XAxis:
     """`x("low")`: a field on the one horizontal axis that all layers of a chart share."""
 
-    def __init__(self, low: float, high: float, title: str) -> None:
+    def __init__(self, low: float, high: float, title: str, unit: Unit) -> None:
         self._scale = alt.Scale(domain=[low, high], nice=False, zero=False)
-        self._axis = alt.Axis(title=title, tickCount=5, format="~g", grid=False)
+        self._axis = axis(title, unit, low, high, grid=False)
 
     def __call__(self, field: str) -> alt.X:
         return alt.X(f"{field}:Q", scale=self._scale, axis=self._axis)
 
 
-def _data(rows: Sequence[Row]) -> alt.InlineData:
-    return alt.InlineData(values=list(rows))
-
-
-def _tooltip(*fields: str) -> list[alt.Tooltip]:
-    return [alt.Tooltip(f"{field}:N") for field in fields]
-
-
 def _rows(rows: Sequence[Row], order: Sequence[Row] | None = None) -> alt.Chart:
     """A chart with one row of its own per arm, in the study's order."""
     named = [row["arm"] for row in order or rows]
-    return alt.Chart(_data(rows)).encode(y=alt.Y("arm:N", sort=named, axis=None, scale=alt.Scale(domain=named)))
+    return alt.Chart(data(rows)).encode(y=alt.Y("arm:N", sort=named, axis=None, scale=alt.Scale(domain=named)))
 
 
 def _intervals(base: alt.Chart, x: _XAxis) -> list[alt.Chart]:
@@ -222,13 +192,9 @@ def _moves(base: alt.Chart, x: _XAxis) -> alt.Chart:
     )
 
 
-def _texts(rows: Sequence[Row], width: _Width) -> list[alt.Chart]:
+def _texts(rows: Sequence[Row], width: Width) -> list[alt.Chart]:
     """The arm's label at the left end of its row, its numbers at the right."""
     room: Any = {"expr": f"max(80, width - {_VALUE_ROOM})"} if width == "container" else width - _VALUE_ROOM
     left = _rows(rows).mark_text(align="left", yOffset=_LABEL_UP, fontSize=13, fontWeight=500, limit=room)
     right = _rows(rows).mark_text(align="right", yOffset=_LABEL_UP, fontSize=12)
     return [left.encode(x=alt.value(0), text="arm:N"), right.encode(x=alt.value("width"), text="text:N")]
-
-
-def _layered(layers: Sequence[alt.Chart], width: _Width, height: int, description: str) -> alt.LayerChart:
-    return alt.LayerChart(layer=list(layers), width=width, height=height, description=description)
