@@ -80,8 +80,9 @@ def _charts(summary: StudySummary, others: Sequence[_Other]) -> Iterator[tuple[s
     """By the name of their place on the page; None where there is nothing to draw."""
     yield "levels", row_charts.levels(summary)
     yield "differences", row_charts.differences(summary)
-    if row_charts.are_cut(summary):
+    if row_charts.levels_are_cut(summary):
         yield "levels-whole", row_charts.levels(summary, whole=True)
+    if row_charts.differences_are_cut(summary):
         yield "differences-whole", row_charts.differences(summary, whole=True)
     yield "curves", curve_charts.evaluations(summary)
     yield "curves-end", curve_charts.last_half(summary)

@@ -27,7 +27,7 @@ def picture(summary: StudySummary) -> bytes:
     UserError where it cannot be drawn.
     """
     rows = [_rows(summary, whole=False)]
-    if row_charts.are_cut(summary):
+    if row_charts.levels_are_cut(summary) or row_charts.differences_are_cut(summary):
         rows.append(_rows(summary, whole=True))
     lines = [curve_charts.evaluations(summary, _HALF), curve_charts.last_half(summary, _HALF)]
     parts = [*rows, _beside([chart for chart in lines if chart])] if any(lines) else rows

@@ -28,13 +28,13 @@ _VALUE_ROOM = 160
 _SIDE = {"lower": " (left is better)", "higher": " (right is better)", "neither": ""}
 
 
-def are_cut(summary: StudySummary) -> bool:
-    """Whether an arm stands beyond the axis of its picture: those with `whole` then show it, interval and all."""
-    return _is_cut(level_rows(summary)) or differences_are_cut(summary)
+def levels_are_cut(summary: StudySummary) -> bool:
+    """Whether an arm stands beyond the axis of its picture: the one with `whole` then shows it, interval and all."""
+    return _is_cut(level_rows(summary))
 
 
 def differences_are_cut(summary: StudySummary) -> bool:
-    """As `are_cut`, of the differences alone."""
+    """As `levels_are_cut`, of the differences."""
     return _is_cut(difference_rows(summary))
 
 
@@ -51,13 +51,12 @@ def levels(summary: StudySummary, width: Width = "container", *, whole: bool = F
     near = _near(rows, whole)
     inside = {row["arm"] for row in rows if row["value"] in near}
     shown = ends(rows, near) + [seed["value"] for seed in seeds if seed["arm"] in inside]
-    low, high = padded(min(shown), max(shown)) if shown else (0.0, 1.0)
-    place_on_axis(rows, low, high)
-    x = _XAxis(low, high, axis_title(summary.outcome), summary.outcome.unit)
+    x = _XAxis(shown or [0.0, 1.0], axis_title(summary.outcome), summary.outcome.unit)
+    place_on_axis(rows, x.low, x.high)
     named = list(labels(summary).values())
     colour = alt.Color("arm:N", scale=alt.Scale(domain=named, range="category"), legend=None)
     base = _rows(rows).encode(color=colour, tooltip=tooltip("arm", "text"))
-    ticks = _rows([seed for seed in seeds if low <= seed["value"] <= high], rows).encode(color=colour, x=x("value"))
+    ticks = _rows([seed for seed in seeds if x.low <= seed["value"] <= x.high], rows).encode(color=colour, x=x("value"))
     start = summary.arms[0].mean if summary.against == "base" and summary.arms[0].mean in near else None
     layers = [
         *_ground(rows, start, x),
@@ -93,9 +92,8 @@ def differences(
     rows = [row for row in difference_rows(summary) if not compared_only or row["verdict"]]
     near = _near(rows, whole)
     shown = [0.0, *ends(rows, near)]
-    low, high = padded(min(shown), max(shown))
-    place_on_axis(rows, low, high)
-    x = _XAxis(low, high, axis_title(summary.outcome, "difference"), summary.outcome.unit)
+    x = _XAxis(shown, axis_title(summary.outcome, "difference"), summary.outcome.unit)
+    place_on_axis(rows, x.low, x.high)
     found = [verdict for verdict in VERDICTS if any(row["verdict"] == verdict for row in rows)]
     key = alt.Legend(title=None, orient="bottom", direction="horizontal", values=found) if legend else None
     colour = alt.Color("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range="ordinal"), legend=key)
@@ -138,9 +136,11 @@ def _near(rows: Sequence[Row], whole: bool) -> list[float]:
 class _XAxis:
     """`x("low")`: a field on the one horizontal axis that all layers of a chart share."""
 
-    def __init__(self, low: float, high: float, title: str, unit: Unit) -> None:
-        self._scale = alt.Scale(domain=[low, high], nice=False, zero=False)
-        self._axis = axis(title, unit, low, high, grid=False)
+    def __init__(self, shown: Sequence[float], title: str, unit: Unit) -> None:
+        self.low, self.high = padded(min(shown), max(shown))
+        self._scale = alt.Scale(domain=[self.low, self.high], nice=False, zero=False)
+        most = 5 if max(shown) > min(shown) else 1
+        self._axis = axis(title, unit, self.low, self.high, most=most, grid=False)
 
     def __call__(self, field: str) -> alt.X:
         return alt.X(f"{field}:Q", scale=self._scale, axis=self._axis)

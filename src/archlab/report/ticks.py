@@ -9,6 +9,8 @@ from archlab.config.outcomes import Unit
 LARGE = "replace(replace(format(datum.value, '.3~s'), 'k', 'K'), 'G', 'B')"
 """A Vega expression: `12.5K` as in our tables, where d3 writes `12.5k`."""
 
+_KIB = 1024
+
 
 def plain(low: float, high: float, most: int = 5) -> list[float]:
     """Multiples of 1, 2 or 5 times a power of ten, between both ends."""
