@@ -23,8 +23,10 @@ _LINE = 15
 _ROOM = 190
 """Pixels that a name beside the picture may take."""
 
-_ROOM_ON_A_PAGE = {"expr": f"containerSize()[0] < 560 ? 84 : {_ROOM}"}
-"""Less on a phone."""
+PHONE = 560
+"""A page on which a picture has fewer pixels than these has room for less."""
+
+_ROOM_ON_A_PAGE = {"expr": f"containerSize()[0] < {PHONE} ? 84 : {_ROOM}"}
 
 
 class YAxis:

@@ -1,20 +1,23 @@
 """Pictures of a training, a line per arm: evaluations from the first step to the last, the training loss, gradients."""
 
+import math
 from collections.abc import Sequence
 
 import altair as alt
 
-from archlab.cost.units import count
-from archlab.report.arm_lines import YAxis, colour, dashes, names, opacity, tall_enough
+from archlab.report.arm_lines import PHONE, YAxis, colour, dashes, names, opacity, tall_enough
 from archlab.report.curve_rows import Quantity, diverged_rows, mean_rows
 from archlab.report.marks import Width, data, layered, tooltip
 from archlab.report.ranges import of_ends, of_lines, padded
 from archlab.report.rows import Row, labels
-from archlab.report.ticks import LARGE, of_tokens
+from archlab.report.ticks import LARGE, logarithmic, plain, spaced
 from archlab.study.record import StudySummary
 
 LOSS = Quantity("nats per token", "nats per token", lambda curve: (curve.trained, curve.losses))
 GRADIENT = Quantity("norm", "norm", lambda curve: (curve.trained, curve.gradients), is_logarithmic=True)
+
+_GAP, _GAP_ON_A_PHONE = 0.08, 0.26
+"""Between the labels of training tokens, as a share of the axis."""
 
 
 def evaluations(summary: StudySummary, width: Width = "container") -> alt.LayerChart | None:
@@ -56,7 +59,7 @@ def _curves(
         return None
     low, high = of_ends(lines) if second_half else of_lines(lines)
     y = YAxis(drawn.title, drawn.unit, *padded(low, high, drawn.is_logarithmic), drawn.is_logarithmic)
-    x = _x(lines, begin, last, from_zero)
+    x = _x(lines, begin, last, from_zero, width)
     named = list(labels(summary).values())
     base = alt.Chart(data(means)).encode(x=x, color=colour(named), tooltip=tooltip("arm", "text"))
     height = tall_enough(height, len(named))
@@ -73,20 +76,30 @@ def _curves(
     return layered(layers, width, height, description).add_params(alt.param(name="chosen", value=None))
 
 
-def _x(lines: Sequence[Row], begin: int, last: int, from_zero: bool) -> alt.X:
-    """Training tokens. Where the early ones matter as much as the late ones, logarithmic from the first evaluation."""
+def _x(lines: Sequence[Row], begin: int, last: int, from_zero: bool, width: Width) -> alt.X:
+    """Training tokens. Where the early ones matter as much as the late ones, the axis is logarithmic, and linear only
+    before the first evaluation after an update. The end of the training always has its label."""
     first = min((row["tokens"] for row in lines if row["tokens"]), default=0)
-    if from_zero and 0 < 4 * first <= last:
+    is_logarithmic = from_zero and 0 < 4 * first <= last
+    if is_logarithmic:
         scale = alt.Scale(type="symlog", constant=first, domain=[0, last], nice=False)
-        title, ticks = f"training tokens, logarithmic axis from {count(first)} on", of_tokens(0, last, first)
+        title, ticks = "training tokens, logarithmic axis", [0, *logarithmic(first, last), last]
     else:
         scale = alt.Scale(domain=[begin, last], nice=False)
-        title, ticks = "training tokens", of_tokens(begin, last)
-    return alt.X(
-        "tokens:Q",
-        scale=scale,
-        axis=alt.Axis(title=title, values=ticks, labelExpr=LARGE, labelOverlap=False, grid=False),
-    )
+        title, ticks = "training tokens", [*plain(begin, last), last]
+
+    def place(tokens: float) -> float:
+        if is_logarithmic:
+            return math.log1p(tokens / first) / math.log1p(last / first)
+        return (tokens - begin) / (last - begin or 1)
+
+    ticks = spaced(ticks, place, _GAP)
+    on_phone = spaced(ticks, place, _GAP_ON_A_PHONE)
+    label = LARGE
+    if width == "container":
+        label = f"containerSize()[0] < {PHONE} && indexof({on_phone}, datum.value) < 0 ? '' : {LARGE}"
+    axis = alt.Axis(title=title, values=ticks, labelExpr=label, labelOverlap=False, grid=False)
+    return alt.X("tokens:Q", scale=scale, axis=axis)
 
 
 def _diverged(gone: Sequence[Row], x: alt.X, y: YAxis, named: Sequence[str]) -> list[alt.Chart]:

@@ -22,8 +22,8 @@ _ROW = 46
 _LABEL_UP, _MARK_DOWN = -10, 9
 """Pixels: an arm's row, its label above the middle, its marks below."""
 
-_VALUE_ROOM = 160
-"""Pixels that the numbers at a row's right end may take from its label."""
+_LETTER = 7
+"""Pixels that a letter of the numbers at a row's right end takes, at most."""
 
 _SIDE = {"lower": " (left is better)", "higher": " (right is better)", "neither": ""}
 
@@ -102,6 +102,7 @@ def differences(
     layers = [
         *_ground(rows, 0.0, x),
         *_intervals(base, x),
+        *_caps(base, x),
         _dots(base, x).encode(shape=shape),
         *_off_axis(base, x),
         *_texts(rows, width),
@@ -157,6 +158,13 @@ def _intervals(base: alt.Chart, x: _XAxis) -> list[alt.Chart]:
     return [inside.mark_rule(strokeWidth=2, yOffset=_MARK_DOWN, clip=True, opacity=0.8).encode(x=x("low"), x2="high:Q")]
 
 
+def _caps(base: alt.Chart, x: _XAxis) -> list[alt.Chart]:
+    """At both ends of an interval: they are seen where the dot covers the rest."""
+    inside = base.transform_filter("datum.at === 'inside' && datum.low !== null")
+    caps = inside.mark_tick(thickness=1.5, size=16, yOffset=_MARK_DOWN, clip=True)
+    return [caps.encode(x=x("low")), caps.encode(x=x("high"))]
+
+
 def _dots(base: alt.Chart, x: _XAxis) -> alt.Chart:
     inside = base.transform_filter("datum.at === 'inside'")
     return inside.mark_point(filled=True, opacity=1, size=80, yOffset=_MARK_DOWN).encode(x=x("value"))
@@ -194,7 +202,8 @@ def _moves(base: alt.Chart, x: _XAxis) -> alt.Chart:
 
 def _texts(rows: Sequence[Row], width: Width) -> list[alt.Chart]:
     """The arm's label at the left end of its row, its numbers at the right."""
-    room: Any = {"expr": f"max(80, width - {_VALUE_ROOM})"} if width == "container" else width - _VALUE_ROOM
+    taken = _LETTER * max(len(row["text"]) for row in rows) + 2 * _LETTER
+    room: Any = {"expr": f"max(80, width - {taken})"} if width == "container" else width - taken
     left = _rows(rows).mark_text(align="left", yOffset=_LABEL_UP, fontSize=13, fontWeight=500, limit=room)
     right = _rows(rows).mark_text(align="right", yOffset=_LABEL_UP, fontSize=12)
     return [left.encode(x=alt.value(0), text="arm:N"), right.encode(x=alt.value("width"), text="text:N")]

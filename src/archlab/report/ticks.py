@@ -1,6 +1,7 @@
 """Round numbers on axes, few enough that each one has its label."""
 
 import math
+from collections.abc import Callable, Sequence
 
 import altair as alt
 
@@ -33,14 +34,13 @@ def logarithmic(low: float, high: float, most: int = 7) -> list[float]:
     return powers[:: math.ceil(len(powers) / most)]
 
 
-def of_tokens(begin: int, last: int, first: int = 0) -> list[float]:
-    """Of an axis of training tokens: 0 where it begins there, round numbers, and where the training ends, which always
-    has its label. From `first` on the axis is logarithmic; 0 for one that is linear."""
-    if first:
-        inner = [tick for tick in logarithmic(first, last, 5) if 1.5 * first < tick < last / 1.9]
-    else:
-        inner = [tick for tick in plain(begin, last, 4) if begin < tick < last - 0.12 * (last - begin)]
-    return [*([] if begin else [0]), *inner, last]
+def spaced(ticks: Sequence[float], place: Callable[[float], float], gap: float) -> list[float]:
+    """The last one, and those before it that leave at least `gap` between their places, shares of the axis."""
+    kept = [ticks[-1]]
+    for tick in reversed(ticks[:-1]):
+        if place(kept[-1]) - place(tick) >= gap:
+            kept.append(tick)
+    return kept[::-1]
 
 
 def axis(title: str, unit: Unit, low: float, high: float, *, most: int = 5, grid: bool = True) -> alt.Axis:
