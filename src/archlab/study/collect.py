@@ -118,12 +118,13 @@ def _arm(arm: Arm, ended: Mapping[int, Ended], runs: Mapping[int, Run], primary:
         diverged=diverged,
         divergence=share(len(diverged), len(summaries)) if summaries else None,
         runs={seed: str(run.folder(Path())) for seed, run in runs.items() if seed in ended},
-        curves=[_curve(seed, e) for seed, e in ended.items()],
+        curves=[curve_of(seed, e) for seed, e in ended.items()],
         config=plain,
     )
 
 
-def _curve(seed: int, run: Ended) -> Curve:
+def curve_of(seed: int, run: Ended) -> Curve:
+    """Its evaluations as they are, its updates in parts."""
     found = [(m["tokens"], m.get("bits_per_byte", m.get("accuracy"))) for m in run.metrics]
     points = [(tokens, value) for tokens, value in found if value is not None]
     parts = list(_parts(run))
