@@ -3,6 +3,7 @@
 import json
 import re
 
+from lab import lines
 from names import STUDY, results, runs, summary
 
 
@@ -59,6 +60,21 @@ def test_one_more_seed_trains_only_that_seed(study, finished):
     assert "seed 0" not in done.stderr
 
 
+def test_two_processes_work_on_one_study(study):
+    """Each run is trained once, by whichever process comes first, and both end with the same summary."""
+    (study.folder / "both.yaml").write_text("extends: names.yaml\nseeds: 3\nquestion: Who trains what?\n")
+    both = [study.start("study", "run", "both.yaml", "--out", "both", "--workers", "1") for _ in range(2)]
+    said = [process.communicate(timeout=300) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    answers = [" ".join(out.partition("report:")[0].split()) for out, _ in said]
+    assert answers[0] == answers[1]
+    folder = study.folder / "both"
+    for run in runs(folder).values():
+        steps = [line["step"] for line in lines(run / "metrics.jsonl") if "lr" in line]
+        assert steps == sorted(set(steps))
+    assert all(summary(folder)["arms"][0]["values"].values())
+
+
 # --- tuning ---------------------------------------------------------------------------------------
 
 
@@ -71,7 +87,7 @@ def test_tuning_picks_the_best_and_warns_at_the_edge(study):
     (arm,) = summary(study.folder / "tuned")["arms"]
     scores = {
         float(rate): float(score)
-        for rate, score in re.findall(r"only, train.lr=(\S+), seed 1000: (\S+) bits/byte", done.stderr)
+        for rate, score in re.findall(r"only, train.lr=(\S+), seed 1000: (\S+) bits per byte", done.stderr)
     }
     assert len(scores) == 3
     assert arm["tuned"] == {"train.lr": min(scores, key=scores.__getitem__)} == {"train.lr": 0.01}

@@ -343,7 +343,8 @@ def test_every_setting_of_one_layer_works_or_is_refused(path: str) -> None:
 
 # --- training -------------------------------------------------------------------------------------------------
 
-HOW = ("device", "compile", "micro_batch_tokens", "eval_every", "eval_tokens", "checkpoint_every", "probe_every")
+HOW = ("device", "compile", "micro_batch_tokens", "eval_every", "eval_tokens", "eval_seq_len", "checkpoint_every",
+       "probe_every")  # fmt: skip
 """How and how often, not what: the same losses up to rounding, by another way, as the last test sees."""
 
 SMALL = {"tokens": 6 * 64, "batch_tokens": 64, "seq_len": 16, "warmup": 1, "dtype": "float32", "device": "cpu"}

@@ -17,7 +17,16 @@ from archlab.config.outcomes import (
 )
 from archlab.study.answer import answer
 from archlab.study.outcomes.compared import heading, measured
-from archlab.study.record import ArmSummary, Curve, Measured, Other, StudySummary, TuningPoint
+from archlab.study.record import (
+    ArmSummary,
+    Curve,
+    DocumentDifference,
+    DocumentView,
+    Measured,
+    Other,
+    StudySummary,
+    TuningPoint,
+)
 from archlab.study.stats import compare, share
 
 TOKENS = 1_000_000
@@ -108,7 +117,24 @@ def rich() -> StudySummary:
         for lr in (0.002, 0.016, 0.008)
         for schedule in ("cosine", "constant")
     ]
-    return found.model_copy(update={"others": others, "tuning": tuning})
+    arms = [*found.arms[:2], found.arms[2].model_copy(update={"documents": documents("A tale of")})]
+    return found.model_copy(update={"others": others, "tuning": tuning, "arms": arms})
+
+
+def documents(begins: str) -> DocumentView:
+    """Two where the arm does best, two where it does worst."""
+
+    def one(i: int, difference: float) -> DocumentDifference:
+        return DocumentDifference(begins=f"{begins} {i}", difference=difference, bytes=2000)
+
+    return DocumentView(
+        documents=1234,
+        difference=5.1,
+        low=5.05,
+        high=5.15,
+        lowest=[one(1, 4.111), one(2, 4.222)],
+        highest=[one(3, 7.888), one(4, 7.777)],
+    )
 
 
 def hostile() -> StudySummary:
@@ -125,6 +151,7 @@ def hostile() -> StudySummary:
             "warnings": [bad],
             "corpus": bad,
             "command": bad,
+            "arms": [found.arms[0], found.arms[1].model_copy(update={"documents": documents(bad)})],
             "outcome": found.outcome.model_copy(update={"title": bad}),
             "others": [Other(outcome=found.outcome.model_copy(update={"name": bad, "title": bad}), arms=arms)],
             "tuning": [TuningPoint(arm=bad, values={bad: bad}, results=[2.6], chosen=True)],

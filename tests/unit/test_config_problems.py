@@ -399,6 +399,11 @@ BROKEN_RULES = [
     (["model.layers={a: {}, b: {}, pattern: [a]}"], "model.layers", "b never comes up in 6 layers"),
     (["model.init.head=0.5"], "model.init.head", "a tied one starts as the embedding"),
     (
+        ["model.position.kind=learned", "train.eval_seq_len=512"],
+        "train.eval_seq_len",
+        "512 is beyond model.max_seq_len = 256, where learned positions end",
+    ),
+    (
         ["model.position.kind=learned", "train.seq_len=512"],
         "train.seq_len",
         "512 is beyond model.max_seq_len = 256, where learned positions end",

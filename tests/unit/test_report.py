@@ -97,7 +97,8 @@ def test_what_was_asked_what_came_out_and_how_to_do_it_again(study: StudySummary
 
 def test_every_arm_with_its_verdict_and_config(study: StudySummary, page: Page) -> None:
     of_all = 1 + (1 + len(study.arms)) * (1 + len(study.others)) if study.others else 0
-    assert page.tags.count("tr") == 2 * (1 + len(study.arms)) + of_all
+    of_documents = 5 * sum(arm.documents is not None for arm in study.arms)
+    assert page.tags.count("tr") == 2 * (1 + len(study.arms)) + of_all + of_documents
     assert page.tags.count("details") == 1 + len(study.arms)
     for arm in study.arms:
         assert arm.label in page.text
@@ -139,6 +140,13 @@ def test_every_outcome_is_on_the_page_with_its_unit_and_its_own_correction() -> 
     assert "Without values of two arms to compare: training tokens until 2.5 bits per byte." in text
     assert "about this machine only" in text
     assert "about this machine only" not in Page(render(sample_study.pair())).text
+
+
+def test_documents_stand_where_arms_differ_most() -> None:
+    text = words(Page(render(sample_study.rich())).text)
+    assert "5.100 [5.050, 5.150] over 1,234 documents" in text
+    assert all(f"A tale of {i + 1} 2K {d}" in text for i, d in enumerate(("4.111", "4.222", "7.888", "7.777")))
+    assert "Where the arms differ" not in Page(render(sample_study.pair())).text
 
 
 def test_the_page_says_what_a_seed_chooses() -> None:

@@ -34,9 +34,7 @@ def test_a_long_log_is_cut_into_parts_of_which_no_update_is_lost() -> None:
 
 def test_a_short_log_is_kept_as_it_is() -> None:
     evaluated = {"step": 0, "tokens": 0, "bits_per_byte": 4.0, "held_out_loss": 8.0}
-    curve = kept(
-        [evaluated, *updates(3), {"step": 4, "diverged": True, "tokens": 40, "loss": "nan", "grad_norm": "inf"}]
-    )
+    curve = kept([evaluated, *updates(3), {"step": 4, "diverged": True, "loss": "nan", "grad_norm": "inf"}])
     assert (curve.tokens, curve.values) == ([0], [4.0])
     assert curve.trained == [10, 20, 30]
     assert curve.losses == pytest.approx([1, 0.5, 0.3333])

@@ -8,6 +8,7 @@ from tiny import MODEL, TRAIN
 from archlab.config.check import validate
 from archlab.config.identity import diff
 from archlab.config.study_schema import StudyConfig
+from archlab.config.training import resolve_train
 from archlab.config.work import KINDS
 from archlab.config.yaml_text import to_yaml
 from archlab.cost.calibrated import Rate, Rates
@@ -93,6 +94,18 @@ def test_what_follows_from_what_an_arm_says_is_said(in_base, overrides, follows)
         *overridden(overrides),
         *follows,
     } - {"train.seq_len"}
+
+
+def test_arms_that_would_be_judged_in_other_windows_are_refused():
+    with pytest.raises(
+        UserError, match=r"arms\.other +is judged in windows of 8 tokens, base in 16; say train.eval_seq_len"
+    ):
+        arms(two({"train.seq_len": 8}))
+    with pytest.raises(UserError, match=r"arms\.other\.train\.document_mask +documents do not see each other"):
+        arms(two({"train.document_mask": True}))
+    alike = arms(two({"train.seq_len": 8}, set={"train.eval_seq_len": 16}))
+    assert [resolve_train(arm.config).eval_seq_len for arm in alike] == [16, 16]
+    assert [resolve_train(arm.config).seq_len for arm in alike] == [16, 8]
 
 
 def test_what_follows_from_the_knob_is_told_too():

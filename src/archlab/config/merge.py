@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -119,11 +119,23 @@ def section_schema(field: FieldInfo, raw: Raw) -> type[BaseModel] | None:
 def section_at(schema: type[BaseModel], path: Sequence[str], raw: Raw) -> type[BaseModel] | None:
     """The config class at a path of keys in `raw`; None where there is none."""
     section: type[BaseModel] | None = schema
+    named: FieldInfo | None = None
+    """What each name of a mapping stands for, right after the mapping's own key."""
     for key in path:
-        field = section.model_fields.get(key) if section else None
+        field = named or (section.model_fields.get(key) if section else None)
         raw = given if isinstance(given := raw.get(key), dict) else {}
-        section = section_schema(field, raw) if field else None
+        named = None if named or field is None else _value_of_mapping(field)
+        section = section_schema(field, raw) if field and not named else None
     return section
+
+
+@cache
+def _value_of_mapping(field: FieldInfo) -> FieldInfo | None:
+    """Of a field that maps names to sections; None for any other."""
+    if get_origin(field.annotation) is not dict:
+        return None
+    value = FieldInfo.from_annotation(get_args(field.annotation)[1])
+    return value if section_classes(value) else None
 
 
 def field_paths(schema: type[BaseModel], at: str = "") -> Iterator[str]:

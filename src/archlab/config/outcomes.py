@@ -89,6 +89,7 @@ class Spikes(Outcome):
 
     kind: Literal["spikes"] = "spikes"
     times: Annotated[float, Field(gt=1)] = 3.0
+    """How much more."""
     source: ClassVar[Source] = "log"
     unit: ClassVar[Unit] = "count"
     heading: ClassVar[str] = "gradients above {times:g} times the usual"
@@ -246,7 +247,7 @@ AnyOutcome = Annotated[
 ]  # fmt: skip
 
 
-def _named(value: Any) -> Any:
+def named(value: Any) -> Any:
     """A list of kinds is a mapping whose names are the kinds, and so is an outcome without a kind."""
     if isinstance(value, list) and all(isinstance(kind, str) for kind in value):
         value = dict.fromkeys(value)
@@ -258,5 +259,5 @@ def _named(value: Any) -> Any:
     }
 
 
-Outcomes = Annotated[dict[Line, AnyOutcome], BeforeValidator(_named)]
+Outcomes = Annotated[dict[Line, AnyOutcome], BeforeValidator(named)]
 """Name -> outcome. The name is its kind where none is given."""

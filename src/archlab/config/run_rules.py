@@ -58,10 +58,17 @@ MODEL_RULES: tuple[Rule[ModelConfig], ...] = (
 
 
 def _learned_positions_suffice(c: Config) -> str | None:
-    seq_len = c.train.seq_len
-    if c.model.position.kind != "learned" or seq_len is None or seq_len <= c.model.max_seq_len:
+    return _learned_positions_end(c, c.train.seq_len)
+
+
+def _learned_positions_suffice_to_judge(c: Config) -> str | None:
+    return _learned_positions_end(c, c.train.eval_seq_len)
+
+
+def _learned_positions_end(c: Config, length: int | None) -> str | None:
+    if c.model.position.kind != "learned" or length is None or length <= c.model.max_seq_len:
         return None
-    return f"{seq_len} is beyond model.max_seq_len = {c.model.max_seq_len}, where learned positions end"
+    return f"{length} is beyond model.max_seq_len = {c.model.max_seq_len}, where learned positions end"
 
 
 def _batch_holds_sequences(c: Config) -> str | None:
@@ -108,6 +115,11 @@ _SEQ_LEN = ("train.seq_len", "model.max_seq_len")
 
 CONFIG_RULES: tuple[Rule[Config], ...] = (
     Rule("train.seq_len", (*_SEQ_LEN, "model.position"), _learned_positions_suffice),
+    Rule(
+        "train.eval_seq_len",
+        ("train.eval_seq_len", "model.max_seq_len", "model.position"),
+        _learned_positions_suffice_to_judge,
+    ),
     Rule("train.batch_tokens", (*_SEQ_LEN, "train.batch_tokens"), _batch_holds_sequences),
     Rule(
         "train.micro_batch_tokens",

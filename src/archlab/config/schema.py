@@ -70,6 +70,8 @@ class TrainConfig(Base):
     """Steps between evaluations on the held-out text. null: a tenth of the run."""
     eval_tokens: BatchTokens = 65536
     """Held-out tokens per evaluation, always the same ones."""
+    eval_seq_len: BatchTokens | None = None
+    """Tokens per window of evaluation. null: as in training."""
     checkpoint_every: Count | None = None
     """Steps between checkpoints. null: at every evaluation."""
     probe_every: Count | None = None

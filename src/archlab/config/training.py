@@ -24,6 +24,7 @@ class ResolvedTrain(TrainConfig):
     micro_batch_tokens: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
     final_lr: float  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
     decay: float  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+    eval_seq_len: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
     eval_every: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
     checkpoint_every: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
 
@@ -66,6 +67,7 @@ def resolve_train(config: Config) -> ResolvedTrain:
         "micro_batch_tokens": train.micro_batch_tokens or batch_tokens,
         "final_lr": (1.0 if constant else 0.1) if train.final_lr is None else train.final_lr,
         "decay": (0.2 if wsd else 0.0) if train.decay is None else train.decay,
+        "eval_seq_len": train.eval_seq_len or seq_len,
         "eval_every": eval_every,
         "checkpoint_every": train.checkpoint_every or eval_every,
     }

@@ -68,7 +68,7 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
         steps, model = 0, load_model(folder, config.model)
     model = to_int8(model) if int8 else model
     train = resolve_train(config)
-    held_out = data.held_out(train.seq_len, tokens, masked=train.document_mask)
+    held_out = data.held_out(train.eval_seq_len, tokens, masked=train.document_mask)
     found = evaluate(model.to(device.type), held_out, device)
     if not found.is_finite:
         raise UserError(f"{source}: the model's output is NaN or infinite: its training diverged")

@@ -17,6 +17,7 @@ from archlab.cost.memory import kv_cache_bytes
 from archlab.cost.params import parameters
 from archlab.study.answer import answer
 from archlab.study.design import Arm
+from archlab.study.documents import compare_documents
 from archlab.study.formatting import plural
 from archlab.study.match import describe_equal
 from archlab.study.outcomes.compared import heading, measured
@@ -54,7 +55,13 @@ def summarise(
     (about, outcome), *others = plan.outcomes.items()
     primary = measured(outcome, gather(outcome, found), references, study.margin, first)
     context = min(arm.config.model.max_seq_len for arm in arms)
-    table = [_arm(arm, found.ended[arm.name], runs[arm.name], primary[arm.name], context) for arm in arms]
+    documents = {arm: compare_documents(found.ended[arm], found.ended[other]) for arm, other in references.items()}
+    table = [
+        _arm(arm, found.ended[arm.name], runs[arm.name], primary[arm.name], context).model_copy(
+            update={"documents": documents.get(arm.name)}
+        )
+        for arm in arms
+    ]
     missing = sum(len(runs[arm]) - len(found.ended[arm]) for arm in runs)
     is_task = any(isinstance(arm.config.data.task, AnyTask) for arm in arms)
     return StudySummary(
@@ -125,8 +132,8 @@ def _arm(arm: Arm, ended: Mapping[int, Ended], runs: Mapping[int, Run], primary:
 
 def curve_of(seed: int, run: Ended) -> Curve:
     """Its evaluations as they are, its updates in parts."""
-    found = [(m["tokens"], m.get("bits_per_byte", m.get("accuracy"))) for m in run.metrics]
-    points = [(tokens, value) for tokens, value in found if value is not None]
+    measure = "bits_per_byte" if any("bits_per_byte" in m for m in run.metrics) else "accuracy"
+    points = [(m["tokens"], m[measure]) for m in run.metrics if measure in m]
     parts = list(_parts(run))
     return Curve(
         seed=seed,

@@ -97,8 +97,22 @@ def arms(study: StudyConfig) -> list[Arm]:
             draft.arm.with_values(point)
         except UserError as error:
             wrong[draft.arm.name] = error
-    raise_problems(list(dict.fromkeys([*problems, *_problems_of_arms(wrong, study)])), "the study")
+    problems += [*_problems_of_arms(wrong, study), *_judged_otherwise([draft.arm for draft in drafts])]
+    raise_problems(list(dict.fromkeys(problems)), "the study")
     return [draft.arm for draft in drafts]
+
+
+def _judged_otherwise(designed: Sequence[Arm]) -> Iterator[Problem]:
+    """Arms whose held-out text is cut or masked in another way than the first one's."""
+    trains = [resolve_train(arm.config) for arm in designed]
+    for arm, train in zip(designed, trains, strict=True):
+        if train.eval_seq_len != trains[0].eval_seq_len:
+            lengths = f"{train.eval_seq_len} tokens, {designed[0].name} in {trains[0].eval_seq_len}"
+            found = f"is judged in windows of {lengths}"
+            yield Problem(f"arms.{arm.name}", f"{found}; say train.eval_seq_len in `set`, for all arms")
+        if train.document_mask != trains[0].document_mask:
+            found = "documents do not see each other in evaluation where train.document_mask is true"
+            yield Problem(f"arms.{arm.name}.train.document_mask", f"{found}; it belongs in `set`, for all arms")
 
 
 def _invalid_arms(study: StudyConfig) -> dict[str, UserError]:

@@ -12,7 +12,8 @@ DECIDED_BY = {"train.tokens": "budget", "train.seed": "seeds", "data.fold": "fol
 """Fields that the study sets itself -> the part of the study that decides them."""
 
 SAME_FOR_ALL = (
-    "data", "train.eval_tokens", "train.eval_every", "train.checkpoint_every", "train.probe_every", "train.device",
+    "data", "train.eval_tokens", "train.eval_seq_len", "train.eval_every", "train.checkpoint_every",
+    "train.probe_every", "train.device",
 )  # fmt: skip
 """Fields, or sections, in which arms cannot differ: all are evaluated on the same text in the same way."""
 

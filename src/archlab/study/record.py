@@ -115,6 +115,34 @@ class Other(Base):
     arms: dict[str, Measured]
 
 
+class DocumentDifference(Base):
+    """One held-out document, as far as it was evaluated."""
+
+    begins: Shown
+    """Its first words."""
+    difference: float
+    """Arm minus reference, in bits per byte."""
+    bytes: int
+
+
+class DocumentView(Base):
+    """An arm against its reference, document by document, over all seeds."""
+
+    documents: int
+    """Those that both have scored with the same seed."""
+    difference: float
+    """Bits per byte over all of them."""
+    low: float
+    """Lower end of the 95% interval over the choice of documents, the trained models being what they are: it covers
+    no noise of seeds."""
+    high: float
+    """Upper end."""
+    lowest: list[DocumentDifference]
+    """Where the arm does best beside its reference, most of all first."""
+    highest: list[DocumentDifference]
+    """Where it does worst."""
+
+
 class ArmSummary(Measured):
     """One arm of a study, with the outcome that the answer is about."""
 
@@ -146,6 +174,8 @@ class ArmSummary(Measured):
     """The 95% interval of the share of seeds that diverge (Clopper & Pearson 1934); null before a run has ended."""
     runs: dict[int, str] = Field(default_factory=dict)
     """Seed -> the folder of its run, below the study's (`runs/0123456789ab`); runs that have not ended are left out."""
+    documents: DocumentView | None = None
+    """Where it differs from its reference; null where both did not score the same documents."""
     curves: list[Curve]
     config: dict[str, Any]
     """The resolved config, without the seed."""

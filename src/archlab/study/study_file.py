@@ -9,6 +9,7 @@ from archlab.config.beside import find_text
 from archlab.config.check import validate
 from archlab.config.io import studies
 from archlab.config.merge import Raw, merge, without
+from archlab.config.outcomes import named
 from archlab.config.problems import ConfigError, Problem, nearest, raise_problems
 from archlab.config.study_schema import StudyConfig
 from archlab.config.text import visible
@@ -67,12 +68,17 @@ def _read(file: Path | Traversable, below: tuple[Path | Traversable, ...] = ()) 
     """A study's raw values, over those of the study it extends."""
     if file in below:
         raise UserError(f"{file}: extends itself")
-    raw = read_yaml(file)
+    raw = with_kinds(read_yaml(file))
     if isinstance(file, Path):
         _find_files(raw, file.parent)
     if not isinstance(raw.get("extends"), str):
         return raw
     return {**_read(_find(raw.pop("extends"))[1], (*below, file)), **raw}
+
+
+def with_kinds(raw: Raw) -> Raw:
+    """A study's raw values in which every outcome has its kind, so that what is wrong with one is told by its name."""
+    return {**raw, "measure": named(raw["measure"])} if "measure" in raw else raw
 
 
 def _find_files(raw: Raw, home: Path) -> None:

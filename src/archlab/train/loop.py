@@ -54,7 +54,7 @@ class _Run:
         device = choose_device(config.train)
         device.check_memory(training_memory(parameters(config.model).total).total)
         data = open_training_data(config.data, config.model.vocab_size)
-        held_out = data.held_out(settings.seq_len, settings.eval_tokens, masked=settings.document_mask)
+        held_out = data.held_out(settings.eval_seq_len, settings.eval_tokens, masked=settings.document_mask)
         compiled = is_compiled(config, settings, device)
         on_cuda, packed = device.type == "cuda", settings.document_mask
         kernels = attention_kernels(

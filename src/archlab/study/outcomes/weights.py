@@ -64,8 +64,9 @@ def _value(outcome: Outcome, model: Decoder, data: TrainingData, train: Resolved
 
     match outcome:
         case WindowPart():
-            begin, end = round(outcome.first * length), round(outcome.last * length)
-            return _bits_per_byte(model, held_out(length), slice(begin, end), device)
+            windows = held_out(train.eval_seq_len)
+            begin, end = (round(share * train.eval_seq_len) for share in (outcome.first, outcome.last))
+            return _bits_per_byte(model, windows, slice(begin, end), device)
         case Beyond():
             if _ends_before(outcome.times * length, model):
                 return None
@@ -81,7 +82,7 @@ def _value(outcome: Outcome, model: Decoder, data: TrainingData, train: Resolved
             windows = asked.held_out(outcome.seq_len or task.smallest[0], train.eval_tokens, masked=False)
             return predict(model, windows, device).score(windows).accuracy
         case TokensPerByte():
-            some = held_out(length)
+            some = held_out(train.eval_seq_len)
             return None if some.bytes is None else some.scored.sum() / some.bytes.sum()
         case _:
             raise TypeError(f"weights do not tell a {type(outcome).__name__}")

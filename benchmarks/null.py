@@ -1,0 +1,83 @@
+"""Whether a study finds a difference where there is none, with the noise of real trainings.
+
+archlab study run benchmarks/studies/null.yaml --out studies/null       # forty runs of one config, each of another seed
+python benchmarks/null.py studies/null/runs.csv                         # copies the table to records/, and judges it
+python benchmarks/null.py                                               # judges the table in records/ again
+
+Seeds 0 to 19 are compared with seeds 20 to 39: seed s and seed s + 20 are judged on the same fold of the text, as two
+arms of a study are. Then 20,000 studies of 3, 5 and 10 pairs are drawn from the forty runs, each pair from one fold,
+and the share is counted in which the paired t-test finds a difference at 5%. Last, every fold is left out of the twenty
+pairs once: how far the mean difference moves, in standard errors.
+"""
+
+import csv
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rounds import RECORDS, finish
+from scipy import stats
+
+from archlab.study.stats import ALPHA, compare, estimate, share
+
+TABLE = RECORDS / "null.csv"
+FOLDS, STUDIES = 10, 20_000
+
+
+def main() -> int:
+    """The three judgements and the record."""
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("table", nargs="?", type=Path, default=TABLE, help="runs.csv of the study")
+    parser.add_argument("--check", action="store_true", help="compare with the record instead of writing it")
+    chosen = parser.parse_args()
+    if chosen.table != TABLE and not chosen.check:
+        TABLE.write_text(chosen.table.read_text())
+    with chosen.table.open() as file:
+        rows = {int(row["seed"]): row for row in csv.DictReader(file)}
+    results: dict[str, Any] = {}
+    for outcome in ("bits_per_byte", "gap", "window_part", "largest_gradient"):
+        values = np.array([float(rows[seed][outcome]) for seed in range(40)])
+        results[outcome] = judged(values)
+        print(f"{outcome}: {results[outcome]}")
+    rates = [rate["share"] for found in results.values() for rate in found["drawn"].values()]
+    # More is better of a ratio: by how much the error rate stays below what is promised, at most 1.
+    return finish("null", {"promised over found": min(1.0, ALPHA / max(rates))}, results, check=chosen.check)
+
+
+def judged(values: np.ndarray) -> dict[str, Any]:
+    """Of forty values, by seed."""
+    halves = {"first": dict(enumerate(values[:20].tolist())), "second": dict(enumerate(values[20:].tolist()))}
+    twenty = compare(halves, {"second": "first"})["second"]
+    differences = values[20:] - values[:20]
+    whole = estimate(differences.tolist())
+    assert whole
+    moved = [float(np.delete(differences, [fold, fold + FOLDS]).mean() - whole.mean) for fold in range(FOLDS)]
+    drawn = {}
+    for pairs in (3, 5, 10):
+        found = int((drawn_p(values, pairs) < ALPHA).sum())
+        low, high = share(found, STUDIES)
+        drawn[pairs] = {"share": found / STUDIES, "low": low, "high": high}
+    return {
+        "deviation": float(values.std(ddof=1)),
+        "deviation within folds": float(np.sqrt(values.reshape(4, FOLDS).var(axis=0, ddof=1).mean())),
+        "20 against 20": {"difference": twenty.difference, "low": twenty.low, "high": twenty.high, "p": twenty.p},
+        "drawn": drawn,
+        "largest move without one fold, in standard errors": max(map(abs, moved)) / whole.error,
+    }
+
+
+def drawn_p(values: np.ndarray, pairs: int) -> np.ndarray:
+    """p-values of studies of so many pairs, each of two runs of one fold, no fold twice."""
+    draw = np.random.default_rng(pairs)
+    folds = draw.permuted(np.tile(np.arange(FOLDS), (STUDIES, 1)), axis=1)[:, :pairs]
+    both = draw.permuted(np.tile(np.arange(4), (STUDIES, pairs, 1)), axis=2)[..., :2]
+    chosen = values[folds[..., None] + FOLDS * both]
+    differences = chosen[..., 0] - chosen[..., 1]
+    t = differences.mean(1) / differences.std(1, ddof=1) * np.sqrt(pairs)
+    return 2 * stats.t.sf(np.abs(t), pairs - 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,340 @@
+"""What a study measures: from logs written by hand, from weights against sums over single tokens, from sweeps."""
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny import config, write_text
+
+from archlab.config.check import validate
+from archlab.config.outcomes import (
+    Answers,
+    AnyOutcome,
+    BestLoss,
+    BestRate,
+    Beyond,
+    BitsPerByte,
+    Gap,
+    LargestGradient,
+    Outcome,
+    Repetition,
+    Sensitivity,
+    Spikes,
+    StateBytes,
+    TokensPerByte,
+    TokensTo,
+    TrainingSpeed,
+    WindowPart,
+)
+from archlab.config.study_schema import StudyConfig
+from archlab.config.tasks import Recall
+from archlab.data.open import open_training_data
+from archlab.errors import UserError
+from archlab.infer.load import load_run
+from archlab.study.design import arms
+from archlab.study.documents import compare_documents
+from archlab.study.outcomes import timing
+from archlab.study.outcomes.compared import measured
+from archlab.study.outcomes.gather import Found, gather
+from archlab.study.outcomes.log import from_log
+from archlab.study.outcomes.named import named_outcomes
+from archlab.study.outcomes.sweep import from_sweep
+from archlab.study.outcomes.weights import kept, measure
+from archlab.study.runs import Ended
+from archlab.study.study_file import with_kinds
+from archlab.train.evaluate import DocumentScore
+from archlab.train.loop import train
+from archlab.train.progress import Callback
+from archlab.train.summary import RunSummary
+
+
+def ended(
+    score: float | None = 2.0,
+    gradients: tuple[float, ...] = (),
+    evaluations: tuple[tuple[int, float], ...] = (),
+    **values: Any,
+) -> Ended:
+    """A run that left this."""
+    summary = RunSummary(
+        status="finished" if score is not None else "diverged", steps=10, tokens=640, bits_per_byte=score,
+        loss=score and 2 * score, train_loss=3.0, tokens_per_second=1e3, mfu=0.1, parameters=9, device="a CPU",
+        dtype="float32",
+    )  # fmt: skip
+    updates = [{"step": i + 1, "lr": 1e-3, "grad_norm": norm} for i, norm in enumerate(gradients)]
+    scores = [{"step": 0, "tokens": tokens, "bits_per_byte": bits} for tokens, bits in evaluations]
+    return Ended(summary, [*scores, *updates], {}, [], values.get("measured", {}))
+
+
+# --- logs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcome", "run", "expected"),
+    [
+        (BitsPerByte(), ended(2.5), 2.5),
+        (Gap(), ended(2.5), 5.0 - 3.0),
+        (LargestGradient(), ended(gradients=(99, *[1] * 18, 5)), 5),
+        (Spikes(), ended(gradients=(99, *[1] * 20, 2.9, 3.1, 1, 9)), 2),
+        (Spikes(times=2.0), ended(gradients=(99, *[1] * 20, 2.9, 3.1, 1, 9)), 3),
+        (Spikes(), ended(gradients=tuple(1.02**i for i in range(200))), 0),  # grows, but never suddenly
+        (TokensTo(bits_per_byte=2.5), ended(evaluations=((0, 4.0), (100, 3.0), (200, 2.0), (300, 2.4))), 150),
+        (TokensTo(bits_per_byte=3.0), ended(evaluations=((0, 4.0), (100, 3.0))), 100),
+        (TokensTo(bits_per_byte=1.9), ended(evaluations=((0, 4.0), (100, 2.0))), None),
+    ],
+)
+def test_what_is_read_off_a_log(outcome: Outcome, run: Ended, expected: float | None):
+    assert from_log(outcome, run) == (None if expected is None else pytest.approx(expected))
+
+
+def test_a_run_that_diverged_has_no_value():
+    assert all(from_log(o, ended(None, gradients=(1.0, 2.0))) is None for o in (BitsPerByte(), Gap(), Spikes()))
+
+
+# --- sweeps ---------------------------------------------------------------------------------------
+
+
+def swept(**losses: float | None) -> dict[float, Ended]:
+    """Runs that began at 4 bits per byte."""
+    return {float(rate[1:]): ended(loss, evaluations=((0, 4.0),)) for rate, loss in losses.items()}
+
+
+def test_sensitivity_is_the_mean_excess_over_the_best_and_no_run_is_worse_than_its_start():
+    runs = swept(r1=2.5, r2=2.0, r3=7.0, r4=None)
+    assert from_sweep(Sensitivity(), runs) == pytest.approx((0.5 + 0 + 2 + 2) / 4)
+    assert (from_sweep(BestLoss(), runs), from_sweep(BestRate(), runs)) == (2.0, 2.0)
+    assert from_sweep(Sensitivity(), swept(r1=None, r2=None)) is None
+
+
+# --- weights --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A run of a few steps, its config, and its model."""
+    folder = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ARCHLAB_CACHE", str(folder / "cache"))
+        text = write_text(folder)
+        settings = config(
+            "train.tokens=1280", "train.eval_tokens=512", "model.max_seq_len=64", "train.seq_len=16", data=text
+        )
+        train(settings, folder / "run", Callback())
+        _, model = load_run(folder / "run", settings.model)
+        yield SimpleNamespace(config=settings, run=folder / "run", model=model.eval())
+
+
+def by_hand(trained: SimpleNamespace, length: int, part: slice) -> float:
+    """Bits per byte over a part of every window, token by token."""
+    settings = trained.config
+    held_out = open_training_data(settings.data, settings.model.vocab_size).held_out(length, 512, masked=False)
+    bits = n_bytes = 0.0
+    with torch.no_grad():
+        for row, counted in zip(held_out.tokens, held_out.bytes, strict=True):
+            logits = trained.model(torch.from_numpy(row[None, :-1]))[0].double()
+            losses = F.cross_entropy(logits, torch.from_numpy(row[1:]), reduction="none").numpy()
+            inside = (counted > 0) & (np.isin(np.arange(length), np.arange(length)[part]))
+            bits += losses[inside].sum() / math.log(2)
+            n_bytes += counted[inside].sum()
+    return bits / n_bytes
+
+
+def test_parts_of_windows_and_longer_ones_against_single_tokens(trained: SimpleNamespace):
+    outcomes = [WindowPart(first=0.0, last=0.5), WindowPart(first=0.5), Beyond(times=2), Beyond(times=4)]
+    measure(outcomes, trained.config, trained.run)
+    found = kept(outcomes, trained.run)
+    expected = [
+        by_hand(trained, 16, slice(0, 8)),
+        by_hand(trained, 16, slice(8, 16)),
+        by_hand(trained, 32, slice(16, 32)),
+        by_hand(trained, 64, slice(16, 64)),
+    ]
+    assert [found[outcome] for outcome in outcomes] == pytest.approx(expected, rel=1e-4)
+    assert len({round(value, 6) for value in expected}) == 4
+
+
+def test_what_is_measured_is_kept_and_not_measured_again(trained: SimpleNamespace, monkeypatch: pytest.MonkeyPatch):
+    outcome = Repetition(tokens=8, prompts=2)
+    assert kept([outcome], trained.run) == {}
+    measure([outcome], trained.config, trained.run)
+    first = kept([outcome], trained.run)
+    monkeypatch.setattr("archlab.study.outcomes.weights.load_run", lambda *_: pytest.fail("measured again"))
+    measure([outcome], trained.config, trained.run)
+    assert kept([outcome], trained.run) == first
+    (file,) = (p for p in trained.run.glob("outcome-*.json") if '"repetition"' in p.read_text())
+    file.write_text(file.read_text().replace("value", "valve"))
+    with pytest.raises(UserError, match=r"outcome-\w+\.json: .* delete it, and it is measured again"):
+        kept([outcome], trained.run)
+    file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "repeated"), [([1, 2, 3], 0), ([1, 2, 3, 4], 0), ([7] * 10, 6 / 7), ([1, 2, 3, 4] * 3, 5 / 9)]
+)
+def test_repetition_counts_runs_of_four(tokens: list[int], repeated: float):
+    from archlab.study.outcomes.weights import _repeated
+
+    assert _repeated(tokens) == pytest.approx(repeated)
+
+
+def test_learned_positions_end_where_they_end(trained: SimpleNamespace, tmp_path: Path):
+    learned = config("model.position.kind=learned", "train.tokens=64", data=trained.config.data.path)
+    train(learned, tmp_path / "run", Callback())
+    outcomes = [Beyond(times=2), Repetition(tokens=64, prompts=1), TokensPerByte()]
+    measure(outcomes, learned, tmp_path / "run")
+    found = kept(outcomes, tmp_path / "run")
+    assert (found[outcomes[0]], found[outcomes[1]]) == (None, None)
+    held_out = open_training_data(learned.data, learned.model.vocab_size).held_out(16, 256, masked=False)
+    assert found[outcomes[2]] == pytest.approx(held_out.scored.sum() / held_out.bytes.sum())
+
+
+# --- documents ------------------------------------------------------------------------------------
+
+
+def scored(*documents: tuple[float, int]) -> Ended:
+    found = ended()
+    scores = [
+        DocumentScore(begins=f"document {i}", bits=float(bits), bytes=int(n)) for i, (bits, n) in enumerate(documents)
+    ]
+    return Ended(found.summary, [], {}, scores, {})
+
+
+def test_the_interval_over_documents_is_that_of_a_ratio_and_covers_it():
+    """Against the jackknife, and the truth where documents are drawn."""
+    draw, inside = np.random.default_rng(0), 0
+    for trial in range(200):
+        n_bytes = draw.integers(50, 2000, 60)
+        change = draw.normal(-0.02, 0.1, 60) * n_bytes
+        bits = 2.0 * n_bytes
+        view = compare_documents(
+            {0: scored(*zip(bits + change, n_bytes, strict=True))}, {0: scored(*zip(bits, n_bytes, strict=True))}
+        )
+        assert view is not None
+        inside += view.low < -0.02 < view.high
+        if trial == 0:
+            left_out = [(change.sum() - c) / (n_bytes.sum() - n) for c, n in zip(change, n_bytes, strict=True)]
+            error = math.sqrt(59 / 60 * ((np.array(left_out) - np.mean(left_out)) ** 2).sum())
+            assert view.difference == pytest.approx(change.sum() / n_bytes.sum())
+            assert view.high - view.difference == pytest.approx(2.0 * error, rel=0.05)
+            assert view.lowest[0].begins == f"document {np.argmin(change / n_bytes)}"
+            assert view.highest[0].begins == f"document {np.argmax(change / n_bytes)}"
+    assert 180 <= inside <= 199
+
+
+def test_documents_are_paired_by_seed_and_only_where_they_are_the_same():
+    ours = {0: scored((10, 5), (20, 10)), 1: scored((9, 3), (8, 4)), 2: scored((1, 1), (1, 1))}
+    theirs = {0: scored((11, 5), (24, 10)), 1: scored((9, 4), (8, 4)), 3: scored((1, 1), (1, 1))}
+    view = compare_documents(ours, theirs)
+    assert view is not None
+    assert (view.documents, view.difference) == (2, pytest.approx(-5 / 15))
+    assert compare_documents({1: ours[1]}, theirs) is None
+
+
+# --- a study's outcomes ---------------------------------------------------------------------------
+
+
+def study(**values: Any) -> StudyConfig:
+    raw = {"question": "?", "base": "tiny-llama", "budget": {"tokens": "1M"}, "arms": {"a": {}, "b": {}}}
+    return validate(StudyConfig, with_kinds({**raw, **values}), "s.yaml")
+
+
+def test_an_outcome_is_named_by_its_kind_where_it_has_no_name():
+    assert study(measure=["gap", "spikes"]).measure == {"gap": Gap(), "spikes": Spikes()}
+    found = study(measure={"spikes": {"times": 5}, "far": {"kind": "beyond", "times": 8}, "gap": None}).measure
+    assert found == {"spikes": Spikes(times=5), "far": Beyond(times=8), "gap": Gap()}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"measure": ["gapp"]}, r"measure\.gapp\.kind .*'gapp'; did you mean gap"),
+        ({"measure": {"spikes": {"tims": 5}}}, r"measure\.spikes\.tims .*did you mean times"),
+        ({"measure": {"x": {"kind": "beyond", "times": 1}}}, r"measure\.x\.times"),
+        ({"measure": ["gap"], "primary": "gab"}, r"primary .*did you mean gap"),
+        ({"measure": ["sensitivity"]}, r"measure\.sensitivity .*say in `sweep`"),
+        ({"sweep": {"train.lr": [1e-3, 1e-2]}}, r"sweep\.train\.lr .*no outcome is of a sweep"),
+        ({"sweep": {"model.d_model": [64, 128]}, "measure": ["best_loss"]}, r"sweep\.model\.d_model .*cannot be tuned"),
+        ({"measure": ["accuracy"]}, r"measure\.accuracy .*text has no answers"),
+        (
+            {"measure": ["beyond"], "set": {"data.task.kind": "recall"}},
+            r"measure\.beyond .*a task has no bytes of text",
+        ),
+    ],
+)
+def test_outcomes_that_cannot_be_are_refused(values: dict[str, Any], message: str):
+    def outcomes() -> object:
+        found = study(**values)
+        return named_outcomes(found, arms(found))
+
+    with pytest.raises(UserError, match=message):
+        outcomes()
+
+
+def test_the_primary_outcome_comes_first_and_a_task_has_its_own():
+    text = study(measure=["gap", "state_bytes"], primary="gap")
+    found = named_outcomes(text, arms(text))
+    assert list(found) == ["gap", "bits_per_byte", "state_bytes"]
+    assert found["state_bytes"] == StateBytes(context=arms(text)[0].config.model.max_seq_len)
+    task = study(set={"data.task.kind": "recall"})
+    assert list(named_outcomes(task, arms(task))) == ["accuracy"]
+
+
+def test_every_outcome_says_what_it_is():
+    (union, *_) = get_args(AnyOutcome)
+    for kind in get_args(union):
+        fields = {"bits_per_byte": 2.0} if kind is TokensTo else {"task": Recall()} if kind is Answers else {}
+        outcome = kind(**fields)
+        assert "{" not in outcome.title
+        assert outcome.source in ("log", "weights", "timing", "config", "sweep")
+
+
+def test_values_by_seed_leave_out_what_is_missing_and_keep_what_diverged():
+    found = study()
+    outcome = Beyond()
+    runs = {
+        "a": {0: ended(2.0, measured={outcome: 2.5}), 1: ended(None), 2: ended(2.0, measured={outcome: None})},
+        "b": {0: ended(2.0, measured={outcome: 2.25}), 1: ended(2.1, measured={outcome: 3.0})},
+    }
+    values = gather(outcome, Found(arms(found), runs, {}, {}))
+    assert values == {"a": {0: 2.5, 1: None}, "b": {0: 2.25, 1: 3.0}}
+    assert measured(outcome, values, {"b": "a"})["b"].comparison.verdict == "reference diverged"
+
+
+def test_what_is_counted_is_compared_without_a_test():
+    found = study(arms={"a": {}, "less": {"model.attention.n_kv_heads": 1}, "same": {"model.norm.eps": 1e-4}})
+    outcome = StateBytes(context=100)
+    designed = arms(found)
+    values = gather(outcome, Found(designed, {}, {}, {}))
+    a = designed[0].config.model
+    assert values["a"] == {0: 2 * 2 * a.n_layers * a.attention.n_kv_heads * (a.d_model // a.attention.n_heads) * 100}
+    compared = measured(outcome, values, {"less": "a", "same": "a"})
+    assert (compared["less"].comparison.verdict, compared["same"].comparison.verdict) == ("better", "equal")
+    assert compared["less"].comparison.p is None
+
+
+def test_arms_are_timed_in_turn_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    calls: list[str] = []
+
+    def timer(outcome: Outcome, settings: Any) -> Any:
+        def time() -> float:
+            calls.append(settings.model.norm.kind)
+            return 100.0 + len(calls)
+
+        return time
+
+    monkeypatch.setattr(timing, "_timer", timer)
+    designed = arms(study(arms={"a": {}, "b": {"model.norm.kind": "layernorm"}}))
+    outcome = TrainingSpeed()
+    timing.time_all([outcome], designed, tmp_path)
+    assert calls == ["rmsnorm", "layernorm"] * 2 + ["layernorm", "rmsnorm", "rmsnorm", "layernorm"] * 3
+    first = timing.read_timings([outcome], designed, tmp_path)
+    assert [sorted(first[outcome][arm]) for arm in ("a", "b")] == [list(range(timing.ROUNDS))] * 2
+    timing.time_all([outcome], designed, tmp_path)
+    assert len(calls) == 2 + 2 * timing.ROUNDS
+    assert timing.read_timings([outcome], designed[:1], tmp_path) == {}
+    timing.forget_timings(tmp_path)
+    assert timing.read_timings([outcome], designed, tmp_path) == {}
