@@ -23,7 +23,7 @@ from archlab.report.palette import MODES, PALETTES, SHAPES, VERDICTS, arm_colour
 from archlab.report.ranges import without_outliers
 from archlab.report.rows import labels
 from archlab.report.table import terminal_table
-from archlab.report.ticks import plain
+from archlab.report.ticks import plain, spaced
 from archlab.report.tuning_rows import tuned_fields, tuning_rows
 from archlab.study.formatting import amount, interval, p_value
 from archlab.study.record import StudySummary, Verdict
@@ -397,6 +397,7 @@ def test_every_line_has_its_name_and_no_name_covers_another(study: StudySummary)
     low, high = domain(spec, "y")
     places = sorted(spec["height"] * (value - low) / (high - low) for value in names.values())
     assert all(above - below > 14.9 for below, above in pairwise(places))
+    assert -0.1 <= places[0] < places[-1] <= spec["height"] + 0.1, "all beside the picture"
 
 
 def test_tuning_marks_the_optimum_the_edge_and_divergence() -> None:
@@ -412,6 +413,11 @@ def test_tuning_marks_the_optimum_the_edge_and_divergence() -> None:
     kinds = {row["value"]: row["mark"] for row in tuning_rows(study, "train.schedule") if row["arm"][0] == "R"}
     assert kinds == {"cosine": "optimum", "constant": None}, "what is no number has no edge"
     assert {"tuning-0", "tuning-1"} <= json.loads(Page(render(study)).data["specs"]).keys()
+
+
+def test_the_ends_of_an_axis_keep_their_labels() -> None:
+    assert spaced([0, 5, 50, 60, 95, 100], lambda tick: tick / 100, 0.08) == [0, 50, 60, 100]
+    assert spaced([0, 10, 100], lambda tick: tick / 100, 0.26) == [0, 100]
 
 
 @pytest.mark.parametrize(

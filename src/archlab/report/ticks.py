@@ -35,12 +35,14 @@ def logarithmic(low: float, high: float, most: int = 7) -> list[float]:
 
 
 def spaced(ticks: Sequence[float], place: Callable[[float], float], gap: float) -> list[float]:
-    """The last one, and those before it that leave at least `gap` between their places, shares of the axis."""
-    kept = [ticks[-1]]
-    for tick in reversed(ticks[:-1]):
-        if place(kept[-1]) - place(tick) >= gap:
+    """The first and the last one, and those between that leave at least `gap` between their places, shares of the
+    axis."""
+    first, *inner, last = ticks
+    kept = [last]
+    for tick in reversed(inner):
+        if place(kept[-1]) - place(tick) >= gap and place(tick) - place(first) >= gap:
             kept.append(tick)
-    return kept[::-1]
+    return [first, *reversed(kept)]
 
 
 def axis(title: str, unit: Unit, low: float, high: float, *, most: int = 5, grid: bool = True) -> alt.Axis:
