@@ -5,10 +5,28 @@ from typing import Any, Literal
 
 import numpy as np
 
-from archlab.config.outcomes import Better, BitsPerByte
+from archlab.config.outcomes import (
+    AnyOutcome,
+    BestRate,
+    Better,
+    BitsPerByte,
+    LargestGradient,
+    StateBytes,
+    TokensTo,
+    TrainingSpeed,
+)
 from archlab.study.answer import answer
-from archlab.study.outcomes.compared import heading
-from archlab.study.record import ArmSummary, Curve, StudySummary
+from archlab.study.outcomes.compared import heading, measured
+from archlab.study.record import (
+    ArmSummary,
+    Curve,
+    DocumentDifference,
+    DocumentView,
+    Measured,
+    Other,
+    StudySummary,
+    TuningPoint,
+)
 from archlab.study.stats import compare, share
 
 TOKENS = 1_000_000
@@ -68,10 +86,62 @@ def many() -> StudySummary:
     return study(LONG_NAMES, seeds=[0, 1, 2, 3, 4], against="base")
 
 
+def rich() -> StudySummary:
+    """Three arms with outcomes of every kind beside the loss, one of them without values, and two tuned fields."""
+    found = study({name: LONG_NAMES[name] for name in ("relu", "gelu", "identity")}, seeds=[0, 1, 2, 3], against="base")
+    noise = np.random.default_rng(3)
+    references = {arm.name: "relu" for arm in found.arms[1:]}
+
+    def other(outcome: AnyOutcome, size: float, n: int) -> Other:
+        values = {
+            arm.name: {i: size * (1 + k + float(noise.normal(0, 0.02)) * (n > 1)) for i in range(n)}
+            for k, arm in enumerate(found.arms)
+        }
+        return Other(outcome=heading(outcome.kind, outcome), arms=measured(outcome, values, references))
+
+    others = [
+        other(LargestGradient(), 0.4, 4),
+        other(StateBytes(context=1024), 131_072, 1),
+        other(TrainingSpeed(), 40_000, 5),
+        other(BestRate(), 0.004, 4),
+        other(TokensTo(bits_per_byte=2.5), 0, 0),
+    ]
+    tuning = [
+        TuningPoint(
+            arm=arm.name,
+            values={"train.lr": lr, "train.schedule": schedule},
+            results=[None if lr > 0.01 else 3 - 100 * lr + 0.1 * (schedule == "constant"), 2.9],
+            chosen=lr == (0.008 if arm.name == "relu" else 0.002) and schedule == "cosine",
+        )
+        for arm in found.arms
+        for lr in (0.002, 0.016, 0.008)
+        for schedule in ("cosine", "constant")
+    ]
+    arms = [*found.arms[:2], found.arms[2].model_copy(update={"documents": documents("A tale of")})]
+    return found.model_copy(update={"others": others, "tuning": tuning, "arms": arms})
+
+
+def documents(begins: str) -> DocumentView:
+    """Two where the arm does best, two where it does worst."""
+
+    def one(i: int, difference: float) -> DocumentDifference:
+        return DocumentDifference(begins=f"{begins} {i}", difference=difference, bytes=2000)
+
+    return DocumentView(
+        documents=1234,
+        difference=5.1,
+        low=5.05,
+        high=5.15,
+        lowest=[one(1, 4.111), one(2, 4.222)],
+        highest=[one(3, 7.888), one(4, 7.777)],
+    )
+
+
 def hostile() -> StudySummary:
     """Every text that a user may write, written by someone who wants a script to run."""
     bad = "<b>x</b><script>alert(1)</script>"
     found = study({bad: (bad, 2.6, {}), "b": ('"quoted" & co', 2.7, {bad: bad})}, seeds=[0, 1], against="base")
+    arms = {arm.name: Measured(**{name: getattr(arm, name) for name in Measured.model_fields}) for arm in found.arms}
     return found.model_copy(
         update={
             "name": bad,
@@ -81,6 +151,10 @@ def hostile() -> StudySummary:
             "warnings": [bad],
             "corpus": bad,
             "command": bad,
+            "arms": [found.arms[0], found.arms[1].model_copy(update={"documents": documents(bad)})],
+            "outcome": found.outcome.model_copy(update={"title": bad}),
+            "others": [Other(outcome=found.outcome.model_copy(update={"name": bad, "title": bad}), arms=arms)],
+            "tuning": [TuningPoint(arm=bad, values={bad: bad}, results=[2.6], chosen=True)],
         }
     )
 
@@ -122,6 +196,7 @@ def study(
                 tokens=TOKENS,
                 values=losses[name],
                 seeds=list(losses[name]),
+                runs={seed: f"runs/{i}{seed}" for seed in losses[name]},
                 diverged=(gone := [seed for seed, loss in losses[name].items() if loss is None]),
                 divergence=share(len(gone), len(seeds)),
                 mean=float(np.mean(finished)) if finished else None,
@@ -175,9 +250,17 @@ def study(
 
 
 def _curve(seed: int, loss: float | None, noise: np.random.Generator) -> Curve:
-    tokens = [TOKENS * (i + 1) // 20 for i in range(20)]
+    tokens = [TOKENS * i // 20 for i in range(21)]
     if loss is None:
-        values = [4.4, 4.1, 4.3, 5.2, 7.9]
+        values = [9.1, 4.4, 4.1, 4.3, 5.2, 17.9]
     else:
-        values = [loss + 1.3 * ((TOKENS / t) ** 0.35 - 1) + float(noise.normal(0, 0.01)) for t in tokens[:-1]] + [loss]
-    return Curve(seed=seed, tokens=tokens[: len(values)], values=values)
+        values = [loss + 1.3 * ((TOKENS / t) ** 0.35 - 1) + float(noise.normal(0, 0.01)) for t in tokens[1:-1]]
+        values = [9.0 + float(noise.normal(0, 0.01)), *values, loss]
+    return Curve(
+        seed=seed,
+        tokens=tokens[: len(values)],
+        values=values,
+        trained=tokens[: len(values)],
+        losses=[2.5 * value for value in values],
+        gradients=[0.1 * value for value in values],
+    )

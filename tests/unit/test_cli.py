@@ -204,7 +204,7 @@ def test_what_every_command_says_of_wrong_arguments(command, capsys):
         ("generate r --stop", "--stop: no value after it; allowed: text"),
         ("data a --out", "--out: no value after it; allowed: a path"),
         ("train a", "--out: missing; `archlab train` needs it: the run's folder"),
-        ("study rn", "no command 'rn' of `archlab study`; did you mean run? allowed: run, report, list, show"),
+        ("study rn", "no command 'rn' of `archlab study`; did you mean run? allowed: run, report, list, new, show"),
     ],
 )
 def test_wrong_command_lines(line, message, capsys):
@@ -384,6 +384,7 @@ def test_diff(capsys):
     assert json.loads(output(capsys, "diff", "llama-7b", "llama-2-7b", "--json")) == {
         "model.max_seq_len": [2048, 4096],
         "model.norm.eps": [1e-6, 1e-5],
+        "train.eval_seq_len": [2048, 4096],
         "train.seq_len": [2048, 4096],
     }
     assert "model.max_seq_len" in output(capsys, "diff", "llama-7b", "llama-2-7b")

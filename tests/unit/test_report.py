@@ -1,11 +1,14 @@
 """The report: one file, nothing loaded, everything named, nothing executed that a user wrote."""
 
+import csv
 import io
 import json
 import re
+from base64 import b64decode
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import sample_study
@@ -13,25 +16,29 @@ from rich.console import Console
 
 from archlab.cli.study import present
 from archlab.errors import UserError
-from archlab.report import charts
+from archlab.report import curve_charts, row_charts
 from archlab.report.columns import fitted
 from archlab.report.page import render, write_page, write_picture
 from archlab.report.palette import MODES, PALETTES, SHAPES, VERDICTS, arm_colours
-from archlab.report.ranges import curve_range, without_outliers
+from archlab.report.ranges import without_outliers
+from archlab.report.rows import labels
 from archlab.report.table import terminal_table
-from archlab.study.formatting import interval, p_value
+from archlab.report.ticks import plain, spaced
+from archlab.report.tuning_rows import tuned_fields, tuning_rows
+from archlab.study.formatting import amount, interval, p_value
 from archlab.study.record import StudySummary, Verdict
 
 LOADING = {"src", "href", "srcset", "data", "poster", "action", "background"}
 
 
 class Page(HTMLParser):
-    """The tags, the loaded addresses, and the text and data of a page."""
+    """The tags, the loaded addresses, those of links, and the text and data of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
         self.tags: list[str] = []
         self.loads: list[str] = []
+        self.links: list[str] = []
         self.text, self.style = "", ""
         self.data: dict[str, str] = {}
         self._in: str | None = None
@@ -39,7 +46,8 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        self.loads += [value or "" for name, value in attrs if name in LOADING]
+        addresses = [value or "" for name, value in attrs if name in LOADING]
+        (self.links if tag == "a" else self.loads).extend(addresses)
         named = dict(attrs)
         self._in = f"json:{named['id']}" if named.get("type") == "application/json" else tag
 
@@ -59,7 +67,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-@pytest.fixture(scope="module", params=["ladder", "diverging_ladder", "pair", "many"])
+@pytest.fixture(scope="module", params=["ladder", "diverging_ladder", "pair", "many", "rich"])
 def study(request: pytest.FixtureRequest) -> StudySummary:
     return getattr(sample_study, request.param)()
 
@@ -88,7 +96,9 @@ def test_what_was_asked_what_came_out_and_how_to_do_it_again(study: StudySummary
 
 
 def test_every_arm_with_its_verdict_and_config(study: StudySummary, page: Page) -> None:
-    assert page.tags.count("tr") == 1 + len(study.arms)
+    of_all = 1 + (1 + len(study.arms)) * (1 + len(study.others)) if study.others else 0
+    of_documents = 5 * sum(arm.documents is not None for arm in study.arms)
+    assert page.tags.count("tr") == 2 * (1 + len(study.arms)) + of_all + of_documents
     assert page.tags.count("details") == 1 + len(study.arms)
     for arm in study.arms:
         assert arm.label in page.text
@@ -108,7 +118,65 @@ def test_divergences_are_said_in_page_and_table() -> None:
     assert "diverged on 3 of 3 seeds" in text
     assert "reference diverged" in text
     assert "none finished" in text
-    assert "1 of 3 seeds" in plain(study)
+    assert "1 of 3 seeds" in in_terminal(study)
+
+
+def test_every_outcome_is_on_the_page_with_its_unit_and_its_own_correction() -> None:
+    study = sample_study.rich()
+    html = render(study)
+    text = words(Page(html).text)
+    for other in study.others:
+        unit = other.outcome.unit
+        assert words(other.outcome.title[1:]) in text
+        for measured in other.arms.values():
+            c = measured.comparison
+            assert measured.mean is None or amount(measured.mean, unit) in text
+            assert not c or c.difference is None or amount(c.difference, unit) in text
+            assert not c or c.low is None or interval(c.low, c.high, unit) in text
+    assert text.count("corrected for its own 2 comparisons") == 3, "of gradients, speed and rates"
+    assert "Bytes; lower is better. Counted from the config: exact, without an interval." in text
+    assert "Tokens/s; higher is better. Paired by round of timing" in text
+    assert "neither direction is better" in text
+    assert "Without values of two arms to compare: training tokens until 2.5 bits per byte." in text
+    assert "about this machine only" in text
+    assert "about this machine only" not in Page(render(sample_study.pair())).text
+
+
+def test_documents_stand_where_arms_differ_most() -> None:
+    text = words(Page(render(sample_study.rich())).text)
+    assert "5.100 [5.050, 5.150] over 1,234 documents" in text
+    assert all(f"A tale of {i + 1} 2K {d}" in text for i, d in enumerate(("4.111", "4.222", "7.888", "7.777")))
+    assert "Where the arms differ" not in Page(render(sample_study.pair())).text
+
+
+def test_the_page_says_what_a_seed_chooses() -> None:
+    assert "which part of the text is held out" in words(Page(render(sample_study.pair())).text)
+    task = sample_study.pair().model_copy(update={"evaluated": "share"})
+    assert "the initial values and the examples" in words(Page(render(task)).text)
+
+
+def test_the_share_of_seeds_that_diverged_has_its_interval() -> None:
+    assert "1 of 3 [1%, 91%]" in words(Page(render(sample_study.diverging_ladder())).text)
+
+
+def test_links_lead_to_the_runs_and_to_their_table(study: StudySummary, page: Page) -> None:
+    table, *folders = sorted(page.links, key=lambda link: not link.startswith("data:"))
+    assert sorted(folders) == sorted(folder for arm in study.arms for folder in arm.runs.values())
+    kind, content = table.split(",")
+    assert kind == "data:text/csv;base64"
+    rows = list(csv.DictReader(io.StringIO(b64decode(content).decode())))
+    assert [(row["arm"], int(row["seed"])) for row in rows] == [(r["arm"], r["seed"]) for r in study.frame()]
+
+
+def test_what_needs_a_hand_is_not_printed() -> None:
+    html = render(sample_study.rich())
+    printed = Page(html).style.split("@media print")[1]
+    hidden = printed.split("{ display: none; }")[0].split("}")[-1]
+    buttons = re.findall(r'<button[^>]*class="(\w+)"', html) + re.findall(r'button.className = "(\w+)"', html)
+    assert set(buttons) == {"copy", "save"}
+    assert all(f".{name}" in hidden for name in (*buttons, "no-print"))
+    assert html.count('class="legend no-print"') == 1
+    assert "details:not([open])" in html, "what is folded opens for the printer"
 
 
 def test_equivalence_is_said_in_page_and_table() -> None:
@@ -121,7 +189,7 @@ def test_equivalence_is_said_in_page_and_table() -> None:
     assert (near.verdict, far.verdict) == ("equivalent", "worse")
     assert f"within ±0.05: p {p_value(near.p_equivalent or 0)} {interval(near.within_low, near.within_high)}" in text
     assert "calls differences up to 0.05 too small to matter" in text
-    assert "equivalent" in plain(study)
+    assert "equivalent" in in_terminal(study)
     assert "too small to matter" not in Page(render(sample_study.pair())).text
 
 
@@ -222,7 +290,7 @@ def test_a_picture_that_fails_takes_nothing_with_it(
 # --- terminal -----------------------------------------------------------------------------------------
 
 
-def plain(study: StudySummary, width: int = 80) -> str:
+def in_terminal(study: StudySummary, width: int = 80) -> str:
     out = io.StringIO()
     Console(file=out, width=width, color_system=None).print(terminal_table(study, width))
     return out.getvalue()
@@ -230,7 +298,7 @@ def plain(study: StudySummary, width: int = 80) -> str:
 
 def test_terminal_table_is_as_wide_as_the_terminal(study: StudySummary) -> None:
     for width in (80, 120, 200):
-        text = plain(study, width)
+        text = in_terminal(study, width)
         assert max(len(line.rstrip()) for line in text.splitlines()) <= width
         for arm in study.arms:
             assert set(arm.label.split()) <= set(text.split()), "nothing is cut off, no word is broken"
@@ -240,7 +308,7 @@ def test_terminal_table_is_as_wide_as_the_terminal(study: StudySummary) -> None:
 
 def test_terminal_table_takes_names_literally() -> None:
     study = sample_study.study({"a": ("[red]a", 2.6, {}), "b": ("[/]b", 2.7, {})}, [0, 1], "base")
-    assert "[red]a" in plain(study)
+    assert "[red]a" in in_terminal(study)
 
 
 @pytest.mark.parametrize(
@@ -262,14 +330,108 @@ def test_columns_are_broken_between_words(cells: tuple[str, ...], room: int, fit
 # --- pictures -----------------------------------------------------------------------------------------
 
 
+def rows_of(chart: dict[str, Any]) -> list[dict[str, Any]]:
+    """All that its layers draw."""
+    return [row for data in chart["datasets"].values() for row in data]
+
+
+def domain(chart: dict[str, Any], axis: str) -> tuple[float, float]:
+    """The ends of its numeric axis."""
+    (found,) = {
+        tuple(layer["encoding"][axis]["scale"]["domain"])
+        for layer in chart["layer"]
+        if layer["encoding"].get(axis, {}).get("type") == "quantitative"
+    }
+    return found
+
+
+def test_every_interval_is_whole_in_one_of_the_pictures(study: StudySummary, page: Page) -> None:
+    """An arm that stands far off is a triangle in one, and in the one with the whole range a mark with its interval."""
+    specs = json.loads(page.data["specs"])
+    pictures = {"differences": study} | {
+        f"other-{i}": study.by(other.outcome.name) for i, other in enumerate(study.others)
+    }
+    for name, of in pictures.items():
+        compared = [c for arm in of.arms if (c := arm.comparison) and c.difference is not None]
+        shown = set[float]()
+        for spec in (specs[key] for key in (name, f"{name}-whole") if key in specs):
+            low, high = domain(spec, "x")
+            shown |= {
+                row["value"]
+                for row in rows_of(spec)
+                if row.get("at") == "inside"
+                and low <= row["value"] <= high
+                and (row["low"] is None or low <= row["low"] <= row["high"] <= high)
+            }
+        assert shown == {c.difference for c in compared}
+
+
 def test_an_arm_far_off_does_not_squash_the_rest() -> None:
     study = sample_study.many()
-    low, high = curve_range(study) or (0, 0)
+    low, high = domain(curve_charts.last_half(study).to_dict(), "y")
     assert 2.5 < low < 2.7
     assert high < 5, "the arm that ends at 7.9 leaves the picture"
-    rows = charts.levels(study).to_dict()["datasets"].values()
-    far = [row for data in rows for row in data if row.get("at") == "right"]
+    assert domain(curve_charts.evaluations(study).to_dict(), "y")[1] > 7.9, "but not the one from the first step on"
+    far = [row for row in rows_of(row_charts.levels(study).to_dict()) if row.get("at") == "right"]
     assert {row["arm"] for row in far} == {"Identity: a linear MLP, to show what it is for"}
+
+
+def test_curves_begin_before_the_first_update_and_end_with_a_label(study: StudySummary) -> None:
+    chart = curve_charts.evaluations(study)
+    assert chart
+    spec = chart.to_dict()
+    assert domain(spec, "x") == (0, sample_study.TOKENS)
+    assert {row["arm"] for row in rows_of(spec) if row.get("tokens") == 0} == set(labels(study).values())
+    axis = spec["layer"][0]["encoding"]["x"]["axis"]
+    assert axis["values"][0] == 0
+    assert axis["values"][-1] == sample_study.TOKENS
+    assert "logarithmic" in axis["title"]
+
+
+def test_every_line_has_its_name_and_no_name_covers_another(study: StudySummary) -> None:
+    chart = curve_charts.evaluations(study)
+    assert chart
+    spec = chart.to_dict()
+    names = {row["arm"]: row["beside"] for row in rows_of(spec) if "beside" in row}
+    assert set(names) == set(labels(study).values())
+    low, high = domain(spec, "y")
+    places = sorted(spec["height"] * (value - low) / (high - low) for value in names.values())
+    assert all(above - below > 14.9 for below, above in pairwise(places))
+    assert -0.1 <= places[0] < places[-1] <= spec["height"] + 0.1, "all beside the picture"
+
+
+def test_tuning_marks_the_optimum_the_edge_and_divergence() -> None:
+    study = sample_study.rich()
+    assert tuned_fields(study) == ["train.lr", "train.schedule"]
+    rows = {(row["arm"].split(",")[0], row["value"]): row for row in tuning_rows(study, "train.lr")}
+    assert [value for arm, value in rows if arm == "ReLU"] == ["0.002", "0.008", "0.016"]
+    assert rows["ReLU", "0.008"]["mark"] == "optimum"
+    assert rows["GELU", "0.002"]["mark"] == "edge"
+    assert rows["GELU", "0.016"]["mean"] is None
+    assert "diverged" in rows["GELU", "0.016"]["text"]
+    assert rows["ReLU", "0.008"]["mean"] == pytest.approx((3 - 0.8 + 2.9) / 2), "the better schedule's"
+    kinds = {row["value"]: row["mark"] for row in tuning_rows(study, "train.schedule") if row["arm"][0] == "R"}
+    assert kinds == {"cosine": "optimum", "constant": None}, "what is no number has no edge"
+    assert {"tuning-0", "tuning-1"} <= json.loads(Page(render(study)).data["specs"]).keys()
+
+
+def test_the_ends_of_an_axis_keep_their_labels() -> None:
+    assert spaced([0, 5, 50, 60, 95, 100], lambda tick: tick / 100, 0.08) == [0, 50, 60, 100]
+    assert spaced([0, 10, 100], lambda tick: tick / 100, 0.26) == [0, 100]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(-0.0134, 0.0261), (2.61, 2.75), (0, 1), (-131072.0, 0), (1e-9, 3e-9), (5, 5)]
+)
+def test_ticks_are_round_few_and_within(low: float, high: float) -> None:
+    ticks = plain(low, high)
+    assert 1 <= len(ticks) <= 5
+    assert all(low <= tick <= high for tick in ticks)
+    assert all(len(f"{tick:g}".lstrip("-0.").rstrip("0").replace(".", "").split("e")[0]) <= 3 for tick in ticks)
+    if high > low:
+        step = ticks[1] - ticks[0]
+        assert f"{step:.3e}"[0] in "125"
+        assert float(f"{step:.0e}") == pytest.approx(step)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +451,7 @@ def test_only_few_and_only_clear_exceptions_are_set_apart(values: list[float], k
 
 def test_differences_need_something_to_differ_from() -> None:
     study = sample_study.study({"only": ("only", 2.6, {})}, [0, 1], "base")
-    assert charts.differences(study) is None
+    assert row_charts.differences(study) is None
     assert re.search("nothing to compare", render(study))
 
 
@@ -305,5 +467,5 @@ def test_a_study_without_finished_runs_still_has_a_report() -> None:
     study = study.model_copy(
         update={"arms": [arm.model_copy(update={**empty, "comparison": None}) for arm in study.arms]}
     )
-    assert charts.curves(study) is None
+    assert curve_charts.evaluations(study) is None
     assert "Learning curves" not in render(study)

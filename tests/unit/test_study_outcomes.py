@@ -22,6 +22,7 @@ from archlab.config.outcomes import (
     Gap,
     LargestGradient,
     Outcome,
+    PlugInOutcome,
     Repetition,
     Sensitivity,
     Spikes,
@@ -287,6 +288,8 @@ def test_every_outcome_says_what_it_is():
     (union, *_) = get_args(AnyOutcome)
     for kind in get_args(union):
         fields = {"bits_per_byte": 2.0} if kind is TokensTo else {"task": Recall()} if kind is Answers else {}
+        if kind is PlugInOutcome:  # says what its module has registered
+            continue
         outcome = kind(**fields)
         assert "{" not in outcome.title
         assert outcome.source in ("log", "weights", "timing", "config", "sweep")

@@ -1,17 +1,32 @@
 """The report of a study: one HTML file that opens offline, and a picture of its charts."""
 
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+
+import altair as alt
 
 from archlab.config.yaml_text import to_yaml, to_yaml_line
 from archlab.cost.units import binary, count, seconds
 from archlab.files import write_atomic
-from archlab.report import charts, html, palette
+from archlab.report import curve_charts, html, palette, row_charts
 from archlab.report.picture import picture
 from archlab.report.rows import labels
 from archlab.report.size_chart import over_sizes
-from archlab.study.formatting import amount, diverged, interval, p_value, span, verdict
-from archlab.study.record import StudySummary
+from archlab.report.tuning_chart import tuning
+from archlab.report.tuning_rows import tuned_fields
+from archlab.study.formatting import amount, diverged, interval, p_value, span, verdict, with_unit
+from archlab.study.record import StudySummary, csv_of_runs
+
+
+class _Other(NamedTuple):
+    """An outcome beside the one that the answer is about."""
+
+    name: str
+    """Of its place on the page."""
+    study: StudySummary
+    """With that outcome as the one that the arms' values are."""
 
 
 def write_page(summary: StudySummary, folder: Path) -> Path:
@@ -29,28 +44,56 @@ def write_picture(summary: StudySummary, folder: Path) -> None:
 def render(summary: StudySummary) -> str:
     """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
     template = html.template("report.html.jinja")
-    functions = (p_value, span, seconds, verdict, diverged, binary, count, to_yaml)
-    template.globals.update(
-        {function.__name__: function for function in functions},
-        value=to_yaml_line,
-        amount=lambda value: amount(value, summary.outcome.unit),
-        interval=lambda low, high: interval(low, high, summary.outcome.unit),
+    functions = (
+        _sentence,
+        p_value,
+        span,
+        seconds,
+        verdict,
+        diverged,
+        binary,
+        count,
+        to_yaml,
+        amount,
+        interval,
+        with_unit,
     )
+    template.globals.update({function.__name__.lstrip("_"): function for function in functions}, value=to_yaml_line)
+    others = [_Other(f"other-{i}", summary.by(other.outcome.name)) for i, other in enumerate(summary.others)]
     return template.render(
         s=summary,
+        others=others,
+        tuned_fields=tuned_fields(summary),
         labels=labels(summary),
         colours=list(zip(*(palette.arm_colours(summary, mode) for mode in palette.MODES), strict=True)),
-        specs=_specs(summary),
+        specs={name: html.full_width(chart) for name, chart in _charts(summary, others) if chart is not None},
         themes={mode: palette.study_theme(summary, mode) for mode in palette.MODES},
+        csv=f"data:text/csv;base64,{b64encode(csv_of_runs(summary).encode()).decode()}",
     )
 
 
-def _specs(summary: StudySummary) -> dict[str, dict[str, Any]]:
-    """Chart name -> Vega-Lite."""
-    drawn = {
-        "levels": charts.levels(summary),
-        "differences": charts.differences(summary),
-        "curves": charts.curves(summary),
-        "sizes": over_sizes(summary),
-    }
-    return {name: html.full_width(chart) for name, chart in drawn.items() if chart is not None}
+def _sentence(title: str) -> str:
+    """With a capital first letter, the others as they are."""
+    return title[:1].upper() + title[1:]
+
+
+def _charts(summary: StudySummary, others: Sequence[_Other]) -> Iterator[tuple[str, alt.LayerChart | None]]:
+    """By the name of their place on the page; None where there is nothing to draw."""
+    yield "levels", row_charts.levels(summary)
+    yield "differences", row_charts.differences(summary)
+    if row_charts.levels_are_cut(summary):
+        yield "levels-whole", row_charts.levels(summary, whole=True)
+    if row_charts.differences_are_cut(summary):
+        yield "differences-whole", row_charts.differences(summary, whole=True)
+    yield "sizes", over_sizes(summary)
+    yield "curves", curve_charts.evaluations(summary)
+    yield "curves-end", curve_charts.last_half(summary)
+    yield "losses", curve_charts.updates(summary, curve_charts.LOSS)
+    yield "gradients", curve_charts.updates(summary, curve_charts.GRADIENT)
+    for i, field in enumerate(tuned_fields(summary)):
+        yield f"tuning-{i}", tuning(summary, field)
+    for other in others:
+        if any(arm.comparison and arm.comparison.difference is not None for arm in other.study.arms):
+            yield other.name, row_charts.differences(other.study, compared_only=True)
+        if row_charts.differences_are_cut(other.study):
+            yield f"{other.name}-whole", row_charts.differences(other.study, compared_only=True, whole=True)

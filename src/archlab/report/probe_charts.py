@@ -3,16 +3,15 @@
 Colours come from the page's theme: one per config, and its ramp from the first layer to the last.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
 
 from archlab.report.probe_measures import Measure, Row
+from archlab.report.ticks import logarithmic
 
 _HEIGHT = 200
-_MOST_TICKS = 7
 _Points = Sequence[Mapping[str, Any]]
 
 
@@ -95,21 +94,11 @@ def _y(points: _Points, measure: Measure) -> alt.Y:
         middle = (low * high) ** 0.5
         domain = [min(low, middle / 2), max(high, middle * 2)]
         scale = alt.Scale(type="log", domain=domain, nice=False)
-        return alt.Y("y:Q", scale=scale).axis(title=None, values=_log_ticks(*domain), format="~g")
+        return alt.Y("y:Q", scale=scale).axis(title=None, values=logarithmic(*domain), format="~g")
     is_share = measure.unit == "share"
     top = max(*values, 0.01 if is_share else 1.0)
     scale = alt.Scale(domain=[min(0.0, *values), top], nice=True)
     return alt.Y("y:Q", scale=scale).axis(title=None, tickCount=5, format="~%" if is_share else "~g")
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    """Round multiples of the powers of ten between them, as many as are legible; of very many powers some."""
-    powers = [10.0**n for n in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
-    for multiples in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1,)):
-        ticks = [float(f"{m * power:.3g}") for power in powers for m in multiples if low <= m * power <= high]
-        if len(ticks) <= _MOST_TICKS:
-            return ticks
-    return powers[:: math.ceil(len(powers) / _MOST_TICKS)]
 
 
 def _is_drawn(value: float | None, measure: Measure) -> bool:

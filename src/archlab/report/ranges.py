@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from archlab.study.record import StudySummary
+from archlab.report.rows import Row
 
 _FAR = 3.0
 """A gap this many times the range of all other values sets apart what lies beyond it."""
@@ -25,29 +25,22 @@ def _cut(values: list[float], most: int, upper: bool) -> list[float]:
     return values
 
 
-def padded(low: float, high: float) -> tuple[float, float]:
+def padded(low: float, high: float, is_logarithmic: bool = False) -> tuple[float, float]:
     """A little room on both sides, also where all values are one."""
+    if is_logarithmic:
+        room = (high / low) ** 0.04 if high > low else 1.1
+        return low / room, high * room
     room = 0.04 * (high - low) or max(0.01, 0.01 * abs(high))
     return low - room, high + room
 
 
-def curve_range(summary: StudySummary) -> tuple[float, float] | None:
-    """Losses from the best end to where most arms are after a tenth of the run, all of a task's; None without curves.
+def of_lines(rows: Sequence[Row]) -> tuple[float, float]:
+    """All of the lines and their bands."""
+    return min(row["low"] for row in rows), max(row["high"] for row in rows)
 
-    The very start of training, and an arm that is far off, leave the picture at the top.
-    """
-    ends, early = [], []
-    for arm in summary.arms:
-        for curve in arm.curves:
-            if not curve.values or curve.seed in arm.diverged:
-                continue
-            ends.append(curve.values[-1])
-            early += [b for t, b in zip(curve.tokens, curve.values, strict=True) if t >= arm.tokens / 10][:1]
-    every = [value for arm in summary.arms for curve in arm.curves for value in curve.values]
-    if not every:
-        return None
-    if not ends or summary.evaluated == "share":
-        return padded(min(every), max(every))
-    low, near = min(ends), without_outliers(ends)
-    high = max([near[-1] + 0.5 * (near[-1] - low), *without_outliers(early)])
-    return padded(low, min(high, max(every)))
+
+def of_ends(rows: Sequence[Row]) -> tuple[float, float]:
+    """The lines and their bands, without the few that end far from all others."""
+    last = {row["arm"]: row["mean"] for row in rows}
+    near = without_outliers([*last.values()])
+    return of_lines([row for row in rows if last[row["arm"]] in near])

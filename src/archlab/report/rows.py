@@ -1,11 +1,10 @@
 """A study's summary as the rows that the charts draw; arms go by their labels."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from archlab.config.outcomes import Unit
-from archlab.cost.units import count
-from archlab.study.formatting import amount, diverged, interval, span, verdict
+from archlab.study.formatting import amount, diverged, interval, verdict
 from archlab.study.record import ArmSummary, Comparison, StudySummary
 from archlab.study.stats import estimate
 
@@ -99,57 +98,6 @@ def _detectable(comparison: Comparison, unit: Unit) -> str:
         return ""
     ends = interval(comparison.smallest_effect_low, comparison.smallest_effect_high, unit)
     return f"{amount(comparison.smallest_effect, unit)} {ends}"
-
-
-def curve_rows(summary: StudySummary) -> list[Row]:
-    """Per arm and training length: mean, lowest and highest over the seeds that finished."""
-    return [
-        row
-        for arm, label in zip(summary.arms, labels(summary).values(), strict=True)
-        for row in _curve(arm, label, summary.evaluated)
-    ]
-
-
-def _curve(arm: ArmSummary, label: str, unit: Unit) -> Iterator[Row]:
-    """Only where all seeds were evaluated: `eval_every` may change between one seed and the next."""
-    at: dict[int, list[float]] = {}
-    for curve in arm.curves:
-        if curve.seed not in arm.diverged:
-            for tokens, loss in zip(curve.tokens, curve.values, strict=True):
-                at.setdefault(tokens, []).append(loss)
-    finished = max(map(len, at.values()), default=0)
-    shared = {tokens: losses for tokens, losses in at.items() if len(losses) == finished}
-    for tokens, losses in sorted(shared.items()):
-        mean, low, high = sum(losses) / len(losses), min(losses), max(losses)
-        seeds = span(amount(low, unit), amount(high, unit))
-        yield {
-            "arm": label,
-            "tokens": tokens,
-            "mean": mean,
-            "low": low,
-            "high": high,
-            "text": f"{amount(mean, unit)} at {count(tokens)} tokens, seeds {seeds}",
-        }
-
-
-def diverged_rows(summary: StudySummary, top: float) -> list[Row]:
-    """The curves of the runs that diverged; the last point is marked, and held below the picture's `top`."""
-    named = labels(summary)
-    return [
-        {
-            "arm": named[arm.name],
-            "seed": curve.seed,
-            "tokens": tokens,
-            "mean": loss,
-            "held": min(loss, top),
-            "last": tokens == curve.tokens[-1],
-            "text": f"seed {curve.seed} diverged after {count(curve.tokens[-1])} tokens",
-        }
-        for arm in summary.arms
-        for curve in arm.curves
-        if curve.seed in arm.diverged
-        for tokens, loss in zip(curve.tokens, curve.values, strict=True)
-    ]
 
 
 def ends(rows: Sequence[Row], near: Sequence[float]) -> list[float]:

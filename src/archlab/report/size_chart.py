@@ -5,7 +5,7 @@ from typing import Any
 import altair as alt
 
 from archlab.cost.units import count
-from archlab.report.charts import axis_title
+from archlab.report.row_charts import axis_title
 from archlab.study.formatting import amount, interval
 from archlab.study.record import SizeTrend, StudySummary
 

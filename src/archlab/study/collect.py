@@ -2,8 +2,9 @@
 
 import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from archlab.config.identity import resolved
 from archlab.config.io import studies
@@ -31,6 +32,9 @@ from archlab.study.stats import share
 from archlab.study.study_file import read_study
 from archlab.study.trend_answer import trend_answer
 from archlab.study.trends import planned_trends, size_trends
+
+_PARTS = 100
+"""Of the curves of a run's updates, at most."""
 
 
 def summarise(
@@ -148,15 +152,37 @@ def _arm(arm: Arm, ended: Mapping[int, Ended], runs: Mapping[int, Run], primary:
         diverged=diverged,
         divergence=share(len(diverged), len(summaries)) if summaries else None,
         runs={seed: str(run.folder(Path())) for seed, run in runs.items() if seed in ended},
-        curves=[_curve(seed, e) for seed, e in ended.items()],
+        curves=[curve_of(seed, e) for seed, e in ended.items()],
         config=plain,
     )
 
 
-def _curve(seed: int, run: Ended) -> Curve:
+def curve_of(seed: int, run: Ended) -> Curve:
+    """Its evaluations as they are, its updates in parts."""
     measure = "bits_per_byte" if any("bits_per_byte" in m for m in run.metrics) else "accuracy"
     points = [(m["tokens"], m[measure]) for m in run.metrics if measure in m]
-    return Curve(seed=seed, tokens=[tokens for tokens, _ in points], values=[value for _, value in points])
+    parts = list(_parts(run))
+    return Curve(
+        seed=seed,
+        tokens=[tokens for tokens, _ in points],
+        values=[value for _, value in points],
+        trained=[part[-1]["tokens"] for part in parts],
+        losses=[_short(statistics.fmean(m["loss"] for m in part)) for part in parts],
+        gradients=[_short(max(m["grad_norm"] for m in part)) for part in parts],
+    )
+
+
+def _parts(run: Ended) -> Iterator[list[dict[str, Any]]]:
+    """The log of its updates in parts as equal as can be."""
+    updates = [m for m in run.metrics if "lr" in m]
+    n = min(_PARTS, len(updates))
+    for i in range(n):
+        yield updates[i * len(updates) // n : (i + 1) * len(updates) // n]
+
+
+def _short(value: float) -> float:
+    """As exact as a picture: there may be thousands of points."""
+    return float(f"{value:.4g}")
 
 
 def _seconds(run: Ended) -> float:

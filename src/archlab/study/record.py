@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,12 +70,18 @@ class Comparison(Base):
 
 
 class Curve(Base):
-    """One seed's evaluations over the training tokens, the one before the first update included."""
+    """One seed's evaluations over the training tokens, the one before the first update included; and its updates."""
 
     seed: int
     tokens: list[int]
     values: list[float]
     """Bits per byte of held-out text, or the share of a task's answers that are right."""
+    trained: list[int] = Field(default_factory=list)
+    """Training tokens at the ends of the parts, at most 100, into which the run's updates are cut."""
+    losses: list[float] = Field(default_factory=list)
+    """The mean loss in training over each part, in nats per token."""
+    gradients: list[float] = Field(default_factory=list)
+    """The largest norm of the whole gradient, before clipping, in each part."""
 
 
 class Heading(Base):
@@ -322,12 +328,12 @@ def write_summary(folder: Path, summary: StudySummary) -> None:
     """Write it into a study's folder, with the table of its runs, over older ones if there are any."""
     # json can write the name of a file that is no UTF-8; pydantic cannot.
     text = json.dumps(summary.model_dump(mode="json"), indent=2)
-    write_with_digests(folder, {_RUNS: _csv(summary.frame()), _FILE: text})
+    write_with_digests(folder, {_RUNS: csv_of_runs(summary), _FILE: text})
 
 
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """With a heading; what is null is empty."""
-    written = io.StringIO()
+def csv_of_runs(summary: StudySummary) -> str:
+    """`StudySummary.frame` with a heading; what is null is empty."""
+    rows, written = summary.frame(), io.StringIO()
     table = csv.DictWriter(written, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
     table.writeheader()
     table.writerows(rows)

@@ -1,0 +1,94 @@
+"""What pictures with a line per arm share: colours, dashes, the vertical axis, and the arms' names at the lines' ends.
+
+A line is told from those that it overlaps by its dashes. The page sets `chosen` to single out an arm.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import altair as alt
+
+from archlab.config.outcomes import Unit
+from archlab.report.marks import Width, data
+from archlab.report.rows import Row
+from archlab.report.ticks import axis, logarithmic
+
+_DASHES = ((1, 0), (8, 3), (2, 3), (10, 3, 2, 3))
+"""Of the arms in turn; the first line has none."""
+
+_LINE = 15
+"""Pixels from one name to the next."""
+
+_ROOM = 190
+"""Pixels that a name beside the picture may take."""
+
+PHONE = 560
+"""A page on which a picture has fewer pixels than these has room for less."""
+
+_ROOM_ON_A_PAGE = {"expr": f"containerSize()[0] < {PHONE} ? 84 : {_ROOM}"}
+
+
+class YAxis:
+    """`y("low")`: a field on the one vertical axis that all layers of a chart share."""
+
+    def __init__(self, title: str, unit: Unit, low: float, high: float, is_logarithmic: bool = False) -> None:
+        self.low, self.high, self.is_logarithmic = low, high, is_logarithmic
+        kind = "log" if is_logarithmic else "linear"
+        self._scale = alt.Scale(type=kind, domain=[low, high], nice=False, zero=False)
+        if is_logarithmic:
+            self._axis = alt.Axis(title=f"{title}, logarithmic axis", values=logarithmic(low, high), format="~g")
+        else:
+            self._axis = axis(title, unit, low, high, most=6)
+
+    def __call__(self, field: str) -> alt.Y:
+        """The field, on this axis."""
+        return alt.Y(f"{field}:Q", scale=self._scale, axis=self._axis)
+
+    def held(self, value: float) -> float:
+        """The value, or the end of the axis where it is beyond."""
+        return min(max(value, self.low), self.high)
+
+
+def colour(named: Sequence[str]) -> alt.Color:
+    """Each arm's own, of the page's theme."""
+    return alt.Color("arm:N", scale=alt.Scale(domain=list(named), range="category"), legend=None)
+
+
+def dashes(named: Sequence[str]) -> alt.StrokeDash:
+    """Those of each arm."""
+    turns = [list(_DASHES[i % len(_DASHES)]) for i in range(len(named))]
+    return alt.StrokeDash("arm:N", scale=alt.Scale(domain=list(named), range=turns), legend=None)
+
+
+def opacity(shown: float, faded: float) -> Any:
+    """Of an arm that is singled out, or while none is; and of all others."""
+    return alt.when("chosen === null || datum.arm === chosen").then(alt.value(shown)).otherwise(alt.value(faded))
+
+
+def tall_enough(height: int, n_arms: int) -> int:
+    """Pixels in which the names of all arms have their place."""
+    return max(height, _LINE * n_arms)
+
+
+def names(lines: Sequence[Row], y: YAxis, width: Width, height: int, named: Sequence[str]) -> alt.Chart:
+    """Each arm's name right of the picture, where its line ends."""
+    room = _ROOM_ON_A_PAGE if width == "container" else _ROOM
+    text = alt.Chart(data(name_rows(lines, y, _LINE / height))).mark_text(align="left", dx=6, fontSize=12, limit=room)
+    return text.encode(x=alt.value("width"), y=y("beside"), text="arm:N", color=colour(named), opacity=opacity(1, 0.25))
+
+
+def name_rows(lines: Sequence[Row], y: YAxis, gap: float) -> list[Row]:
+    """Each arm's name and the value beside which it stands: that of its line's end, at least `gap`, a share of the
+    picture's height, from the next. Where a line ends beyond the picture, its name stands at the edge."""
+    to: Callable[[float], float] = math.log if y.is_logarithmic else float
+    back: Callable[[float], float] = math.exp if y.is_logarithmic else float
+    bottom, height = to(y.low), to(y.high) - to(y.low) or 1.0
+    ends = {row["arm"]: (to(y.held(row["mean"])) - bottom) / height for row in lines}
+    found = sorted(ends, key=lambda arm: ends[arm])
+    places = [ends[name] for name in found]
+    for i in range(1, len(places)):
+        places[i] = max(places[i], places[i - 1] + gap)
+    for i in reversed(range(len(places))):
+        places[i] = min(places[i], 1.0 if i == len(places) - 1 else places[i + 1] - gap)
+    return [{"arm": name, "beside": back(bottom + place * height)} for name, place in zip(found, places, strict=True)]

@@ -1,0 +1,70 @@
+"""Round numbers on axes, few enough that each one has its label."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import altair as alt
+
+from archlab.config.outcomes import Unit
+
+LARGE = "replace(replace(format(datum.value, '.3~s'), 'k', 'K'), 'G', 'B')"
+"""A Vega expression: `12.5K` as in our tables, where d3 writes `12.5k`."""
+
+_KIB = 1024
+
+
+def plain(low: float, high: float, most: int = 5) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten, between both ends."""
+    span = high - low
+    if span <= 0:
+        return [low]
+    power = 10.0 ** math.floor(math.log10(span / most))
+    step = next(m * power for m in (1, 2, 5, 10, 20) if _n_multiples(low, high, m * power) <= most)
+    first = math.ceil(low / step - 1e-9)
+    return [float(f"{(first + i) * step:.12g}") for i in range(_n_multiples(low, high, step))]
+
+
+def logarithmic(low: float, high: float, most: int = 7) -> list[float]:
+    """Round multiples of the powers of ten between both ends; of very many powers some."""
+    powers = [10.0**n for n in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+    for multiples in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1,)):
+        ticks = [float(f"{m * power:.3g}") for power in powers for m in multiples if low <= m * power <= high]
+        if len(ticks) <= most:
+            return ticks
+    return powers[:: math.ceil(len(powers) / most)]
+
+
+def spaced(ticks: Sequence[float], place: Callable[[float], float], gap: float) -> list[float]:
+    """The first and the last one, and those between that leave at least `gap` between their places, shares of the
+    axis."""
+    first, *inner, last = ticks
+    kept = [last]
+    for tick in reversed(inner):
+        if place(kept[-1]) - place(tick) >= gap and place(tick) - place(first) >= gap:
+            kept.append(tick)
+    return [first, *reversed(kept)]
+
+
+def axis(title: str, unit: Unit, low: float, high: float, *, most: int = 5, grid: bool = True) -> alt.Axis:
+    """An axis from low to high whose labels write values as our tables do."""
+    if unit == "bytes":
+        size, name = _byte_unit(max(abs(low), abs(high)))
+        ticks = [size * tick for tick in plain(low / size, high / size, most)]
+        label = f"format(datum.value / {size}, '~g') + ' {name}'"
+    else:
+        ticks, label = plain(low, high, most), "format(datum.value, '~g')"
+        if unit == "share":
+            label = "format(datum.value, '~%')"
+        elif unit in ("tokens", "tokens/s", "count") and max(abs(low), abs(high)) >= 1000:
+            label = LARGE
+    return alt.Axis(title=title, values=ticks, labelExpr=label, grid=grid)
+
+
+def _n_multiples(low: float, high: float, step: float) -> int:
+    return math.floor(high / step + 1e-9) - math.ceil(low / step - 1e-9) + 1
+
+
+def _byte_unit(largest: float) -> tuple[int, str]:
+    names = ("B", "KiB", "MiB", "GiB", "TiB")
+    step = min(len(names) - 1, int(math.log(max(largest, 1), _KIB)))
+    return _KIB**step, names[step]
