@@ -123,7 +123,8 @@ class WindowPart(Outcome):
 
 
 class Beyond(Outcome):
-    """Bits per byte of held-out tokens beyond the training length, in windows of `times` that length (Press 2022)."""
+    """Bits per byte of held-out tokens beyond the training length (train.eval_seq_len where that is given), in windows
+    of `times` that length (Press 2022)."""
 
     kind: Literal["beyond"] = "beyond"
     times: Annotated[int, Field(ge=2, le=64)] = 2

@@ -11,7 +11,7 @@ from archlab.config.identity import config_hash
 from archlab.config.outcomes import Answers, Beyond, Outcome, PlugInOutcome, Repetition, TokensPerByte, WindowPart
 from archlab.config.position import Learned
 from archlab.config.schema import Config
-from archlab.config.training import ResolvedTrain, resolve_train
+from archlab.config.training import resolve_train
 from archlab.data.held_out import HeldOut
 from archlab.data.open import open_training_data
 from archlab.data.tasks.task_data import TaskData
@@ -52,7 +52,7 @@ def measure(outcomes: Sequence[Outcome], config: Config, run: Path) -> None:
         if isinstance(outcome, PlugInOutcome):
             value = own_value(outcome, _finished(run, config, model, data, device))
         else:
-            value = _value(outcome, model, data, resolve_train(config), device)
+            value = _value(outcome, config, model, data, device)
         found = {"outcome": outcome.meaning, "value": value}
         write_with_digests(run, {_file(outcome): json.dumps(found)})
 
@@ -67,17 +67,17 @@ def _finished(run: Path, config: Config, model: Decoder, data: TrainingData, dev
     return FinishedRun(run, config, model, torch.from_numpy(held_out.tokens).to(device.type))
 
 
-def _value(outcome: Outcome, model: Decoder, data: TrainingData, train: ResolvedTrain, device: Device) -> float | None:
-    length = train.seq_len
+def _value(outcome: Outcome, config: Config, model: Decoder, data: TrainingData, device: Device) -> float | None:
+    train = resolve_train(config)
+    length = train.eval_seq_len  # the same for all arms of a study; that of training unless a config says otherwise
 
     def held_out(seq_len: int) -> HeldOut:
         return data.held_out(seq_len, train.eval_tokens, masked=train.document_mask)
 
     match outcome:
         case WindowPart():
-            windows = held_out(train.eval_seq_len)
-            begin, end = (round(share * train.eval_seq_len) for share in (outcome.first, outcome.last))
-            return _bits_per_byte(model, windows, slice(begin, end), device)
+            begin, end = (round(share * length) for share in (outcome.first, outcome.last))
+            return _bits_per_byte(model, held_out(length), slice(begin, end), device)
         case Beyond():
             if _ends_before(outcome.times * length, model):
                 return None
@@ -89,11 +89,11 @@ def _value(outcome: Outcome, model: Decoder, data: TrainingData, train: Resolved
             written = generate(model, torch.from_numpy(prompts).to(device.type), max_new_tokens=outcome.tokens)
             return float(np.mean([_repeated(row) for row in written[:, prompts.shape[1] :].tolist()]))
         case Answers(task=task):
-            asked = TaskData(task, model.config.vocab_size, 0)
+            asked = TaskData(task, model.config.vocab_size, config.data.fold)
             windows = asked.held_out(outcome.seq_len or task.smallest[0], train.eval_tokens, masked=False)
             return predict(model, windows, device).score(windows).accuracy
         case TokensPerByte():
-            some = held_out(train.eval_seq_len)
+            some = held_out(length)
             return None if some.bytes is None else some.scored.sum() / some.bytes.sum()
         case _:
             raise TypeError(f"weights do not tell a {type(outcome).__name__}")
