@@ -1,6 +1,7 @@
 """What a study measures: from logs written by hand, from weights against sums over single tokens, from sweeps."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -227,12 +228,20 @@ def test_the_interval_over_documents_is_that_of_a_ratio_and_covers_it():
 
 
 def test_documents_are_paired_by_seed_and_only_where_they_are_the_same():
-    ours = {0: scored((10, 5), (20, 10)), 1: scored((9, 3), (8, 4)), 2: scored((1, 1), (1, 1))}
-    theirs = {0: scored((11, 5), (24, 10)), 1: scored((9, 4), (8, 4)), 3: scored((1, 1), (1, 1))}
+    ours = {0: scored((10, 5), (20, 10), *[(3, 2)] * 4), 1: scored(*[(9, 3)] * 6), 2: scored(*[(1, 1)] * 6)}
+    theirs = {0: scored((11, 5), (24, 10), *[(3, 2)] * 4), 1: scored(*[(9, 4)] * 6), 3: scored(*[(1, 1)] * 6)}
     view = compare_documents(ours, theirs)
     assert view is not None
-    assert (view.documents, view.difference) == (2, pytest.approx(-5 / 15))
+    assert (view.documents, view.difference) == (6, pytest.approx(-5 / 23))
     assert compare_documents({1: ours[1]}, theirs) is None
+
+
+def test_a_document_that_judges_several_seeds_counts_once():
+    ours, theirs = scored(*[(i, 2) for i in range(8)]), scored(*[(5, 2)] * 8)
+    once, thrice = (compare_documents(dict.fromkeys(s, ours), dict.fromkeys(s, theirs)) for s in ([0], [0, 1, 2]))
+    assert once == thrice
+    assert once is not None
+    assert once.documents == 8
 
 
 # --- a study's outcomes ---------------------------------------------------------------------------
@@ -333,11 +342,13 @@ def test_arms_are_timed_in_turn_and_kept(tmp_path: Path, monkeypatch: pytest.Mon
     designed = arms(study(arms={"a": {}, "b": {"model.norm.kind": "layernorm"}}))
     outcome = TrainingSpeed()
     timing.time_all([outcome], designed, tmp_path)
-    assert calls == ["rmsnorm", "layernorm"] * 2 + ["layernorm", "rmsnorm", "rmsnorm", "layernorm"] * 3
+    assert calls == ["rmsnorm", "layernorm"] * 2 + ["layernorm", "rmsnorm", "rmsnorm", "layernorm"] * 4
     first = timing.read_timings([outcome], designed, tmp_path)
     assert [sorted(first[outcome][arm]) for arm in ("a", "b")] == [list(range(timing.ROUNDS))] * 2
     timing.time_all([outcome], designed, tmp_path)
     assert len(calls) == 2 + 2 * timing.ROUNDS
     assert timing.read_timings([outcome], designed[:1], tmp_path) == {}
+    swapped = [replace(designed[0], name="b"), replace(designed[1], name="a")]
+    assert timing.read_timings([outcome], swapped, tmp_path) == {}, "other arms under these names"
     timing.forget_timings(tmp_path)
     assert timing.read_timings([outcome], designed, tmp_path) == {}

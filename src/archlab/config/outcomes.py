@@ -4,7 +4,7 @@ timing, or per arm."""
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from archlab.config.base import Base, Count, Positive, Probability
 from archlab.config.plug_in import PlugIn
@@ -117,6 +117,13 @@ class WindowPart(Outcome):
     """Where the part begins, as a share of the window."""
     last: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Where it ends."""
+
+    @model_validator(mode="after")
+    def _is_not_empty(self) -> "WindowPart":
+        if self.first >= self.last:
+            raise ValueError(f"first {self.first}; allowed: below last, {self.last}")
+        return self
+
     source: ClassVar[Source] = "weights"
     unit: ClassVar[Unit] = "bits per byte"
     heading: ClassVar[str] = "loss from {first:.0%} to {last:.0%} of the window"

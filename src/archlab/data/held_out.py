@@ -23,13 +23,14 @@ class HeldOut:
 
     @classmethod
     def of_text(
-        cls, tokens: np.ndarray, token_bytes: np.ndarray, end_of_text: int, *, starts: np.ndarray, masked: bool
+        cls, tokens: np.ndarray, token_bytes: np.ndarray, end_of_text: int, *, goes_on: np.ndarray, masked: bool
     ) -> "HeldOut":
-        """Windows of a text that begin at `starts`. `token_bytes`, int [vocab]: 0 for special tokens. `end_of_text`:
+        """Windows of a text; `goes_on`, bool [n]: whether each begins in the document with which the one before ends.
+        `token_bytes`, int [vocab]: 0 for special tokens. `end_of_text`:
         the token before every document. `masked`: documents do not see each other."""
         counted = token_bytes[tokens[:, 1:]]
         separator = end_of_text if masked else None
-        return cls(tokens, counted > 0, counted, _documents(tokens, end_of_text, starts), separator)
+        return cls(tokens, counted > 0, counted, _documents(tokens, end_of_text, goes_on), separator)
 
     def first_tokens(self, count: int) -> list[list[int]]:
         """Of each document, as far as it is in the windows; empty for a task."""
@@ -45,10 +46,7 @@ class HeldOut:
         return self.tokens.shape[1] - 1
 
 
-def _documents(tokens: np.ndarray, end_of_text: int, starts: np.ndarray) -> np.ndarray:
-    """A document goes on in the next window where that begins at the token with which the one before ends."""
-    targets = tokens[:, 1:]
-    begins = targets == end_of_text
-    goes_on = [True, *(after - before == targets.shape[1] for before, after in pairwise(starts))]
-    begins[:, 0] |= ~np.array(goes_on)
-    return begins.cumsum().reshape(targets.shape) - int(begins[0, 0])
+def _documents(tokens: np.ndarray, end_of_text: int, goes_on: np.ndarray) -> np.ndarray:
+    begins = tokens[:, 1:] == end_of_text
+    begins[:, 0] |= ~goes_on
+    return begins.cumsum().reshape(begins.shape) - int(begins[0, 0])

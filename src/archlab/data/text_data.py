@@ -1,7 +1,10 @@
 """Text as what a run reads."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
 
 from archlab.data.held_out import HeldOut
 from archlab.data.sampler import batch, held_out_starts
@@ -48,7 +51,14 @@ class TextData:
         folder = self.folder
         starts = held_out_starts(folder, seq_len, n_tokens or len(folder.held_out))
         tokens = folder.held_out.windows(starts, seq_len + 1)
-        return HeldOut.of_text(tokens, folder.token_bytes, folder.manifest.end_of_text, starts=starts, masked=masked)
+        end = folder.manifest.end_of_text
+
+        def goes_on_at(before: int, start: int) -> bool:
+            gap = before + seq_len + 1, start + 1
+            return gap[0] == gap[1] or end not in folder.held_out.read(*gap)
+
+        goes_on = np.array([False, *(goes_on_at(int(before), int(start)) for before, start in pairwise(starts))])
+        return HeldOut.of_text(tokens, folder.token_bytes, end, goes_on=goes_on, masked=masked)
 
     def beginnings(self, held_out: HeldOut) -> list[str]:
         """The first tokens of each as text."""

@@ -3,9 +3,13 @@
 from pathlib import Path
 
 from archlab.config.base import Base
+from archlab.config.schema import Config
+from archlab.config.tasks import AnyTask
+from archlab.config.text import note
 from archlab.config.training import check_next_token, resolve_train
 from archlab.data.open import open_training_data
 from archlab.data.tokenizer import TOKENIZER, own_tokenizer, same_tokenizer
+from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.hf.folder import is_hf_folder, own_file
@@ -60,6 +64,8 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
         raise UserError(
             f"{config.data.path}: has another tokenizer than {source}; make it with --tokenizer {source}/{TOKENIZER}"
         )
+    if trained and is_run_folder(folder):
+        _check_held_out(RunFolder(folder).environment().get("corpus"), load_config(source), config, data)
     if not trained:
         steps, model = 0, Decoder(config.model, seed=config.train.seed)
     elif is_run_folder(folder):
@@ -82,6 +88,15 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
         trained=trained,
         corpus=str(data),
     )
+
+
+def _check_held_out(corpus: str | None, trained: Config, asked: Config, data: TrainingData) -> None:
+    """UserError for a fold of the run's own text that it was trained on; a note where nobody knows."""
+    own = trained.data.fold
+    if corpus == data.fingerprint and asked.data.fold != own:
+        raise UserError(f"data.fold: {asked.data.fold}, which the run was trained on; allowed: {own}, which it was not")
+    if corpus != data.fingerprint and not isinstance(asked.data.task, AnyTask):
+        note("this is another text than the run's own, or cut otherwise: it may have been trained on some of it")
 
 
 def _is_trained(folder: Path) -> bool:

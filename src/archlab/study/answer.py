@@ -57,7 +57,7 @@ def answer(arms: Sequence[ArmSummary], against: Against, unit: Unit) -> str:
         "; ".join(filter(None, same)),
         "; ".join(filter(None, [_diverged(arms), _reference_diverged(pairs), _too_few(pairs)])),
     ]
-    sentences = [sentence for sentence in sentences if sentence]
+    sentences = [sentence for sentence in sentences if sentence] or ["nothing could be compared"]
     sentences[0] = f"At {_conditions(arms)}, {sentences[0]}"
     return " ".join(f"{sentence}." for sentence in sentences)  # a label that begins one stays as it was written
 
@@ -154,7 +154,8 @@ def _equivalent(pairs: Sequence[_Pair], against: Against) -> str:
 
 
 def _margin(pair: _Pair) -> str:
-    return with_unit(f"{pair.comparison.margin:g}", pair.unit)
+    margin = pair.comparison.margin or 0.0
+    return with_unit(pair.amount(margin) if pair.unit in ("share", "bytes") else f"{margin:g}", pair.unit)
 
 
 def _names(pairs: Sequence[_Pair], against: Against) -> tuple[str, str]:
@@ -206,8 +207,10 @@ def _identical(comparison: Comparison) -> str:
 
 
 def _diverged(arms: Sequence[ArmSummary]) -> str:
-    """Every arm that did, whatever its verdict, the reference too."""
+    """Every arm that did, whatever its verdict, the reference too; of a sweep, at every value that was tried."""
     parts = [f"{arm.label} {diverged(arm)}" for arm in arms if arm.diverged]
+    swept = [arm for arm in arms if not arm.diverged and arm.comparison and arm.comparison.verdict == "diverged"]
+    parts += [f"{arm.label} diverged at every value that was tried" for arm in swept]
     return listed(parts) if parts else ""
 
 
@@ -218,4 +221,4 @@ def _reference_diverged(pairs: Sequence[_Pair]) -> str:
 
 def _too_few(pairs: Sequence[_Pair]) -> str:
     names = [pair.arm.label for pair in _with(pairs, "too few runs")]
-    return f"{listed(names)} cannot be judged yet: too few finished runs" if names else ""
+    return f"{listed(names)} cannot be judged: too few runs have a value" if names else ""

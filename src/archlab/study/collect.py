@@ -8,6 +8,7 @@ from typing import Any
 
 from archlab.config.identity import resolved
 from archlab.config.io import studies
+from archlab.config.outcomes import Outcome
 from archlab.config.study_schema import AddedSeeds, StudyConfig
 from archlab.config.tasks import AnyTask
 from archlab.config.text import visible
@@ -24,7 +25,7 @@ from archlab.study.formatting import plural
 from archlab.study.match import describe_equal
 from archlab.study.outcomes.compared import heading, measured
 from archlab.study.outcomes.gather import Found, gather
-from archlab.study.plan import Plan
+from archlab.study.plan import Plan, folds_used
 from archlab.study.provenance import mixed
 from archlab.study.record import ArmSummary, Curve, Measured, Other, StudySummary, TuningPoint
 from archlab.study.runs import Ended, Run
@@ -90,6 +91,8 @@ def summarise(
             *([f"{plural(missing, 'run')} not finished, and left out"] if missing else []),
             *(f"{label} failed: {why}" for label, why in failed.items()),
             *warnings,
+            *folds_used(plan, list(runs[arms[0].name])),
+            *(warning for name, other in plan.outcomes.items() for warning in _without_a_value(name, other, found)),
             *mixed(run.environment for run in every),
         ],
         failed=dict(failed),
@@ -120,6 +123,17 @@ def summarise(
         command=f"archlab study run {shlex.quote(name if _is_ours(name, study) else visible(str(folder)))}",
         study={**study.model_dump(mode="json", exclude_defaults=True), "base": visible(study.base)},
     )
+
+
+def _without_a_value(name: str, outcome: Outcome, found: Found) -> Iterator[str]:
+    """For each arm that has no value on seeds whose runs finished: the comparison is of the others."""
+    if outcome.source not in ("log", "weights"):
+        return
+    labels = {arm.name: arm.label for arm in found.arms}
+    for arm, values in gather(outcome, found).items():
+        if missing := len(found.ended[arm]) - len(values):
+            seeds = f"{missing} of {plural(len(found.ended[arm]), 'seed')}"
+            yield f"{name}: {labels[arm]} has no value on {seeds}; it is compared on the others, which may not be alike"
 
 
 def _is_ours(name: str, study: StudyConfig) -> bool:

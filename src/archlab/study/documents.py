@@ -4,8 +4,9 @@ The seeds' interval covers all that a seed decides. This one takes the trained m
 difference depends on which documents happened to be held out.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import sqrt
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -15,12 +16,15 @@ from archlab.study.record import DocumentDifference, DocumentView
 from archlab.study.runs import Ended
 from archlab.study.stats import ALPHA
 
+_FEWEST = 5
+"""Documents of which an interval may be told."""
+
 _SHOWN = 5
 """Documents at each end that a person is shown."""
 
 
 class _Pair(NamedTuple):
-    """A document, in one seed's fold."""
+    """A document of one of the folds."""
 
     begins: str
     bits: float
@@ -29,9 +33,9 @@ class _Pair(NamedTuple):
 
 
 def compare_documents(arm: Mapping[int, Ended], reference: Mapping[int, Ended]) -> DocumentView | None:
-    """By the documents that both have scored with the same seed; None with fewer than two."""
-    pairs = [pair for seed in sorted(arm.keys() & reference.keys()) for pair in _pairs(arm[seed], reference[seed])]
-    if len(pairs) < 2:
+    """By the documents that both have scored with the same seed; None with too few."""
+    pairs = _pairs(arm, reference)
+    if len(pairs) < _FEWEST:
         return None
     bits, n_bytes = np.array([pair.bits for pair in pairs]), np.array([pair.bytes for pair in pairs])
     # A ratio of two sums over documents (Cochran 1977, 6.8): what a document adds beyond the ratio is its residual.
@@ -52,13 +56,21 @@ def compare_documents(arm: Mapping[int, Ended], reference: Mapping[int, Ended]) 
     )
 
 
-def _pairs(arm: Ended, reference: Ended) -> Iterator[_Pair]:
-    """Where both were scored on the same documents; with other tokenizers they are cut elsewhere."""
-    if [d.bytes for d in arm.documents] != [d.bytes for d in reference.documents]:
-        return
-    for ours, theirs in zip(arm.documents, reference.documents, strict=True):
-        if ours.bytes:
-            yield _Pair(ours.begins, ours.bits - theirs.bits, ours.bytes)
+def _pairs(arm: Mapping[int, Ended], reference: Mapping[int, Ended]) -> list[_Pair]:
+    """Each document once, with the mean over the seeds that were judged on it. Only where both were scored on the same
+    documents; with other tokenizers they are cut elsewhere."""
+    by_fold = dict[tuple[tuple[str, int], ...], list[list[float]]]()
+    for seed in sorted(arm.keys() & reference.keys()):
+        ours, theirs = arm[seed].documents, reference[seed].documents
+        fold = tuple((d.begins, d.bytes) for d in theirs)
+        if [d.bytes for d in ours] == [d.bytes for d in theirs]:
+            by_fold.setdefault(fold, []).append([o.bits - t.bits for o, t in zip(ours, theirs, strict=True)])
+    return [
+        _Pair(begins, fmean(differences), n_bytes)
+        for fold, seeds in by_fold.items()
+        for (begins, n_bytes), differences in zip(fold, zip(*seeds, strict=True), strict=True)
+        if n_bytes
+    ]
 
 
 def _shown(pairs: Sequence[_Pair]) -> list[DocumentDifference]:

@@ -91,6 +91,8 @@ def _outcomes(study: StudyConfig) -> Iterator[Problem]:
     names = ["bits_per_byte", "accuracy", *study.measure]
     if study.primary is not None and study.primary not in names:
         yield Problem("primary", f"{study.primary!r}; no such outcome{choose(study.primary, names)}")
+    if study.primary in study.measure and study.measure[study.primary].source == "config":
+        yield Problem("primary", f"{study.primary} is counted, so there is nothing to test; allowed: what is measured")
     swept = [name for name, outcome in study.measure.items() if outcome.source == "sweep"]
     for name in swept if not study.sweep else ():
         yield Problem(f"measure.{name}", "is of a sweep; say in `sweep` which rates are tried")

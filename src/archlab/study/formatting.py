@@ -20,7 +20,7 @@ def amount(value: float, unit: Unit) -> str:
         case "bits per byte" | "nats per token":
             return bits(value)
         case "share":
-            return f"{100 * value:.1f}%"
+            return f"{round(100 * value, 1) + 0.0:.1f}%" if abs(value) >= 5e-4 or not value else f"{100 * value:.2g}%"
         case "bytes":
             return f"{'-' * (value < 0)}{binary(abs(value))}"
         case "tokens" | "tokens/s" | "count":

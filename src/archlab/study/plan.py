@@ -7,6 +7,7 @@ from itertools import count, islice
 from archlab.config.merge import Raw
 from archlab.config.outcomes import Outcome
 from archlab.config.study_schema import FIRST_TUNING_SEED, StudyConfig
+from archlab.config.tasks import AnyTask
 from archlab.errors import UserError
 from archlab.study.corpora import Corpora, CorpusRecord
 from archlab.study.design import Arm, grid
@@ -71,3 +72,16 @@ class Plan:
             found = f"with data.held_out {corpus.data.held_out} the text has {corpus.n_folds}{taken}"
             raise UserError(f"folds: {n_folds} for tests; {found}; allowed: up to {most}")
         return n_folds
+
+
+def folds_used(plan: Plan, seeds: Sequence[int]) -> Iterator[str]:
+    """A warning where seeds share folds, or where a tokenizer has learned from a fold that judges."""
+    corpus = plan.corpora[plan.arms[0].name]
+    n_folds = plan.config.folds or corpus.test_folds
+    if 1 < n_folds < len(seeds):
+        yield (
+            f"{len(seeds)} seeds are judged on {n_folds} folds: what an arm is worth on one fold counts several "
+            "times, so a difference may be found that other text would not show"
+        )
+    if n_folds > corpus.test_folds and not isinstance(plan.arms[0].config.data.task, AnyTask):
+        yield f"the tokenizer may have learned from the folds beyond the first {corpus.test_folds} that judge"

@@ -126,6 +126,7 @@ def exactly(
     for name, contrast in {**pairwise(references), **(contrasts or {})}.items():
         (difference,) = weighted(values, contrast.weights).values()
         assert difference is not None
+        rounding = _NO_SCATTER * max(abs(value or 0.0) for arm in values.values() for value in arm.values())
         found[name] = Comparison(
             reference=contrast.reference,
             pairs=1,
@@ -136,7 +137,7 @@ def exactly(
             p=None,
             p_holm=None,
             smallest_effect=None,
-            verdict=_direction(difference, better) if difference else "equal",
+            verdict="equal" if abs(difference) <= rounding else _direction(difference, better),
         )
     return found
 

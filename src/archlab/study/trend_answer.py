@@ -24,6 +24,12 @@ def _told(trend: SizeTrend, unit: Unit) -> str:
         )
     pairs = plural(change.pairs, "paired seed")
     size = f"{with_unit(amount(change.difference, unit), unit)} {interval(change.low, change.high, unit)}".strip()
+    if change.verdict == "equivalent":
+        margin = with_unit(amount(change.margin or 0.0, unit), unit)
+        return (
+            f"The difference between {what} carries over {over} within {margin} "
+            f"(change {size} over {pairs}, Holm {p_equals(change.p_equivalent or 0)})."
+        )
     if trend.trend == "cannot be told":
         effect = change.smallest_effect
         least = "" if effect is None else f"; smallest detectable change {with_unit(amount(effect, unit), unit)}"

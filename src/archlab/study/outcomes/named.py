@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from archlab.config.outcomes import Accuracy, BitsPerByte, Outcome, StateBytes
+from archlab.config.outcomes import Accuracy, BitsPerByte, Outcome, PlugInOutcome, StateBytes
 from archlab.config.problems import Problem, raise_problems
 from archlab.config.study_schema import StudyConfig
 from archlab.config.tasks import AnyTask
@@ -26,7 +26,7 @@ def named_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> dict[str, Outcome
 
 def _problems(named: dict[str, Outcome], is_task: bool) -> Iterator[Problem]:
     for name, outcome in named.items():
-        if is_task and (outcome.unit in NO_TEXT or outcome.unit == "rate"):
+        if is_task and not isinstance(outcome, PlugInOutcome) and (outcome.unit in NO_TEXT or outcome.unit == "rate"):
             yield Problem(
                 f"measure.{name}", f"{outcome.title}: a task has no bytes of text; allowed: accuracy and answers"
             )

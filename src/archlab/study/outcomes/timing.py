@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from archlab.code import code_digest
 from archlab.config.identity import config_hash, resolved
 from archlab.config.outcomes import DecodingSpeed, NormShare, Outcome, PeakMemory, TrainingSpeed
 from archlab.config.schema import Config
@@ -20,8 +21,9 @@ from archlab.study.stats import Values
 from archlab.train.device import choose_device
 from archlab.train.rehearsal import rehearse
 
-ROUNDS = 7
-"""In each, every arm has its turn; a round is to timing what a seed is to training."""
+ROUNDS = 9
+"""In each, every arm has its turn; a round is to timing what a seed is to training. With nine, values without any
+scatter are told apart in up to twelve comparisons (p is 2 / 2^9)."""
 
 _STEPS = 8
 """In a round, of which the fastest counts: what slows a step down comes from elsewhere."""
@@ -60,8 +62,10 @@ def forget_timings(study: Path) -> None:
 
 
 def _key(outcome: Outcome, arms: Sequence[Arm]) -> str:
-    configs = [resolved(arm.config) | {"plugins": sources(arm.config)} for arm in arms]
-    return config_hash({"outcome": outcome.model_dump(mode="json"), "arms": configs})
+    """Of what was timed, under which names, where and by which code."""
+    configs = {arm.name: resolved(arm.config) | {"plugins": sources(arm.config)} for arm in arms}
+    where = [choose_device(arms[0].config.train).name, torch.get_num_threads(), torch.__version__, code_digest()]
+    return config_hash({"outcome": outcome.model_dump(mode="json"), "arms": configs, "where": where})
 
 
 def time_arms(outcome: Outcome, configs: Mapping[str, Config]) -> dict[str, dict[int, float | None]]:

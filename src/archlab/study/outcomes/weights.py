@@ -90,6 +90,8 @@ def _value(outcome: Outcome, config: Config, model: Decoder, data: TrainingData,
             return float(np.mean([_repeated(row) for row in written[:, prompts.shape[1] :].tolist()]))
         case Answers(task=task):
             asked = TaskData(task, model.config.vocab_size, config.data.fold)
+            if _ends_before(outcome.seq_len or task.smallest[0], model):
+                return None
             windows = asked.held_out(outcome.seq_len or task.smallest[0], train.eval_tokens, masked=False)
             return predict(model, windows, device).score(windows).accuracy
         case TokensPerByte():
