@@ -19,6 +19,9 @@ GRADIENT = Quantity("norm", "norm", lambda curve: (curve.trained, curve.gradient
 _GAP, _GAP_ON_A_PHONE = 0.08, 0.26
 """Between the labels of training tokens, as a share of the axis."""
 
+_LABEL = 46
+"""Pixels from one label of tokens to the next, so that both can be read."""
+
 
 def evaluations(summary: StudySummary, width: Width = "container") -> alt.LayerChart | None:
     """From the one before the first update to the end; None where there are none."""
@@ -93,7 +96,7 @@ def _x(lines: Sequence[Row], begin: int, last: int, from_zero: bool, width: Widt
             return math.log1p(tokens / first) / math.log1p(last / first)
         return (tokens - begin) / (last - begin or 1)
 
-    ticks = spaced(ticks, place, _GAP)
+    ticks = spaced(ticks, place, _GAP if width == "container" else max(_GAP, _LABEL / width))
     on_phone = spaced(ticks, place, _GAP_ON_A_PHONE)
     label = LARGE
     if width == "container":
