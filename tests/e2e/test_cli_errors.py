@@ -229,7 +229,7 @@ def test_a_full_disk_leaves_no_half_of_an_export(lab, trained):
 
 def test_a_full_disk_leaves_no_half_of_a_data_folder(lab):
     before = everything(lab.folder)
-    err = lab.run("data", "text.txt", "--out", "tokens", code=2, **no_file_beyond(10_000)).stderr
+    err = lab.run("data", "text.txt", "--out", "tokens", code=2, **no_file_beyond(1_000)).stderr
     assert "File too large" in err
     assert everything(lab.folder) == before
 

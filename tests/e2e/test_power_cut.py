@@ -78,7 +78,7 @@ def test_of_a_study(folder, monkeypatch):
     monkeypatch.setattr(runner, "run_all", run_here)
     left = cuts(folder / "studies", 0.02, 3, lambda: result(folder / "studies" / "out"))
     whole = result(folder / "studies" / "out")
-    assert [(arm[0], len(arm[1]), arm[2]) for arm in whole] == [("first", 2, 0), ("wild", 2, 2)]
+    assert [(arm[0], len(arm[1]), arm[2]) for arm in whole] == [("first", 2, []), ("wild", 2, [0, 1])]
     assert len(left) > 6
     for image in left:
         assert result(image / "out") == whole, image.name
