@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from archlab.cli.arguments import Devices, Flag, Price, SeveralAtLeastOne
-from archlab.cli.loading import load_with_notes
+from archlab.cli.loading import load_several
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
@@ -70,9 +70,7 @@ def run(
     """
     if json and html is not None:
         raise UserError("--json and --html: allowed: one of them")
-    overrides = [text for text in more if "=" in text]
-    names = [config, *(text for text in more if "=" not in text)]
-    configs = {name: load_with_notes(name, overrides) for name in names}
+    configs = load_several(config, more)
     contexts = context or (min(resolve_train(c).seq_len for c in configs.values()),)
     device = None if hardware is None else load_hardware(hardware)
     of_training = {"--devices": devices, "--parallel": parallel, "--price": price}

@@ -18,6 +18,13 @@ def load_with_notes(config: str, overrides: Sequence[str]) -> Config:
     return loaded
 
 
+def load_several(config: str, more: Sequence[str]) -> dict[str, Config]:
+    """Name -> config, of the first one and of `more`, in which overrides for all of them stand too."""
+    overrides = [text for text in more if "=" in text]
+    names = [config, *(text for text in more if "=" not in text)]
+    return {name: load_with_notes(name, overrides) for name in names}
+
+
 def load_shape(config: str, overrides: Sequence[str]) -> Config:
     """As `load_with_notes`, for what only reads numbers: of a model that cannot be built its decoder block."""
     known = read_facts(config)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from archlab.cli.arguments import AtLeastOne, Flag
-from archlab.cli.loading import load_with_notes
+from archlab.cli.loading import load_several
 from archlab.cli.terminal import print_json, print_table
 from archlab.errors import UserError
 
@@ -40,11 +40,9 @@ def run(
     from archlab.report.probe_tables import of_models, over_depth, ropes
     from archlab.train.probing import training_probes
 
-    overrides = [text for text in more if "=" in text]
-    names = [config, *(text for text in more if "=" not in text)]
-    configs = {name: load_with_notes(name, overrides) for name in names}
+    configs = load_several(config, more)
     starts = probe_starts(configs, context or shared_context(configs))
-    trained = {name: rows for name in names if (rows := training_probes(Path(name)))}
+    trained = {name: rows for name in configs if (rows := training_probes(Path(name)))}
     if json:
         found = [
             {"config": name, **start.as_json(), **({"training": trained[name]} if name in trained else {})}

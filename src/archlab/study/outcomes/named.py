@@ -8,7 +8,7 @@ from archlab.config.study_schema import StudyConfig
 from archlab.config.tasks import AnyTask
 from archlab.study.design import Arm
 
-NO_TEXT = ("bits per byte", "tokens")
+_OF_TEXT = ("bits per byte", "tokens", "rate")
 """Units of outcomes that only text has."""
 
 
@@ -26,7 +26,7 @@ def named_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> dict[str, Outcome
 
 def _problems(named: dict[str, Outcome], is_task: bool) -> Iterator[Problem]:
     for name, outcome in named.items():
-        if is_task and not isinstance(outcome, PlugInOutcome) and (outcome.unit in NO_TEXT or outcome.unit == "rate"):
+        if is_task and not isinstance(outcome, PlugInOutcome) and outcome.unit in _OF_TEXT:
             yield Problem(
                 f"measure.{name}", f"{outcome.title}: a task has no bytes of text; allowed: accuracy and answers"
             )
