@@ -22,8 +22,8 @@ from archlab.study.record import (
     Curve,
     DocumentDifference,
     DocumentView,
+    Judged,
     Measured,
-    Other,
     StudySummary,
     TuningPoint,
 )
@@ -92,12 +92,12 @@ def rich() -> StudySummary:
     noise = np.random.default_rng(3)
     references = {arm.name: "relu" for arm in found.arms[1:]}
 
-    def other(outcome: AnyOutcome, size: float, n: int) -> Other:
+    def other(outcome: AnyOutcome, size: float, n: int) -> Judged:
         values = {
             arm.name: {i: size * (1 + k + float(noise.normal(0, 0.02)) * (n > 1)) for i in range(n)}
             for k, arm in enumerate(found.arms)
         }
-        return Other(outcome=heading(outcome.kind, outcome), arms=measured(outcome, values, references))
+        return Judged(outcome=heading(outcome.kind, outcome), arms=measured(outcome, values, references))
 
     others = [
         other(LargestGradient(), 0.4, 4),
@@ -153,7 +153,7 @@ def hostile() -> StudySummary:
             "command": bad,
             "arms": [found.arms[0], found.arms[1].model_copy(update={"documents": documents(bad)})],
             "outcome": found.outcome.model_copy(update={"title": bad}),
-            "others": [Other(outcome=found.outcome.model_copy(update={"name": bad, "title": bad}), arms=arms)],
+            "others": [Judged(outcome=found.outcome.model_copy(update={"name": bad, "title": bad}), arms=arms)],
             "tuning": [TuningPoint(arm=bad, values={bad: bad}, results=[2.6], chosen=True)],
         }
     )
@@ -214,14 +214,15 @@ def study(
                 },
             )
         )
+    about = heading("bits_per_byte", BitsPerByte()).model_copy(update={"better": better})
     return StudySummary(
         name="modernisation-ladder" if against == "previous" else "activations",
         question="Which steps from the Transformer of 2017 to today's block buy what?"
         if against == "previous"
         else "Which activation for the MLP, at equal parameters?",
         claim="Pre-norm makes training stable (Xiong 2020); gated MLPs lower the loss (Shazeer 2020).",
-        answer=answer(summaries, against, "bits per byte"),
-        outcome=heading("bits_per_byte", BitsPerByte()).model_copy(update={"better": better}),
+        answer=answer(summaries, against, about),
+        outcome=about,
         evaluated="bits per byte",
         warnings=["3 seeds: intervals are wide; smaller differences may exist."] if len(seeds) < 4 else [],
         against=against,

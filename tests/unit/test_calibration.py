@@ -1,4 +1,4 @@
-"""The simulated studies of benchmarks/calibration.py, fewer of them: every promise within four standard errors."""
+"""The simulated studies of benchmarks/calibration.py and designs.py, fewer: each promise within four standard errors."""
 
 import importlib
 import math
@@ -20,6 +20,15 @@ def calibration() -> Iterator[Any]:
         patch.syspath_prepend(Path(archlab.__file__).parents[2] / "benchmarks")
         module = importlib.import_module("calibration")
         patch.setattr(module, "CHECKED", 4)
+        yield module
+
+
+@pytest.fixture(scope="module")
+def designs(calibration: Any) -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        module = importlib.import_module("designs")
+        patch.setattr(module, "SEEDS", (3,))
+        patch.setattr(module, "DESIGNS", {name: module.DESIGNS[name] for name in ("2 x 3", "2 arms, 3 sizes")})
         yield module
 
 
@@ -56,3 +65,16 @@ def test_seeds_added_after_a_look_find_too_much(calibration: Any) -> None:
     first, second, third = calibration.added_by_hand(np.random.default_rng(4), STUDIES).values()
     assert first["rate"] < 0.05 + error(0.05) < third["rate"]
     assert first["rate"] < second["rate"] < third["rate"]
+
+
+def test_contrasts_and_trends_are_wrong_in_one_study_of_twenty(designs: Any) -> None:
+    found = designs.false_findings(np.random.default_rng(5), STUDIES)
+    assert max(row["rate"] for row in found.values()) < 0.05 + error(0.05)
+    found = designs.stated_effects(np.random.default_rng(6), STUDIES)
+    assert min(row["rate"] for row in found.values()) > 0.8 - error(0.8)
+
+
+def test_seeds_that_share_folds_find_no_more_than_folds_do(designs: Any) -> None:
+    found = designs.shared_folds(np.random.default_rng(7), STUDIES)
+    assert max(row["rate"] for row in found.values()) < 0.05 + error(0.05)
+    assert max(row["seed by seed"] for row in found.values()) > 0.5, "what the test of all seeds would have found"

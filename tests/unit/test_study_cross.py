@@ -16,9 +16,10 @@ from archlab.study.contrast_answer import contrast_answer
 from archlab.study.contrasts import contrast_summaries, factor_contrasts
 from archlab.study.cross import overrides_of_arms
 from archlab.study.design import arms
-from archlab.study.outcomes.compared import measured
+from archlab.study.outcomes.compared import heading, measured
 from archlab.study.study_file import read_study
 
+HEADING = heading("bits_per_byte", BitsPerByte())
 PLACED = {"model.norm.placement": ["pre", "post"], "train.warmup": [0, 0.1]}
 
 
@@ -48,7 +49,7 @@ def crossed(scores, factors=PLACED, seeds=6, noise=0.0, margin=None):
     references = {arm.name: arm.reference for arm in designed if arm.reference}
     sums = {name: contrast.sum for name, contrast in planned.items()}
     tested = measured(BitsPerByte(), values, references, margin, None, sums)
-    return contrast_summaries(planned, values, tested), tested, values
+    return contrast_summaries(planned, values, tested, None), tested, values
 
 
 # --- references that are named --------------------------------------------------------------------
@@ -271,7 +272,7 @@ def test_where_an_arm_diverged_its_contrasts_are_unknown():
 
     found, *_ = crossed(scores, noise=0.01)
     assert {contrast.comparison.verdict for contrast in found} == {"diverged"}
-    assert contrast_answer(found, "bits per byte") == [
+    assert contrast_answer(found, HEADING) == [
         "The effect of warmup=0.1 where norm.placement=post is not to be compared with that where norm.placement=pre "
         "(runs diverged or are missing)."
     ]
@@ -299,7 +300,7 @@ def test_where_an_arm_diverged_its_contrasts_are_unknown():
 )
 def test_an_interaction_is_told_in_a_sentence(given, said):
     found, *_ = crossed(effect(**given), noise=0.001)
-    (sentence,) = contrast_answer(found, "bits per byte")
+    (sentence,) = contrast_answer(found, HEADING)
     assert re.match(f"warmup=0.1 {said}", sentence), sentence
     low, high = map(float, re.search(r"\[(\S+), (\S+)\] \(6 paired seeds, Holm p < 0.001\)\.", sentence).groups())
     assert 0 < low < 0.12 < high
@@ -307,8 +308,8 @@ def test_an_interaction_is_told_in_a_sentence(given, said):
 
 def test_no_interaction_is_said_with_what_would_have_been_found():
     found, *_ = crossed(effect(), noise=0.01)
-    (sentence,) = contrast_answer(found, "bits per byte")
+    (sentence,) = contrast_answer(found, HEADING)
     assert "is not distinguishable from that where norm.placement=pre (smallest detectable difference 0.0" in sentence
     found, *_ = crossed(effect(), noise=0.001, margin=0.05)
-    (sentence,) = contrast_answer(found, "bits per byte")
+    (sentence,) = contrast_answer(found, HEADING)
     assert sentence.endswith("is equivalent to that where norm.placement=pre (within 0.05 bits per byte).")

@@ -552,6 +552,8 @@ def test_seeds_are_judged_on_folds_in_turn(lab):
         assert study.corpora["a"].n_folds == 6
         configs = [study.plan.compared(study.arms[1], seed).config for seed in range(4)]
         assert [(config.train.seed, config.data.fold) for config in configs] == list(enumerate(folds))
+        shared = 1 < len(set(folds)) < 4
+        assert study.plan.shared_folds(range(4)) == (dict(enumerate(folds)) if shared else None)
         assert len({study.plan.compared(study.arms[1], seed).name for seed in range(4)}) == 4
 
 

@@ -108,7 +108,7 @@ def trend_of(gain, noise=0.005, seeds=5):
     references = {arm.name: arm.reference for arm in designed if arm.reference}
     changes = {name: trend.change for name, trend in planned.items()}
     tested = measured(BitsPerByte(), values, references, None, None, changes)
-    (trend,) = size_trends(planned, tested)
+    (trend,) = size_trends(planned, tested, None)
     return trend, tested, values
 
 

@@ -10,6 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
+from archlab.config.outcomes import Source
 from archlab.config.study_schema import AddedSeeds
 from archlab.study.answer import answer
 from archlab.study.more_seeds import seeds_in_all
@@ -171,6 +172,35 @@ def test_the_unit_decides_nothing(unit: float) -> None:
     rounded = one(scaled({s: x + 0.3 for s, x in BASE.items()}), scaled(BASE))
     assert (rounded.p, rounded.low) == (2 / 2**5, None), "a constant difference has no scatter but rounding"
     assert one(scaled(BASE), scaled(BASE)).p == 1
+
+
+# --- seeds that share folds --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folds", [[0, 1, 2, 0, 1, 2], [0, 1, 2, 0, 1, 0], [0, 0, 0, 0, 1, 1]])
+def test_seeds_that_share_a_fold_count_once(folds: list[int]) -> None:
+    rng = np.random.default_rng(5)
+    d = rng.normal(0.02, 0.01, 6)
+    values: dict[str, dict[int, float | None]] = {"base": dict.fromkeys(range(6), 2.0)}
+    values["arm"] = {seed: float(2 + x) for seed, x in enumerate(d)}
+    found = compare(values, {"arm": "base"}, folds=dict(enumerate(folds)))["arm"]
+    means = [d[np.array(folds) == fold].mean() for fold in sorted(set(folds))]
+    expected = stats.ttest_1samp(means, 0)
+    assert (found.pairs, found.folds) == (6, len(means))
+    assert found.difference == pytest.approx(np.mean(means))
+    assert found.p == pytest.approx(expected.pvalue)
+    assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval()))
+    assert found.smallest_effect == pytest.approx(
+        smallest_effect(float(np.std(means, ddof=1)), len(means), len(means) - 1, ALPHA)
+    )
+
+
+def test_a_diverged_seed_leaves_its_fold_to_the_others() -> None:
+    values: dict[str, dict[int, float | None]] = {"base": {0: 2.0, 1: 2.0, 2: None, 3: 2.0, 4: None}}
+    values["arm"] = {0: 2.1, 1: 2.3, 2: 2.9, 3: 2.2, 4: 2.9}
+    found = compare(values, {"arm": "base"}, folds={0: 0, 1: 1, 2: 2, 3: 0, 4: 1})["arm"]
+    assert (found.pairs, found.folds) == (3, 2)
+    assert found.difference == pytest.approx((0.15 + 0.3) / 2)
 
 
 # --- seeds that a rule adds ---------------------------------------------------------------------------
@@ -478,9 +508,21 @@ def test_answer_of_identical_arms() -> None:
         update={"comparison": twin.comparison and twin.comparison.model_copy(update={"reference": "a"})}
     )
     assert "GEGLU is not distinguishable from SwiGLU (identical results on 5 paired seeds)." in answer(
-        [a, twin], "base", "bits per byte"
+        [a, twin], "base", study.outcome
     )
 
 
 def test_answer_of_a_single_arm() -> None:
-    assert "nothing to compare" in answer(sample_study.ladder().arms[:1], "base", "bits per byte")
+    study = sample_study.ladder()
+    assert "nothing to compare" in answer(study.arms[:1], "base", study.outcome)
+
+
+@pytest.mark.parametrize(("folds", "source", "said"), [
+    (None, "log", "over 5 paired seeds;"), (4, "log", "over 5 paired seeds on 4 folds;"),
+    (None, "timing", "over 5 paired rounds;"),
+])  # fmt: skip
+def test_an_answer_says_what_was_paired(folds: int | None, source: Source, said: str) -> None:
+    study = sample_study.pair()
+    arms = [arm.model_copy(update={"comparison": arm.comparison and arm.comparison.model_copy(update={"folds": folds})})
+            for arm in study.arms]  # fmt: skip
+    assert said in answer(arms, "base", study.outcome.model_copy(update={"source": source}))

@@ -5,8 +5,8 @@ from typing import Literal, NamedTuple
 
 from archlab.config.outcomes import Unit
 from archlab.cost.units import count
-from archlab.study.formatting import amount, diverged, interval, listed, p_equals, plural, span, with_unit
-from archlab.study.record import ArmSummary, Comparison, Verdict
+from archlab.study.formatting import amount, diverged, interval, listed, p_equals, paired, plural, span, with_unit
+from archlab.study.record import ArmSummary, Comparison, Heading, Verdict
 from archlab.study.stats import ALPHA
 
 Against = Literal["base", "previous"]
@@ -29,12 +29,20 @@ _BOUGHT = {"better": ("bought", "bought"), "worse": ("cost", "cost"), "differs":
 
 
 class _Pair(NamedTuple):
-    """An arm, its comparison, what its reference is called, and in which unit they differ."""
+    """An arm, its comparison, what its reference is called, and the outcome in which they differ."""
 
     arm: ArmSummary
     comparison: Comparison
     reference: str
-    unit: Unit
+    outcome: Heading
+
+    @property
+    def unit(self) -> Unit:
+        return self.outcome.unit
+
+    @property
+    def paired(self) -> str:
+        return paired([self.comparison], self.outcome.source)
 
     def amount(self, value: float) -> str:
         return amount(value, self.unit)
@@ -43,10 +51,10 @@ class _Pair(NamedTuple):
         return interval(low, high, self.unit)
 
 
-def answer(arms: Sequence[ArmSummary], against: Against, unit: Unit) -> str:
-    """The verdict on all arms that have a comparison, by the outcome that their values are."""
+def answer(arms: Sequence[ArmSummary], against: Against, outcome: Heading) -> str:
+    """The verdict on all arms that have a comparison; `outcome` is what their values are."""
     labels = {arm.name: arm.label for arm in arms}
-    pairs = [_Pair(arm, arm.comparison, labels[arm.comparison.reference], unit) for arm in arms if arm.comparison]
+    pairs = [_Pair(arm, arm.comparison, labels[arm.comparison.reference], outcome) for arm in arms if arm.comparison]
     if not pairs:
         return "There was nothing to compare: the study has a single arm."
     groups = _groups(pairs, against)
@@ -82,9 +90,8 @@ def _conditions(arms: Sequence[ArmSummary]) -> str:
     return f"{size} parameters and {span(count(tokens[0]), count(tokens[-1]))} tokens"
 
 
-def _seeds(pairs: Sequence[_Pair]) -> str:
-    numbers = [pair.comparison.pairs for pair in pairs]
-    return f"{span(str(min(numbers)), str(max(numbers)))} paired seeds"
+def _tested_by(pairs: Sequence[_Pair]) -> str:
+    return paired([pair.comparison for pair in pairs], pairs[0].outcome.source)
 
 
 def _found(pairs: Sequence[_Pair], verdict: _Found, against: Against) -> str:
@@ -94,7 +101,7 @@ def _found(pairs: Sequence[_Pair], verdict: _Found, against: Against) -> str:
         return ""
     p = max(pair.comparison.p_holm or 0 for pair in found)
     p_text = f"Holm {p_equals(p)}" if len(found) == 1 else f"each Holm {p_equals(p, '≤')}"
-    proof = f"({_seeds(found)}, {p_text})"
+    proof = f"({_tested_by(found)}, {p_text})"
     if len(found) <= _NAMED[against]:
         does = _does(verdict, against, found[0].reference, one=True)
         return f"{_amounts(found, f' {does} ', against)} {proof}"
@@ -146,11 +153,12 @@ def _equivalent(pairs: Sequence[_Pair], against: Against) -> str:
         only = same[0]
         found = only.comparison
         value = f"{only.amount(found.difference or 0)} {only.interval(found.within_low, found.within_high)}"
-        proof = f"difference {value} over {plural(found.pairs, 'paired seed')}, Holm {p_equals(p)}"
-        proof = _identical(found) or proof
+        proof = f"difference {value} over {only.paired}, Holm {p_equals(p)}"
+        proof = _identical(only) or proof
         return f"{only.arm.label} and {only.reference} are equivalent within {_margin(only)} ({proof})"
     names, other = _names(same, against)
-    return f"{names} are equivalent to {other} within {_margin(same[0])} ({_seeds(same)}, each Holm {p_equals(p, '≤')})"
+    proof = f"{_tested_by(same)}, each Holm {p_equals(p, '≤')}"
+    return f"{names} are equivalent to {other} within {_margin(same[0])} ({proof})"
 
 
 def _margin(pair: _Pair) -> str:
@@ -174,7 +182,7 @@ def _not_distinguishable(pairs: Sequence[_Pair], against: Against) -> str:
         only = same[0]
         return f"{only.arm.label} is not distinguishable from {only.reference} ({_detail(only)})"
     names, other = _names(same, against)
-    found = f"{_seeds(same)}; {_detectable(same[: _NAMED[against]], same[_NAMED[against] :])}"
+    found = f"{_tested_by(same)}; {_detectable(same[: _NAMED[against]], same[_NAMED[against] :])}"
     return f"{names} are not distinguishable from {other} ({found})"
 
 
@@ -192,18 +200,18 @@ def _detectable(named: Sequence[_Pair], further: Sequence[_Pair]) -> str:
 
 def _detail(pair: _Pair) -> str:
     comparison = pair.comparison
-    if identical := _identical(comparison):
+    if identical := _identical(pair):
         return identical
     if comparison.smallest_effect is None:
         return f"difference {pair.amount(comparison.difference or 0)} on every seed, with no scatter to test it against"
     value = with_unit(" ".join(_amount(pair)), pair.unit)
-    found = f"difference {value} over {plural(comparison.pairs, 'paired seed')}"
+    found = f"difference {value} over {pair.paired}"
     return f"{found}; smallest detectable difference {pair.amount(comparison.smallest_effect)}"
 
 
-def _identical(comparison: Comparison) -> str:
-    same = comparison.low == comparison.high == 0
-    return f"identical results on {plural(comparison.pairs, 'paired seed')}" if same else ""
+def _identical(pair: _Pair) -> str:
+    same = pair.comparison.low == pair.comparison.high == 0
+    return f"identical results on {pair.paired}" if same else ""
 
 
 def _diverged(arms: Sequence[ArmSummary]) -> str:

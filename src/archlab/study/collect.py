@@ -25,9 +25,9 @@ from archlab.study.formatting import plural
 from archlab.study.match import describe_equal
 from archlab.study.outcomes.compared import heading, measured
 from archlab.study.outcomes.gather import Found, gather
-from archlab.study.plan import Plan, folds_used
+from archlab.study.plan import Plan, learned_from_folds
 from archlab.study.provenance import mixed
-from archlab.study.record import ArmSummary, Curve, Measured, Other, StudySummary, TuningPoint
+from archlab.study.record import ArmSummary, Curve, Judged, Measured, StudySummary, TuningPoint
 from archlab.study.runs import Ended, Run
 from archlab.study.stats import share
 from archlab.study.study_file import read_study
@@ -62,14 +62,27 @@ def summarise(
     trends = planned_trends(arms)
     contrasts = {name: contrast.sum for name, contrast in planned.items()}
     contrasts |= {name: trend.change for name, trend in trends.items()}
-    values = gather(outcome, found)
-    primary = measured(outcome, values, references, study.margin, first, contrasts)
-    crossed, over_sizes = contrast_summaries(planned, values, primary), size_trends(trends, primary)
+    seeds = list(runs[arms[0].name])
+    folds = plan.shared_folds(seeds)
+
+    def judged(name: str, outcome: Outcome, margin: float | None = None) -> Judged:
+        values = gather(outcome, found)
+        by_seed = outcome.source not in ("timing", "config")
+        shared = folds if by_seed else None
+        tested = measured(outcome, values, references, margin, first if by_seed else None, contrasts, shared)
+        return Judged(
+            outcome=heading(name, outcome),
+            arms={arm: tested[arm] for arm in values},
+            contrasts=contrast_summaries(planned, values, tested, shared),
+            sizes=size_trends(trends, tested, shared),
+        )
+
+    primary = judged(about, outcome, study.margin)
     against = "previous" if study.against == "previous" else "base"
     context = min(arm.config.model.max_seq_len for arm in arms)
     documents = {arm: compare_documents(found.ended[arm], found.ended[other]) for arm, other in references.items()}
     table = [
-        _arm(arm, found.ended[arm.name], runs[arm.name], primary[arm.name], context).model_copy(
+        _arm(arm, found.ended[arm.name], runs[arm.name], primary.arms[arm.name], context).model_copy(
             update={"documents": documents.get(arm.name)}
         )
         for arm in arms
@@ -82,39 +95,29 @@ def summarise(
         claim=study.claim,
         answer=" ".join(
             [
-                answer(table, against, outcome.unit),
-                *contrast_answer(crossed, outcome.unit),
-                *trend_answer(over_sizes, outcome.unit),
+                answer(table, against, primary.outcome),
+                *contrast_answer(primary.contrasts, primary.outcome),
+                *trend_answer(primary.sizes, primary.outcome),
             ]
         ),
         warnings=[
             *([f"{plural(missing, 'run')} not finished, and left out"] if missing else []),
             *(f"{label} failed: {why}" for label, why in failed.items()),
             *warnings,
-            *folds_used(plan, list(runs[arms[0].name])),
+            *learned_from_folds(plan),
             *(warning for name, other in plan.outcomes.items() for warning in _without_a_value(name, other, found)),
             *mixed(run.environment for run in every),
         ],
         failed=dict(failed),
-        outcome=heading(about, outcome),
-        others=[
-            Other(
-                outcome=heading(name, other),
-                arms={arm: tested[arm] for arm in values},
-                contrasts=contrast_summaries(planned, values, tested),
-                sizes=size_trends(trends, tested),
-            )
-            for name, other in others
-            for values in [gather(other, found)]
-            for tested in [measured(other, values, references, first=first, contrasts=contrasts)]
-        ],
+        outcome=primary.outcome,
+        others=[judged(name, other) for name, other in others],
         evaluated="share" if is_task else "bits per byte",
         against=study.against,
         equal=describe_equal(study.equal) if study.equal else None,
-        seeds=list(runs[arms[0].name]),
+        seeds=seeds,
         arms=table,
-        contrasts=crossed,
-        sizes=over_sizes,
+        contrasts=primary.contrasts,
+        sizes=primary.sizes,
         kv_context=context,
         tuning=list(tuning),
         corpus="; ".join(dict.fromkeys(record.description for record in plan.corpora.values())),

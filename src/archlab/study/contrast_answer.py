@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from archlab.config.outcomes import Unit
 from archlab.study.cross import said, short_names
-from archlab.study.formatting import amount, interval, p_equals, plural, span, with_unit
-from archlab.study.record import Comparison, FactorContrast, Verdict
+from archlab.study.formatting import amount, interval, p_equals, paired, plural, span, with_unit
+from archlab.study.record import Comparison, FactorContrast, Heading, Verdict
 
 _NAMED = 3
 """How many interactions are told one by one, the largest first; the report's table has the others."""
@@ -24,14 +23,14 @@ class _Interaction(NamedTuple):
     effects: tuple[float, float]
     """Of `changed`, there and here."""
     found: Comparison
-    unit: Unit
+    outcome: Heading
 
     @property
     def size(self) -> float:
         return abs(self.found.difference or 0)
 
     def amount(self, value: float) -> str:
-        return with_unit(amount(value, self.unit), self.unit)
+        return with_unit(amount(value, self.outcome.unit), self.outcome.unit)
 
     def interval(self) -> str:
         """Of the size."""
@@ -39,12 +38,12 @@ class _Interaction(NamedTuple):
         if self.found.low is None or self.found.high is None:
             return "(no scatter)"
         low, high = sorted((sign * self.found.low, sign * self.found.high))
-        return interval(low, high, self.unit)
+        return interval(low, high, self.outcome.unit)
 
 
-def contrast_answer(contrasts: Sequence[FactorContrast], unit: Unit) -> list[str]:
+def contrast_answer(contrasts: Sequence[FactorContrast], outcome: Heading) -> list[str]:
     """Sentences of the interactions; none where no factors were crossed."""
-    every = [_interaction(contrast, unit) for contrast in contrasts if len(contrast.factors) > 1]
+    every = [_interaction(contrast, outcome) for contrast in contrasts if len(contrast.factors) > 1]
     real = sorted(_with(every, "better", "worse", "differs"), key=lambda one: -one.size)
     same, unclear = _with(every, "equivalent"), _with(every, "not distinguishable")
     unknown = _with(every, "diverged", "too few runs")
@@ -52,7 +51,7 @@ def contrast_answer(contrasts: Sequence[FactorContrast], unit: Unit) -> list[str
     if further := len(real[_NAMED:]):
         told.append(f"{plural(further, 'smaller interaction')} {'was' if further == 1 else 'were'} found too.")
     if same:
-        margin = with_unit(f"{same[0].found.margin or 0:g}", unit)
+        margin = with_unit(f"{same[0].found.margin or 0:g}", outcome.unit)
         told.append(_several(same, "equivalent to", "equivalent to none", f"within {margin}"))
     if unclear:
         told.append(
@@ -67,20 +66,20 @@ def _with(every: Sequence[_Interaction], *verdicts: Verdict) -> list[_Interactio
     return [one for one in every if one.found.verdict in verdicts]
 
 
-def _interaction(contrast: FactorContrast, unit: Unit) -> _Interaction:
+def _interaction(contrast: FactorContrast, outcome: Heading) -> _Interaction:
     names = short_names(contrast.factors)
     (given, (first, other)), (factor, (_, level)) = contrast.factors.items()
     here, there = said(names[given], other), said(names[given], first)
     assert contrast.comparison
     return _Interaction(
-        said(names[factor], level), here, there, contrast.effects or (0.0, 0.0), contrast.comparison, unit
+        said(names[factor], level), here, there, contrast.effects or (0.0, 0.0), contrast.comparison, outcome
     )
 
 
 def _real(one: _Interaction) -> str:
     """`warmup=0.1 helps by 0.120 bits per byte more where norm.placement=post than where norm.placement=pre [...]`."""
     before, after = one.effects
-    proof = f"{one.interval()} ({plural(one.found.pairs, 'paired seed')}, Holm {p_equals(one.found.p_holm or 0)})"
+    proof = f"{one.interval()} ({paired([one.found], one.outcome.source)}, Holm {p_equals(one.found.p_holm or 0)})"
     if before * after < 0:
         here = f"{_does(after, one.found)} by {one.amount(abs(after))} where {one.here}"
         there = f"{_does(before, one.found)} by {one.amount(abs(before))} where {one.there}"
@@ -109,6 +108,6 @@ def _detectable(unclear: Sequence[_Interaction]) -> str:
     effects = [effect for one in unclear if (effect := one.found.smallest_effect) is not None]
     if not effects:
         return "no scatter to test by"
-    unit = unclear[0].unit
+    unit = unclear[0].outcome.unit
     ends = span(*(amount(end(effects), unit) for end in (min, max)))
     return f"smallest detectable difference {with_unit(ends, unit)}"

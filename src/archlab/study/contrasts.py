@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from archlab.study.cross import said, short_names
 from archlab.study.design import Arm
 from archlab.study.record import FactorContrast, Measured
-from archlab.study.stats import Contrast, Values, Weights, known, pairwise, weighted
+from archlab.study.stats import Contrast, Folds, Values, Weights, independent, pairwise, weighted
 from archlab.study.trends import planned_trends
 
 
@@ -54,7 +54,7 @@ def factor_contrasts(arms: Sequence[Arm]) -> dict[str, Planned]:
 
 
 def contrast_summaries(
-    planned: Mapping[str, Planned], values: Mapping[str, Values], tested: Mapping[str, Measured]
+    planned: Mapping[str, Planned], values: Mapping[str, Values], tested: Mapping[str, Measured], folds: Folds
 ) -> list[FactorContrast]:
     """`values`: of the arms; `tested`: of the contrasts."""
     return [
@@ -62,7 +62,7 @@ def contrast_summaries(
             **dict(tested[name]),
             name=name,
             factors=dict(contrast.factors),
-            effects=_effects(contrast, values),
+            effects=_effects(contrast, values, folds),
         )
         for name, contrast in planned.items()
     ]
@@ -94,9 +94,9 @@ def _effect(arms: Sequence[Arm], factor: str, step: tuple[Any, Any], given: Mapp
     return {**dict.fromkeys(other, 1 / len(other)), **dict.fromkeys(first, -1 / len(first))}
 
 
-def _effects(contrast: Planned, values: Mapping[str, Values]) -> tuple[float, float] | None:
+def _effects(contrast: Planned, values: Mapping[str, Values], folds: Folds) -> tuple[float, float] | None:
     seeds = [seed for seed, value in weighted(values, contrast.sum.weights).items() if value is not None]
     if contrast.effects is None or not seeds:
         return None
-    first, other = (fmean(known(weighted(values, effect), seeds)) for effect in contrast.effects)
+    first, other = (fmean(independent(weighted(values, effect), folds, seeds)) for effect in contrast.effects)
     return first, other

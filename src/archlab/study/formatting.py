@@ -5,7 +5,7 @@ from math import ceil
 
 from archlab.config.outcomes import Unit
 from archlab.cost.units import binary, count
-from archlab.study.record import ArmSummary
+from archlab.study.record import ArmSummary, Comparison, Source
 
 
 def bits(value: float) -> str:
@@ -65,6 +65,16 @@ def listed(items: Sequence[str]) -> str:
 def plural(number: int, noun: str) -> str:
     """`1 seed`, `3 seeds`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def paired(comparisons: Sequence[Comparison], source: Source) -> str:
+    """`3 paired seeds`, `12 paired seeds on 10 folds`, `9 paired rounds`: what differences are tested by."""
+    pairs = [found.pairs for found in comparisons]
+    number = span(str(min(pairs)), str(max(pairs)))
+    what = "round" if source == "timing" else "seed"
+    folds = [found.folds for found in comparisons if found.folds is not None]
+    on = f" on {span(str(min(folds)), str(max(folds)))} folds" if folds else ""
+    return f"{number} paired {what if number == '1' else f'{what}s'}{on}"
 
 
 def verdict(arm: ArmSummary) -> str:

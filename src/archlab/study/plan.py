@@ -12,6 +12,7 @@ from archlab.errors import UserError
 from archlab.study.corpora import Corpora, CorpusRecord
 from archlab.study.design import Arm, grid
 from archlab.study.runs import Run
+from archlab.study.stats import Folds
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,13 @@ class Plan:
         """Every tuning run."""
         return (run for rows in self.tuning().values() for runs in rows for run in runs)
 
+    def shared_folds(self, seeds: Sequence[int]) -> Folds:
+        """Seed -> its fold, where several seeds share one but not all the same: then the study is not about one fold,
+        yet has fewer of them than seeds."""
+        n_folds = self._test_folds(self.corpora[self.arms[0].name])
+        folds = {seed: seed % n_folds for seed in seeds}
+        return folds if 1 < len(set(folds.values())) < len(seeds) else None
+
     def _with(self, arm: Arm, values: Raw, seed: int, fold: int) -> Run:
         said = "".join(f", {field}={value}" for field, value in values.items())
         config = arm.with_values(values).seeded(seed, fold)
@@ -74,14 +82,9 @@ class Plan:
         return n_folds
 
 
-def folds_used(plan: Plan, seeds: Sequence[int]) -> Iterator[str]:
-    """A warning where seeds share folds, or where a tokenizer has learned from a fold that judges."""
+def learned_from_folds(plan: Plan) -> Iterator[str]:
+    """A warning where a tokenizer has learned from a fold that judges."""
     corpus = plan.corpora[plan.arms[0].name]
     n_folds = plan.config.folds or corpus.test_folds
-    if 1 < n_folds < len(seeds):
-        yield (
-            f"{len(seeds)} seeds are judged on {n_folds} folds: what an arm is worth on one fold counts several "
-            "times, so a difference may be found that other text would not show"
-        )
     if n_folds > corpus.test_folds and not isinstance(plan.arms[0].config.data.task, AnyTask):
         yield f"the tokenizer may have learned from the folds beyond the first {corpus.test_folds} that judge"

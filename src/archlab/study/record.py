@@ -33,9 +33,12 @@ class Comparison(Base):
     reference: Shown
     """Name of the arm it is compared with; of a contrast, what is subtracted, in words."""
     pairs: int
-    """Seeds on which all the arms that are compared finished."""
+    """Seeds, or rounds of timing, for which all the arms that are compared have a value."""
+    folds: int | None = None
+    """Parts of the text that judge them, where several seeds share one: their differences are averaged, and tested as
+    one. null where each seed is tested by itself."""
     difference: float | None
-    """Mean paired difference; null with fewer than one pair."""
+    """Mean paired difference, of the parts where seeds share them; null with fewer than one pair."""
     low: float | None
     """Lower end of the interval of the difference; null with fewer than two pairs or no scatter."""
     high: float | None
@@ -144,8 +147,8 @@ class SizeTrend(Measured):
     trend: Trend
 
 
-class Other(Base):
-    """An outcome beside the one that the answer is about. Its comparisons are corrected for each other alone."""
+class Judged(Base):
+    """All that is said of one outcome. Its comparisons are corrected for each other alone."""
 
     outcome: Heading
     arms: dict[str, Measured]
@@ -247,7 +250,7 @@ class StudySummary(Base):
     """Run -> why it failed; running the study again tries it again."""
     outcome: Heading
     """What the arms' values are."""
-    others: list[Other] = Field(default_factory=list)
+    others: list[Judged] = Field(default_factory=list)
     """What else was measured."""
     evaluated: Literal["bits per byte", "share"]
     """Unit of the learning curves, and of tuning."""

@@ -9,6 +9,7 @@ No comparison borrows scatter from another. With moderated variances (Smyth 2004
 and seeds, up to 14 and 21 of 100 studies whose arms are equal but scatter unequally find a difference.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import sqrt
 from typing import NamedTuple
@@ -30,6 +31,10 @@ _NO_SCATTER = 1e-12
 Values = Mapping[int, float | None]
 """Seed -> what its run gave, of any outcome; None where the run diverged or gave nothing."""
 
+
+Folds = Mapping[int, int] | None
+"""Seed -> the part of the text that judges it, where several seeds share one; else None. Differences on one part are no
+independent evidence of other text, so that what is tested are their means, one for each part."""
 
 Weights = Mapping[str, float]
 """Arm -> weight. What is compared is the sum, over the arms, of each one's value times its weight, seed by seed."""
@@ -65,6 +70,7 @@ def compare(
     margin: float | None = None,
     first: Collection[int] | None = None,
     contrasts: Mapping[str, Contrast] | None = None,
+    folds: Folds = None,
 ) -> dict[str, Comparison]:
     """Every arm of `references` (arm -> the arm it is compared with) against its reference, paired by seed, and every
     contrast, by name.
@@ -78,7 +84,7 @@ def compare(
     the verdict is that there is a difference, and nowhere else.
     """
     planned = {**pairwise(references), **(contrasts or {})}
-    samples = {name: _sample(values, contrast.weights, first) for name, contrast in planned.items()}
+    samples = {name: _sample(values, contrast.weights, first, folds) for name, contrast in planned.items()}
     tests = {arm: sample.estimate(ALPHA) for arm, sample in samples.items()}
     p_values = [1.0 if test is None else test.p for test in tests.values()]
     inside = [None if test is None or margin is None else _p_equivalent(test, margin) for test in tests.values()]
@@ -86,18 +92,18 @@ def compare(
     found = {}
     for index, (name, contrast) in enumerate(planned.items()):
         sample, test = samples[name], tests[name]
-        pairs = len(sample.values)
         p_holm = None if test is None else corrected[index]
         p_equivalent = None if inside[index] is None else equivalent[index]
         level = _level(p_values, index)
         shown = sample.estimate(level)
         within = sample.estimate(2 * _level([1.0 if p is None else p for p in inside], index))
-        effect = (test.deviation, pairs, test.freedom, level) if test and test.deviation else None
+        effect = (test.deviation, len(sample.values), test.freedom, level) if test and test.deviation else None
         reach = smallest_effect_interval(*effect) if effect else None
         found[name] = Comparison(
             reference=contrast.reference,
-            pairs=pairs,
-            difference=float(np.mean(sample.values)) if test is None and pairs else test and test.mean,
+            pairs=sample.pairs,
+            folds=None if folds is None else len(sample.values),
+            difference=float(np.mean(sample.values)) if test is None and sample.values else test and test.mean,
             low=shown and shown.low,
             high=shown and shown.high,
             confidence=None if shown is None or shown.low is None else 1 - level,
@@ -196,6 +202,17 @@ def known(values: Values, seeds: Collection[int] | None = None) -> list[float]:
     return [value for seed, value in sorted(values.items()) if value is not None and (seeds is None or seed in seeds)]
 
 
+def independent(values: Values, folds: Folds, seeds: Collection[int] | None = None) -> list[float]:
+    """The known values, the mean of those that share a fold; `seeds`: of these only."""
+    if folds is None:
+        return known(values, seeds)
+    shared = defaultdict[int, list[float]](list)
+    for seed, value in sorted(values.items()):
+        if value is not None and (seeds is None or seed in seeds):
+            shared[folds[seed]].append(value)
+    return [float(np.mean(one)) for one in shared.values()]
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down correction (1979): all below alpha hold together with family-wise error alpha."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
@@ -213,22 +230,24 @@ def share(k: int, n: int) -> tuple[float, float]:
 
 
 class _Sample(NamedTuple):
-    """The differences of one comparison."""
+    """The differences of one comparison: by seed, or their means by fold."""
 
     values: list[float]
     first: list[float]
     """Those of them whose scatter decided how many there are; all where that was planned."""
     size: float
     """The largest number that they were computed from."""
+    pairs: int
+    """Seeds that have one."""
 
     def estimate(self, alpha: float) -> Estimate | None:
         return estimate(self.values, alpha, self.size, self.first)
 
 
-def _sample(values: Mapping[str, Values], weights: Weights, first: Collection[int] | None) -> _Sample:
+def _sample(values: Mapping[str, Values], weights: Weights, first: Collection[int] | None, folds: Folds) -> _Sample:
     size = max((abs(value) for arm in weights for value in known(values[arm])), default=0.0)
     found = weighted(values, weights)
-    return _Sample(known(found), known(found, first), size)
+    return _Sample(independent(found, folds), independent(found, folds, first), size, len(known(found)))
 
 
 def _sides(values: Mapping[str, Values], weights: Weights) -> tuple[Values, Values]:

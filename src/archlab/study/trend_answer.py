@@ -2,19 +2,19 @@
 
 from collections.abc import Sequence
 
-from archlab.config.outcomes import Unit
 from archlab.cost.units import count
-from archlab.study.formatting import amount, interval, p_equals, plural, with_unit
-from archlab.study.record import SizeTrend
+from archlab.study.formatting import amount, interval, p_equals, paired, with_unit
+from archlab.study.record import Heading, SizeTrend
 
 
-def trend_answer(trends: Sequence[SizeTrend], unit: Unit) -> list[str]:
+def trend_answer(trends: Sequence[SizeTrend], outcome: Heading) -> list[str]:
     """A sentence for each arm; none where a study has one size."""
-    return [_told(trend, unit) for trend in trends]
+    return [_told(trend, outcome) for trend in trends]
 
 
-def _told(trend: SizeTrend, unit: Unit) -> str:
+def _told(trend: SizeTrend, outcome: Heading) -> str:
     """`The difference of layer to rms grows by 0.050 bits per byte from 1M to 10M parameters [0.02, 0.08] (...).`"""
+    unit = outcome.unit
     what = f"{trend.label} and {trend.reference}"
     over = f"from {count(trend.sizes[0])} to {count(trend.sizes[-1])} parameters"
     change = trend.comparison
@@ -22,7 +22,7 @@ def _told(trend: SizeTrend, unit: Unit) -> str:
         return (
             f"Whether the difference between {what} carries over {over} cannot be told: runs diverged or are missing."
         )
-    pairs = plural(change.pairs, "paired seed")
+    pairs = paired([change], outcome.source)
     size = f"{with_unit(amount(change.difference, unit), unit)} {interval(change.low, change.high, unit)}".strip()
     if change.verdict == "equivalent":
         margin = with_unit(amount(change.margin or 0.0, unit), unit)

@@ -16,7 +16,7 @@ from archlab.cost.params import parameters
 from archlab.cost.units import count
 from archlab.study.design import Arm
 from archlab.study.record import Measured, SizeTrend, Trend
-from archlab.study.stats import Contrast
+from archlab.study.stats import Contrast, Folds, Weights, independent, weighted
 
 
 class PlannedTrend(NamedTuple):
@@ -30,6 +30,8 @@ class PlannedTrend(NamedTuple):
     """Parameters of that arm."""
     change: Contrast
     """By the line, the difference at the largest size minus that at the smallest."""
+    middle: Weights
+    """Of the mean difference over all sizes, through which the line goes."""
 
 
 def planned_trends(arms: Sequence[Arm]) -> dict[str, PlannedTrend]:
@@ -41,19 +43,16 @@ def planned_trends(arms: Sequence[Arm]) -> dict[str, PlannedTrend]:
         references = [named[arm.reference] for arm in column if arm.reference]
         if references:
             sizes = [parameters(reference.config.model).total for reference in references]
-            weights = _weights(sizes)
-            contrast = {arm.name: weight for arm, weight in zip(column, weights, strict=True)}
-            contrast |= {arm.name: -weight for arm, weight in zip(references, weights, strict=True)}
+            change = Contrast(_differences(column, references, _weights(sizes)), f"at {count(sizes[0])}")
+            middle = _differences(column, references, [1 / len(sizes)] * len(sizes))
             name = f"{column[0].name} to {count(column[-1].size or 0)}"
-            found[name] = PlannedTrend(
-                column, references[0].plain_label, sizes, Contrast(contrast, f"at {count(sizes[0])}")
-            )
+            found[name] = PlannedTrend(column, references[0].plain_label, sizes, change, middle)
     return found
 
 
-def size_trends(planned: Mapping[str, PlannedTrend], tested: Mapping[str, Measured]) -> list[SizeTrend]:
+def size_trends(planned: Mapping[str, PlannedTrend], tested: Mapping[str, Measured], folds: Folds) -> list[SizeTrend]:
     """`tested`: of the arms, and of the changes."""
-    return [_trend(name, one, tested) for name, one in planned.items()]
+    return [_trend(name, one, tested, folds) for name, one in planned.items()]
 
 
 def _weights(sizes: Sequence[int]) -> list[float]:
@@ -63,15 +62,22 @@ def _weights(sizes: Sequence[int]) -> list[float]:
     return [one * (x[-1] - x[0]) / sum(c * c for c in centred) for one in centred]
 
 
-def _trend(name: str, planned: PlannedTrend, tested: Mapping[str, Measured]) -> SizeTrend:
+def _differences(column: Sequence[Arm], references: Sequence[Arm], weights: Sequence[float]) -> Weights:
+    """The sum of the differences at each size, times these."""
+    ours = {arm.name: weight for arm, weight in zip(column, weights, strict=True)}
+    return ours | {arm.name: -weight for arm, weight in zip(references, weights, strict=True)}
+
+
+def _trend(name: str, planned: PlannedTrend, tested: Mapping[str, Measured], folds: Folds) -> SizeTrend:
     found = [tested[arm.name].comparison for arm in planned.arms]
     change = tested[name].comparison
-    known = [one.difference for one in found if one and one.difference is not None]
     line = None
-    if change and change.difference is not None and len(known) == len(found):
+    if change and change.difference is not None:
         x = [log(size) for size in planned.sizes]
         slope = change.difference / (x[-1] - x[0])
-        line = (fmean(known) + slope * (x[0] - fmean(x)), fmean(known) + slope * (x[-1] - fmean(x)))
+        values = {arm: tested[arm].values for arm in planned.middle}
+        middle = fmean(independent(weighted(values, planned.middle), folds))
+        line = (middle + slope * (x[0] - fmean(x)), middle + slope * (x[-1] - fmean(x)))
     verdicts = [one.verdict if one else "too few runs" for one in (found[0], found[-1])]
     real = change is not None and change.verdict in ("better", "worse", "differs")
     return SizeTrend(

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 from archlab.config.outcomes import Outcome
 from archlab.study.record import Comparison, Heading, Measured
-from archlab.study.stats import Contrast, Values, compare, exactly, weighted
+from archlab.study.stats import Contrast, Folds, Values, compare, exactly, weighted
 
 
 def heading(name: str, outcome: Outcome) -> Heading:
@@ -20,13 +20,13 @@ def measured(
     margin: float | None = None,
     first: Collection[int] | None = None,
     contrasts: Mapping[str, Contrast] | None = None,
+    folds: Folds = None,
 ) -> dict[str, Measured]:
     """Arm -> its values, compared with those of its reference; and contrast -> its values, compared with zero."""
     if outcome.source == "config":
         comparisons = exactly(values, references, outcome.better, contrasts)
     else:
-        by_seed = None if outcome.source == "timing" else first
-        comparisons = compare(values, references, outcome.better, margin, by_seed, contrasts)
+        comparisons = compare(values, references, outcome.better, margin, first, contrasts, folds)
     every = {**values, **{name: weighted(values, contrast.weights) for name, contrast in (contrasts or {}).items()}}
     return {name: _measured(found, comparisons.get(name)) for name, found in every.items()}
 
