@@ -69,7 +69,8 @@ class Accuracy(Outcome):
 
 
 class Gap(Outcome):
-    """Loss on held-out text minus loss in training over the last tenth of the steps: overfitting is positive."""
+    """Loss on held-out text minus loss in training over the last tenth of the steps: overfitting is positive. Only in
+    training the ends of documents are predicted, too, so that text of short documents has a gap of its own."""
 
     kind: Literal["gap"] = "gap"
     source: ClassVar[Source] = "log"

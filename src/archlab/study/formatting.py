@@ -9,8 +9,9 @@ from archlab.study.record import ArmSummary, Comparison, Source
 
 
 def bits(value: float) -> str:
-    """Bits per byte to the thousandth, `-1.190`, or finer where that would hide the sign; never `-0.000`."""
-    text = f"{value:.3f}" if abs(value) >= 0.0005 else f"{value:.4f}"
+    """Bits per byte to the thousandth, `-1.190`, or finer where that hides the sign, `-0.00004`; never `-0.000`."""
+    digits = next((n for n in (3, 4, 5) if abs(value) >= 0.5 * 10**-n), 6)
+    text = f"{value:.{digits}f}"
     return text if float(text) else "0.000"
 
 

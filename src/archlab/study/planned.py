@@ -1,5 +1,6 @@
-"""How many seeds a study planned before it had a result. More of them, added after a look, find too much."""
+"""Which seeds a study planned before it had a result. Others, taken after a look, find too much."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from archlab.config.base import Base
@@ -32,11 +33,12 @@ def read_plan(study: Path) -> Seeds | None:
         raise UserError(f"{file}: damaged; {remedy}") from None
 
 
-def added_later(planned: int, compared: int) -> list[str]:
-    """The warning for a study that compares more seeds than it planned, or none."""
-    if compared <= planned:
+def added_later(planned: Collection[int], compared: Collection[int]) -> list[str]:
+    """The warning for a study that compares seeds that it did not plan, or none."""
+    if not (added := set(compared) - set(planned)):
         return []
+    were = "was" if len(added) == 1 else "were"
     return [
-        f"{compared} seeds are compared, and {planned} were planned before the first result: who looks and then adds "
-        "seeds finds a difference between equal arms in more than 5% of studies"
+        f"{len(added)} of the {len(compared)} seeds that are compared {were} not planned before the first result: who "
+        "looks and then takes other seeds finds a difference between equal arms in more than 5% of studies"
     ]

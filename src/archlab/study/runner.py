@@ -176,7 +176,7 @@ class Study:
             raise UserError(f"{self.folder}: no finished run; `archlab study run` makes them")
         warnings = tuned.warnings
         if (planned := read_plan(self.folder)) is not None:
-            warnings = [*warnings, *added_later(len(self._seeds(tuned, planned)), len(seeds))]
+            warnings = [*warnings, *added_later(self._seeds(tuned, planned), seeds)]
         summary = summarise(self.name, plan, found, runs, every, self.folder, reasons, tuned.points, warnings)
         write_summary(self.folder, summary)
         return summary

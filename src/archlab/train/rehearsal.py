@@ -1,4 +1,4 @@
-"""A training step that can be repeated: initial values, random text, no run folder. For clocks."""
+"""A training step that can be repeated: initial values, random text or a task, no run folder. For clocks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,9 +8,11 @@ import torch
 
 from archlab.allocator import keep_freed_memory
 from archlab.config.schema import Config
+from archlab.config.tasks import AnyTask
 from archlab.config.training import ResolvedTrain, check_next_token, resolve_train
 from archlab.cost.memory import training_memory
 from archlab.cost.params import parameters
+from archlab.data.tasks.task_data import TaskData
 from archlab.data.training_data import Windows
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import prefer_products
@@ -36,7 +38,7 @@ class Rehearsal:
 def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
     """Compiled where a run would be. UserError where the device cannot hold the model.
 
-    `windows` [rows, seq_len + 1]: the text, in place of random tokens; token 0 begins a document.
+    `windows` [rows, seq_len + 1]: the text, in place of random tokens or of a task; token 0 begins a document.
     """
     keep_freed_memory()
     check_next_token(config.model)
@@ -45,18 +47,25 @@ def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
     model = Decoder(config.model).to(device.type).train()
     prefer_products(model, products_up_to(device))
     optimizer = make_optimizer(model, train)
-    if windows is None:
-        windows = np.random.default_rng(0).integers(0, config.model.vocab_size, (train.rows, train.seq_len + 1))
+    read = _random(config, train) if windows is None else Windows(windows)
     separator = 0 if train.document_mask else None
     if compiled := is_compiled(config, train, device):
         compile_layers(model)
 
     def step() -> None:
-        update(model, optimizer, Windows(windows), train, 0, device, separator)
+        update(model, optimizer, read, train, 0, device, separator)
         if device.type == "cuda":
             torch.cuda.synchronize()
 
     return Rehearsal(model, train, device, compiled, step)
+
+
+def _random(config: Config, train: ResolvedTrain) -> Windows:
+    """Random tokens, or what the task asks: only its answers have a loss, which is less work."""
+    task, vocab_size = config.data.task, config.model.vocab_size
+    if isinstance(task, AnyTask):
+        return TaskData(task, vocab_size, config.data.fold).batch(train.seed, 0, train.rows, train.seq_len)
+    return Windows(np.random.default_rng(0).integers(0, vocab_size, (train.rows, train.seq_len + 1)))
 
 
 def uncompiled(config: Config) -> Config:

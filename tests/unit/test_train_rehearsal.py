@@ -1,0 +1,25 @@
+"""What a clock times: the work of a run's own step."""
+
+import numpy as np
+from tiny import MODEL, TRAIN
+
+from archlab.config.check import validate
+from archlab.config.schema import Config
+from archlab.data.tasks.task_data import TaskData
+from archlab.train import rehearsal
+
+
+def test_a_task_is_timed_on_what_it_asks(monkeypatch):
+    """Only its answers have a loss, and a head that is taken of every token would be timed instead."""
+    task = {"kind": "recall", "pairs": 2}
+    config = validate(Config, {"model": MODEL, "train": TRAIN, "data": {"task": task}}, "config")
+    seen, update = [], rehearsal.update
+    monkeypatch.setattr(rehearsal, "update", lambda *given: (seen.append(given[2]), update(*given)))
+    run = rehearsal.rehearse(config)
+    run.step()
+    read = TaskData(config.data.task, config.model.vocab_size, 0).batch(
+        run.train.seed, 0, run.train.rows, run.train.seq_len
+    )
+    np.testing.assert_array_equal(seen[0].tokens, read.tokens)
+    np.testing.assert_array_equal(seen[0].scored, read.scored)
+    assert 0 < seen[0].scored.mean() < 0.5
