@@ -24,13 +24,23 @@ app = App(name="study", help="Run a comparison, or read one.")
 
 
 @app.command
-def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = None, renew: Flag = False) -> None:
+def run(
+    study: str,
+    /,
+    *,
+    scale: str | None = None,
+    out: Path | None = None,
+    workers: AtLeastOne | None = None,
+    renew: Flag = False,
+) -> None:
     """Train every arm with every seed, compare, and write the report. Finished runs are never repeated.
 
     Parameters
     ----------
     study
         The name of a study that comes with archlab, a YAML file, or a study folder.
+    scale
+        One of the study's scales, such as smoke. Left out: as the study's file stands.
     out
         The study's folder. Left out: studies/NAME, or the study folder itself.
     workers
@@ -42,7 +52,7 @@ def run(study: str, /, *, out: Path | None = None, workers: AtLeastOne | None = 
     from archlab.study.runner import Study
     from archlab.study.study_file import read_study, usual_folder
 
-    name, config = read_study(study)
+    name, config = read_study(study, scale)
     folder = out or usual_folder(study, name)
     comparison = Study(name, config, folder, workers)
     if changed := comparison.changed():
@@ -111,13 +121,15 @@ def new(study: str | None = None, /, *, out: Path | None = None) -> None:
 
 
 @app.command
-def show(study: str, /, *, yaml: Flag = False) -> None:
+def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None:
     """What a study asks and what it would run, before it costs anything.
 
     Parameters
     ----------
     study
         The name of a study that comes with archlab, a YAML file, or a study folder.
+    scale
+        One of the study's scales, such as smoke. Left out: as the study's file stands.
     yaml
         The study as YAML instead, what it extends written out: to save, change and run.
     """
@@ -129,7 +141,7 @@ def show(study: str, /, *, yaml: Flag = False) -> None:
     from archlab.study.design import arms, grid
     from archlab.study.study_file import read_study
 
-    _, config = read_study(study)
+    _, config = read_study(study, scale)
     if yaml:
         print(to_yaml(config.model_dump(mode="json", exclude_unset=True)), end="")
         return

@@ -90,6 +90,17 @@ class TokensTo(Outcome):
     heading: ClassVar[str] = "training tokens until {bits_per_byte:g} bits per byte"
 
 
+class OnTheWay(Outcome):
+    """Of the held-out text at the last evaluation within a share of the training: before the rate falls, say."""
+
+    kind: Literal["on_the_way"] = "on_the_way"
+    share: Annotated[float, Field(gt=0, lt=1)]
+    """Of the training tokens."""
+    source: ClassVar[Source] = "log"
+    unit: ClassVar[Unit] = "bits per byte"
+    heading: ClassVar[str] = "loss after {share:.0%} of the training"
+
+
 class LargestGradient(Outcome):
     """The largest norm of the whole gradient, before clipping, after the first tenth of the updates."""
 
@@ -108,6 +119,36 @@ class Spikes(Outcome):
     source: ClassVar[Source] = "log"
     unit: ClassVar[Unit] = "count"
     heading: ClassVar[str] = "gradients above {times:g} times the usual"
+
+
+ProbeName = Literal[
+    "gradient", "stream_gradient", "stream_rms", "drift", "update_ratio", "largest_score", "entropy", "entropy_share",
+    "first_token", "learned_sink", "dead_units", "largest_load", "dead_experts", "log_z", "log_z_rms", "embedding_rms",
+]  # fmt: skip
+"""What a probe measures, of every layer or of the model (docs/probes.md)."""
+
+
+class Probe(Outcome):
+    """What a probe found inside the model; needs train.probe_every."""
+
+    kind: Literal["probe"] = "probe"
+    of: ProbeName
+    """The number, by its name in docs/probes.md."""
+    layers: Literal["mean", "largest", "smallest", "last_over_first"] = "mean"
+    """What becomes of the numbers of all layers; last_over_first: that of the last one over that of the first."""
+    at: Literal["start", "end"] = "end"
+    """The first probe, before any update, or the last."""
+    source: ClassVar[Source] = "log"
+    unit: ClassVar[Unit] = "rate"
+    better: ClassVar[Better] = "neither"
+    heading: ClassVar[str] = "{of}, {layers}, at the {at}"
+
+    @property
+    def title(self) -> str:
+        """In words."""
+        how = {"last_over_first": "of the last layer over that of the first", "mean": "on average over the layers"}
+        said = how.get(self.layers, f"{self.layers} of all layers")
+        return f"{self.of.replace('_', ' ')}, {said}, at the {self.at} of training"
 
 
 class WindowPart(Outcome):
@@ -304,9 +345,9 @@ def register_outcome(
 
 
 AnyOutcome = Annotated[
-    BitsPerByte | Accuracy | Gap | TokensTo | LargestGradient | Spikes | WindowPart | Beyond | Repetition
-    | TokensPerByte | Answers | TrainingSpeed | DecodingSpeed | NormShare | PeakMemory | StateBytes | Sensitivity
-    | BestLoss | BestRate | PlugInOutcome,
+    BitsPerByte | Accuracy | Gap | TokensTo | OnTheWay | LargestGradient | Spikes | Probe | WindowPart | Beyond
+    | Repetition | TokensPerByte | Answers | TrainingSpeed | DecodingSpeed | NormShare | PeakMemory | StateBytes
+    | Sensitivity | BestLoss | BestRate | PlugInOutcome,
     Field(discriminator="kind"),
 ]  # fmt: skip
 

@@ -19,7 +19,7 @@ FIRST_TUNING_SEED = 1000
 
 
 class Budget(Base):
-    """What each run may spend; exactly one of the three."""
+    """What each run may spend; exactly one of the four."""
 
     tokens: Tokens | None = None
     """Training tokens per run."""
@@ -29,11 +29,13 @@ class Budget(Base):
 
     tokens_per_parameter: Positive | None = None
     """Training tokens per run, as a multiple of the parameters of the base at the run's size."""
+    bytes: Tokens | None = None
+    """Bytes of text that each run trains on, in as many tokens as an arm's tokenizer makes of them."""
 
     @model_validator(mode="after")
     def _one(self) -> "Budget":
-        if [self.tokens, self.flops, self.tokens_per_parameter].count(None) != 2:
-            raise ValueError("give either tokens or flops or tokens_per_parameter")
+        if [self.tokens, self.flops, self.tokens_per_parameter, self.bytes].count(None) != 3:
+            raise ValueError("give either tokens or flops or tokens_per_parameter or bytes")
         return self
 
 
@@ -117,6 +119,9 @@ class StudyConfig(Base):
 
     extends: FileName | None = None
     """Another study, by name or file, whose values hold where this one says nothing."""
+    scales: dict[Line, dict[str, Any]] = Field(default_factory=dict)
+    """Name -> fields of this file with the values that they have at another scale (`--scale NAME`): smaller and
+    quicker, or larger, for another machine."""
     question: Text
     """What is asked, as a sentence."""
     claim: Text | None = None

@@ -6,6 +6,15 @@ from archlab.data.prepare import open_data
 from archlab.data.tasks.task_data import TaskData
 from archlab.data.text_data import TextData
 from archlab.data.training_data import TrainingData
+from archlab.errors import UserError
+
+
+def tokens_per_byte(config: DataConfig, vocab_size: int) -> float:
+    """Of the whole text, which is prepared if it is not yet; UserError for a task."""
+    if isinstance(config.task, AnyTask):
+        raise UserError("a task has no bytes of text")
+    parts = open_data(config, vocab_size).manifest.parts
+    return sum(part.tokens for part in parts) / sum(part.bytes for part in parts)
 
 
 def open_training_data(config: DataConfig, vocab_size: int) -> TrainingData:

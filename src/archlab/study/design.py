@@ -16,6 +16,7 @@ from archlab.config.schema import Config
 from archlab.config.study_schema import StudyConfig
 from archlab.config.training import check_next_token, resolve_train
 from archlab.cost.flops import computed_training_flops
+from archlab.data.open import tokens_per_byte
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
 from archlab.study.cross import levels_of, overrides_of_arms, section_of
@@ -177,7 +178,7 @@ def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -
     """The next arm, after those before it, but for what follows from what it changes."""
     ladder = study.against == "previous"
     overrides, tuned = overrides_of_arms(study)[name], study.tuned.get(name, {})
-    # As many as a run may have, until a budget of FLOPs says how many.
+    # As many as a run may have, until a budget of FLOPs or bytes says how many.
     budget = {"train.tokens": study.budget.tokens or MOST_TOKENS}
     raw = overlay(before[-1].raw if ladder and before else base, overrides, Config)
     raw = overlay(raw, budget, Config)
@@ -236,13 +237,18 @@ def _sets(values: Raw, problem: Problem) -> bool:
 
 
 def _within_budget(config: Config, study: StudyConfig) -> Config:
-    if study.budget.flops is None:
+    if study.budget.tokens is not None:
         return config
     train = resolve_train(config)
-    tokens = int(study.budget.flops / computed_training_flops(config))
+    if study.budget.bytes is None:
+        budget = f"{study.budget.flops:.3g} FLOPs"
+        tokens = int((study.budget.flops or 0) / computed_training_flops(config))
+    else:
+        budget = f"{study.budget.bytes:,} bytes"
+        tokens = int(study.budget.bytes * tokens_per_byte(config.data, config.model.vocab_size))
     batches = tokens // train.batch_tokens
     if not batches:
-        found = f"{study.budget.flops:.3g} FLOPs train {tokens:,} tokens, less than a batch of {train.batch_tokens:,}"
+        found = f"{budget} train {tokens:,} tokens, less than a batch of {train.batch_tokens:,}"
         raise ConfigError([Problem("train.tokens", found)], "the budget")
     return build_config(overlay(config.model_dump(), {"train.tokens": batches * train.batch_tokens}, Config))
 
@@ -253,11 +259,14 @@ def _follows(arm: Arm, reference: Arm, study: StudyConfig) -> Raw:
     declared |= {*arm.tuned, *reference.tuned, *study.tune}
     if study.against != "previous":  # the reference may change fields of its own
         declared |= {*overridden(reference.overrides)}
-    if study.budget.flops is not None:
+    if study.budget.tokens is None:
         declared |= {"train.tokens"}
     changed = diff(reference.config, arm.config)
-    moved = {field: values for field, values in changed.items() if not _is_declared(field, values, declared)}
     ours, theirs = (flatten(c.model_dump(mode="json")) for c in (arm.config, reference.config))
+    # Who gives one field of a section that the other side leaves out brings all of the section.
+    left_out = [f"{field}." for side in (ours, theirs) for field, value in side.items() if value is None]
+    declared |= {section[:-1] for section in left_out for name in declared if name.startswith(section)}
+    moved = {field: values for field, values in changed.items() if not _is_declared(field, values, declared)}
     silent = {f: v for f, v in moved.items() if ours.get(f) != theirs.get(f) or f in _NEVER_FOLLOWS}
     if silent:
         lines = [f"    {field}: {old} in {reference.name}, {new} here" for field, (old, new) in silent.items()]

@@ -27,7 +27,9 @@ class Forecast(Base):
 
 def forecast(study: StudyConfig, arms: Sequence[Arm], this: Hardware | None) -> Forecast:
     """`this`: the machine as `archlab hardware --measure` found it; None where it has not."""
-    each = most_seeds(study.seeds) + len(grid(study)) * study.tune_seeds
+    rates = {value for values in study.sweep.values() for value in values}
+    swept = most_seeds(study.seeds) * max(len(rates), 1)
+    each = swept + len(grid(study)) * study.tune_seeds
     tokens = [resolve_train(arm.config).trained for arm in arms]
     times = [_seconds(arm.config, this) if this else None for arm in arms]
     return Forecast(

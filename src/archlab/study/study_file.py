@@ -26,13 +26,17 @@ _DESIGNS = {"arms", "cross"}
 """Fields that say which arms there are. Who gives one does not inherit the other."""
 
 
-def read_study(source: str) -> tuple[str, StudyConfig]:
-    """(name, study) of a YAML file, a study folder, or a study that comes with archlab.
+def read_study(source: str, scale: str | None = None) -> tuple[str, StudyConfig]:
+    """(name, study) of a YAML file, a study folder, or a study that comes with archlab; at one of its scales, whose
+    name then is part of the study's.
 
     UserError with every problem at once, those of the arms included.
     """
     name, file = _find(source)
-    return visible(name), _validated(_read(file), str(file))
+    raw = _read(file)
+    if scale is not None:
+        name, raw = f"{name}-{scale}", _at_scale(raw, scale, str(file))
+    return visible(name), _validated(raw, str(file))
 
 
 def study_from_values(values: Raw) -> StudyConfig:
@@ -42,7 +46,8 @@ def study_from_values(values: Raw) -> StudyConfig:
 
 def usual_folder(source: str, name: str) -> Path:
     """Where the study that `read_study` found is run: in its own folder, or below `studies`."""
-    return Path(source) if is_study_folder(Path(source)) else Path("studies") / name
+    is_its_own = is_study_folder(Path(source)) and Path(source).resolve().name == name
+    return Path(source) if is_its_own else Path("studies") / name
 
 
 def is_study_folder(path: Path) -> bool:
@@ -99,6 +104,18 @@ def _with_extended(raw: Raw, home: Path | None, below: tuple[Path | Traversable,
     if raw.keys() & _DESIGNS:
         inherited = {field: value for field, value in inherited.items() if field not in _DESIGNS}
     return {**inherited, **raw}
+
+
+def _at_scale(raw: Raw, scale: str, source: str) -> Raw:
+    scales = raw.get("scales")
+    known = [str(name) for name in scales] if isinstance(scales, dict) else []
+    if not isinstance(scales, dict) or scale not in scales:
+        hint = nearest(scale, known) or (f"; allowed: {', '.join(known)}" if known else ": it has none")
+        raise UserError(f"{source}: no scale {scale!r}{hint}")
+    values = scales[scale]
+    if not isinstance(values, dict):
+        raise UserError(f"{source}: scales.{scale}: {values!r}; allowed: fields of a study with their values")
+    return with_kinds({**{field: value for field, value in raw.items() if field != "scales"}, **values})
 
 
 def with_kinds(raw: Raw) -> Raw:

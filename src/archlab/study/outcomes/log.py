@@ -2,11 +2,23 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from statistics import fmean
 
 import numpy as np
 
-from archlab.config.outcomes import Accuracy, BitsPerByte, Gap, LargestGradient, Outcome, Spikes, TokensTo
+from archlab.config.outcomes import (
+    Accuracy,
+    BitsPerByte,
+    Gap,
+    LargestGradient,
+    OnTheWay,
+    Outcome,
+    Probe,
+    Spikes,
+    TokensTo,
+)
 from archlab.study.runs import Ended
+from archlab.train.run_folder import PROBES
 
 _USUAL = 50
 """Updates whose median gradient is the usual one of the next."""
@@ -28,6 +40,10 @@ def from_log(outcome: Outcome, run: Ended) -> float | None:
             return summary.loss - summary.train_loss
         case TokensTo():
             return _tokens_to(outcome.bits_per_byte, run)
+        case OnTheWay():
+            return _on_the_way(outcome.share, run)
+        case Probe():
+            return _probed(outcome, run)
         case LargestGradient():
             return max(_after_a_tenth(_gradients(run)), default=None)
         case Spikes():
@@ -42,6 +58,30 @@ def _tokens_to(wanted: float, run: Ended) -> float | None:
         if loss <= wanted < worse:
             return before + (after - before) * (worse - wanted) / (worse - loss)
     return None
+
+
+def _on_the_way(share: float, run: Ended) -> float | None:
+    points = [(m["tokens"], m["bits_per_byte"]) for m in run.metrics if "bits_per_byte" in m]
+    until = share * run.metrics[-1]["tokens"]
+    return next((loss for tokens, loss in reversed(points) if 0 < tokens <= until), None)
+
+
+def _probed(outcome: Probe, run: Ended) -> float | None:
+    """None also where no layer has such a number, or one of them is not finite."""
+    probes = [m[PROBES] for m in run.metrics if PROBES in m]
+    found = probes[0 if outcome.at == "start" else -1].get(outcome.of) if probes else None
+    if not isinstance(found, list):
+        return found
+    numbers = [number for number in found if number is not None]
+    match outcome.layers:
+        case "mean":
+            return fmean(numbers) if numbers else None
+        case "largest":
+            return max(numbers, default=None)
+        case "smallest":
+            return min(numbers, default=None)
+        case "last_over_first":
+            return found[-1] / found[0] if found[0] and found[-1] is not None else None
 
 
 def _gradients(run: Ended) -> list[float]:

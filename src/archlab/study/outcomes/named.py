@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from archlab.config.outcomes import Accuracy, BitsPerByte, Outcome, PlugInOutcome, StateBytes
+from archlab.config.outcomes import Accuracy, BitsPerByte, Outcome, PlugInOutcome, Probe, StateBytes
 from archlab.config.problems import Problem, raise_problems
 from archlab.config.study_schema import StudyConfig
 from archlab.config.tasks import AnyTask
@@ -17,7 +17,8 @@ def named_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> dict[str, Outcome
     is_task = isinstance(arms[0].config.data.task, AnyTask)
     always = Accuracy() if is_task else BitsPerByte()
     named: dict[str, Outcome] = {always.kind: always, **study.measure}
-    raise_problems(list(_problems(named, is_task)), "the study")
+    probed = all(arm.config.train.probe_every for arm in arms)
+    raise_problems([*_problems(named, is_task), *([] if probed else _without_probes(named))], "the study")
     context = min(arm.config.model.max_seq_len for arm in arms)
     named = {name: _with_context(outcome, context) for name, outcome in named.items()}
     first = study.primary or always.kind
@@ -32,6 +33,12 @@ def _problems(named: dict[str, Outcome], is_task: bool) -> Iterator[Problem]:
             )
         if not is_task and isinstance(outcome, Accuracy):
             yield Problem(f"measure.{name}", "text has no answers; allowed where `set` has a data.task")
+
+
+def _without_probes(named: dict[str, Outcome]) -> Iterator[Problem]:
+    for name, outcome in named.items():
+        if isinstance(outcome, Probe):
+            yield Problem(f"measure.{name}", "nothing is probed; say in `set` train.probe_every, for all arms")
 
 
 def _with_context(outcome: Outcome, context: int) -> Outcome:
