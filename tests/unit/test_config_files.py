@@ -32,6 +32,22 @@ def test_every_study_file_matches_the_json_schema(name):
     jsonschema.validate(read_yaml(studies()[name]), json_schema("study"))
 
 
+@pytest.mark.parametrize(
+    ("measure", "fits"),
+    [
+        (["gap", "spikes"], True),
+        (["gapp"], False),
+        ({"spikes": {"times": 5}, "gap": None, "far": {"kind": "beyond", "times": 8}}, True),
+        ({"far": {"kind": "beyond", "tims": 8}}, False),
+        ({"far": {"kind": "beyondd"}}, False),
+        ("gap", False),
+    ],
+)
+def test_outcomes_match_the_json_schema_in_all_their_forms(measure, fits):
+    study = {**read_yaml(studies()["ladder"]), "measure": measure}
+    assert jsonschema.Draft202012Validator(json_schema("study")).is_valid(study) == fits
+
+
 @pytest.mark.parametrize("spelling", ["Mistral-7B-v0.1", "mistral_7b_v01", "MISTRAL7BV0.1"])
 def test_names_are_found_in_any_spelling(spelling):
     assert load_config(spelling) == load_config("mistral-7b-v0.1")

@@ -7,6 +7,7 @@ from tiny import MODEL, TRAIN
 
 from archlab.config.check import validate
 from archlab.config.identity import diff
+from archlab.config.io import studies
 from archlab.config.study_schema import StudyConfig
 from archlab.config.training import resolve_train
 from archlab.config.work import KINDS
@@ -21,6 +22,7 @@ from archlab.study.design import arms, grid
 from archlab.study.field_rules import overridden
 from archlab.study.forecast import forecast
 from archlab.study.match import describe_equal, quantity
+from archlab.study.outcomes.named import named_outcomes
 from archlab.study.study_file import read_study
 
 
@@ -532,10 +534,47 @@ def test_an_unknown_study_to_extend_is_a_message(tmp_path):
         read_study(str(write(tmp_path / "mine.yaml", extends="laddr")))
 
 
-@pytest.mark.parametrize("name", ["ladder", "ladder-rates"])
-def test_our_own_studies_are_fair(name):
-    _, found = read_study(name)
-    assert len(arms(found)) == 7
+OURS = [(name, scale) for name in studies() for scale in (None, *read_study(name)[1].scales)]
+
+
+@pytest.mark.parametrize(("name", "scale"), OURS)
+def test_our_own_studies_are_fair(name, scale, monkeypatch):
+    """Every arm at every scale; the text is not opened."""
+    monkeypatch.setattr("archlab.study.design.tokens_per_byte", lambda data, vocab_size: 0.4)
+    _, found = read_study(name, scale)
+    designed = arms(found)
+    assert len(designed) >= 2
+    assert named_outcomes(found, designed)
+    if "scales" in found.model_fields_set:
+        assert {"smoke"} <= found.scales.keys()
+
+
+def test_a_scale_has_other_values_for_whole_fields(tmp_path):
+    values = {"question": "Which?", "base": "base.yaml", "budget": {"tokens": 640}, "seeds": 3, "set": {"train.lr": 0.5},
+              "arms": {"a": {}, "b": {"model.norm.kind": "layernorm"}},
+              "scales": {"small": {"seeds": 2, "set": {"train.warmup": 0.5}}}}  # fmt: skip
+    (tmp_path / "mine.yaml").write_text(to_yaml(values))
+    name, whole = read_study("mine.yaml")
+    scaled, small = read_study("mine.yaml", "small")
+    assert (name, scaled) == ("mine", "mine-small")
+    assert (whole.seeds, whole.set, small.seeds, small.set) == (3, {"train.lr": 0.5}, 2, {"train.warmup": 0.5})
+    assert small.model_copy(update={"seeds": 3, "set": whole.set, "scales": whole.scales}) == whole
+    with pytest.raises(UserError, match=r"mine\.yaml: no scale 'smal'; did you mean small"):
+        read_study("mine.yaml", "smal")
+    (tmp_path / "none.yaml").write_text(to_yaml({key: value for key, value in values.items() if key != "scales"}))
+    with pytest.raises(UserError, match=r"none\.yaml: no scale 'small': it has none"):
+        read_study("none.yaml", "small")
+
+
+def test_a_budget_in_bytes_gives_every_vocabulary_the_same_text(monkeypatch):
+    monkeypatch.setattr("archlab.study.design.tokens_per_byte", lambda data, vocab_size: 64 / vocab_size)
+    found = arms(study(arms={"a": {"model.vocab_size": 128}, "b": {"model.vocab_size": 256}}, budget={"bytes": 6400}))
+    assert [arm.config.train.tokens for arm in found] == [3200, 1600]
+
+
+def test_a_section_that_the_reference_leaves_out_may_be_given_by_one_of_its_fields():
+    (_, gated) = arms(two({"model.attention.gate.per": "head"}))
+    assert gated.config.model.attention.gate.per == "head"
 
 
 def test_a_forecast_counts_every_run():
@@ -548,6 +587,12 @@ def test_a_forecast_counts_every_run():
     assert found.flops == pytest.approx((2 + 3) * 640 * sum(flops))
     rate = Rate(per_flop=0, per_byte=0, per_large_byte=0, per_operation=1e-6)
     rates = {"training": dict.fromkeys(("float32", "bfloat16"), Rates(by_kind=dict.fromkeys(KINDS, rate)))}
+    swept = two(
+        {}, tune={"train.lr": [1e-3, 2e-3, 4e-3]}, sweep={"train.lr": [1e-3, 2e-3, 4e-3]}, measure=["best_loss"]
+    )
+    assert forecast(swept, arms(swept), None).runs == 2 * (2 * 3 + 3), (
+        "of a seed at three rates, one run is compared too"
+    )
     h100 = load_hardware("h100")
     timed = dict.fromkeys(("copy_bandwidth", "read_bandwidth", "cached_read_bandwidth", "dispatch", "threads"), 1)
     this = h100.model_copy(update={"measured": Measured(products={}, passes=rates, **timed)})

@@ -22,8 +22,10 @@ from archlab.config.outcomes import (
     BitsPerByte,
     Gap,
     LargestGradient,
+    OnTheWay,
     Outcome,
     PlugInOutcome,
+    Probe,
     Repetition,
     Sensitivity,
     Spikes,
@@ -52,6 +54,7 @@ from archlab.study.study_file import with_kinds
 from archlab.train.evaluate import DocumentScore
 from archlab.train.loop import train
 from archlab.train.progress import Callback
+from archlab.train.run_folder import PROBES
 from archlab.train.summary import RunSummary
 
 
@@ -68,6 +71,7 @@ def ended(
         dtype="float32",
     )  # fmt: skip
     updates = [{"step": i + 1, "lr": 1e-3, "grad_norm": norm} for i, norm in enumerate(gradients)]
+    updates += [{"step": i, PROBES: found} for i, found in enumerate(values.get("probes", ()))]
     scores = [{"step": 0, "tokens": tokens, "bits_per_byte": bits} for tokens, bits in evaluations]
     return Ended(summary, [*scores, *updates], {}, [], values.get("measured", {}))
 
@@ -91,6 +95,36 @@ def ended(
 )
 def test_what_is_read_off_a_log(outcome: Outcome, run: Ended, expected: float | None):
     assert from_log(outcome, run) == (None if expected is None else pytest.approx(expected))
+
+
+PROBED = ended(
+    probes=(
+        {"gradient": [0.5, None, 2.0], "log_z": 7.0},
+        {"gradient": [1.0, None, 4.0], "log_z": 6.0, "entropy": [None]},
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (Probe(of="gradient"), 2.5),
+        (Probe(of="gradient", layers="largest"), 4.0),
+        (Probe(of="gradient", layers="smallest"), 1.0),
+        (Probe(of="gradient", layers="last_over_first", at="start"), 4.0),
+        (Probe(of="log_z"), 6.0),
+        (Probe(of="entropy"), None),
+        (Probe(of="largest_load"), None),
+        (OnTheWay(share=0.8), None),
+    ],
+)
+def test_what_probes_found(outcome: Outcome, expected: float | None):
+    assert from_log(outcome, PROBED) == expected
+
+
+def test_the_loss_before_the_rate_falls_is_that_of_the_last_evaluation_before_it():
+    run = ended(evaluations=((0, 9.0), (256, 4.0), (512, 3.0), (640, 2.0)))
+    assert [from_log(OnTheWay(share=share), run) for share in (0.3, 0.4, 0.8, 0.99)] == [None, 4.0, 3.0, 3.0]
 
 
 def test_a_run_that_diverged_has_no_value():
@@ -268,6 +302,10 @@ def test_an_outcome_is_named_by_its_kind_where_it_has_no_name():
         ({"measure": ["sensitivity"]}, r"measure\.sensitivity .*say in `sweep`"),
         ({"sweep": {"train.lr": [1e-3, 1e-2]}}, r"sweep\.train\.lr .*no outcome is of a sweep"),
         ({"sweep": {"model.d_model": [64, 128]}, "measure": ["best_loss"]}, r"sweep\.model\.d_model .*cannot be tuned"),
+        (
+            {"measure": {"x": {"kind": "probe", "of": "entropy"}}},
+            r"measure\.x .*nothing is probed; .*train\.probe_every",
+        ),
         ({"measure": ["accuracy"]}, r"measure\.accuracy .*text has no answers"),
         (
             {"measure": ["beyond"], "set": {"data.task.kind": "recall"}},
@@ -296,7 +334,13 @@ def test_the_primary_outcome_comes_first_and_a_task_has_its_own():
 def test_every_outcome_says_what_it_is():
     (union, *_) = get_args(AnyOutcome)
     for kind in get_args(union):
-        fields = {"bits_per_byte": 2.0} if kind is TokensTo else {"task": Recall()} if kind is Answers else {}
+        needed = {
+            TokensTo: {"bits_per_byte": 2.0},
+            Answers: {"task": Recall()},
+            OnTheWay: {"share": 0.5},
+            Probe: {"of": "log_z"},
+        }
+        fields: dict[str, Any] = needed.get(kind, {})
         if kind is PlugInOutcome:  # says what its module has registered
             continue
         outcome = kind(**fields)

@@ -4,7 +4,14 @@ timing, or per arm."""
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    model_serializer,
+    model_validator,
+)
 
 from archlab.config.base import Base, Count, Positive, Probability
 from archlab.config.plug_in import PlugIn
@@ -364,5 +371,14 @@ def named(value: Any) -> Any:
     }
 
 
-Outcomes = Annotated[dict[Line, AnyOutcome], BeforeValidator(named)]
+_Kind = Literal[tuple(get_args(cls.model_fields["kind"].annotation)[0] for cls in get_args(get_args(AnyOutcome)[0]))]
+_OfItsName = Annotated[
+    dict[str, Any] | None, WithJsonSchema({"type": ["object", "null"], "not": {"required": ["kind"]}})
+]
+"""Settings of the outcome whose kind is the name."""
+
+Outcomes = Annotated[
+    dict[Line, AnyOutcome],
+    BeforeValidator(named, json_schema_input_type=list[_Kind] | dict[Line, AnyOutcome | _OfItsName]),
+]
 """Name -> outcome. The name is its kind where none is given."""

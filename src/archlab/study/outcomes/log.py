@@ -62,7 +62,7 @@ def _tokens_to(wanted: float, run: Ended) -> float | None:
 
 def _on_the_way(share: float, run: Ended) -> float | None:
     points = [(m["tokens"], m["bits_per_byte"]) for m in run.metrics if "bits_per_byte" in m]
-    until = share * run.metrics[-1]["tokens"]
+    until = share * run.summary.tokens
     return next((loss for tokens, loss in reversed(points) if 0 < tokens <= until), None)
 
 
