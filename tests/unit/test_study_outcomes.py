@@ -306,6 +306,16 @@ def test_an_outcome_is_named_by_its_kind_where_it_has_no_name():
             {"measure": {"x": {"kind": "probe", "of": "entropy"}}},
             r"measure\.x .*nothing is probed; .*train\.probe_every",
         ),
+        ({"measure": {"seed": {"kind": "gap"}}}, r"measure\.seed .*is another column of runs.csv"),
+        ({"measure": {"accuracy": {"kind": "gap"}}}, r"measure\.accuracy .*is the name of another kind of outcome"),
+        (
+            {"measure": ["best_loss"], "sweep": {"train.lr": [1e-3, 1e-2]}, "arms": {"a": {}, "b": {"train.lr": 1}}},
+            r"arms\.b\.train\.lr .*is swept",
+        ),
+        (
+            {"measure": {"x": {"kind": "answers", "task": {"kind": "recall"}}}},
+            r"measure\.x .*of runs that learn a task",
+        ),
         ({"measure": ["accuracy"]}, r"measure\.accuracy .*text has no answers"),
         (
             {"measure": ["beyond"], "set": {"data.task.kind": "recall"}},

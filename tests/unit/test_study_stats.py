@@ -526,3 +526,12 @@ def test_an_answer_says_what_was_paired(folds: int | None, source: Source, said:
     arms = [arm.model_copy(update={"comparison": arm.comparison and arm.comparison.model_copy(update={"folds": folds})})
             for arm in study.arms]  # fmt: skip
     assert said in answer(arms, "base", study.outcome.model_copy(update={"source": source}))
+
+
+def test_an_answer_names_an_outcome_that_is_not_the_usual_one() -> None:
+    study = sample_study.pair()
+    other = study.outcome.model_copy(update={"name": "sensitivity", "title": "learning-rate sensitivity"})
+    assert answer(study.arms, "base", other).startswith(
+        "At 1.21M parameters and 1M tokens, by learning-rate sensitivity, "
+    )
+    assert "by " not in answer(study.arms, "base", study.outcome)

@@ -139,6 +139,7 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
     from archlab.review.findings import warnings
     from archlab.review.lines import in_one_line
     from archlab.study.design import arms, grid
+    from archlab.study.outcomes.named import named_outcomes
     from archlab.study.study_file import read_study
 
     _, config = read_study(study, scale)
@@ -146,6 +147,7 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
         print(to_yaml(config.model_dump(mode="json", exclude_unset=True)), end="")
         return
     designed = arms(config)
+    named_outcomes(config, designed)  # for what is wrong with them
     if found := list(dict.fromkeys(text for arm in designed for text in warnings(arm.config))):
         note(in_one_line(found))
     print(config.question)

@@ -371,14 +371,16 @@ def named(value: Any) -> Any:
     }
 
 
-_Kind = Literal[tuple(get_args(cls.model_fields["kind"].annotation)[0] for cls in get_args(get_args(AnyOutcome)[0]))]
+KINDS = tuple(get_args(cls.model_fields["kind"].annotation)[0] for cls in get_args(get_args(AnyOutcome)[0]))
+"""Of outcomes."""
 _OfItsName = Annotated[
-    dict[str, Any] | None, WithJsonSchema({"type": ["object", "null"], "not": {"required": ["kind"]}})
+    dict[str, Any] | None,
+    WithJsonSchema({"anyOf": [{"type": "null"}, {"type": "object", "not": {"required": ["kind"]}}]}),
 ]
 """Settings of the outcome whose kind is the name."""
 
 Outcomes = Annotated[
     dict[Line, AnyOutcome],
-    BeforeValidator(named, json_schema_input_type=list[_Kind] | dict[Line, AnyOutcome | _OfItsName]),
+    BeforeValidator(named, json_schema_input_type=list[Literal[KINDS]] | dict[Line, AnyOutcome | _OfItsName]),
 ]
 """Name -> outcome. The name is its kind where none is given."""

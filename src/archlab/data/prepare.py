@@ -152,6 +152,7 @@ def _write(recipe: _Recipe, folder: Path) -> None:
         tokenizer_sha256=sha256(folder / bpe.TOKENIZER),
         folds=tuple(writer.finish() for writer in folds),
         rest=rest.finish(),
+        stretches=recipe.split.by == "position",
     )
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
 

@@ -79,6 +79,9 @@ class Manifest(Base):
     tokenizer_sha256: str
     folds: Annotated[tuple[Part, ...], Field(min_length=1)]
     """Each can be held out."""
+    stretches: bool = False
+    """Whether they are stretches of the text, for there were too few documents, or one too long, for folds of whole
+    ones."""
     rest: Part
     """In no fold: always trained on."""
 
@@ -195,6 +198,8 @@ class DataFolder:
         m = self.manifest
         text, tokens = (sum(getattr(part, what) for part in m.parts) for what in ("bytes", "tokens"))
         folds = f", in {len(m.folds)} folds" if len(m.folds) > 1 else ""
+        if folds and m.stretches:
+            folds += " that are stretches of it, for its documents are too few or too unequal"
         return (
             f"{m.source}: {text / 1e6:.1f} MB of text, {tokens / 1e6:.2f}M tokens of a vocabulary of {m.vocab_size}"
             f"{folds}, {m.folds[self.fold].bytes / text:.1%} held out"

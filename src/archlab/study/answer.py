@@ -19,6 +19,9 @@ _FOUND: tuple[_Found, ...] = ("better", "worse", "differs")
 _NAMED = {"previous": 6, "base": 3}
 """How many arms a sentence names. A ladder's steps are few and all of interest; the report's table has the others."""
 
+_USUAL = ("bits_per_byte", "accuracy")
+"""Outcomes that an answer is about where it names none."""
+
 _BEATS = {
     "better": ("beats", "beat"),
     "worse": ("loses to", "lose to"),
@@ -66,7 +69,8 @@ def answer(arms: Sequence[ArmSummary], against: Against, outcome: Heading) -> st
         "; ".join(filter(None, [_diverged(arms), _reference_diverged(pairs), _too_few(pairs)])),
     ]
     sentences = [sentence for sentence in sentences if sentence] or ["nothing could be compared"]
-    sentences[0] = f"At {_conditions(arms)}, {sentences[0]}"
+    by = "" if outcome.name in _USUAL else f", by {outcome.title}"
+    sentences[0] = f"At {_conditions(arms)}{by}, {sentences[0]}"
     return " ".join(f"{sentence}." for sentence in sentences)  # a label that begins one stays as it was written
 
 

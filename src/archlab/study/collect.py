@@ -134,8 +134,11 @@ def _without_a_value(name: str, outcome: Outcome, found: Found) -> Iterator[str]
         return
     labels = {arm.name: arm.label for arm in found.arms}
     for arm, values in gather(outcome, found).items():
-        if missing := len(found.ended[arm]) - len(values):
-            seeds = f"{missing} of {plural(len(found.ended[arm]), 'seed')}"
+        ended = len(found.ended[arm])
+        if ended and not values:
+            yield f"{name}: {labels[arm]} has no value on any of {plural(ended, 'seed')}, so it is not compared"
+        elif missing := ended - len(values):
+            seeds = f"{missing} of {plural(ended, 'seed')}"
             yield f"{name}: {labels[arm]} has no value on {seeds}; it is compared on the others, which may not be alike"
 
 

@@ -4,10 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from archlab.config.identity import flatten
 from archlab.config.merge import Raw, expand
+from archlab.config.outcomes import KINDS
 from archlab.config.problems import Problem, choose, is_under
 from archlab.config.study_schema import StudyConfig
 from archlab.errors import UserError
 from archlab.study.cross import overrides_of_arms, section_of
+from archlab.study.record import COLUMNS
 from archlab.study.sizes import at
 
 DECIDED_BY = {"train.tokens": "budget", "train.seed": "seeds", "data.fold": "folds", "plugins": "plugins"}
@@ -46,6 +48,8 @@ def misplaced_fields(study: StudyConfig) -> Iterator[Problem]:
                 yield Problem(
                     f"{section_of(study, name)}.{field}", "is tuned, for all arms; leave it out here or there"
                 )
+            if is_under([field], list(study.sweep)):
+                yield Problem(f"{section_of(study, name)}.{field}", "is swept for all arms; leave it out here or there")
             if field in DECIDED_BY:
                 yield Problem(f"{section_of(study, name)}.{field}", _decided(field))
             if is_under([field], SAME_FOR_ALL):
@@ -93,6 +97,11 @@ def _outcomes(study: StudyConfig) -> Iterator[Problem]:
         yield Problem("primary", f"{study.primary!r}; no such outcome{choose(study.primary, names)}")
     if study.primary in study.measure and study.measure[study.primary].source == "config":
         yield Problem("primary", f"{study.primary} is counted, so there is nothing to test; allowed: what is measured")
+    for name, outcome in study.measure.items():
+        if name in COLUMNS or name in study.cross:
+            yield Problem(f"measure.{name}", "is another column of runs.csv; allowed: any other name")
+        elif name in KINDS and name != getattr(outcome, "kind", name):
+            yield Problem(f"measure.{name}", f"is the name of another kind of outcome; allowed: {name} of that kind")
     swept = [name for name, outcome in study.measure.items() if outcome.source == "sweep"]
     for name in swept if not study.sweep else ():
         yield Problem(f"measure.{name}", "is of a sweep; say in `sweep` which rates are tried")

@@ -19,6 +19,10 @@ _FILE = "summary.json"
 _RUNS = "runs.csv"
 """For other programs, a row per run: nothing reads it here."""
 
+_OF_ARMS = ("label", "parameters", "flops_per_token", "kv_cache_bytes", "tokens")
+COLUMNS = ("arm", "seed", "diverged", *_OF_ARMS)
+"""Of that table, beside factors and outcomes."""
+
 Verdict = Literal[
     "better", "worse", "differs", "equal", "equivalent", "not distinguishable", "diverged", "reference diverged",
     "too few runs",
@@ -290,7 +294,6 @@ class StudySummary(Base):
     def frame(self) -> list[dict[str, Any]]:
         """One row per arm and seed that ended, with every outcome and every factor's level, as `pandas.DataFrame`
         and `polars.DataFrame` take it. What is not by seed is the arm's mean in each of its rows."""
-        columns = ("label", "parameters", "flops_per_token", "kv_cache_bytes", "tokens")
         return [
             {
                 "arm": arm.name,
@@ -298,7 +301,7 @@ class StudySummary(Base):
                 **arm.factors,
                 "diverged": seed in arm.diverged,
                 **{outcome.name: _value(outcome, found[arm.name], seed) for outcome, found in self._outcomes()},
-                **{name: getattr(arm, name) for name in columns},
+                **{name: getattr(arm, name) for name in _OF_ARMS},
             }
             for arm in self.arms
             for seed in arm.seeds

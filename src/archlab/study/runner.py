@@ -64,6 +64,7 @@ class Study:
         """
         self.corpora = open_corpora(self.arms)  # it may have changed since
         plan = self.plan
+        self._first_runs()  # whatever cannot be planned is refused before a folder is made
         claim(self.folder, self.config, self.corpora)
         if renew:
             now = environment(choose_device(self.arms[0].config.train))

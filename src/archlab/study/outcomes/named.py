@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from archlab.config.outcomes import Accuracy, BitsPerByte, Outcome, PlugInOutcome, Probe, StateBytes
+from archlab.config.outcomes import Accuracy, Answers, BitsPerByte, Outcome, PlugInOutcome, Probe, StateBytes
 from archlab.config.problems import Problem, raise_problems
 from archlab.config.study_schema import StudyConfig
 from archlab.config.tasks import AnyTask
@@ -31,6 +31,8 @@ def _problems(named: dict[str, Outcome], is_task: bool) -> Iterator[Problem]:
             yield Problem(
                 f"measure.{name}", f"{outcome.title}: a task has no bytes of text; allowed: accuracy and answers"
             )
+        if not is_task and isinstance(outcome, Answers):
+            yield Problem(f"measure.{name}", "is of runs that learn a task; allowed where `set` has a data.task")
         if not is_task and isinstance(outcome, Accuracy):
             yield Problem(f"measure.{name}", "text has no answers; allowed where `set` has a data.task")
 
