@@ -24,7 +24,7 @@ from archlab.cost.flops import training_flops
 from archlab.errors import UserError
 from archlab.report.page import render, write_page
 from archlab.report.size_chart import line_rows, over_sizes, size_rows
-from archlab.report.table import factor_table
+from archlab.report.study_tables import factor_table
 from archlab.study import folder as study_folder
 from archlab.study import pool, runner
 from archlab.study.folder import claim

@@ -66,6 +66,16 @@ def opacity(shown: float, faded: float) -> Any:
     return alt.when("chosen === null || datum.arm === chosen").then(alt.value(shown)).otherwise(alt.value(faded))
 
 
+def single_out() -> alt.Parameter:
+    """By which the page says which arm is singled out."""
+    return alt.param(name="chosen", value=None)
+
+
+def never_single_out() -> alt.Parameter:
+    """For a picture whose lines are no arms, so that it stays as it is when one is singled out."""
+    return alt.param(name="chosen", expr="null")
+
+
 def tall_enough(height: int, n_arms: int) -> int:
     """Pixels in which the names of all arms have their place."""
     return max(height, _LINE * n_arms)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from archlab.report.arm_lines import PHONE, YAxis, colour, dashes, names, opacity, tall_enough
+from archlab.report.arm_lines import PHONE, YAxis, colour, dashes, names, opacity, single_out, tall_enough
 from archlab.report.curve_rows import Quantity, diverged_rows, mean_rows
 from archlab.report.marks import Width, data, layered, tooltip
 from archlab.report.ranges import of_ends, of_lines, padded
@@ -76,7 +76,7 @@ def _curves(
         names([*gone, *means], y, width, height, named),
     ]
     description = f"{drawn.title} over training tokens, one line per arm, with a band over its seeds"
-    return layered(layers, width, height, description).add_params(alt.param(name="chosen", value=None))
+    return layered(layers, width, height, description).add_params(single_out())
 
 
 def _x(lines: Sequence[Row], begin: int, last: int, from_zero: bool, width: Width) -> alt.X:

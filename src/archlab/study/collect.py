@@ -25,6 +25,7 @@ from archlab.study.formatting import plural
 from archlab.study.match import describe_equal
 from archlab.study.outcomes.compared import heading, measured
 from archlab.study.outcomes.gather import Found, gather
+from archlab.study.outcomes.sweep import sweep_points
 from archlab.study.plan import Plan, folds_used
 from archlab.study.provenance import mixed
 from archlab.study.record import ArmSummary, Curve, Measured, Other, StudySummary, TuningPoint
@@ -117,6 +118,7 @@ def summarise(
         sizes=over_sizes,
         kv_context=context,
         tuning=list(tuning),
+        sweep=[point for field in study.sweep for point in sweep_points(field, found.swept)],
         corpus="; ".join(dict.fromkeys(record.description for record in plan.corpora.values())),
         environment=next((run.environment for run in every if run.environment), {}),
         seconds=sum(map(_seconds, every)),

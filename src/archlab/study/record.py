@@ -233,6 +233,16 @@ class TuningPoint(Base):
     """Whether the arm is compared with these values."""
 
 
+class SweepPoint(Base):
+    """One value of the swept field, tried for one arm."""
+
+    arm: Shown
+    field: Shown
+    value: float
+    losses: dict[int, float | None]
+    """By seed: bits per byte at the end; null where the run diverged."""
+
+
 class StudySummary(Base):
     """A finished (or partly finished) study."""
 
@@ -253,6 +263,8 @@ class StudySummary(Base):
     """Unit of the learning curves, and of tuning."""
     tuning: list[TuningPoint] = Field(default_factory=list)
     """What was tried to find the arms' `tuned` values; empty where nothing was tuned here."""
+    sweep: list[SweepPoint] = Field(default_factory=list)
+    """What the outcomes of a sweep are made of, arm by arm, values ascending; empty where nothing was swept."""
     against: Literal["base", "previous"] | dict[Shown, Shown]
     """As in the study's file: how arms are compared."""
     equal: str | None

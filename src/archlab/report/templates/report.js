@@ -22,7 +22,7 @@ function choose(arm) {
     button.setAttribute("aria-pressed", String(button.dataset.arm === arm));
   }
   for (const [name, { view }] of Object.entries(views)) {
-    if (specs[name].params?.some((param) => param.name === "chosen")) view.signal("chosen", arm).runAsync();
+    if (specs[name].params?.some((param) => param.name === "chosen" && "value" in param)) view.signal("chosen", arm).runAsync();
   }
 }
 
