@@ -61,9 +61,9 @@ def dashes(named: Sequence[str]) -> alt.StrokeDash:
     return alt.StrokeDash("arm:N", scale=alt.Scale(domain=list(named), range=turns), legend=None)
 
 
-def opacity(shown: float, faded: float) -> Any:
-    """Of an arm that is singled out, or while none is; and of all others."""
-    return alt.when("chosen === null || datum.arm === chosen").then(alt.value(shown)).otherwise(alt.value(faded))
+def opacity(shown: float, faded: float, field: str = "arm") -> Any:
+    """Of an arm that is singled out, or while none is; and of all others. `field` holds its name."""
+    return alt.when(f"chosen === null || datum.{field} === chosen").then(alt.value(shown)).otherwise(alt.value(faded))
 
 
 def single_out() -> alt.Parameter:

@@ -1,13 +1,14 @@
 """Crossed factors as the rows that their pictures draw: the outcome at every level of one at every level of another."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from archlab.config.outcomes import Unit
 from archlab.config.yaml_text import to_yaml_line
-from archlab.report.rows import Row
-from archlab.study.formatting import amount, plural, span
+from archlab.report.rows import Row, aligned
+from archlab.study.formatting import amount, plural, with_unit
 from archlab.study.record import ArmSummary, StudySummary
 
 
@@ -31,53 +32,45 @@ def levels_of(summary: StudySummary, factor: str) -> list[str]:
     return list(dict.fromkeys(to_yaml_line(arm.factors[factor]) for arm in summary.arms))
 
 
-def factor_rows(summary: StudySummary, pair: Pair) -> list[Row]:
-    """Per level of both: the mean over the seeds on which all arms with these levels have a value, which is that over
-    all other factors; null where there is no such seed."""
-    return [
-        {
-            "arm": line,
-            "value": level,
-            "mean": fmean(values.values()) if values else None,
-            "mark": None,
-            "text": _text(line, level, [*values.values()], arms, summary),
-        }
-        for line, level, arms, values in _cells(summary, pair)
-    ]
-
-
 def factor_seed_rows(summary: StudySummary, pair: Pair) -> list[Row]:
-    """The same, seed by seed."""
-    return [
-        {"arm": line, "value": level, "seed": seed, "loss": value}
-        for line, level, _, values in _cells(summary, pair)
-        for seed, value in values.items()
-    ]
+    """Per level of both factors, and seed: the mean over all arms with these levels, which is that over the other
+    factors; aligned, and left out where one of them has no value."""
+    return aligned(
+        [
+            {"arm": line, "value": level, "seed": seed, "loss": value}
+            for (line, level), arms in _cells(summary, pair).items()
+            for seed, value in _by_seed(arms).items()
+        ]
+    )
 
 
-def _cells(summary: StudySummary, pair: Pair) -> Iterator[tuple[str, str, list[ArmSummary], dict[int, float]]]:
-    for line in levels_of(summary, pair.lines):
-        for level in levels_of(summary, pair.over):
-            here = {pair.lines: line, pair.over: level}
-            arms = [arm for arm in summary.arms if all(to_yaml_line(arm.factors[f]) == here[f] for f in here)]
-            yield line, level, arms, _by_seed(arms)
+def factor_rows(summary: StudySummary, pair: Pair) -> list[Row]:
+    """Per level of both: the mean over the seeds; null where no seed has a value."""
+    seeds = factor_seed_rows(summary, pair)
+    found = list[Row]()
+    for (line, level), arms in _cells(summary, pair).items():
+        values = [row["loss"] for row in seeds if (row["arm"], row["value"]) == (line, level)]
+        mean = fmean(values) if values else None
+        text = _text(level, mean, arms, summary.outcome.unit)
+        found.append({"arm": line, "value": level, "mean": mean, "mark": None, "text": text})
+    return found
+
+
+def _cells(summary: StudySummary, pair: Pair) -> dict[tuple[str, str], list[ArmSummary]]:
+    cells: dict[tuple[str, str], list[ArmSummary]] = {}
+    for arm in summary.arms:
+        here = to_yaml_line(arm.factors[pair.lines]), to_yaml_line(arm.factors[pair.over])
+        cells.setdefault(here, []).append(arm)
+    return cells
 
 
 def _by_seed(arms: Sequence[ArmSummary]) -> dict[int, float]:
     found = {seed: [arm.values.get(seed) for arm in arms] for seed in arms[0].values}
-    return {seed: fmean(known) for seed, values in found.items() if len(known := _known(values)) == len(values)}
+    known = {seed: [value for value in values if value is not None] for seed, values in found.items()}
+    return {seed: fmean(values) for seed, values in known.items() if len(values) == len(arms)}
 
 
-def _known(values: Sequence[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
-
-
-def _text(line: str, level: str, values: Sequence[float], arms: Sequence[ArmSummary], summary: StudySummary) -> str:
-    unit = summary.outcome.unit
+def _text(level: str, mean: float | None, arms: Sequence[ArmSummary], unit: Unit) -> str:
+    value = "no value" if mean is None else with_unit(amount(mean, unit), unit)
     lost = sum(len(arm.diverged) for arm in arms)
-    said: list[Any] = [
-        f"{amount(fmean(values), unit)} at {level}" if values else f"no value at {level}",
-        f"seeds {span(amount(min(values), unit), amount(max(values), unit))}" if values else "",
-        f"{plural(lost, 'run')} diverged" if lost else "",
-    ]
-    return ", ".join(filter(None, said))
+    return f"{value} at {level}" + (f", {plural(lost, 'run')} diverged" if lost else "")

@@ -16,6 +16,7 @@ from archlab.report.factor_rows import pairs
 from archlab.report.picture import picture
 from archlab.report.rows import labels
 from archlab.report.size_chart import over_sizes
+from archlab.report.study_probes import depth_probes, time_probes
 from archlab.report.sweep_chart import sweep
 from archlab.report.tuning_chart import tuning
 from archlab.report.tuning_rows import tuned_fields
@@ -63,15 +64,19 @@ def render(summary: StudySummary) -> str:
     )
     template.globals.update({function.__name__.lstrip("_"): function for function in functions}, value=to_yaml_line)
     others = [_Other(f"other-{i}", summary.by(other.outcome.name)) for i, other in enumerate(summary.others)]
+    depth, time = depth_probes(summary), time_probes(summary)
+    charts = [*_charts(summary, others), *((probe.name, probe.chart) for probe in (*depth, *time))]
     return template.render(
         s=summary,
         others=others,
         tuned_fields=tuned_fields(summary),
         pairs=pairs(summary),
+        depth_probes=depth,
+        time_probes=time,
         labels=labels(summary),
         by_name={arm.name: arm for arm in summary.arms},
         colours=list(zip(*(palette.arm_colours(summary, mode) for mode in palette.MODES), strict=True)),
-        specs={name: html.full_width(chart) for name, chart in _charts(summary, others) if chart is not None},
+        specs={name: html.full_width(chart) for name, chart in charts if chart is not None},
         themes={mode: palette.study_theme(summary, mode) for mode in palette.MODES},
         csv=f"data:text/csv;base64,{b64encode(csv_of_runs(summary).encode()).decode()}",
     )

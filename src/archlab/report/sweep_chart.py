@@ -5,18 +5,19 @@ import altair as alt
 from archlab.report.arm_lines import YAxis, single_out
 from archlab.report.grid_chart import over_values
 from archlab.report.ranges import padded
-from archlab.report.rows import labels
+from archlab.report.rows import aligned, labels
 from archlab.report.sweep_rows import sweep_rows, sweep_seed_rows
 from archlab.study.record import StudySummary
 
 
 def sweep(summary: StudySummary) -> alt.LayerChart | None:
-    """A thick line per arm, the mean over its seeds, and a thin one per seed; None where nothing was swept. A ring is
-    the best value, a square one at the edge of the grid; a cross is a value at which a run diverged. The picture
-    reaches no higher than the loss of an untrained model, beyond which no outcome counts what a run loses."""
+    """A thick line per arm, the mean over its seeds, and a thin one per seed, aligned; None where nothing was swept.
+
+    A ring is the best value, a square one at the edge of the grid; a cross is a value at which a run diverged. The
+    picture reaches no higher than the loss of an untrained model, beyond which no outcome counts what a run loses."""
     if not summary.sweep:
         return None
-    rows, seeds, named = sweep_rows(summary), sweep_seed_rows(summary), list(labels(summary).values())
+    rows, seeds, named = sweep_rows(summary), aligned(sweep_seed_rows(summary)), list(labels(summary).values())
     losses = [row["loss"] for row in seeds if row["loss"] is not None] or [0.0]
     highest = max(min(max(losses), _untrained(summary)), min(losses))
     y = YAxis("bits per byte", "bits per byte", *padded(min(losses), highest))

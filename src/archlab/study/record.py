@@ -181,6 +181,21 @@ class DocumentView(Base):
     """Where it does worst."""
 
 
+class ProbedArm(Base):
+    """What probes found while an arm was trained: the mean over its seeds, with four digits, by the names of
+    docs/probes.md. null where a seed has none that is finite."""
+
+    seeds: list[int]
+    """Those that finished; where none did, all that diverged."""
+    tokens: list[int]
+    """Training tokens before each probe that all these seeds have, at most 50 of them."""
+    at_end: dict[str, list[float | None]]
+    """At the last of these probes, by layer."""
+    over_time: dict[str, list[float | None]]
+    """At each of these probes: the mean over the layers (of `largest_score` and `largest_load` the largest), and what
+    is measured of the whole model."""
+
+
 class ArmSummary(Measured):
     """One arm of a study, with the outcome that the answer is about."""
 
@@ -217,6 +232,8 @@ class ArmSummary(Measured):
     documents: DocumentView | None = None
     """Where it differs from its reference; null where both did not score the same documents."""
     curves: list[Curve]
+    probes: ProbedArm | None = None
+    """null where its runs were not probed (`train.probe_every`)."""
     config: dict[str, Any]
     """The resolved config, without the seed."""
 
