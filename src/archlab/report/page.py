@@ -12,7 +12,7 @@ from archlab.cost.units import binary, count, seconds
 from archlab.files import write_atomic
 from archlab.report import curve_charts, html, palette, row_charts
 from archlab.report.factor_chart import interaction
-from archlab.report.factor_rows import pairs
+from archlab.report.factor_rows import levels_of, pairs
 from archlab.report.picture import picture
 from archlab.report.rows import labels
 from archlab.report.size_chart import over_sizes
@@ -61,6 +61,7 @@ def render(summary: StudySummary) -> str:
         amount,
         interval,
         with_unit,
+        levels_of,
     )
     template.globals.update({function.__name__.lstrip("_"): function for function in functions}, value=to_yaml_line)
     others = [_Other(f"other-{i}", summary.by(other.outcome.name)) for i, other in enumerate(summary.others)]

@@ -21,7 +21,7 @@ def over_sizes(summary: StudySummary) -> alt.LayerChart | None:
     if not summary.sizes:
         return None
     named = [trend.label for trend in summary.sizes]
-    colour = alt.Color("arm:N", scale=alt.Scale(domain=named), legend=alt.Legend(title=None, orient="bottom"))
+    colour = alt.Color("arm:N", scale=alt.Scale(domain=named, range="category"), legend=None)
     # Their own numbers as marks: the sizes that were trained, and no others.
     ticks = alt.Axis(values=summary.sizes[0].sizes, labelExpr=LARGE, title="parameters, logarithmic axis", grid=False)
     x = alt.X("size:Q", scale=alt.Scale(type="log", nice=False, padding=20), axis=ticks)
