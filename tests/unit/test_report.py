@@ -415,6 +415,26 @@ def test_tuning_marks_the_optimum_the_edge_and_divergence() -> None:
     assert {"tuning-0", "tuning-1"} <= json.loads(Page(render(study)).data["specs"]).keys()
 
 
+def test_on_a_phone_no_label_is_cut() -> None:
+    study = sample_study.many()
+    for chart in (row_charts.levels(study), row_charts.differences(study)):
+        assert chart
+        spec = chart.to_dict()
+        shown = {row["arm"]: row for row in rows_of(spec) if "lines" in row}
+        assert len(shown) == len(study.arms)
+        assert all(" ".join(row["lines"]) == arm for arm, row in shown.items())
+        assert all(len(line) <= 44 for row in shown.values() for line in row["lines"])
+        n_lines = max(1 - row["up"] // 16 for row in shown.values())
+        narrow = spec["usermeta"]["narrow"]
+        assert narrow["height"] == spec["height"] + (n_lines - 1) * 16 * len(study.arms)
+        assert narrow["below"] >= 7 * max(len(arm) + len(row["text"]) for arm, row in shown.items())
+    for other, left_out in ((study, "containerSize"), (sample_study.pair(), "false")):
+        chart = curve_charts.evaluations(other)
+        assert chart
+        (names,) = (layer["mark"] for layer in chart.to_dict()["layer"] if layer["mark"].get("dx") == 6)
+        assert names["text"]["expr"].startswith(left_out), "names that would be cut stand in the legend alone"
+
+
 def test_the_ends_of_an_axis_keep_their_labels() -> None:
     assert spaced([0, 5, 50, 60, 95, 100], lambda tick: tick / 100, 0.08) == [0, 50, 60, 100]
     assert spaced([0, 10, 100], lambda tick: tick / 100, 0.26) == [0, 100]
