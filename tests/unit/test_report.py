@@ -175,7 +175,7 @@ def test_what_needs_a_hand_is_not_printed() -> None:
     buttons = re.findall(r'<button[^>]*class="(\w+)"', html) + re.findall(r'button.className = "(\w+)"', html)
     assert set(buttons) == {"copy", "save"}
     assert all(f".{name}" in hidden for name in (*buttons, "no-print"))
-    assert html.count('class="legend no-print"') == 1
+    assert html.count('class="legend') == html.count('class="legend no-print"') > 0
     assert "details:not([open])" in html, "what is folded opens for the printer"
 
 
@@ -413,6 +413,26 @@ def test_tuning_marks_the_optimum_the_edge_and_divergence() -> None:
     kinds = {row["value"]: row["mark"] for row in tuning_rows(study, "train.schedule") if row["arm"][0] == "R"}
     assert kinds == {"cosine": "optimum", "constant": None}, "what is no number has no edge"
     assert {"tuning-0", "tuning-1"} <= json.loads(Page(render(study)).data["specs"]).keys()
+
+
+def test_on_a_phone_no_label_is_cut() -> None:
+    study = sample_study.many()
+    for chart in (row_charts.levels(study), row_charts.differences(study)):
+        assert chart
+        spec = chart.to_dict()
+        shown = {row["arm"]: row for row in rows_of(spec) if "lines" in row}
+        assert len(shown) == len(study.arms)
+        assert all(" ".join(row["lines"]) == arm for arm, row in shown.items())
+        assert all(len(line) <= 44 for row in shown.values() for line in row["lines"])
+        n_lines = max(1 - row["up"] // 16 for row in shown.values())
+        narrow = spec["usermeta"]["narrow"]
+        assert narrow["height"] == spec["height"] + (n_lines - 1) * 16 * len(study.arms)
+        assert narrow["below"] >= 7 * max(len(arm) + len(row["text"]) for arm, row in shown.items())
+    for other, left_out in ((study, "containerSize"), (sample_study.pair(), "false")):
+        chart = curve_charts.evaluations(other)
+        assert chart
+        (names,) = (layer["mark"] for layer in chart.to_dict()["layer"] if layer["mark"].get("dx") == 6)
+        assert names["text"]["expr"].startswith(left_out), "names that would be cut stand in the legend alone"
 
 
 def test_the_ends_of_an_axis_keep_their_labels() -> None:

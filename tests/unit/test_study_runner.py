@@ -22,15 +22,21 @@ from archlab.config.study_schema import StudyConfig
 from archlab.config.yaml_text import to_yaml
 from archlab.cost.flops import training_flops
 from archlab.errors import UserError
+from archlab.report.factor_rows import factor_rows, pairs
 from archlab.report.page import render, write_page
+from archlab.report.rows import aligned
 from archlab.report.size_chart import line_rows, over_sizes, size_rows
-from archlab.report.table import factor_table
+from archlab.report.study_tables import factor_table, size_table, sweep_table
+from archlab.report.sweep_chart import sweep
+from archlab.report.sweep_rows import sweep_rows
 from archlab.study import folder as study_folder
 from archlab.study import pool, runner
 from archlab.study.folder import claim
+from archlab.study.formatting import amount
 from archlab.study.pool import RunProgress
 from archlab.study.power import pairs_for
 from archlab.study.progress import StudyProgress
+from archlab.study.record import Curve, StudySummary, load_study
 from archlab.study.runner import Study
 from archlab.study.study_file import read_study
 from archlab.train import compiling
@@ -113,6 +119,13 @@ def lab(tmp_path, monkeypatch, text, tmp_path_factory):
     laboratory = Laboratory(tmp_path, text)
     monkeypatch.setattr(runner, "run_all", laboratory.run_all)
     return laboratory
+
+
+def printed(table):
+    """The lines of a table in 80 columns."""
+    out = Console(width=80, record=True, file=io.StringIO(), markup=False)
+    out.print(table)
+    return [line.rstrip() for line in out.export_text().splitlines()]
 
 
 RMS, LAYER = "rmsnorm", "layernorm"
@@ -295,6 +308,91 @@ def test_an_arm_that_diverges_everywhere_is_counted(lab):
     assert summary.arms[1].comparison.verdict == "diverged"
     assert "b: diverged at every value of the tuning grid; the first is used" in summary.warnings
     assert not any("b: train.lr" in warning for warning in summary.warnings)
+
+
+# --- sweeps ---------------------------------------------------------------------------------------
+
+RATES = [0.1, 0.2, 0.4, 0.8]
+SWEPT = {"sweep": {"train.lr": RATES}, "measure": ["best_loss", "best_rate"]}
+
+
+def swept_score(config):
+    """LayerNorm's best rate is the largest one; RMSNorm's is 0.2, and with seed 1 it diverges at 0.8."""
+    rms, lr, seed = config.model.norm.kind == RMS, config.train.lr, config.train.seed
+    return None if rms and lr == 0.8 and seed == 1 else 2 + seed / 10 + (abs(lr - 0.2) if rms else 1 - lr)
+
+
+def test_a_study_keeps_and_shows_every_point_of_its_sweep(lab):
+    lab.score = swept_score
+    summary = lab.run(**SWEPT)
+    assert {point.field for point in summary.sweep} == {"train.lr"}
+    assert [(point.arm, point.value) for point in summary.sweep] == [(arm, lr) for arm in "ab" for lr in RATES]
+    kinds = {"a": RMS, "b": LAYER}
+    for point in summary.sweep:
+        for seed, loss in point.losses.items():
+            found = SimpleNamespace(kind=kinds[point.arm])
+            config = SimpleNamespace(
+                model=SimpleNamespace(norm=found), train=SimpleNamespace(lr=point.value, seed=seed)
+            )
+            assert loss == swept_score(config)
+    best = next(other for other in summary.others if other.outcome.name == "best_loss")
+    for arm, measured in best.arms.items():
+        points = [point.losses for point in summary.sweep if point.arm == arm]
+        lowest = {seed: min(p[seed] for p in points if p[seed] is not None) for seed in (0, 1)}
+        assert measured.values == lowest
+    marks = {(row["arm"], row["value"]): row["mark"] for row in sweep_rows(summary) if row["mark"]}
+    assert marks == {("a", 0.2): "optimum", ("b", 0.8): "edge"}
+    lost = [row for row in sweep_rows(summary) if row["mean"] is None]
+    assert [(row["arm"], row["value"]) for row in lost] == [("a", 0.8)]
+    assert "1 of 2 seeds diverged" in lost[0]["text"]
+    page = render(summary)
+    assert page.count('id="chart-sweep"') == 1
+    assert "train.lr, logarithmic axis" in page
+    assert lab.study(**SWEPT).read() == summary == load_study(lab.folder / "out")
+    assert printed(sweep_table(summary, 80)) == [
+        "train.lr    0.1     0.2    0.4      0.8",
+        "a         2.150 [2.050]  2.250 diverged",
+        "b         2.950   2.850  2.650  [2.250]",
+    ]
+
+
+def test_the_picture_of_a_sweep_ends_at_the_loss_of_an_untrained_model(lab):
+    lab.score = swept_score
+    summary = lab.run(**SWEPT)
+    curve = Curve(seed=0, tokens=[0, 640], values=[2.5, 2.1])
+    arms = [arm.model_copy(update={"curves": [curve]}) for arm in summary.arms]
+    high = [
+        sweep(study).to_dict()["layer"][1]["encoding"]["y"]["scale"]["domain"][1]
+        for study in (summary, summary.model_copy(update={"arms": arms}))
+    ]
+    assert 2.9 < high[0] < 3.1
+    assert 2.5 < high[1] < 2.6
+
+
+def test_seeds_are_drawn_without_what_they_do_to_all_alike():
+    """One seed lies 0.3 above the other; where it is missing, the point stays where it would have been."""
+    rows = [
+        {"arm": arm, "value": lr, "seed": seed, "loss": lr + 0.3 * seed}
+        for arm in "ab"
+        for lr in (1.0, 2.0)
+        for seed in (0, 1)
+    ]
+    assert [row["loss"] for row in aligned(rows)] == pytest.approx([1.15, 1.15, 2.15, 2.15] * 2)
+    rows[-1]["loss"] = None
+    assert [row["loss"] for row in aligned(rows)][:-1] == pytest.approx([1.15, 1.15, 2.15, 2.15, 1.15, 1.15, 2.15])
+
+
+def test_a_summary_of_an_older_version_loads(lab):
+    lab.run()
+    file = lab.folder / "out" / "summary.json"
+    found = json.loads(file.read_text())
+    del found["sweep"]
+    for arm in found["arms"]:
+        del arm["probes"]
+    old = StudySummary.model_validate_json(json.dumps(found))
+    assert (old.sweep, old.arms[0].probes) == ([], None)
+    assert "Sweep" not in render(old)
+    assert "Inside the arms" not in render(old)
 
 
 # --- runs that fail -------------------------------------------------------------------------------
@@ -502,6 +600,43 @@ def test_the_page_and_the_terminal_show_contrasts_where_factors_are_crossed(lab)
     assert "The factors" not in render(lab.run())
 
 
+def test_every_two_factors_have_a_picture_whose_lines_are_apart_as_their_contrasts_say(lab):
+    lab.score = planted
+    summary = lab.run(arms={}, cross=PLACED, seeds=4)
+    (pair,) = pairs(summary)
+    assert pair == ("model.norm.placement", "train.warmup")
+    means = {(row["arm"], row["value"]): row["mean"] for row in factor_rows(summary, pair)}
+    assert sorted(means.values()) == pytest.approx(sorted(arm.mean for arm in summary.arms))
+    steps = {line: means[line, "0.1"] - means[line, "0"] for line in ("pre", "post")}
+    assert steps["post"] - steps["pre"] == pytest.approx(summary.contrasts[0].comparison.difference)
+    page = render(summary)
+    assert page.count('id="chart-factors-0"') == 1
+    assert "A line per level of model.norm.placement." in page
+
+
+def test_with_three_factors_a_picture_averages_over_the_third(lab):
+    def score(config):
+        layer, warm = config.model.norm.kind == LAYER, config.train.warmup > 0
+        lost = layer and warm and config.model.norm.placement == "post" and config.train.seed == 1
+        return None if lost else 2 + layer / 2 + warm
+
+    lab.score = score
+    summary = lab.run(arms={}, cross={**PLACED, "model.norm.kind": [RMS, LAYER]})
+    assert len(pairs(summary)) == 3
+    shown = "an average is of arms that all have a value"
+    assert [row["mean"] for row in factor_rows(summary, pairs(summary)[0])] == pytest.approx([2.25, 3.25] * 2), shown
+    assert [row["mean"] for row in factor_rows(summary, pairs(summary)[2])] == pytest.approx([2, 2.5, 3, 3.5])
+
+
+def test_where_every_seed_diverged_a_line_of_factors_has_no_point(lab):
+    lab.score = lambda config: None if config.train.warmup == 0 and config.model.norm.placement == "post" else 2.0
+    summary = lab.run(arms={}, cross=PLACED)
+    lost = [row for row in factor_rows(summary, pairs(summary)[0]) if row["mean"] is None]
+    assert [(row["arm"], row["value"]) for row in lost] == [("post", "0")]
+    assert lost[0]["text"] == "no value at 0, 2 runs diverged"
+    assert "chart-factors-0" in render(summary)
+
+
 def test_a_rule_for_seeds_counts_contrasts_too(lab):
     """Interactions scatter more than arms, and there are more comparisons."""
 
@@ -540,6 +675,13 @@ def test_a_study_over_sizes_says_whether_its_difference_carries_over(lab):
     assert page.count('id="chart-sizes"') == 1
     assert [row["value"] for row in line_rows(summary)] == list(trend.line)
     assert over_sizes(summary.model_copy(update={"sizes": []})) is None
+    heading, *line = printed(size_table(summary, 80))
+    assert heading.split() == ["difference", "99.1K", "298K", "change", "[interval]", "p", "Holm", "trend"]
+    differences = [amount(summary.arms[i].comparison.difference, "bits per byte") for i in (1, 3)]
+    assert line[0].split()[:5] == ["b", "minus", "a", *differences]
+    assert line[0].endswith("< 0.001 grows")
+    for cell in (*differences, "grows"):
+        assert cell in page
     lab.ran = []
     assert lab.run(sizes=["100K", "300K"], seeds=4, measure=["largest_gradient"]) == summary
     assert lab.ran == []

@@ -208,12 +208,15 @@ def present(summary: StudySummary, folder: Path) -> None:
     The picture comes last: whatever happens to it, the rest is done.
     """
     from archlab.report.page import write_page, write_picture
-    from archlab.report.table import factor_table, terminal_table
+    from archlab.report.study_tables import study_tables
+    from archlab.report.table import terminal_table
 
     out = console()
     show_table(out, terminal_table(summary, out.width))
-    if summary.contrasts:
-        show_table(out, factor_table(summary, out.width))
+    for table in study_tables(summary, out.width):
+        out.print()
+        show_table(out, table)
+    out.print()
     out.print(summary.answer)
     for warning in summary.warnings:
         out.print(f"note: {warning}")

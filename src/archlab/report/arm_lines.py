@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 
 from archlab.config.outcomes import Unit
-from archlab.report.marks import Width, data
+from archlab.report.marks import ON_A_PHONE, Width, data, tooltip
 from archlab.report.rows import Row
 from archlab.report.ticks import axis, logarithmic
 
@@ -23,10 +23,8 @@ _LINE = 15
 _ROOM = 190
 """Pixels that a name beside the picture may take."""
 
-PHONE = 560
-"""A page on which a picture has fewer pixels than these has room for less."""
-
-_ROOM_ON_A_PAGE = {"expr": f"containerSize()[0] < {PHONE} ? 84 : {_ROOM}"}
+_ROOM_ON_A_PHONE, _LETTERS_ON_A_PHONE = 84, 12
+"""Pixels, and how many letters have their place in them."""
 
 
 class YAxis:
@@ -61,9 +59,19 @@ def dashes(named: Sequence[str]) -> alt.StrokeDash:
     return alt.StrokeDash("arm:N", scale=alt.Scale(domain=list(named), range=turns), legend=None)
 
 
-def opacity(shown: float, faded: float) -> Any:
-    """Of an arm that is singled out, or while none is; and of all others."""
-    return alt.when("chosen === null || datum.arm === chosen").then(alt.value(shown)).otherwise(alt.value(faded))
+def opacity(shown: float, faded: float, field: str = "arm") -> Any:
+    """Of an arm that is singled out, or while none is; and of all others. `field` holds its name."""
+    return alt.when(f"chosen === null || datum.{field} === chosen").then(alt.value(shown)).otherwise(alt.value(faded))
+
+
+def single_out() -> alt.Parameter:
+    """By which the page says which arm is singled out."""
+    return alt.param(name="chosen", value=None)
+
+
+def never_single_out() -> alt.Parameter:
+    """For a picture whose lines are no arms, so that it stays as it is when one is singled out."""
+    return alt.param(name="chosen", expr="null")
 
 
 def tall_enough(height: int, n_arms: int) -> int:
@@ -72,10 +80,18 @@ def tall_enough(height: int, n_arms: int) -> int:
 
 
 def names(lines: Sequence[Row], y: YAxis, width: Width, height: int, named: Sequence[str]) -> alt.Chart:
-    """Each arm's name right of the picture, where its line ends."""
-    room = _ROOM_ON_A_PAGE if width == "container" else _ROOM
-    text = alt.Chart(data(name_rows(lines, y, _LINE / height))).mark_text(align="left", dx=6, fontSize=12, limit=room)
-    return text.encode(x=alt.value("width"), y=y("beside"), text="arm:N", color=colour(named), opacity=opacity(1, 0.25))
+    """Each arm's name right of the picture, where its line ends. On a phone names that would be cut are left out: the
+    page has them above."""
+    limit: Any = _ROOM
+    is_left_out = "false"
+    if width == "container":
+        limit = {"expr": f"{ON_A_PHONE} ? {_ROOM_ON_A_PHONE} : {_ROOM}"}
+        is_left_out = ON_A_PHONE if max(map(len, named), default=0) > _LETTERS_ON_A_PHONE else "false"
+    said: Any = {"expr": f"{is_left_out} ? '' : datum.arm"}
+    base = alt.Chart(data(name_rows(lines, y, _LINE / height)))
+    text = base.mark_text(align="left", dx=6, fontSize=12, limit=limit, text=said)
+    text = text.encode(x=alt.value("width"), y=y("beside"), tooltip=tooltip("arm"))
+    return text.encode(color=colour(named), opacity=opacity(1, 0.25))
 
 
 def name_rows(lines: Sequence[Row], y: YAxis, gap: float) -> list[Row]:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from archlab.report.arm_lines import PHONE, YAxis, colour, dashes, names, opacity, tall_enough
+from archlab.report.arm_lines import YAxis, colour, dashes, names, opacity, single_out, tall_enough
 from archlab.report.curve_rows import Quantity, diverged_rows, mean_rows
-from archlab.report.marks import Width, data, layered, tooltip
+from archlab.report.marks import ON_A_PHONE, Width, data, layered, tooltip
 from archlab.report.ranges import of_ends, of_lines, padded
 from archlab.report.rows import Row, labels
 from archlab.report.ticks import LARGE, logarithmic, plain, spaced
@@ -76,7 +76,7 @@ def _curves(
         names([*gone, *means], y, width, height, named),
     ]
     description = f"{drawn.title} over training tokens, one line per arm, with a band over its seeds"
-    return layered(layers, width, height, description).add_params(alt.param(name="chosen", value=None))
+    return layered(layers, width, height, description).add_params(single_out())
 
 
 def _x(lines: Sequence[Row], begin: int, last: int, from_zero: bool, width: Width) -> alt.X:
@@ -100,7 +100,7 @@ def _x(lines: Sequence[Row], begin: int, last: int, from_zero: bool, width: Widt
     on_phone = spaced(ticks, place, _GAP_ON_A_PHONE)
     label = LARGE
     if width == "container":
-        label = f"containerSize()[0] < {PHONE} && indexof({on_phone}, datum.value) < 0 ? '' : {LARGE}"
+        label = f"{ON_A_PHONE} && indexof({on_phone}, datum.value) < 0 ? '' : {LARGE}"
     axis = alt.Axis(title=title, values=ticks, labelExpr=label, labelOverlap=False, grid=False)
     return alt.X("tokens:Q", scale=scale, axis=axis)
 

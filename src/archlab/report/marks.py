@@ -10,6 +10,12 @@ from archlab.report.rows import Row
 Width = int | Literal["container"]
 """Pixels, or as wide as the place on the page."""
 
+_PHONE = 560
+"""A page on which a picture has fewer pixels than these has room for less."""
+
+ON_A_PHONE = f"containerSize()[0] < {_PHONE}"
+"""A Vega expression, for pictures that are as wide as their place."""
+
 
 def data(rows: Sequence[Row]) -> alt.InlineData:
     """The rows, inside the chart."""

@@ -11,9 +11,13 @@ from archlab.config.yaml_text import to_yaml, to_yaml_line
 from archlab.cost.units import binary, count, seconds
 from archlab.files import write_atomic
 from archlab.report import curve_charts, html, palette, row_charts
+from archlab.report.factor_chart import interaction
+from archlab.report.factor_rows import levels_of, pairs
 from archlab.report.picture import picture
 from archlab.report.rows import labels
 from archlab.report.size_chart import over_sizes
+from archlab.report.study_probes import depth_probes, time_probes
+from archlab.report.sweep_chart import sweep
 from archlab.report.tuning_chart import tuning
 from archlab.report.tuning_rows import tuned_fields
 from archlab.study.formatting import amount, diverged, interval, p_value, span, verdict, with_unit
@@ -57,16 +61,23 @@ def render(summary: StudySummary) -> str:
         amount,
         interval,
         with_unit,
+        levels_of,
     )
     template.globals.update({function.__name__.lstrip("_"): function for function in functions}, value=to_yaml_line)
     others = [_Other(f"other-{i}", summary.by(other.outcome.name)) for i, other in enumerate(summary.others)]
+    depth, time = depth_probes(summary), time_probes(summary)
+    charts = [*_charts(summary, others), *((probe.name, probe.chart) for probe in (*depth, *time))]
     return template.render(
         s=summary,
         others=others,
         tuned_fields=tuned_fields(summary),
+        pairs=pairs(summary),
+        depth_probes=depth,
+        time_probes=time,
         labels=labels(summary),
+        by_name={arm.name: arm for arm in summary.arms},
         colours=list(zip(*(palette.arm_colours(summary, mode) for mode in palette.MODES), strict=True)),
-        specs={name: html.full_width(chart) for name, chart in _charts(summary, others) if chart is not None},
+        specs={name: html.full_width(chart) for name, chart in charts if chart is not None},
         themes={mode: palette.study_theme(summary, mode) for mode in palette.MODES},
         csv=f"data:text/csv;base64,{b64encode(csv_of_runs(summary).encode()).decode()}",
     )
@@ -85,11 +96,14 @@ def _charts(summary: StudySummary, others: Sequence[_Other]) -> Iterator[tuple[s
         yield "levels-whole", row_charts.levels(summary, whole=True)
     if row_charts.differences_are_cut(summary):
         yield "differences-whole", row_charts.differences(summary, whole=True)
+    for i, pair in enumerate(pairs(summary)):
+        yield f"factors-{i}", interaction(summary, pair)
     yield "sizes", over_sizes(summary)
     yield "curves", curve_charts.evaluations(summary)
     yield "curves-end", curve_charts.last_half(summary)
     yield "losses", curve_charts.updates(summary, curve_charts.LOSS)
     yield "gradients", curve_charts.updates(summary, curve_charts.GRADIENT)
+    yield "sweep", sweep(summary)
     for i, field in enumerate(tuned_fields(summary)):
         yield f"tuning-{i}", tuning(summary, field)
     for other in others:

@@ -1,15 +1,18 @@
-"""Pictures of probes: a measure over depth, a line per config; and over the steps of a training, a line per layer.
+"""Pictures of probes: a measure over depth and over trainings, a line per config; and over one training's steps, a line
+per layer.
 
 Colours come from the page's theme: one per config, and its ramp from the first layer to the last.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
 
+from archlab.cost.units import count
+from archlab.report.arm_lines import opacity, single_out
 from archlab.report.probe_measures import Measure, Row
-from archlab.report.ticks import logarithmic
+from archlab.report.ticks import LARGE, logarithmic
 
 _HEIGHT = 200
 _Points = Sequence[Mapping[str, Any]]
@@ -26,8 +29,8 @@ def over_depth(found: Mapping[str, Row], name: str, measure: Measure) -> alt.Lay
     deepest = max((point["x"] for point in points), default=1)
     x = alt.X("x:Q", scale=alt.Scale(domain=[1, max(deepest, 2)], nice=False))
     x = x.axis(title="layer", values=_whole_ticks(deepest), format="d", grid=False)
-    colour = alt.Color("config:N", scale=alt.Scale(domain=list(found), range="category"), legend=None)
-    return _lines(points, x, _y(points, measure), colour, ["config:N", "text:N"], f"{measure.title} over depth")
+    drawn = ["config:N", "text:N"]
+    return _lines(points, x, _y(points, measure), _of_configs(found), drawn, f"{measure.title} over depth")
 
 
 def over_steps(rows: Sequence[Row], name: str, measure: Measure) -> alt.LayerChart:
@@ -49,6 +52,22 @@ def over_steps(rows: Sequence[Row], name: str, measure: Measure) -> alt.LayerCha
     )
 
 
+def over_training(
+    found: Mapping[str, tuple[Sequence[int], Sequence[float | None]]], measure: Measure
+) -> alt.LayerChart:
+    """A line per config, over its training tokens. `found`: (tokens, values)."""
+    points = [
+        {"config": label, "x": x, "y": y, "text": f"{count(x)} tokens: {measure.text(y)}"}
+        for label, (tokens, values) in found.items()
+        for x, y in zip(tokens, values, strict=True)
+        if _is_drawn(y, measure)
+    ]
+    x = alt.X("x:Q", scale=alt.Scale(nice=False, zero=True))
+    x = x.axis(title="training tokens", tickCount=4, labelExpr=LARGE, grid=False)
+    y, drawn = _y(points, measure), ["config:N", "text:N"]
+    return _lines(points, x, y, _of_configs(found), drawn, f"{measure.title} over the training")
+
+
 def rope_products(
     found: Mapping[str, Sequence[tuple[Sequence[int], Sequence[float]]]],
 ) -> alt.LayerChart:
@@ -66,8 +85,11 @@ def rope_products(
     label = "datum.value >= 1024 ? datum.value / 1024 + 'K' : datum.value"
     x = x.axis(title="tokens between them", values=shown, labelExpr=label, grid=False)
     y = alt.Y("y:Q", scale=alt.Scale(nice=True)).axis(title=None, tickCount=5, format="~g")
-    colour = alt.Color("config:N", scale=alt.Scale(domain=list(found), range="category"), legend=None)
-    return _lines(points, x, y, colour, ["config:N", "text:N"], "RoPE over the distance", detail="kind:N")
+    return _lines(points, x, y, _of_configs(found), ["config:N", "text:N"], "RoPE over the distance", detail="kind:N")
+
+
+def _of_configs(found: Iterable[str]) -> alt.Color:
+    return alt.Color("config:N", scale=alt.Scale(domain=list(found), range="category"), legend=None)
 
 
 def _lines(
@@ -82,9 +104,11 @@ def _lines(
 ) -> alt.LayerChart:
     base = alt.Chart(alt.InlineData(values=points)).encode(x=x, y=y, color=colour)
     base = base.encode(detail=detail) if detail else base
-    dots = base.mark_point(filled=True, size=22, opacity=1).encode(tooltip=tooltip)
+    base = base.encode(opacity=opacity(1, 0.12, "config"))
+    dots = base.mark_point(filled=True, size=22).encode(tooltip=tooltip)
     layers = [base.mark_line(strokeWidth=1.8), dots]
-    return alt.LayerChart(layer=layers, width="container", height=_HEIGHT, description=description)
+    chart = alt.LayerChart(layer=layers, width="container", height=_HEIGHT, description=description)
+    return chart.add_params(single_out())
 
 
 def _y(points: _Points, measure: Measure) -> alt.Y:

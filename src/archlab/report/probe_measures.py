@@ -42,6 +42,8 @@ OF_LAYERS = {
     "dead_experts": Measure("dead experts", "Chosen by no token.", "count", False),
 }
 
+LOG_Z = Measure("log Z", "Of the softmax of the logits, on average.", "number", False)
+
 OF_MODEL = {
     "loss": "loss, nats per token",
     "uniform_loss": "loss of a uniform guess",

@@ -1,9 +1,11 @@
 """Pictures with a row per arm: where each arm stands, and how far it is from its reference.
 
-Rows carry their labels inside the picture, above the marks, so that long names cost no width on a phone.
+Rows carry their labels inside the picture, above the marks, so that long names cost no width on a phone. Where a label
+and its row's numbers do not fit side by side, labels are broken and rows are higher.
 Colours come from the config that palette.py makes, so one chart serves light and dark.
 """
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +25,13 @@ _LABEL_UP, _MARK_DOWN = -10, 9
 """Pixels: an arm's row, its label above the middle, its marks below."""
 
 _LETTER = 7
-"""Pixels that a letter of the numbers at a row's right end takes, at most."""
+"""Pixels that a letter takes, at most."""
+
+_LINE = 16
+"""Pixels from one line of a label to the next."""
+
+_BROKEN = 44
+"""Letters in a line of a label that is broken; a phone has room for them."""
 
 _SIDE = {"lower": " (left is better)", "higher": " (right is better)", "neither": ""}
 
@@ -67,12 +75,8 @@ def levels(summary: StudySummary, width: Width = "container", *, whole: bool = F
         *_off_axis(base, x),
         *_texts(rows, width),
     ]
-    return layered(
-        layers,
-        width,
-        _ROW * len(rows),
-        f"{summary.outcome.title} of every arm, with the 95% interval of its mean",
-    )
+    description = f"{summary.outcome.title} of every arm, with the 95% interval of its mean"
+    return _higher_where_narrow(layered(layers, width, _ROW * len(rows), description), rows)
 
 
 def differences(
@@ -107,12 +111,8 @@ def differences(
         *_off_axis(base, x),
         *_texts(rows, width),
     ]
-    return layered(
-        layers,
-        width,
-        _ROW * len(rows),
-        "Paired difference of every arm to its reference, with its interval",
-    )
+    description = "Paired difference of every arm to its reference, with its interval"
+    return _higher_where_narrow(layered(layers, width, _ROW * len(rows), description), rows)
 
 
 def axis_title(outcome: Heading, of: str = "") -> str:
@@ -202,8 +202,34 @@ def _moves(base: alt.Chart, x: _XAxis) -> alt.Chart:
 
 def _texts(rows: Sequence[Row], width: Width) -> list[alt.Chart]:
     """The arm's label at the left end of its row, its numbers at the right."""
+    base = _rows([{**row, "lines": (lines := _lines(row))[0], "up": _LINE * (1 - lines[1])} for row in rows])
     taken = _LETTER * max(len(row["text"]) for row in rows) + 2 * _LETTER
-    room: Any = {"expr": f"max(80, width - {taken})"} if width == "container" else width - taken
-    left = _rows(rows).mark_text(align="left", yOffset=_LABEL_UP, fontSize=13, fontWeight=500, limit=room)
-    right = _rows(rows).mark_text(align="right", yOffset=_LABEL_UP, fontSize=12)
-    return [left.encode(x=alt.value(0), text="arm:N"), right.encode(x=alt.value("width"), text="text:N")]
+    is_narrow = f"containerSize()[0] < {_needed(rows)}" if width == "container" else "false"
+    limit: Any = {"expr": f"{is_narrow} ? width : max(80, width - {taken})"}
+    up: Any = {"expr": f"{is_narrow} ? datum.up : 0"}
+    said: Any = {"expr": f"{is_narrow} ? datum.lines : datum.arm"}
+    left = base.mark_text(
+        align="left", yOffset=_LABEL_UP, dy=up, fontSize=13, fontWeight=500, lineHeight=_LINE, limit=limit, text=said
+    )
+    right = base.mark_text(align="right", yOffset=_LABEL_UP, fontSize=12)
+    return [left.encode(x=alt.value(0)), right.encode(x=alt.value("width"), text="text:N")]
+
+
+def _lines(row: Row) -> tuple[list[str], int]:
+    """A row's label as it is broken, and the lines that it takes with the numbers, which are in the last one."""
+    label = textwrap.wrap(row["arm"], _BROKEN) or [""]
+    fits = len(label[-1]) + 2 + len(row["text"]) <= _BROKEN
+    return label, len(label) + (not fits)
+
+
+def _needed(rows: Sequence[Row]) -> int:
+    """Pixels in which every label fits beside its row's numbers."""
+    return _LETTER * (max(len(row["arm"]) + len(row["text"]) for row in rows) + 2)
+
+
+def _higher_where_narrow(chart: alt.LayerChart, rows: Sequence[Row]) -> alt.LayerChart:
+    """With the height that its page gives it where labels are broken; a part of another picture has none."""
+    if chart.width != "container":
+        return chart
+    height = (_ROW + _LINE * (max(_lines(row)[1] for row in rows) - 1)) * len(rows)
+    return chart.properties(usermeta={"narrow": {"below": _needed(rows), "height": height}})

@@ -1,6 +1,7 @@
 """A study's summary as the rows that the charts draw; arms go by their labels."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from archlab.config.outcomes import Unit
@@ -48,6 +49,18 @@ def seed_rows(summary: StudySummary) -> list[Row]:
         for seed, loss in arm.values.items()
         if loss is not None
     ]
+
+
+def aligned(seeds: Sequence[Row]) -> list[Row]:
+    """The same rows of seeds, each `loss` without what its seed does to all points alike: how far the seed is from the
+    mean of a point, on average over the points (an `arm` and a `value`) that all seeds have."""
+    points: dict[tuple[Any, Any], dict[int, float]] = {}
+    for row in seeds:
+        if row["loss"] is not None:
+            points.setdefault((row["arm"], row["value"]), {})[row["seed"]] = row["loss"]
+    whole = [point for point in points.values() if len(point) == len({row["seed"] for row in seeds})]
+    away = {row["seed"]: fmean(point[row["seed"]] - fmean(point.values()) for point in whole) for row in seeds if whole}
+    return [row if row["loss"] is None else {**row, "loss": row["loss"] - away.get(row["seed"], 0.0)} for row in seeds]
 
 
 def difference_rows(summary: StudySummary) -> list[Row]:

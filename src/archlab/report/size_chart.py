@@ -6,6 +6,7 @@ import altair as alt
 
 from archlab.cost.units import count
 from archlab.report.row_charts import axis_title
+from archlab.report.ticks import LARGE
 from archlab.study.formatting import amount, interval
 from archlab.study.record import SizeTrend, StudySummary
 
@@ -20,9 +21,9 @@ def over_sizes(summary: StudySummary) -> alt.LayerChart | None:
     if not summary.sizes:
         return None
     named = [trend.label for trend in summary.sizes]
-    colour = alt.Color("arm:N", scale=alt.Scale(domain=named), legend=alt.Legend(title=None, orient="bottom"))
+    colour = alt.Color("arm:N", scale=alt.Scale(domain=named, range="category"), legend=None)
     # Their own numbers as marks: the sizes that were trained, and no others.
-    ticks = alt.Axis(values=summary.sizes[0].sizes, format="~s", title="parameters", grid=False)
+    ticks = alt.Axis(values=summary.sizes[0].sizes, labelExpr=LARGE, title="parameters, logarithmic axis", grid=False)
     x = alt.X("size:Q", scale=alt.Scale(type="log", nice=False, padding=20), axis=ticks)
     title = axis_title(summary.outcome, "difference").partition(" (")[0]
     y = alt.Y("value:Q", title=title, axis=alt.Axis(format="~g"))

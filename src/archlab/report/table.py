@@ -10,16 +10,15 @@ from archlab.report.rows import labels
 from archlab.study.formatting import amount, diverged_seeds, interval, p_value, verdict
 from archlab.study.record import ArmSummary, Comparison, StudySummary, Verdict
 
-_STYLES: dict[Verdict, str] = {
+STYLES: dict[Verdict, str] = {
     "better": "bold blue",
     "worse": "bold yellow",
     "differs": "bold magenta",
     "equivalent": "bold",
     "diverged": "bold red",
 }
+"""Of the terminal."""
 _HEADINGS = ("arm", "params", "{} ± sd", "difference [interval]", "p Holm", "verdict", "tok/s")
-
-_FACTOR_HEADINGS = ("factor", "minus", "difference [interval]", "p Holm", "verdict")
 
 _SHORT: dict[Unit, str] = {"bits per byte": "bits/byte", "nats per token": "nats/token"}
 
@@ -35,34 +34,20 @@ def terminal_table(summary: StudySummary, width: int) -> Table:
     for title in heading:
         table.add_column(title, justify="left" if title in ("arm", "verdict") else "right", no_wrap=True)
     for arm, (*before, result, speed) in zip(summary.arms, cells, strict=True):
-        style = "dim" if arm.comparison is None else _STYLES.get(arm.comparison.verdict, "")
+        style = "dim" if arm.comparison is None else STYLES.get(arm.comparison.verdict, "")
         table.add_row(*map(Text, before), Text(result, style=style), Text(speed))
     return table
 
 
-def factor_table(summary: StudySummary, width: int) -> Table:
-    """One line per contrast of crossed factors, as `terminal_table`."""
-    compared = [(contrast.name, contrast.comparison) for contrast in summary.contrasts if contrast.comparison]
-    unit = summary.outcome.unit
-    rows = [(name, c.reference, _difference(c, unit), _p_holm(c), c.verdict) for name, c in compared]
-    heading, *cells = fitted([_FACTOR_HEADINGS, *rows], width - len(_FACTOR_HEADINGS) + 1)
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
-    for title, plain in zip(heading, _FACTOR_HEADINGS, strict=True):
-        right = plain in ("difference [interval]", "p Holm")
-        table.add_column(title, justify="right" if right else "left", no_wrap=True)
-    for (*before, result), (_, c) in zip(cells, compared, strict=True):
-        table.add_row(*map(Text, before), Text(result, style=_STYLES.get(c.verdict, "")))
-    return table
-
-
-def _difference(c: Comparison, unit: Unit) -> str:
-    """With its interval."""
+def difference(c: Comparison, unit: Unit) -> str:
+    """With its interval; empty where there is none."""
     if c.difference is None:
         return ""
     return f"{amount(c.difference, unit)} {_whole(interval(c.low, c.high, unit))}".strip()
 
 
-def _p_holm(c: Comparison) -> str:
+def p_holm(c: Comparison) -> str:
+    """Empty where nothing was tested."""
     return "" if c.p_holm is None else _whole(p_value(c.p_holm))
 
 
@@ -77,8 +62,8 @@ def _cells(arm: ArmSummary, unit: Unit) -> list[str]:
     return [
         count(arm.parameters),
         f"{level} {spread}".strip(),
-        _difference(c, unit) if c else "",
-        _p_holm(c) if c else "",
+        difference(c, unit) if c else "",
+        p_holm(c) if c else "",
         result,
         "-" if arm.tokens_per_second is None else count(arm.tokens_per_second),
     ]

@@ -21,11 +21,13 @@ from archlab.study.contrast_answer import contrast_answer
 from archlab.study.contrasts import contrast_summaries, factor_contrasts
 from archlab.study.design import Arm
 from archlab.study.documents import compare_documents
-from archlab.study.formatting import plural
+from archlab.study.formatting import four_digits, plural
 from archlab.study.match import describe_equal
 from archlab.study.outcomes.compared import heading, measured
 from archlab.study.outcomes.gather import Found, gather
+from archlab.study.outcomes.sweep import sweep_points
 from archlab.study.plan import Plan, learned_from_folds
+from archlab.study.probed import probed_arm
 from archlab.study.provenance import mixed
 from archlab.study.record import ArmSummary, Curve, Judged, Measured, StudySummary, TuningPoint
 from archlab.study.runs import Ended, Run
@@ -120,6 +122,7 @@ def summarise(
         sizes=primary.sizes,
         kv_context=context,
         tuning=list(tuning),
+        sweep=[point for field in study.sweep for point in sweep_points(field, found.swept)],
         corpus="; ".join(dict.fromkeys(record.description for record in plan.corpora.values())),
         environment=next((run.environment for run in every if run.environment), {}),
         seconds=sum(map(_seconds, every)),
@@ -173,6 +176,7 @@ def _arm(arm: Arm, ended: Mapping[int, Ended], runs: Mapping[int, Run], primary:
         divergence=share(len(diverged), len(summaries)) if summaries else None,
         runs={seed: str(run.folder(Path())) for seed, run in runs.items() if seed in ended},
         curves=[curve_of(seed, e) for seed, e in ended.items()],
+        probes=probed_arm(ended),
         config=plain,
     )
 
@@ -187,8 +191,8 @@ def curve_of(seed: int, run: Ended) -> Curve:
         tokens=[tokens for tokens, _ in points],
         values=[value for _, value in points],
         trained=[part[-1]["tokens"] for part in parts],
-        losses=[_short(statistics.fmean(m["loss"] for m in part)) for part in parts],
-        gradients=[_short(max(m["grad_norm"] for m in part)) for part in parts],
+        losses=[four_digits(statistics.fmean(m["loss"] for m in part)) for part in parts],
+        gradients=[four_digits(max(m["grad_norm"] for m in part)) for part in parts],
     )
 
 
@@ -198,11 +202,6 @@ def _parts(run: Ended) -> Iterator[list[dict[str, Any]]]:
     n = min(_PARTS, len(updates))
     for i in range(n):
         yield updates[i * len(updates) // n : (i + 1) * len(updates) // n]
-
-
-def _short(value: float) -> float:
-    """As exact as a picture: there may be thousands of points."""
-    return float(f"{value:.4g}")
 
 
 def _seconds(run: Ended) -> float:

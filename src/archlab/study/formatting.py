@@ -30,6 +30,11 @@ def amount(value: float, unit: Unit) -> str:
             return f"{value:.3g}"
 
 
+def four_digits(value: float) -> float:
+    """As exact as a picture: there may be thousands of points."""
+    return float(f"{value:.4g}")
+
+
 def with_unit(value: str, unit: Unit) -> str:
     """`0.021 bits per byte`, `3.1%`: the unit where a number does not show it."""
     return value if unit in ("share", "bytes", "count", "norm", "rate") else f"{value} {unit}"

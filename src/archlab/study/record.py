@@ -188,6 +188,21 @@ class DocumentView(Base):
     """Where it does worst."""
 
 
+class ProbedArm(Base):
+    """What probes found while an arm was trained: the mean over its seeds, with four digits, by the names of
+    docs/probes.md. null where a seed has none that is finite."""
+
+    seeds: list[int]
+    """Those that finished; where none did, all that diverged."""
+    tokens: list[int]
+    """Training tokens before each probe that all these seeds have, at most 50 of them."""
+    at_end: dict[str, list[float | None]]
+    """At the last of these probes, by layer."""
+    over_time: dict[str, list[float | None]]
+    """At each of these probes: the mean over the layers (of `largest_score` and `largest_load` the largest), and what
+    is measured of the whole model."""
+
+
 class ArmSummary(Measured):
     """One arm of a study, with the outcome that the answer is about."""
 
@@ -224,6 +239,8 @@ class ArmSummary(Measured):
     documents: DocumentView | None = None
     """Where it differs from its reference; null where both did not score the same documents."""
     curves: list[Curve]
+    probes: ProbedArm | None = None
+    """null where its runs were not probed (`train.probe_every`)."""
     config: dict[str, Any]
     """The resolved config, without the seed."""
 
@@ -238,6 +255,16 @@ class TuningPoint(Base):
     """By tuning seed: bits per byte, or the share of right answers; null where the run diverged."""
     chosen: bool
     """Whether the arm is compared with these values."""
+
+
+class SweepPoint(Base):
+    """One value of the swept field, tried for one arm."""
+
+    arm: Shown
+    field: Shown
+    value: float
+    losses: dict[int, float | None]
+    """By seed: bits per byte at the end; null where the run diverged."""
 
 
 class StudySummary(Base):
@@ -260,6 +287,8 @@ class StudySummary(Base):
     """Unit of the learning curves, and of tuning."""
     tuning: list[TuningPoint] = Field(default_factory=list)
     """What was tried to find the arms' `tuned` values; empty where nothing was tuned here."""
+    sweep: list[SweepPoint] = Field(default_factory=list)
+    """What the outcomes of a sweep are made of, arm by arm, values ascending; empty where nothing was swept."""
     against: Literal["base", "previous"] | dict[Shown, Shown]
     """As in the study's file: how arms are compared."""
     equal: str | None

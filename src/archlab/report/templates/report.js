@@ -11,7 +11,9 @@ async function draw() {
   for (const [name, spec] of Object.entries(specs)) {
     const place = document.getElementById("chart-" + name);
     if (views[name]) views[name].finalize();
-    views[name] = await vegaEmbed(place, spec, { config, renderer: "svg", actions: false });
+    const { below = 0, ...changed } = spec.usermeta?.narrow ?? {};
+    const fitting = place.clientWidth < below ? { ...spec, ...changed } : spec;
+    views[name] = await vegaEmbed(place, fitting, { config, renderer: "svg", actions: false });
   }
   choose(chosen);
 }
@@ -22,7 +24,7 @@ function choose(arm) {
     button.setAttribute("aria-pressed", String(button.dataset.arm === arm));
   }
   for (const [name, { view }] of Object.entries(views)) {
-    if (specs[name].params?.some((param) => param.name === "chosen")) view.signal("chosen", arm).runAsync();
+    if (specs[name].params?.some((param) => param.name === "chosen" && "value" in param)) view.signal("chosen", arm).runAsync();
   }
 }
 

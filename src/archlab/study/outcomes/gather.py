@@ -7,7 +7,7 @@ from archlab.config.outcomes import Outcome, StateBytes
 from archlab.cost.memory import kv_cache_bytes, recurrent_bytes
 from archlab.study.design import Arm
 from archlab.study.outcomes.log import from_log
-from archlab.study.outcomes.sweep import from_sweep
+from archlab.study.outcomes.sweep import Swept, from_sweep
 from archlab.study.runs import Ended
 from archlab.study.stats import Values
 
@@ -21,8 +21,7 @@ class Found(NamedTuple):
     arms: Sequence[Arm]
     ended: Mapping[str, Mapping[int, Ended]]
     """Arm -> seed -> the run that is compared."""
-    swept: Mapping[str, Mapping[int, Mapping[float, Ended]]]
-    """Arm -> seed -> value of the swept field -> run; only seeds whose runs have all ended."""
+    swept: Swept
     timed: Timed
 
 

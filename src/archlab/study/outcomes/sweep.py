@@ -1,10 +1,14 @@
-"""Outcomes of one arm and seed over all values of the swept field."""
+"""Outcomes of one arm and seed over all values of the swept field, and the losses that they are made of."""
 
 import math
 from collections.abc import Mapping
 
 from archlab.config.outcomes import BestLoss, BestRate, Outcome, Sensitivity
+from archlab.study.record import SweepPoint
 from archlab.study.runs import Ended
+
+Swept = Mapping[str, Mapping[int, Mapping[float, Ended]]]
+"""Arm -> seed -> value of the swept field -> run; only seeds whose runs have all ended."""
 
 
 def from_sweep(outcome: Outcome, runs: Mapping[float, Ended]) -> float | None:
@@ -23,6 +27,20 @@ def from_sweep(outcome: Outcome, runs: Mapping[float, Ended]) -> float | None:
             return sum(min(losses[value], starts[value]) - losses[best] for value in runs) / len(runs)
         case _:
             raise TypeError(f"no sweep has a {type(outcome).__name__}")
+
+
+def sweep_points(field: str, swept: Swept) -> list[SweepPoint]:
+    """Arm by arm, values ascending."""
+    return [
+        SweepPoint(
+            arm=arm,
+            field=field,
+            value=value,
+            losses={seed: runs[value].summary.bits_per_byte for seed, runs in seeds.items()},
+        )
+        for arm, seeds in swept.items()
+        for value in sorted(next(iter(seeds.values())))
+    ]
 
 
 def _loss(run: Ended) -> float:

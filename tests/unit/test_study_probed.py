@@ -1,0 +1,101 @@
+"""What a study's summary and page keep of its runs' probes."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import sample_study
+from tiny import config, write_text
+
+from archlab.report.page import render
+from archlab.report.probe_measures import OF_LAYERS as SHOWN
+from archlab.report.study_probes import depth_probes, time_probes
+from archlab.study.probed import LARGEST, OF_LAYERS, probed_arm
+from archlab.study.runs import Ended
+from archlab.train.loop import train
+from archlab.train.probes import OF_LAYERS as MEASURED
+from archlab.train.probing import training_probes
+from archlab.train.progress import Callback
+from archlab.train.run_folder import RunFolder
+from archlab.train.summary import RunSummary
+
+
+def ended(probes, status="finished"):
+    """A run of 10 tokens a step that left these probes, by step."""
+    summary = RunSummary(
+        status=status, steps=10, tokens=100, bits_per_byte=2.0, loss=4.0, train_loss=3.0, tokens_per_second=1e3,
+        mfu=0.1, parameters=9, device="a CPU", dtype="float32",
+    )  # fmt: skip
+    updates = [{"step": step, "tokens": 10 * step, "lr": 1e-3} for step in probes if step]
+    return Ended(summary, [*updates, *({"step": step, "probes": found} for step, found in probes.items())], {}, [], {})
+
+
+def test_a_run_of_its_own_is_kept_as_its_folder_has_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
+    settings = config("train.probe_every=4", data=write_text(tmp_path))
+    train(settings, tmp_path / "run", Callback())
+    folder = RunFolder(tmp_path / "run")
+    found = probed_arm({0: Ended(folder.summary(), folder.metrics(), {}, [], {})})
+    rows = training_probes(tmp_path / "run")
+    assert found.tokens == [64 * row["step"] for row in rows] == [0, 256, 512]
+    assert found.at_end.keys() == rows[-1].keys() & set(OF_LAYERS)
+    for name, layers in found.at_end.items():
+        assert layers == pytest.approx(rows[-1][name], rel=5e-4)
+        reduced = max if name in LARGEST else np.mean
+        expected = [reduced(row[name]) if name in row else None for row in rows]
+        assert [x is None for x in found.over_time[name]] == [x is None for x in expected]
+        assert found.over_time[name][1:] == pytest.approx(expected[1:], rel=5e-4)
+    assert found.over_time["log_z"] == pytest.approx([row["log_z"] for row in rows], rel=5e-4)
+    assert found.over_time["update_ratio"][0] is None, "there is no update before the first probe"
+    digits = [re.sub(r"e.*|[-.]", "", repr(x)).strip("0") for x in found.at_end["gradient"]]
+    assert max(map(len, digits)) <= 4
+
+
+def test_a_point_is_the_mean_over_the_seeds_that_finished():
+    runs = {
+        0: ended({0: {"gradient": [1.0, 3.0], "log_z": 8.0}, 5: {"gradient": [2.0, 4.0], "largest_score": [1.0, 9.0]}}),
+        1: ended(
+            {0: {"gradient": [3.0, 5.0], "log_z": 6.0}, 5: {"gradient": [4.0, None], "largest_score": [3.0, 5.0]}}
+        ),
+        2: ended({0: {"gradient": [99.0, 99.0], "log_z": 99.0}}, "diverged"),
+    }
+    found = probed_arm(runs)
+    assert (found.seeds, found.tokens) == ([0, 1], [0, 50])
+    assert found.at_end == {"gradient": [3.0, None], "largest_score": [2.0, 7.0]}
+    assert found.over_time == {"gradient": [3.0, 3.0], "largest_score": [None, 7.0], "log_z": [7.0, None]}
+    assert probed_arm({2: runs[2]}).at_end == {"gradient": [99.0, 99.0]}, "where none finished, what diverged"
+
+
+def test_only_probes_that_all_seeds_have_are_kept_and_few_of_many():
+    every = {step: {"gradient": [float(step)]} for step in range(0, 1001, 5)}
+    some = {step: found for step, found in every.items() if step % 2 == 0}
+    found = probed_arm({0: ended(every), 1: ended(some)})
+    assert len(found.tokens) == 50
+    assert (found.tokens[0], found.tokens[-1]) == (0, 10_000)
+    assert all(tokens % 100 == 0 for tokens in found.tokens)
+    assert found.over_time["gradient"] == [tokens / 10 for tokens in found.tokens]
+    assert probed_arm({0: ended({})}) is None
+    assert probed_arm({0: ended({0: {"gradient": [1.0]}}), 1: ended({5: {"gradient": [1.0]}})}) is None
+
+
+def test_what_is_kept_is_measured_and_can_be_shown():
+    assert set(OF_LAYERS) <= set(MEASURED)
+    assert set(OF_LAYERS) <= SHOWN.keys()
+    assert set(LARGEST) <= set(OF_LAYERS)
+
+
+def test_the_page_draws_what_was_recorded_and_nothing_else():
+    study = sample_study.pair()
+    assert depth_probes(study) == time_probes(study) == []
+    kept = probed_arm({0: ended({0: {"gradient": [1.0, 2.0], "log_z": 7.0}})})
+    study = study.model_copy(update={"arms": [study.arms[0], study.arms[1].model_copy(update={"probes": kept})]})
+    page = render(study)
+    specs = json.loads(re.search(r'id="specs">(.*?)</script>', page, re.DOTALL)[1])
+    drawn = {name: spec for name, spec in specs.items() if name.startswith(("depth-", "time-"))}
+    assert drawn.keys() == {"depth-gradient", "time-gradient", "time-log_z"}
+    (points,) = drawn["depth-gradient"]["datasets"].values()
+    assert [(point["config"], point["x"], point["y"]) for point in points] == [("GEGLU", 1, 1.0), ("GEGLU", 2, 2.0)]
+    colours = drawn["depth-gradient"]["layer"][0]["encoding"]["color"]["scale"]["domain"]
+    assert colours == ["SwiGLU", "GEGLU"], "an arm has the colour that it has elsewhere"
+    assert all(f'id="chart-{name}"' in page for name in drawn)
