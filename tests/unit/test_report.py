@@ -20,6 +20,7 @@ from archlab.report import curve_charts, row_charts
 from archlab.report.columns import fitted
 from archlab.report.page import render, write_page, write_picture
 from archlab.report.palette import MODES, PALETTES, SHAPES, VERDICTS, arm_colours
+from archlab.report.picture import picture
 from archlab.report.ranges import without_outliers
 from archlab.report.rows import labels
 from archlab.report.table import terminal_table
@@ -285,6 +286,22 @@ def test_a_picture_that_fails_takes_nothing_with_it(
     assert words(study.answer) in words(out)
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
     assert "note: report.png is not written: the picture cannot be drawn: no such glyph" in err
+
+
+def test_a_run_that_went_far_away_is_drawn_no_further_than_the_renderer_bears() -> None:
+    """It ends the process, and no exception, where coordinates are millions of pixels away."""
+    study = sample_study.diverging_ladder()
+    arms = [
+        arm.model_copy(update={"curves": [c.model_copy(update={"values": [c.values[0], *[5.5e6] * (len(c.values) - 1)]})
+                                          if c.seed in arm.diverged else c for c in arm.curves]})
+        for arm in study.arms
+    ]  # fmt: skip
+    far = study.model_copy(update={"arms": arms})
+    chart = curve_charts.evaluations(far)
+    assert chart is not None
+    values = [float(x) for x in re.findall(r'"mean": ([0-9.e+]+)', json.dumps(chart.to_dict()))]
+    assert 100 < max(values) < 200, "it leaves the picture, twenty heights of about four bits"
+    assert picture(far)[:4] == b"\x89PNG"
 
 
 # --- terminal -----------------------------------------------------------------------------------------

@@ -27,6 +27,10 @@ _ROOM_ON_A_PHONE, _LETTERS_ON_A_PHONE = 84, 12
 """Pixels, and how many letters have their place in them."""
 
 
+_BEYOND = 20
+"""Heights of a picture."""
+
+
 class YAxis:
     """`y("low")`: a field on the one vertical axis that all layers of a chart share."""
 
@@ -46,6 +50,15 @@ class YAxis:
     def held(self, value: float) -> float:
         """The value, or the end of the axis where it is beyond."""
         return min(max(value, self.low), self.high)
+
+    def in_reach(self, value: float) -> float:
+        """The value, or a point so far beyond the end of the axis that a line to it leaves as steeply. The renderer
+        aborts the process where coordinates are millions of pixels away."""
+        if self.is_logarithmic:
+            reach = (self.high / self.low) ** _BEYOND
+            return min(max(value, self.low / reach), self.high * reach)
+        reach = _BEYOND * (self.high - self.low)
+        return min(max(value, self.low - reach), self.high + reach)
 
 
 def colour(named: Sequence[str]) -> alt.Color:

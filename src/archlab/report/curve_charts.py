@@ -108,7 +108,8 @@ def _x(lines: Sequence[Row], begin: int, last: int, from_zero: bool, width: Widt
 def _diverged(gone: Sequence[Row], x: alt.X, y: YAxis, named: Sequence[str]) -> list[alt.Chart]:
     if not gone:
         return []
-    base = alt.Chart(data([{**row, "held": y.held(row["mean"])} for row in gone]))
+    rows = [{**row, "held": y.held(row["mean"]), "mean": y.in_reach(row["mean"])} for row in gone]
+    base = alt.Chart(data(rows))
     base = base.encode(x=x, color=colour(named), detail="seed:N", tooltip=tooltip("arm", "text"))
     base = base.encode(opacity=opacity(0.9, 0.12))
     end = base.transform_filter("datum.last").mark_point(shape="cross", angle=45, size=110, filled=True)

@@ -18,6 +18,19 @@ def overrides_of_arms(study: StudyConfig) -> dict[str, Overrides]:
     return {" ".join(said(shown[field], value) for field, value in point.items()): point for point in levels}
 
 
+def usual_label(study: StudyConfig, arm: str) -> str:
+    """What an arm is called where the study does not say. Of crossed factors a word that no other factor has stands
+    for itself, as in `post warmup=0.1`."""
+    if not study.cross:
+        return arm
+    shown, overrides = short_names(study.cross), overrides_of_arms(study)[arm]
+    words = [level for levels in study.cross.values() for level in levels]
+    return " ".join(
+        level if isinstance(level, str) and words.count(level) == 1 else said(shown[field], level)
+        for field, level in overrides.items()
+    )
+
+
 def section_of(study: StudyConfig, arm: str) -> str:
     """Where the study's file says what an arm changes."""
     return "cross" if study.cross else f"arms.{arm}"

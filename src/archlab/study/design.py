@@ -19,7 +19,7 @@ from archlab.cost.flops import computed_training_flops
 from archlab.data.open import tokens_per_byte
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
-from archlab.study.cross import levels_of, overrides_of_arms, section_of
+from archlab.study.cross import levels_of, overrides_of_arms, section_of, usual_label
 from archlab.study.field_rules import DECIDED_BY, SAME_FOR_ALL, misplaced_fields, overridden
 from archlab.study.match import matched, quantity
 from archlab.study.sizes import at, at_sizes
@@ -187,9 +187,10 @@ def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -
     if study.equal and before:
         config, adjusted = matched(authored, study.equal, quantity(study.equal)(before[0].arm.config))
     check_next_token(config.model)
+    label = study.labels.get(name) or usual_label(study, name)
     arm = Arm(
         name=name,
-        label=study.labels.get(name, name),
+        label=label,
         config=_within_budget(config, study),
         overrides=overrides,
         adjusted=adjusted,
@@ -197,7 +198,7 @@ def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -
         tuned=tuned,
         reference=_reference(study, name, [draft.arm.name for draft in before]),
         factors=levels_of(study, overrides),
-        plain_label=study.labels.get(name, name),
+        plain_label=label,
     )
     return _Draft(arm, raw)
 
