@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TORCH  ?=
 # One thread per process: the tests' models are too small for more, and the processes share the cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 
 .PHONY: demo test check lint unit install install-dev clean
 

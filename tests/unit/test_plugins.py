@@ -1,12 +1,11 @@
 """Plug-ins: the examples of docs/plugins.md, run as a reader would, and all that can be wrong with one."""
 
-import os
 import pickle
 import re
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,15 +22,17 @@ from archlab.config.yaml_text import read_yaml, to_yaml
 from archlab.cost.flops import forward_flops
 from archlab.errors import OWN_CODE, UserError, user_message
 from archlab.flatten.write import flatten
+from archlab.study import pool, runner
+from archlab.study.pool import RunProgress
 from archlab.study.record import StudySummary
 from archlab.study.runner import Study
+from archlab.study.runs import Run
 from archlab.study.study_file import read_study
 from archlab.train.loop import train
 from archlab.train.optim import make_optimizer
 from archlab.train.progress import Callback
 
-HOME = str(Path(archlab.__file__).resolve().parent.parent)
-DOCUMENT = (Path(HOME).parent / "docs" / "plugins.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text(encoding="utf-8")
 FILES = {
     name: text for text in re.findall(r"^```\w+\n(.*?)^```", DOCUMENT, re.M | re.S) for name in re.findall(r"\A# (\S+)\n", text)
 }  # fmt: skip
@@ -85,12 +86,17 @@ def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
     kept = (dict(plugins._registered), dict(plugins._read), set(OWN_CODE))
-    for store in (plugins._registered, plugins._read, OWN_CODE):
-        store.clear()
+    as_a_new_process()
     yield
     for store, before in zip((plugins._registered, plugins._read, OWN_CODE), kept, strict=True):
         store.clear()
         store.update(before)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def as_a_new_process() -> None:
+    """Has imported none."""
+    for store in (plugins._registered, plugins._read, OWN_CODE):
+        store.clear()
 
 
 def write(text: str, name: str = "own.py") -> Path:
@@ -112,8 +118,9 @@ def config(*overrides: str, **changed: Any) -> Config:
     return build_config(raw | changed, overrides, "own")
 
 
-def study(**changed: str) -> StudySummary:
+def the_study(**changed: str) -> Study:
     """That of the document, of tiny models and runs, with those of its files that are `changed` or not there yet."""
+    as_a_new_process()
     for name, text in FILES.items():
         if name in changed or not Path(name).exists():
             write(changed.get(name, text), name)
@@ -123,15 +130,26 @@ def study(**changed: str) -> StudySummary:
     text = text.replace("256K", "640").replace("train.seq_len: 64, train.batch_tokens: 1024", "train.seq_len: 16")
     write(text, "study.yaml")
     name, asked = read_study("study.yaml")
-    return Study(name, asked, Path("studies/study"), workers=2).run(lambda runs: lambda progress: None)
+    return Study(name, asked, Path("studies/study"), workers=1)
+
+
+def run(study: Study) -> StudySummary:
+    return study.run(lambda runs: lambda progress: None)
+
+
+def run_here(runs: list[Run], study: Path, _: int, on_progress: Callable[[RunProgress], None]) -> list[RunProgress]:
+    """As a study's `run_all`, without another process."""
+    ended = [pool._train(run, SimpleNamespace(send=on_progress), study) for run in runs]
+    return [progress for progress in ended if progress.failed]
 
 
 def runs_of(summary: StudySummary, arm: str) -> set[str]:
     return {str(folder) for found in summary.arms if found.name == arm for folder in found.runs.values()}
 
 
-def test_the_study_of_the_document_as_its_files_change() -> None:
-    first = study()
+def test_the_study_of_the_document_as_its_files_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run(the_study())
+    monkeypatch.setattr(runner, "run_all", run_here)
     assert first.failed == {}
     assert [[sorted(arm.values), len(arm.runs)] for arm in first.arms] == [[[0, 1], 2]] * 2
     guessed = first.by("guessed")
@@ -142,15 +160,15 @@ def test_the_study_of_the_document_as_its_files_change() -> None:
     assert 0 < max(shares) < 1
     before = {arm.name: runs_of(first, arm.name) for arm in first.arms}
 
-    commented = study(**{"lion.py": "# The same.\n" + FILES["lion.py"]})
+    commented = run(the_study(**{"lion.py": "# The same.\n" + FILES["lion.py"]}))
     assert {arm.name: runs_of(commented, arm.name) for arm in commented.arms} == before
 
-    doubled = study(**{"guesses.py": FILES["guesses.py"].replace(".item()", ".item() / 2")})
+    doubled = run(the_study(**{"guesses.py": FILES["guesses.py"].replace(".item()", ".item() / 2")}))
     assert {arm.name: runs_of(doubled, arm.name) for arm in doubled.arms} == before, "nothing is trained again"
     for old, new in zip(guessed.arms, doubled.by("guessed").arms, strict=True):
         assert new.values == pytest.approx({seed: (value or 0) / 2 for seed, value in old.values.items()})
 
-    changed = study(**{"lion.py": FILES["lion.py"].replace("beta2: float = 0.99", "beta2: float = 0.9")})
+    changed = run(the_study(**{"lion.py": FILES["lion.py"].replace("beta2: float = 0.99", "beta2: float = 0.9")}))
     assert runs_of(changed, "usual") == before["usual"], "arms without it keep their runs"
     assert runs_of(changed, "mine").isdisjoint(before["mine"])
 
@@ -216,11 +234,9 @@ def test_a_run_has_its_plugins_with_it() -> None:
     Path("lion.py").write_text("raise ValueError('another one')")
     Path("elsewhere").mkdir()
     Path("run").rename("elsewhere/moved")
-    code = "import archlab; m = archlab.from_pretrained('elsewhere/moved'); print(type(m.layers[0].mlp).__name__)"
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": HOME}
-    )
-    assert (found.stdout, found.returncode) == ("Squared\n", 0), found.stderr
+    as_a_new_process()
+    loaded = archlab.from_pretrained("elsewhere/moved")
+    assert type(loaded.layers[0].get_submodule("mlp")).__name__ == "Squared"
 
 
 def test_a_run_does_not_go_on_with_another_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,16 +249,14 @@ def test_a_run_does_not_go_on_with_another_plugin(monkeypatch: pytest.MonkeyPatc
     assert train(asked, "run", Callback()).status == "finished"
     write(FILES["squared.py"].replace(".square()", ".square() / 2"), "installed.py")
     monkeypatch.delitem(sys.modules, "installed")
-    plugins._registered.clear()
-    plugins._read.clear()
+    as_a_new_process()
     with pytest.raises(UserError, match=r"was begun with plugins .* and cannot go on with"):
         train(config(plugins=["installed", "lion.py"]), "run", Callback())
 
 
 def test_another_process_has_the_plugins_of_a_config_that_it_is_given() -> None:
     sent = pickle.dumps(config())
-    plugins._registered.clear()
-    plugins._read.clear()
+    as_a_new_process()
     assert isinstance(archlab.Decoder(pickle.loads(sent).model), nn.Module)
 
 
@@ -360,10 +374,11 @@ def test_an_error_in_one_is_told_by_its_line() -> None:
     assert user_message(RuntimeError("of ours")) is None
 
 
-def test_an_outcome_that_gives_no_number() -> None:
-    found = study(**{"guesses.py": FILES["guesses.py"].replace(".item()", ".item() + float('nan')")})
+def test_an_outcome_that_gives_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "run_all", run_here)
+    found = run(the_study(**{"guesses.py": FILES["guesses.py"].replace(".item()", ".item() + float('nan')")}))
     assert set(found.failed.values()) == {"outcome guesses: its function gave nan; allowed: a finite number, or None"}
-    none = study(**{"guesses.py": FILES["guesses.py"].replace("return (guessed", "return None and (guessed")})
+    none = run(the_study(**{"guesses.py": FILES["guesses.py"].replace("return (guessed", "return None and (guessed")}))
     assert none.failed == {}
     assert all(arm.values == {} for arm in none.by("guessed").arms)
 
@@ -381,7 +396,7 @@ def test_what_cannot_have_a_plugin_refuses_it_by_name() -> None:
 
 
 def test_an_arm_that_cannot_be_adjusted() -> None:
-    study()
+    the_study()
     text = Path("study.yaml").read_text() + "equal: {parameters: 1%}\n"
     write(text, "study.yaml")
     with pytest.raises(UserError, match=r"arms\.mine .* and it has no model\.mlp\.d_ff to adjust"):
@@ -389,7 +404,7 @@ def test_an_arm_that_cannot_be_adjusted() -> None:
 
 
 def test_the_files_of_a_study_are_its_own() -> None:
-    study()
+    the_study()
     text = Path("study.yaml").read_text().replace("set: {", "set: {plugins: [], ")
     write(text, "study.yaml")
     with pytest.raises(UserError, match=r"set\.plugins +is decided by the study's plugins, for all arms"):
