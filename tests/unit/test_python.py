@@ -67,6 +67,8 @@ def test_a_study_is_run_and_has_its_page(
     assert "Which?" in (tmp_path / "mine" / "report.html").read_text()
     assert (tmp_path / "mine" / "report.png").is_file()
     monkeypatch.setattr(pool, "_start_worker", None)
+    for name in ("write_page", "write_picture"):
+        monkeypatch.setattr(f"archlab.report.run_study.{name}", lambda *_: None)
     (tmp_path / "same.yaml").write_text(to_yaml(asked))
     again = archlab.run_study(tmp_path / "same.yaml", tmp_path / "mine")
     assert again.arms == summary.arms, "finished runs are only read"
