@@ -26,7 +26,7 @@ lint: install-dev
 	$(BIN)/basedpyright
 
 unit: install-dev
-	$(PYTEST) tests/unit -n auto
+	$(PYTEST) tests/unit -n auto --dist worksteal
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev

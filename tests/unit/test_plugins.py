@@ -3,9 +3,8 @@
 import pickle
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,11 +21,9 @@ from archlab.config.yaml_text import read_yaml, to_yaml
 from archlab.cost.flops import forward_flops
 from archlab.errors import OWN_CODE, UserError, user_message
 from archlab.flatten.write import flatten
-from archlab.study import pool, runner
-from archlab.study.pool import RunProgress
+from archlab.study import runner
 from archlab.study.record import StudySummary
 from archlab.study.runner import Study
-from archlab.study.runs import Run
 from archlab.study.study_file import read_study
 from archlab.train.loop import train
 from archlab.train.optim import make_optimizer
@@ -137,19 +134,13 @@ def run(study: Study) -> StudySummary:
     return study.run(lambda runs: lambda progress: None)
 
 
-def run_here(runs: list[Run], study: Path, _: int, on_progress: Callable[[RunProgress], None]) -> list[RunProgress]:
-    """As a study's `run_all`, without another process."""
-    ended = [pool._train(run, SimpleNamespace(send=on_progress), study) for run in runs]
-    return [progress for progress in ended if progress.failed]
-
-
 def runs_of(summary: StudySummary, arm: str) -> set[str]:
     return {str(folder) for found in summary.arms if found.name == arm for folder in found.runs.values()}
 
 
 def test_the_study_of_the_document_as_its_files_change(monkeypatch: pytest.MonkeyPatch) -> None:
     first = run(the_study())
-    monkeypatch.setattr(runner, "run_all", run_here)
+    monkeypatch.setattr(runner, "run_all", tiny.run_here)
     assert first.failed == {}
     assert [[sorted(arm.values), len(arm.runs)] for arm in first.arms] == [[[0, 1], 2]] * 2
     guessed = first.by("guessed")
@@ -375,7 +366,7 @@ def test_an_error_in_one_is_told_by_its_line() -> None:
 
 
 def test_an_outcome_that_gives_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "run_all", run_here)
+    monkeypatch.setattr(runner, "run_all", tiny.run_here)
     found = run(the_study(**{"guesses.py": FILES["guesses.py"].replace(".item()", ".item() + float('nan')")}))
     assert set(found.failed.values()) == {"outcome guesses: its function gave nan; allowed: a finite number, or None"}
     none = run(the_study(**{"guesses.py": FILES["guesses.py"].replace("return (guessed", "return None and (guessed")}))
