@@ -1,16 +1,22 @@
 """Plug-ins: the examples of docs/plugins.md, run as a reader would, and all that can be wrong with one."""
 
+import itertools
+import math
 import pickle
 import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tiny
 import torch
+import yaml
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 import archlab
 from archlab.config import plugins
@@ -265,6 +271,82 @@ def test_a_mixer_keeps_what_its_state_says() -> None:
 
 def read_values(asked: Config) -> dict[str, Any]:
     return resolved(asked)["model"]
+
+
+def with_sigmoid(*overrides: str) -> Config:
+    """The tiny model with the attention of the document."""
+    write(FILES["sigmoid.py"], "sigmoid.py")
+    given = yaml.safe_load(FILES["sigmoid.yaml"])
+    model = given["model"] | {"mlp": tiny.MODEL["mlp"]}
+    return config(*overrides, plugins=given["plugins"], model=model, train={"optimizer": {"kind": "adamw"}})
+
+
+def drawn(asked: Config) -> archlab.Decoder:
+    """Every parameter drawn, so that all heads' temperatures differ."""
+    model = archlab.Decoder(asked.model).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.empty(parameter.shape).normal_(0, 0.4, generator=generator))
+    return model
+
+
+def test_the_attention_of_the_document_is_what_it_says() -> None:
+    """Pair by pair; a turn by an angle is a product of complex numbers."""
+    asked = with_sigmoid()
+    own = drawn(asked).layers[0].get_submodule("mixer")
+    x = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
+    q, k, v = (x @ own.get_parameter("qkv.weight").T).view(5, 3, 4, 8).unbind(1)
+    rates = 10_000.0 ** -(torch.arange(4) / 4)
+    mixed = torch.zeros(5, 4, 8)
+    for head, t in itertools.product(range(4), range(5)):
+        for s in range(t + 1):
+            (q_t, k_s) = (
+                torch.complex(*of[at, head].chunk(2)) * torch.exp(1j * at * rates) for of, at in ((q, t), (k, s))
+            )
+            score = own.get_parameter("temperature")[head, 0, 0] * (q_t * k_s.conj()).real.sum() - math.log(t + 1)
+            mixed[t, head] += score.sigmoid() * v[s, head]
+    expected = mixed.flatten(1) @ own.get_parameter("out.weight").T
+    context = SimpleNamespace(positions_BT=torch.arange(5)[None], causal=lambda _: torch.ones(1, 5, 5).tril() > 0)
+    torch.testing.assert_close(own(x[None], context)[0], expected)
+
+    usual = archlab.load_config("tiny-llama", "model.attention={n_heads: 4, n_kv_heads: 4}").model
+    alike = asked.model.model_copy(
+        update={"attention": usual.attention, "position": usual.position, "mixer": usual.mixer}
+    )
+    assert forward_flops(asked.model, 16).total == forward_flops(alike, 16).total
+    assert archlab.cost(asked).kv_cache_bytes == archlab.cost(asked.model_copy(update={"model": alike})).kv_cache_bytes
+
+
+def test_the_attention_of_the_document_keeps_its_texts_apart_and_its_cache_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.compiler.reset()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    model = drawn(with_sigmoid())
+    tokens = torch.randint(300, (2, 12), generator=torch.Generator().manual_seed(0))
+    whole = model(tokens)
+    packed = model(tokens.view(1, 24), documents=torch.arange(24)[None] // 12)
+    torch.testing.assert_close(packed.view_as(whole), whole)
+    for chunk, compile in ((None, False), (5, False), (None, True)):
+        padded = torch.cat((torch.zeros(2, 2, dtype=torch.int64), tokens[:, :5]), 1)
+        session = archlab.Session(model, padded, 14, padding=[2, 2], prefill_chunk=chunk, compile=compile)
+        for n in range(5, 12):
+            torch.testing.assert_close(session.logits(), whole[:, n - 1])
+            session.read(tokens[:, n : n + 1])
+
+
+@pytest.mark.parametrize("own", ["squared", "sigmoid"])
+def test_one_is_trained_compiled(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced into one graph per layer, and not compiled to C++ here; with the losses of what is not."""
+    torch.compiler.reset()
+    asked = with_sigmoid if own == "sigmoid" else config
+    plain = train(asked("train.compile=false"), "plain", Callback())
+    counter = CompileCounter()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter, fullgraph=True))
+    compiled = train(asked("train.compile=true"), "compiled", Callback())
+    assert counter.frame_count > 0
+    assert compiled.loss == pytest.approx(plain.loss, rel=1e-5)
 
 
 def test_a_layer_kind_may_have_one() -> None:
