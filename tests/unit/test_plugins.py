@@ -383,6 +383,9 @@ BROKEN = {
     "a syntax error": ("def (", "own.py: cannot be imported: SyntaxError"),
     "an error": ("import archlab\n1 / 0", "own.py: cannot be imported: ZeroDivisionError"),
     "an import": ("import no_such_thing", "own.py: imports no_such_thing, which is not there"),
+    "a neighbour": ("import math, helper", "own.py: imports helper from its own folder, and a run keeps a copy of the"),
+    "a part of a neighbour": ("def late():\n    from folder.part import it", "own.py: imports folder from its own folder"),
+    "a relative neighbour": ("from .helper import it", "own.py: imports .helper from its own folder"),
     "no price": (SQUARED_TEXT.replace("def work", "def works"), "Options has no `work`, so nothing is known of its"),
     "no component": (SQUARED_TEXT.replace("archlab.Component", "archlab.Options"), "allowed: a subclass of archlab.Comp"),
     "no options": (FILES["lion.py"].replace("archlab.Options", ""), "allowed: a subclass of archlab.Options"),
@@ -393,9 +396,19 @@ BROKEN = {
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_file_that_is_wrong(what: str) -> None:
     text, message = BROKEN[what]
+    write("it = 1", "helper.py")
+    Path("folder").mkdir()
     write(text)
     with pytest.raises(UserError, match=re.escape(message)):
         config(plugins=["own.py"])
+
+
+def test_what_lies_beside_a_file_and_is_found_elsewhere_may_be_imported() -> None:
+    """Python's own, archlab, and what is installed: only its name is that of a file there."""
+    for name in ("math.py", "archlab.py", "numpy.py"):
+        write("raise ValueError", name)
+    write("import math\nimport numpy.linalg\n" + FILES["squared.py"], "squared.py")
+    assert archlab.Decoder(config().model)
 
 
 def test_two_files_of_one_name() -> None:
