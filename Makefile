@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TORCH  ?=
 # One thread per process: the tests' models are too small for more, and the processes share the cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 
 .PHONY: demo test check lint unit install install-dev clean
 
@@ -26,7 +26,7 @@ lint: install-dev
 	$(BIN)/basedpyright
 
 unit: install-dev
-	$(PYTEST) tests/unit -n auto
+	$(PYTEST) tests/unit -n auto --dist worksteal
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from archlab.config.component import Component
+    from archlab.config.component import Component, StateTensor
     from archlab.config.outcomes import register_outcome
     from archlab.config.plugins import Options, register_mixer, register_mlp, register_optimizer
     from archlab.cost.summary import cost
@@ -29,6 +29,7 @@ __all__ = [
     "Options",
     "Projection",
     "Session",
+    "StateTensor",
     "__version__",
     "cost",
     "from_pretrained",
@@ -51,6 +52,7 @@ _HOME = {
     "Options": "archlab.config.plugins",
     "Projection": "archlab.model.projection",
     "Session": "archlab.infer.generate",
+    "StateTensor": "archlab.config.component",
     "from_pretrained": "archlab.infer.load",
     "generate": "archlab.infer.generate",
     "left_pad": "archlab.infer.generate",

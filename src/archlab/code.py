@@ -2,7 +2,9 @@
 
 import ast
 import hashlib
+import sys
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import archlab
@@ -29,6 +31,34 @@ def meaning(source: str) -> str:
         if isinstance(body := getattr(node, "body", None), list):
             node.body = [statement for statement in body if not _is_text(statement)]  # pyright: ignore[reportAttributeAccessIssue]
     return ast.unparse(tree)
+
+
+def imported_from_beside(file: Path) -> list[str]:
+    """The modules that a file of Python imports and that lie in its folder, as it names them."""
+    found = (_imported(node) for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    return sorted({name for names in found for name in names if name.startswith(".") or _is_beside(name, file.parent)})
+
+
+def _imported(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Import():
+            return [alias.name.partition(".")[0] for alias in node.names]
+        case ast.ImportFrom(level=0, module=str(module)):
+            return [module.partition(".")[0]]
+        case ast.ImportFrom():
+            return ["." * node.level + (node.module or "")]
+        case _:
+            return []
+
+
+def _is_beside(name: str, folder: Path) -> bool:
+    """Whether it is there, and Python finds no other of that name."""
+    if name == "archlab" or name in sys.stdlib_module_names:
+        return False
+    if not ((folder / f"{name}.py").is_file() or (folder / name).is_dir()):
+        return False
+    spec = find_spec(name)
+    return spec is None or spec.origin is None or Path(spec.origin).parent in (folder, folder / name)
 
 
 def _is_text(statement: ast.stmt) -> bool:

@@ -39,7 +39,7 @@ ONE_OF_EACH = [
 
 def written(model: Decoder) -> Tensor:
     return generate(
-        model, TOKENS, 6, 0.8, top_k=50, top_p=0.9, min_p=0.01, repetition_penalty=1.2, seed=1, padding=[0, 3],
+        model, TOKENS, 3, 0.8, top_k=50, top_p=0.9, min_p=0.01, repetition_penalty=1.2, seed=1, padding=[0, 3],
         end_of_text=7, prefill_chunk=4,
     )  # fmt: skip
 

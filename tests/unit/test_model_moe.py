@@ -204,7 +204,7 @@ def test_a_correction_moves_by_its_rate_against_the_load() -> None:
 
 @pytest.mark.parametrize("text", [text for text, _ in ROWS.values()], ids=ROWS)
 def test_gradients_reach_all_that_took_part_as_finite_differences_say(text: str) -> None:
-    """Each number is moved, so there are few of them: as many experts as elsewhere, but narrow ones."""
+    """All numbers are moved at once in a drawn direction, in which no wrong one hides: its share there is drawn too."""
     module, x_BTD = drawn(text, 6, 2), tokens()[:, :4, :6]
     names, values = zip(*module.named_parameters(), strict=True)
 
@@ -212,7 +212,7 @@ def test_gradients_reach_all_that_took_part_as_finite_differences_say(text: str)
         y_BTD = torch.func.functional_call(module, dict(zip(names, parameters, strict=True)), (x_BTD, context(), None))
         return (y_BTD * torch.linspace(-1, 1, y_BTD.numel(), dtype=torch.float64).view_as(y_BTD)).sum()
 
-    assert torch.autograd.gradcheck(total, values, eps=1e-6, atol=1e-6)
+    assert torch.autograd.gradcheck(total, values, eps=1e-6, atol=1e-7, rtol=1e-7, fast_mode=True)
     total(*values).backward()
     is_constant = ACTIVE == 1 and "normalise: false" not in text  # 1 over itself
     grad = module.router.weight.grad

@@ -1,18 +1,22 @@
 """Plug-ins: the examples of docs/plugins.md, run as a reader would, and all that can be wrong with one."""
 
-import os
+import itertools
+import math
 import pickle
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tiny
 import torch
+import yaml
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 import archlab
 from archlab.config import plugins
@@ -23,6 +27,7 @@ from archlab.config.yaml_text import read_yaml, to_yaml
 from archlab.cost.flops import forward_flops
 from archlab.errors import OWN_CODE, UserError, user_message
 from archlab.flatten.write import flatten
+from archlab.study import runner
 from archlab.study.record import StudySummary
 from archlab.study.runner import Study
 from archlab.study.study_file import read_study
@@ -30,8 +35,7 @@ from archlab.train.loop import train
 from archlab.train.optim import make_optimizer
 from archlab.train.progress import Callback
 
-HOME = str(Path(archlab.__file__).resolve().parent.parent)
-DOCUMENT = (Path(HOME).parent / "docs" / "plugins.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text(encoding="utf-8")
 FILES = {
     name: text for text in re.findall(r"^```\w+\n(.*?)^```", DOCUMENT, re.M | re.S) for name in re.findall(r"\A# (\S+)\n", text)
 }  # fmt: skip
@@ -85,12 +89,17 @@ def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
     kept = (dict(plugins._registered), dict(plugins._read), set(OWN_CODE))
-    for store in (plugins._registered, plugins._read, OWN_CODE):
-        store.clear()
+    as_a_new_process()
     yield
     for store, before in zip((plugins._registered, plugins._read, OWN_CODE), kept, strict=True):
         store.clear()
         store.update(before)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def as_a_new_process() -> None:
+    """Has imported none."""
+    for store in (plugins._registered, plugins._read, OWN_CODE):
+        store.clear()
 
 
 def write(text: str, name: str = "own.py") -> Path:
@@ -112,8 +121,9 @@ def config(*overrides: str, **changed: Any) -> Config:
     return build_config(raw | changed, overrides, "own")
 
 
-def study(**changed: str) -> StudySummary:
+def the_study(**changed: str) -> Study:
     """That of the document, of tiny models and runs, with those of its files that are `changed` or not there yet."""
+    as_a_new_process()
     for name, text in FILES.items():
         if name in changed or not Path(name).exists():
             write(changed.get(name, text), name)
@@ -123,15 +133,20 @@ def study(**changed: str) -> StudySummary:
     text = text.replace("256K", "640").replace("train.seq_len: 64, train.batch_tokens: 1024", "train.seq_len: 16")
     write(text, "study.yaml")
     name, asked = read_study("study.yaml")
-    return Study(name, asked, Path("studies/study"), workers=2).run(lambda runs: lambda progress: None)
+    return Study(name, asked, Path("studies/study"), workers=1)
+
+
+def run(study: Study) -> StudySummary:
+    return study.run(lambda runs: lambda progress: None)
 
 
 def runs_of(summary: StudySummary, arm: str) -> set[str]:
     return {str(folder) for found in summary.arms if found.name == arm for folder in found.runs.values()}
 
 
-def test_the_study_of_the_document_as_its_files_change() -> None:
-    first = study()
+def test_the_study_of_the_document_as_its_files_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run(the_study())
+    monkeypatch.setattr(runner, "run_all", tiny.run_here)
     assert first.failed == {}
     assert [[sorted(arm.values), len(arm.runs)] for arm in first.arms] == [[[0, 1], 2]] * 2
     guessed = first.by("guessed")
@@ -142,15 +157,15 @@ def test_the_study_of_the_document_as_its_files_change() -> None:
     assert 0 < max(shares) < 1
     before = {arm.name: runs_of(first, arm.name) for arm in first.arms}
 
-    commented = study(**{"lion.py": "# The same.\n" + FILES["lion.py"]})
+    commented = run(the_study(**{"lion.py": "# The same.\n" + FILES["lion.py"]}))
     assert {arm.name: runs_of(commented, arm.name) for arm in commented.arms} == before
 
-    doubled = study(**{"guesses.py": FILES["guesses.py"].replace(".item()", ".item() / 2")})
+    doubled = run(the_study(**{"guesses.py": FILES["guesses.py"].replace(".item()", ".item() / 2")}))
     assert {arm.name: runs_of(doubled, arm.name) for arm in doubled.arms} == before, "nothing is trained again"
     for old, new in zip(guessed.arms, doubled.by("guessed").arms, strict=True):
         assert new.values == pytest.approx({seed: (value or 0) / 2 for seed, value in old.values.items()})
 
-    changed = study(**{"lion.py": FILES["lion.py"].replace("beta2: float = 0.99", "beta2: float = 0.9")})
+    changed = run(the_study(**{"lion.py": FILES["lion.py"].replace("beta2: float = 0.99", "beta2: float = 0.9")}))
     assert runs_of(changed, "usual") == before["usual"], "arms without it keep their runs"
     assert runs_of(changed, "mine").isdisjoint(before["mine"])
 
@@ -216,11 +231,9 @@ def test_a_run_has_its_plugins_with_it() -> None:
     Path("lion.py").write_text("raise ValueError('another one')")
     Path("elsewhere").mkdir()
     Path("run").rename("elsewhere/moved")
-    code = "import archlab; m = archlab.from_pretrained('elsewhere/moved'); print(type(m.layers[0].mlp).__name__)"
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": HOME}
-    )
-    assert (found.stdout, found.returncode) == ("Squared\n", 0), found.stderr
+    as_a_new_process()
+    loaded = archlab.from_pretrained("elsewhere/moved")
+    assert type(loaded.layers[0].get_submodule("mlp")).__name__ == "Squared"
 
 
 def test_a_run_does_not_go_on_with_another_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,16 +246,14 @@ def test_a_run_does_not_go_on_with_another_plugin(monkeypatch: pytest.MonkeyPatc
     assert train(asked, "run", Callback()).status == "finished"
     write(FILES["squared.py"].replace(".square()", ".square() / 2"), "installed.py")
     monkeypatch.delitem(sys.modules, "installed")
-    plugins._registered.clear()
-    plugins._read.clear()
+    as_a_new_process()
     with pytest.raises(UserError, match=r"was begun with plugins .* and cannot go on with"):
         train(config(plugins=["installed", "lion.py"]), "run", Callback())
 
 
 def test_another_process_has_the_plugins_of_a_config_that_it_is_given() -> None:
     sent = pickle.dumps(config())
-    plugins._registered.clear()
-    plugins._read.clear()
+    as_a_new_process()
     assert isinstance(archlab.Decoder(pickle.loads(sent).model), nn.Module)
 
 
@@ -260,6 +271,82 @@ def test_a_mixer_keeps_what_its_state_says() -> None:
 
 def read_values(asked: Config) -> dict[str, Any]:
     return resolved(asked)["model"]
+
+
+def with_sigmoid(*overrides: str) -> Config:
+    """The tiny model with the attention of the document."""
+    write(FILES["sigmoid.py"], "sigmoid.py")
+    given = yaml.safe_load(FILES["sigmoid.yaml"])
+    model = given["model"] | {"mlp": tiny.MODEL["mlp"]}
+    return config(*overrides, plugins=given["plugins"], model=model, train={"optimizer": {"kind": "adamw"}})
+
+
+def drawn(asked: Config) -> archlab.Decoder:
+    """Every parameter drawn, so that all heads' temperatures differ."""
+    model = archlab.Decoder(asked.model).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.empty(parameter.shape).normal_(0, 0.4, generator=generator))
+    return model
+
+
+def test_the_attention_of_the_document_is_what_it_says() -> None:
+    """Pair by pair; a turn by an angle is a product of complex numbers."""
+    asked = with_sigmoid()
+    own = drawn(asked).layers[0].get_submodule("mixer")
+    x = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
+    q, k, v = (x @ own.get_parameter("qkv.weight").T).view(5, 3, 4, 8).unbind(1)
+    rates = 10_000.0 ** -(torch.arange(4) / 4)
+    mixed = torch.zeros(5, 4, 8)
+    for head, t in itertools.product(range(4), range(5)):
+        for s in range(t + 1):
+            (q_t, k_s) = (
+                torch.complex(*of[at, head].chunk(2)) * torch.exp(1j * at * rates) for of, at in ((q, t), (k, s))
+            )
+            score = own.get_parameter("temperature")[head, 0, 0] * (q_t * k_s.conj()).real.sum() - math.log(t + 1)
+            mixed[t, head] += score.sigmoid() * v[s, head]
+    expected = mixed.flatten(1) @ own.get_parameter("out.weight").T
+    context = SimpleNamespace(positions_BT=torch.arange(5)[None], causal=lambda _: torch.ones(1, 5, 5).tril() > 0)
+    torch.testing.assert_close(own(x[None], context)[0], expected)
+
+    usual = archlab.load_config("tiny-llama", "model.attention={n_heads: 4, n_kv_heads: 4}").model
+    alike = asked.model.model_copy(
+        update={"attention": usual.attention, "position": usual.position, "mixer": usual.mixer}
+    )
+    assert forward_flops(asked.model, 16).total == forward_flops(alike, 16).total
+    assert archlab.cost(asked).kv_cache_bytes == archlab.cost(asked.model_copy(update={"model": alike})).kv_cache_bytes
+
+
+def test_the_attention_of_the_document_keeps_its_texts_apart_and_its_cache_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.compiler.reset()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    model = drawn(with_sigmoid())
+    tokens = torch.randint(300, (2, 12), generator=torch.Generator().manual_seed(0))
+    whole = model(tokens)
+    packed = model(tokens.view(1, 24), documents=torch.arange(24)[None] // 12)
+    torch.testing.assert_close(packed.view_as(whole), whole)
+    for chunk, compile in ((None, False), (5, False), (None, True)):
+        padded = torch.cat((torch.zeros(2, 2, dtype=torch.int64), tokens[:, :5]), 1)
+        session = archlab.Session(model, padded, 14, padding=[2, 2], prefill_chunk=chunk, compile=compile)
+        for n in range(5, 12):
+            torch.testing.assert_close(session.logits(), whole[:, n - 1])
+            session.read(tokens[:, n : n + 1])
+
+
+@pytest.mark.parametrize("own", ["squared", "sigmoid"])
+def test_one_is_trained_compiled(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced into one graph per layer, and not compiled to C++ here; with the losses of what is not."""
+    torch.compiler.reset()
+    asked = with_sigmoid if own == "sigmoid" else config
+    plain = train(asked("train.compile=false"), "plain", Callback())
+    counter = CompileCounter()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter, fullgraph=True))
+    compiled = train(asked("train.compile=true"), "compiled", Callback())
+    assert counter.frame_count > 0
+    assert compiled.loss == pytest.approx(plain.loss, rel=1e-5)
 
 
 def test_a_layer_kind_may_have_one() -> None:
@@ -296,6 +383,9 @@ BROKEN = {
     "a syntax error": ("def (", "own.py: cannot be imported: SyntaxError"),
     "an error": ("import archlab\n1 / 0", "own.py: cannot be imported: ZeroDivisionError"),
     "an import": ("import no_such_thing", "own.py: imports no_such_thing, which is not there"),
+    "a neighbour": ("import math, helper", "own.py: imports helper from its own folder, and a run keeps a copy of the"),
+    "a part of a neighbour": ("def late():\n    from folder.part import it", "own.py: imports folder from its own folder"),
+    "a relative neighbour": ("from .helper import it", "own.py: imports .helper from its own folder"),
     "no price": (SQUARED_TEXT.replace("def work", "def works"), "Options has no `work`, so nothing is known of its"),
     "no component": (SQUARED_TEXT.replace("archlab.Component", "archlab.Options"), "allowed: a subclass of archlab.Comp"),
     "no options": (FILES["lion.py"].replace("archlab.Options", ""), "allowed: a subclass of archlab.Options"),
@@ -306,9 +396,19 @@ BROKEN = {
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_file_that_is_wrong(what: str) -> None:
     text, message = BROKEN[what]
+    write("it = 1", "helper.py")
+    Path("folder").mkdir()
     write(text)
     with pytest.raises(UserError, match=re.escape(message)):
         config(plugins=["own.py"])
+
+
+def test_what_lies_beside_a_file_and_is_found_elsewhere_may_be_imported() -> None:
+    """Python's own, archlab, and what is installed: only its name is that of a file there."""
+    for name in ("math.py", "archlab.py", "numpy.py"):
+        write("raise ValueError", name)
+    write("import math\nimport numpy.linalg\n" + FILES["squared.py"], "squared.py")
+    assert archlab.Decoder(config().model)
 
 
 def test_two_files_of_one_name() -> None:
@@ -360,10 +460,11 @@ def test_an_error_in_one_is_told_by_its_line() -> None:
     assert user_message(RuntimeError("of ours")) is None
 
 
-def test_an_outcome_that_gives_no_number() -> None:
-    found = study(**{"guesses.py": FILES["guesses.py"].replace(".item()", ".item() + float('nan')")})
+def test_an_outcome_that_gives_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "run_all", tiny.run_here)
+    found = run(the_study(**{"guesses.py": FILES["guesses.py"].replace(".item()", ".item() + float('nan')")}))
     assert set(found.failed.values()) == {"outcome guesses: its function gave nan; allowed: a finite number, or None"}
-    none = study(**{"guesses.py": FILES["guesses.py"].replace("return (guessed", "return None and (guessed")})
+    none = run(the_study(**{"guesses.py": FILES["guesses.py"].replace("return (guessed", "return None and (guessed")}))
     assert none.failed == {}
     assert all(arm.values == {} for arm in none.by("guessed").arms)
 
@@ -381,7 +482,7 @@ def test_what_cannot_have_a_plugin_refuses_it_by_name() -> None:
 
 
 def test_an_arm_that_cannot_be_adjusted() -> None:
-    study()
+    the_study()
     text = Path("study.yaml").read_text() + "equal: {parameters: 1%}\n"
     write(text, "study.yaml")
     with pytest.raises(UserError, match=r"arms\.mine .* and it has no model\.mlp\.d_ff to adjust"):
@@ -389,7 +490,7 @@ def test_an_arm_that_cannot_be_adjusted() -> None:
 
 
 def test_the_files_of_a_study_are_its_own() -> None:
-    study()
+    the_study()
     text = Path("study.yaml").read_text().replace("set: {", "set: {plugins: [], ")
     write(text, "study.yaml")
     with pytest.raises(UserError, match=r"set\.plugins +is decided by the study's plugins, for all arms"):

@@ -5,6 +5,7 @@ import io
 import json
 import re
 from base64 import b64decode
+from functools import cache
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -68,14 +69,30 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
+@cache
+def html_of(name: str) -> str:
+    """The page of one of the made-up studies."""
+    return render(getattr(sample_study, name)())
+
+
+@cache
+def page_of(name: str) -> Page:
+    return Page(html_of(name))
+
+
 @pytest.fixture(scope="module", params=["ladder", "diverging_ladder", "pair", "many", "rich"])
-def study(request: pytest.FixtureRequest) -> StudySummary:
-    return getattr(sample_study, request.param)()
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def page(study: StudySummary) -> Page:
-    return Page(render(study))
+def study(name: str) -> StudySummary:
+    return getattr(sample_study, name)()
+
+
+@pytest.fixture(scope="module")
+def page(name: str) -> Page:
+    return page_of(name)
 
 
 def test_nothing_is_loaded_from_anywhere(page: Page) -> None:
@@ -86,7 +103,7 @@ def test_nothing_is_loaded_from_anywhere(page: Page) -> None:
 
 
 def test_the_browser_is_told_to_load_nothing() -> None:
-    assert "default-src 'none'" in render(sample_study.pair())
+    assert "default-src 'none'" in html_of("pair")
 
 
 def test_what_was_asked_what_came_out_and_how_to_do_it_again(study: StudySummary, page: Page) -> None:
@@ -113,20 +130,17 @@ def test_the_page_shows_the_cache_at_a_context_and_says_which(study: StudySummar
 
 
 def test_divergences_are_said_in_page_and_table() -> None:
-    study = sample_study.diverging_ladder()
-    text = words(Page(render(study)).text)
+    text = words(page_of("diverging_ladder").text)
     assert "diverged on 1 of 3 seeds" in text
     assert "diverged on 3 of 3 seeds" in text
     assert "reference diverged" in text
     assert "none finished" in text
-    assert "1 of 3 seeds" in in_terminal(study)
+    assert "1 of 3 seeds" in in_terminal(sample_study.diverging_ladder())
 
 
 def test_every_outcome_is_on_the_page_with_its_unit_and_its_own_correction() -> None:
-    study = sample_study.rich()
-    html = render(study)
-    text = words(Page(html).text)
-    for other in study.others:
+    text = words(page_of("rich").text)
+    for other in sample_study.rich().others:
         unit = other.outcome.unit
         assert words(other.outcome.title[1:]) in text
         for measured in other.arms.values():
@@ -140,24 +154,24 @@ def test_every_outcome_is_on_the_page_with_its_unit_and_its_own_correction() -> 
     assert "neither direction is better" in text
     assert "Without values of two arms to compare: training tokens until 2.5 bits per byte." in text
     assert "about this machine only" in text
-    assert "about this machine only" not in Page(render(sample_study.pair())).text
+    assert "about this machine only" not in page_of("pair").text
 
 
 def test_documents_stand_where_arms_differ_most() -> None:
-    text = words(Page(render(sample_study.rich())).text)
+    text = words(page_of("rich").text)
     assert "5.100 [5.050, 5.150] over 1,234 documents" in text
     assert all(f"A tale of {i + 1} 2K {d}" in text for i, d in enumerate(("4.111", "4.222", "7.888", "7.777")))
-    assert "Where the arms differ" not in Page(render(sample_study.pair())).text
+    assert "Where the arms differ" not in page_of("pair").text
 
 
 def test_the_page_says_what_a_seed_chooses() -> None:
-    assert "which part of the text is held out" in words(Page(render(sample_study.pair())).text)
+    assert "which part of the text is held out" in words(page_of("pair").text)
     task = sample_study.pair().model_copy(update={"evaluated": "share"})
     assert "the initial values and the examples" in words(Page(render(task)).text)
 
 
 def test_the_share_of_seeds_that_diverged_has_its_interval() -> None:
-    assert "1 of 3 [1%, 91%]" in words(Page(render(sample_study.diverging_ladder())).text)
+    assert "1 of 3 [1%, 91%]" in words(page_of("diverging_ladder").text)
 
 
 def test_links_lead_to_the_runs_and_to_their_table(study: StudySummary, page: Page) -> None:
@@ -170,7 +184,7 @@ def test_links_lead_to_the_runs_and_to_their_table(study: StudySummary, page: Pa
 
 
 def test_what_needs_a_hand_is_not_printed() -> None:
-    html = render(sample_study.rich())
+    html = html_of("rich")
     printed = Page(html).style.split("@media print")[1]
     hidden = printed.split("{ display: none; }")[0].split("}")[-1]
     buttons = re.findall(r'<button[^>]*class="(\w+)"', html) + re.findall(r'button.className = "(\w+)"', html)
@@ -191,7 +205,7 @@ def test_equivalence_is_said_in_page_and_table() -> None:
     assert f"within ±0.05: p {p_value(near.p_equivalent or 0)} {interval(near.within_low, near.within_high)}" in text
     assert "calls differences up to 0.05 too small to matter" in text
     assert "equivalent" in in_terminal(study)
-    assert "too small to matter" not in Page(render(sample_study.pair())).text
+    assert "too small to matter" not in page_of("pair").text
 
 
 def test_the_page_shows_how_well_the_smallest_effect_is_known(study: StudySummary, page: Page) -> None:
@@ -207,8 +221,8 @@ def test_every_verdict_has_a_colour_and_a_shape() -> None:
 
 
 def test_what_a_user_wrote_is_never_markup() -> None:
-    html = render(sample_study.hostile())
-    calm, page = Page(render(sample_study.pair())), Page(html)
+    html = html_of("hostile")
+    calm, page = page_of("pair"), page_of("hostile")
     assert "<b>x</b>" not in html
     assert "alert(1)</script>" not in html
     assert page.tags.count("script") == calm.tags.count("script")
@@ -429,7 +443,7 @@ def test_tuning_marks_the_optimum_the_edge_and_divergence() -> None:
     assert rows["ReLU", "0.008"]["mean"] == pytest.approx((3 - 0.8 + 2.9) / 2), "the better schedule's"
     kinds = {row["value"]: row["mark"] for row in tuning_rows(study, "train.schedule") if row["arm"][0] == "R"}
     assert kinds == {"cosine": "optimum", "constant": None}, "what is no number has no edge"
-    assert {"tuning-0", "tuning-1"} <= json.loads(Page(render(study)).data["specs"]).keys()
+    assert {"tuning-0", "tuning-1"} <= json.loads(page_of("rich").data["specs"]).keys()
 
 
 def test_on_a_phone_no_label_is_cut() -> None:

@@ -1,12 +1,17 @@
 """The smallest configs and texts that train in a moment, for the tests of training and studies."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
 from archlab.config.io import build_config
 from archlab.config.schema import Config
+from archlab.study import pool
+from archlab.study.pool import RunProgress
+from archlab.study.runs import Run
 
 torch.set_num_threads(1)
 
@@ -33,3 +38,9 @@ def write_text(folder: Path, name: str = "text.txt", lines: int = 2000) -> Path:
     text = "\n".join(" ".join(draw.choices(words, k=3)) for _ in range(lines))
     (folder / name).write_text(text, encoding="utf-8")
     return folder / name
+
+
+def run_here(runs: list[Run], study: Path, _: int, on_progress: Callable[[RunProgress], None]) -> list[RunProgress]:
+    """As a study's `run_all`, without another process."""
+    ended = [pool._train(run, SimpleNamespace(send=on_progress), study) for run in runs]
+    return [progress for progress in ended if progress.failed]

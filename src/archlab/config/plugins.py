@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from archlab.code import meaning
+from archlab.code import imported_from_beside, meaning
 from archlab.config.base import Base
 from archlab.config.component import Component
 from archlab.config.text import FileName
@@ -178,6 +178,10 @@ def _import_file(file: Path) -> None:
     name, digest = _module_name(str(file)), digest_of(file)
     if _read.get(str(file)) == digest:
         return
+    if beside := imported_from_beside(file):
+        why = "and a run keeps a copy of the file alone"
+        allowed = "all in the one file, or in an installed package, whose module `plugins` names"
+        raise UserError(f"imports {beside[0]} from its own folder, {why}; allowed: {allowed}")
     for modules in _registered.values():
         modules.pop(name, None)
     spec = spec_from_file_location(name, file)

@@ -109,6 +109,23 @@ class Pass:
             made=rows * d_out * self.bytes_each,
         )
 
+    def attention(self, part: str, n_heads: int, head_dim: int, *, kept: float = 0, saved: float = 1) -> Operation:
+        """Every token's queries with the keys of its text up to its own, and as many values. Scores and weights are
+        written out, for pairs that are hidden too, and of each `saved` numbers are kept for the backward pass. `kept`:
+        bytes read of what a cache holds."""
+        visible = self.tokens * (self.held + (self.tokens + 1) / 2)
+        whole = self.texts * n_heads * self.tokens * self.context
+        width = n_heads * head_dim
+        return Operation(
+            "attention",
+            part,
+            flops=4 * head_dim * (self.texts * n_heads * visible if self.counting == "visible" else whole),
+            kept=kept,
+            moved=(4 * self.rows * width + 4 * whole) * self.bytes_each,
+            saved=(3 * self.rows * width + saved * whole) * self.bytes_each,
+            made=(self.rows * width + 2 * whole) * self.bytes_each,
+        )
+
     def norm(self, norm: AnyNorm, width: float, weights: int | None = None) -> Iterator[Operation]:
         """Over `width` numbers of each row; `weights`: its learned numbers, where it has not as many as it is wide."""
         if norm.flops_per_number:

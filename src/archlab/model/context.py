@@ -10,13 +10,16 @@ from torch import Tensor, nn
 from archlab.config.any_attention import AnyAttention
 from archlab.config.layers import LayerConfig
 from archlab.config.position import BIASED, T5, Alibi, Position, Rope
-from archlab.config.visibility import is_plain_causal
+from archlab.config.visibility import Visibility, is_plain_causal
 from archlab.model.masks import Mask, Visible
 from archlab.model.rotary import Rotation, rotation
 from archlab.model.state import NO_STATES, Cache, State
 
 Collected = defaultdict[str, list[Tensor]]
 """What components report beside the stream, by name, a tensor per layer: auxiliary losses, loads of experts."""
+
+
+_CAUSAL = Visibility(kind="causal")
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,16 @@ class Context:
     """On the scores, from the table that all layers share; None where they share none."""
     collected: Collected | None
     """Where components put auxiliary losses and loads; None where nobody asks for them."""
+
+    def causal(self, state: State | None) -> Tensor:
+        """[B or 1, T, S], true where a new token sees one of those that `state.extend` gives (without a state: of the
+        new ones): itself, or an earlier one of its text or document. For an attention that a plug-in brings."""
+        query_BT, key_BS = self.positions_BT, self.positions_BT
+        if state is not None:
+            last = state.length.tensor + query_BT.shape[1] - 1
+            padding_B1 = last - query_BT[:, -1:]
+            key_BS = state.indices(query_BT.shape[1])[None] - padding_B1
+        return Visible(_CAUSAL, query_BT, key_BS, starts_BQ=self.starts_BT).dense
 
 
 @dataclass(frozen=True)
