@@ -1,7 +1,5 @@
 """Parameter counts: equal to what the decoder allocates, and to what was published."""
 
-import itertools
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,14 +72,6 @@ def assert_equal_to_the_decoder(choices):
     allocated = sum(p.numel() for p in archlab.Decoder(config.model).parameters())
     assert parameters(config.model).total == allocated, choices
     return True
-
-
-def test_every_pair_of_choices_counts_what_the_decoder_allocates():
-    tried = 0
-    for (a, values_a), (b, values_b) in itertools.combinations(CHOICES.items(), 2):
-        for value_a, value_b in itertools.product(values_a, values_b):
-            tried += assert_equal_to_the_decoder({a: value_a, b: value_b})
-    assert tried > 400
 
 
 @settings(max_examples=60, deadline=None)

@@ -39,7 +39,7 @@ def picture(summary: StudySummary) -> bytes:
         "font": _FONT,
     }
     try:
-        return vl_convert.vegalite_to_png(whole.to_dict(), config=config, scale=_SCALE)
+        return vl_convert.vegalite_to_png(whole.to_dict(validate=False), config=config, scale=_SCALE)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # its panics are no Exception

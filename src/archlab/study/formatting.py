@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from math import ceil
 
-from archlab.config.outcomes import Unit
+from archlab.config.outcomes import Source, Unit
 from archlab.cost.units import binary, count
-from archlab.study.record import ArmSummary, Comparison, Source
+from archlab.study.record import ArmSummary, Comparison
 
 
 def bits(value: float) -> str:
