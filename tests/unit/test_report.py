@@ -21,6 +21,7 @@ from archlab.cli.study import present
 from archlab.errors import UserError
 from archlab.report import curve_charts, row_charts
 from archlab.report.columns import fitted
+from archlab.report.curve_rows import Quantity, mean_rows
 from archlab.report.page import render, write_page, write_picture
 from archlab.report.palette import MODES, PALETTES, SHAPES, VERDICTS, arm_colours
 from archlab.report.ranges import without_outliers
@@ -313,6 +314,29 @@ def test_charts_are_valid_vega_lite(name: str) -> None:
     spec["layer"][0]["encoding"] = {"x": {"type": "nonsense"}}
     with pytest.raises(jsonschema.ValidationError, match="nonsense"):
         alt.LayerChart.from_dict(spec, validate=True)
+
+
+def test_bands_of_curves_leave_out_what_a_seed_does_to_all_arms() -> None:
+    """Seeds are judged on text of their own, which moves all arms by more than the arms differ."""
+    study = sample_study.pair()
+    shift = {seed: seed / 10 for seed in study.seeds}
+
+    def moved(n: int) -> StudySummary:
+        arms = [
+            arm.model_copy(update={"curves": [
+                c.model_copy(update={"values": [2.0 + i + shift[c.seed] for _ in c.values]}) for c in arm.curves
+            ]})
+            for i, arm in enumerate(study.arms[:n])
+        ]  # fmt: skip
+        return study.model_copy(update={"arms": arms})
+
+    drawn = Quantity("bits", "bits per byte", lambda curve: (curve.tokens, curve.values))
+    for row in mean_rows(moved(2), drawn):
+        assert row["high"] - row["low"] == pytest.approx(0, abs=1e-9)
+        assert row["mean"] == pytest.approx(row["low"])
+    assert {round(row["high"] - row["low"], 6) for row in mean_rows(moved(1), drawn)} == {0.4}
+    logarithmic = drawn._replace(is_logarithmic=True)
+    assert {round(row["high"] - row["low"], 6) for row in mean_rows(moved(2), logarithmic)} == {0.4}
 
 
 def test_a_run_that_went_far_away_is_drawn_no_further_than_the_renderer_bears() -> None:
