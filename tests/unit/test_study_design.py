@@ -562,6 +562,15 @@ def test_a_scale_has_other_values_for_whole_fields(tmp_path):
     with pytest.raises(UserError, match=r"mine\.yaml: no scale 'smal'; did you mean small"):
         read_study("mine.yaml", "smal")
     (tmp_path / "none.yaml").write_text(to_yaml({key: value for key, value in values.items() if key != "scales"}))
+    wrong = {**values, "scales": {"small": {"sedes": 2}}}
+    (tmp_path / "wrong.yaml").write_text(to_yaml(wrong))
+    with pytest.raises(UserError, match=r"scales  small: 'sedes'; allowed: base, "):
+        read_study("wrong.yaml")
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "own.yaml").write_text(to_yaml({"model": MODEL, "train": TRAIN}))
+    apart = {**values, "base": "own.yaml", "scales": {"small": {"base": "own.yaml", "seeds": 2}}}
+    (tmp_path / "none" / "apart.yaml").write_text(to_yaml(apart))
+    assert read_study("none/apart.yaml", "small")[1].base == read_study("none/apart.yaml")[1].base
     with pytest.raises(UserError, match=r"none\.yaml: no scale 'small': it has none"):
         read_study("none.yaml", "small")
 
@@ -593,6 +602,8 @@ def test_a_forecast_counts_every_run():
     assert forecast(swept, arms(swept), None).runs == 2 * (2 * 3 + 3), (
         "of a seed at three rates, one run is compared too"
     )
+    beside = two({}, sweep={"train.lr": [2e-3, 4e-3]}, measure=["best_loss"])
+    assert forecast(beside, arms(beside), None).runs == 2 * 2 * 3, "the rate that is compared is none of the two"
     h100 = load_hardware("h100")
     timed = dict.fromkeys(("copy_bandwidth", "read_bandwidth", "cached_read_bandwidth", "dispatch", "threads"), 1)
     this = h100.model_copy(update={"measured": Measured(products={}, passes=rates, **timed)})

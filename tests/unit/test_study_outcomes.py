@@ -99,8 +99,8 @@ def test_what_is_read_off_a_log(outcome: Outcome, run: Ended, expected: float | 
 
 PROBED = ended(
     probes=(
-        {"gradient": [0.5, None, 2.0], "log_z": 7.0},
-        {"gradient": [1.0, None, 4.0], "log_z": 6.0, "entropy": [None]},
+        {"gradient": [0.5, 1.0, 2.0], "log_z": 7.0},
+        {"gradient": [1.0, 2.5, 4.0], "log_z": 6.0, "entropy": [None], "drift": [1.0, None], "dead_units": [0.5, None]},
     )
 )
 
@@ -113,6 +113,8 @@ PROBED = ended(
         (Probe(of="gradient", layers="smallest"), 1.0),
         (Probe(of="gradient", layers="last_over_first", at="start"), 4.0),
         (Probe(of="log_z"), 6.0),
+        (Probe(of="drift"), None),
+        (Probe(of="dead_units"), 0.5),
         (Probe(of="entropy"), None),
         (Probe(of="largest_load"), None),
         (OnTheWay(share=0.8), None),
@@ -315,6 +317,10 @@ def test_an_outcome_is_named_by_its_kind_where_it_has_no_name():
         (
             {"measure": {"x": {"kind": "answers", "task": {"kind": "recall"}}}},
             r"measure\.x .*of runs that learn a task",
+        ),
+        (
+            {"measure": ["best_rate"], "sweep": {"train.lr": [1e-3, 1e-2]}, "set": {"data.task.kind": "recall"}},
+            r"measure\.best_rate .*a task has no bytes of text",
         ),
         ({"measure": ["accuracy"]}, r"measure\.accuracy .*text has no answers"),
         (

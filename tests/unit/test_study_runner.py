@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from scipy import stats
 from scipy.stats import t
 from tiny import MODEL, TRAIN, write_text
 
@@ -24,7 +25,7 @@ from archlab.cost.flops import training_flops
 from archlab.errors import UserError
 from archlab.report.factor_rows import factor_rows, pairs
 from archlab.report.page import render, write_page
-from archlab.report.rows import aligned
+from archlab.report.rows import aligned, level_rows
 from archlab.report.size_chart import line_rows, over_sizes, size_rows
 from archlab.report.study_tables import factor_table, size_table, sweep_table
 from archlab.report.sweep_chart import sweep
@@ -33,6 +34,7 @@ from archlab.study import folder as study_folder
 from archlab.study import pool, runner
 from archlab.study.folder import claim
 from archlab.study.formatting import amount
+from archlab.study.plan import doubts_of_folds
 from archlab.study.pool import RunProgress
 from archlab.study.power import pairs_for
 from archlab.study.progress import StudyProgress
@@ -153,8 +155,8 @@ def test_seeds_are_added_as_the_first_ones_scatter(lab):
         2.0 + (config.model.norm.kind == "layernorm") * (0.1 + 0.01 * (-1, 0, 1)[config.train.seed % 3])
     )
     rule = {"first": 3, "at_most": 12}
-    assert lab.run(seeds={"until": 0.06, **rule}).seeds == [0, 1, 2]
-    more = lab.run(seeds={"until": 0.03, **rule})
+    assert lab.run(seeds={"until": 0.06, **rule}, folds=1).seeds == [0, 1, 2]
+    more = lab.run(seeds={"until": 0.03, **rule}, folds=1)
     expected = pairs_for(0.03, 0.01, 2, 0.05)
     assert 3 < expected < 12
     assert more.seeds == list(range(expected))
@@ -162,8 +164,8 @@ def test_seeds_are_added_as_the_first_ones_scatter(lab):
     assert compared.pairs == expected
     reach = t.isf(0.025, 2) * 0.01 / expected**0.5  # of the first three seeds, whose scatter is the larger one
     assert compared.high - compared.low == pytest.approx(2 * reach, rel=1e-6)
-    assert lab.study(seeds={"until": 0.03, **rule}).read().seeds == more.seeds
-    assert lab.run(seeds={"until": 0.001, **rule}).seeds == list(range(12))
+    assert lab.study(seeds={"until": 0.03, **rule}, folds=1).read().seeds == more.seeds
+    assert lab.run(seeds={"until": 0.001, **rule}, folds=1).seeds == list(range(12))
 
 
 def test_the_margin_is_that_of_the_study(lab):
@@ -350,9 +352,9 @@ def test_a_study_keeps_and_shows_every_point_of_its_sweep(lab):
     assert "train.lr, logarithmic axis" in page
     assert lab.study(**SWEPT).read() == summary == load_study(lab.folder / "out")
     assert printed(sweep_table(summary, 80)) == [
-        "train.lr    0.1     0.2    0.4      0.8",
-        "a         2.150 [2.050]  2.250 diverged",
-        "b         2.950   2.850  2.650  [2.250]",
+        "train.lr    0.1     0.2    0.4             0.8",
+        "a         2.150 [2.050]  2.250 1 of 2 diverged",
+        "b         2.950   2.850  2.650         [2.250]",
     ]
 
 
@@ -637,6 +639,40 @@ def test_where_every_seed_diverged_a_line_of_factors_has_no_point(lab):
     assert "chart-factors-0" in render(summary)
 
 
+def test_a_rule_adds_no_seeds_beyond_the_folds_that_judge_them(lab):
+    lab.score = lambda config: 2.0 + (config.model.norm.kind == "layernorm") * (config.train.seed % 3)
+    rule = {"until": 0.001, "first": 3, "at_most": 30}
+    text = {"data.path": str(lab.text), "data.held_out": 0.05}
+    found = lab.run(seeds=rule, set=text)
+    n_folds = lab.study(seeds=rule, set=text).plan.n_folds
+    assert 3 < n_folds < 30
+    assert len(found.seeds) == n_folds
+    assert found.arms[1].comparison.folds is None
+
+
+@pytest.mark.parametrize(("seeds", "folds", "said"), [
+    (4, None, "4 seeds are judged on 3 folds, and tested as 3: more folds, up to 6, would find smaller differences"),
+    ([0, 3, 6], None, "all seeds are judged on fold 0: the intervals are about that part of the text alone"),
+    (3, None, None), (4, 1, None),
+])  # fmt: skip
+def test_few_folds_for_many_seeds_are_named(lab, seeds, folds, said):
+    study = lab.study(seeds=seeds, set={"data.path": str(lab.text), "data.held_out": 0.15}, folds=folds)
+    assert list(doubts_of_folds(study.plan, study.config.seed_list)) == ([said] if said else [])
+
+
+def test_a_mean_over_shared_folds_is_one_over_folds(lab):
+    lab.score = lambda config: 2.0 + config.data.fold + config.train.seed / 100
+    found = lab.run(seeds=4, set={"data.path": str(lab.text), "data.held_out": 0.15})
+    assert found.folds == {0: 0, 1: 1, 2: 2, 3: 0}
+    by_fold = [2 + (0 + 0.03) / 2, 3.01, 4.02]
+    assert found.arms[0].mean == pytest.approx(np.mean(by_fold))
+    assert found.arms[0].deviation == pytest.approx(np.std(by_fold, ddof=1))
+    (row, _) = level_rows(found)
+    assert (row["low"], row["high"]) == pytest.approx(
+        tuple(stats.t.interval(0.95, 2, np.mean(by_fold), stats.sem(by_fold)))
+    )
+
+
 def test_a_rule_for_seeds_counts_contrasts_too(lab):
     """Interactions scatter more than arms, and there are more comparisons."""
 
@@ -648,7 +684,7 @@ def test_a_rule_for_seeds_counts_contrasts_too(lab):
 
     lab.score = noisy
     rule = {"until": 0.03, "first": 5, "at_most": 200}
-    summary = lab.run(arms={}, cross=PLACED, seeds=rule)
+    summary = lab.run(arms={}, cross=PLACED, seeds=rule, folds=1)
     firsts = [[values for seed, values in one.values.items() if seed < 5] for one in summary.contrasts]
     loudest = max(np.std(values, ddof=1) for values in firsts)
     assert len(summary.seeds) >= pairs_for(0.03, loudest, 4, 0.05 / 6) > 5
@@ -676,7 +712,7 @@ def test_a_study_over_sizes_says_whether_its_difference_carries_over(lab):
     assert [row["value"] for row in line_rows(summary)] == list(trend.line)
     assert over_sizes(summary.model_copy(update={"sizes": []})) is None
     heading, *line = printed(size_table(summary, 80))
-    assert heading.split() == ["difference", "99.1K", "298K", "change", "[interval]", "p", "Holm", "trend"]
+    assert heading.split() == ["difference", "100K", "300K", "change", "[interval]", "p", "Holm", "trend"]
     differences = [amount(summary.arms[i].comparison.difference, "bits per byte") for i in (1, 3)]
     assert line[0].split()[:5] == ["b", "minus", "a", *differences]
     assert line[0].endswith("< 0.001 grows")

@@ -32,6 +32,10 @@ last weights do, per seed. timing: all arms in turn, nothing else running, per r
 value per arm. sweep: the runs of a seed at all swept rates, per seed."""
 
 
+BY_SEED: tuple[Source, ...] = ("log", "weights", "sweep")
+"""Sources whose values are of runs; those of timing are of rounds, those of a config of arms."""
+
+
 class Outcome(Base):
     """The fields that all have in common."""
 
@@ -105,7 +109,12 @@ class OnTheWay(Outcome):
     """Of the training tokens."""
     source: ClassVar[Source] = "log"
     unit: ClassVar[Unit] = "bits per byte"
-    heading: ClassVar[str] = "loss after {share:.0%} of the training"
+    heading: ClassVar[str] = "loss after {share:.3%} of the training"
+
+    @property
+    def title(self) -> str:
+        """With as many digits as the share has."""
+        return f"loss after {100 * self.share:g}% of the training"
 
 
 class LargestGradient(Outcome):
@@ -135,6 +144,13 @@ ProbeName = Literal[
 """What a probe measures, of every layer or of the model (docs/probes.md)."""
 
 
+OF_THE_MODEL: tuple[ProbeName, ...] = ("log_z", "log_z_rms", "embedding_rms")
+"""Those that no layer has by itself."""
+
+OF_EVERY_LAYER: tuple[ProbeName, ...] = ("gradient", "stream_gradient", "stream_rms", "drift", "update_ratio")
+"""Those that every layer has."""
+
+
 class Probe(Outcome):
     """What a probe found inside the model; needs train.probe_every."""
 
@@ -148,14 +164,13 @@ class Probe(Outcome):
     source: ClassVar[Source] = "log"
     unit: ClassVar[Unit] = "rate"
     better: ClassVar[Better] = "neither"
-    heading: ClassVar[str] = "{of}, {layers}, at the {at}"
 
     @property
     def title(self) -> str:
         """In words."""
-        how = {"last_over_first": "of the last layer over that of the first", "mean": "on average over the layers"}
-        said = how.get(self.layers, f"{self.layers} of all layers")
-        return f"{self.of.replace('_', ' ')}, {said}, at the {self.at} of training"
+        how = {"last_over_first": ", of the last layer over that of the first", "mean": ", mean of the layers"}
+        said = "" if self.of in OF_THE_MODEL else how.get(self.layers, f", {self.layers} of all layers")
+        return f"{self.of.replace('_', ' ')}{said}, at the {self.at} of training"
 
 
 class WindowPart(Outcome):

@@ -176,6 +176,16 @@ class StudyConfig(Base):
     """The largest difference that does not matter, in bits per byte. Arms whose difference is shown to be smaller are
     equivalent; null: that is not asked."""
 
+    @field_validator("scales")
+    @classmethod
+    def _of_other_fields(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        allowed = [name for name in cls.model_fields if name not in ("extends", "scales", "question", "claim")]
+        for scale, values in value.items():
+            for field in values:
+                if field not in allowed:
+                    raise ValueError(f"{scale}: {field!r}; allowed: {', '.join(allowed)}")
+        return value
+
     @field_validator("arms")
     @classmethod
     def _arms_or_factors(cls, value: Any, info: ValidationInfo) -> Any:

@@ -30,6 +30,9 @@ _ROOM_ON_A_PHONE, _LETTERS_ON_A_PHONE = 84, 12
 _BEYOND = 20
 """Heights of a picture."""
 
+_TINY = -700.0
+"""Logarithm of a number that a float still holds, as that of its inverse."""
+
 
 class YAxis:
     """`y("low")`: a field on the one vertical axis that all layers of a chart share."""
@@ -55,8 +58,9 @@ class YAxis:
         """The value, or a point so far beyond the end of the axis that a line to it leaves as steeply. The renderer
         aborts the process where coordinates are millions of pixels away."""
         if self.is_logarithmic:
-            reach = (self.high / self.low) ** _BEYOND
-            return min(max(value, self.low / reach), self.high * reach)
+            low, high = math.log(self.low), math.log(self.high)
+            reach = _BEYOND * (high - low)
+            return math.exp(min(max(math.log(value), low - reach, _TINY), high + reach, -_TINY))
         reach = _BEYOND * (self.high - self.low)
         return min(max(value, self.low - reach), self.high + reach)
 

@@ -7,7 +7,7 @@ from typing import Any
 from archlab.config.outcomes import Unit
 from archlab.study.formatting import amount, diverged, interval, verdict
 from archlab.study.record import ArmSummary, Comparison, StudySummary
-from archlab.study.stats import estimate
+from archlab.study.stats import estimate, independent
 
 Row = dict[str, Any]
 
@@ -22,13 +22,13 @@ def level_rows(summary: StudySummary) -> list[Row]:
     """Per arm: mean, the 95% interval of the mean, and the mean of its reference as `origin`."""
     means = {arm.name: arm.mean for arm in summary.arms}
     return [
-        _level(arm, label, means[arm.comparison.reference] if arm.comparison else None, summary.outcome.unit)
+        _level(arm, label, means[arm.comparison.reference] if arm.comparison else None, summary)
         for arm, label in zip(summary.arms, labels(summary).values(), strict=True)
     ]
 
 
-def _level(arm: ArmSummary, label: str, origin: float | None, unit: Unit) -> Row:
-    found = estimate([loss for loss in arm.values.values() if loss is not None])
+def _level(arm: ArmSummary, label: str, origin: float | None, summary: StudySummary) -> Row:
+    found, unit = estimate(independent(arm.values, summary.shared_folds)), summary.outcome.unit
     return {
         "arm": label,
         "value": arm.mean,

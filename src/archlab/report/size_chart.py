@@ -22,8 +22,8 @@ def over_sizes(summary: StudySummary) -> alt.LayerChart | None:
         return None
     named = [trend.label for trend in summary.sizes]
     colour = alt.Color("arm:N", scale=alt.Scale(domain=named, range="category"), legend=None)
-    # Their own numbers as marks: the sizes that were trained, and no others.
-    ticks = alt.Axis(values=summary.sizes[0].sizes, labelExpr=LARGE, title="parameters, logarithmic axis", grid=False)
+    # The sizes that were asked for, and no others.
+    ticks = alt.Axis(values=summary.asked_sizes, labelExpr=LARGE, title="parameters, logarithmic axis", grid=False)
     x = alt.X("size:Q", scale=alt.Scale(type="log", nice=False, padding=20), axis=ticks)
     title = axis_title(summary.outcome, "difference").partition(" (")[0]
     y = alt.Y("value:Q", title=title, axis=alt.Axis(format="~g"))

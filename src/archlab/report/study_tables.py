@@ -40,7 +40,7 @@ def size_table(summary: StudySummary, width: int) -> Table:
     """One line per arm of a ladder of sizes: its difference at each size, by how much that changes, and the trend."""
     comparisons = {arm.name: arm.comparison for arm in summary.arms}
     unit = summary.outcome.unit
-    headings = ("difference", *map(count, summary.sizes[0].sizes), "change [interval]", "p Holm", "trend")
+    headings = ("difference", *map(count, summary.asked_sizes), "change [interval]", "p Holm", "trend")
     rows = [
         (
             f"{trend.label} minus {trend.reference}",
@@ -88,6 +88,6 @@ def _at_size(c: Comparison | None, unit: Unit) -> str:
 
 def _swept(row: Row) -> str:
     if row["mean"] is None:
-        return "diverged"
+        return row["diverged"]
     text = amount(row["mean"], "bits per byte")
     return f"[{text}]" if row["mark"] else f"{text}{FIXED}"

@@ -37,6 +37,7 @@ def _of_arm(label: str, points: Sequence[SweepPoint]) -> list[Row]:
             "arm": label,
             "value": point.value,
             "mean": means.get(point.value),
+            "diverged": f"{len(point.losses) - len(_finished(point))} of {len(point.losses)} diverged",
             "mark": None if point.value != best else "edge" if best in edges else "optimum",
             "text": _text(point, means.get(point.value), point.value == best, best in edges),
         }

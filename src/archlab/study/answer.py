@@ -5,7 +5,18 @@ from typing import Literal, NamedTuple
 
 from archlab.config.outcomes import Unit
 from archlab.cost.units import count
-from archlab.study.formatting import amount, diverged, interval, listed, p_equals, paired, plural, span, with_unit
+from archlab.study.formatting import (
+    amount,
+    diverged,
+    interval,
+    listed,
+    margin_of,
+    p_equals,
+    paired,
+    plural,
+    span,
+    with_unit,
+)
 from archlab.study.record import ArmSummary, Comparison, Heading, Verdict
 from archlab.study.stats import ALPHA
 
@@ -166,8 +177,7 @@ def _equivalent(pairs: Sequence[_Pair], against: Against) -> str:
 
 
 def _margin(pair: _Pair) -> str:
-    margin = pair.comparison.margin or 0.0
-    return with_unit(pair.amount(margin) if pair.unit in ("share", "bytes") else f"{margin:g}", pair.unit)
+    return margin_of(pair.comparison.margin or 0.0, pair.unit)
 
 
 def _names(pairs: Sequence[_Pair], against: Against) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from archlab.config.identity import resolved
 from archlab.config.io import studies
-from archlab.config.outcomes import Outcome
+from archlab.config.outcomes import BY_SEED, Outcome
 from archlab.config.study_schema import AddedSeeds, StudyConfig
 from archlab.config.tasks import AnyTask
 from archlab.config.text import visible
@@ -26,7 +26,7 @@ from archlab.study.match import describe_equal
 from archlab.study.outcomes.compared import heading, measured
 from archlab.study.outcomes.gather import Found, gather
 from archlab.study.outcomes.sweep import sweep_points
-from archlab.study.plan import Plan, learned_from_folds
+from archlab.study.plan import Plan, doubts_of_folds
 from archlab.study.probed import probed_arm
 from archlab.study.provenance import mixed
 from archlab.study.record import ArmSummary, Curve, Judged, Measured, StudySummary, TuningPoint
@@ -69,7 +69,7 @@ def summarise(
 
     def judged(name: str, outcome: Outcome, margin: float | None = None) -> Judged:
         values = gather(outcome, found)
-        by_seed = outcome.source not in ("timing", "config")
+        by_seed = outcome.source in BY_SEED
         shared = folds if by_seed else None
         tested = measured(outcome, values, references, margin, first if by_seed else None, contrasts, shared)
         return Judged(
@@ -106,7 +106,7 @@ def summarise(
             *([f"{plural(missing, 'run')} not finished, and left out"] if missing else []),
             *(f"{label} failed: {why}" for label, why in failed.items()),
             *warnings,
-            *learned_from_folds(plan),
+            *doubts_of_folds(plan, seeds),
             *(warning for name, other in plan.outcomes.items() for warning in _without_a_value(name, other, found)),
             *mixed(run.environment for run in every),
         ],
@@ -117,6 +117,7 @@ def summarise(
         against=study.against,
         equal=describe_equal(study.equal) if study.equal else None,
         seeds=seeds,
+        folds=None if folds is None else dict(folds),
         arms=table,
         contrasts=primary.contrasts,
         sizes=primary.sizes,

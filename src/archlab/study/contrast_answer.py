@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from archlab.study.cross import said, short_names
-from archlab.study.formatting import amount, interval, p_equals, paired, plural, span, with_unit
+from archlab.study.formatting import amount, interval, margin_of, p_equals, paired, plural, span, with_unit
 from archlab.study.record import Comparison, FactorContrast, Heading, Verdict
 
 _NAMED = 3
@@ -51,7 +51,7 @@ def contrast_answer(contrasts: Sequence[FactorContrast], outcome: Heading) -> li
     if further := len(real[_NAMED:]):
         told.append(f"{plural(further, 'smaller interaction')} {'was' if further == 1 else 'were'} found too.")
     if same:
-        margin = with_unit(f"{same[0].found.margin or 0:g}", outcome.unit)
+        margin = margin_of(same[0].found.margin or 0.0, outcome.unit)
         told.append(_several(same, "equivalent to", "equivalent to none", f"within {margin}"))
     if unclear:
         told.append(

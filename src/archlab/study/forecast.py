@@ -1,8 +1,10 @@
 """What a study will take, before it begins."""
 
 from collections.abc import Sequence
+from math import prod
 
 from archlab.config.base import Base
+from archlab.config.identity import flatten, resolved
 from archlab.config.schema import Config
 from archlab.config.study_schema import StudyConfig, most_seeds
 from archlab.config.training import resolve_train
@@ -27,16 +29,22 @@ class Forecast(Base):
 
 def forecast(study: StudyConfig, arms: Sequence[Arm], this: Hardware | None) -> Forecast:
     """`this`: the machine as `archlab hardware --measure` found it; None where it has not."""
-    rates = {value for values in study.sweep.values() for value in values}
-    swept = most_seeds(study.seeds) * max(len(rates), 1)
-    each = swept + len(grid(study)) * study.tune_seeds
+    runs = [_runs(study, arm) for arm in arms]
     tokens = [resolve_train(arm.config).trained for arm in arms]
+    flops = [computed_training_flops(arm.config) for arm in arms]
     times = [_seconds(arm.config, this) if this else None for arm in arms]
     return Forecast(
-        runs=each * len(arms),
-        flops=each * sum(n * computed_training_flops(arm.config) for n, arm in zip(tokens, arms, strict=True)),
-        seconds=None if None in times else each * sum(time for time in times if time is not None),
+        runs=sum(runs),
+        flops=sum(prod(one) for one in zip(runs, tokens, flops, strict=True)),
+        seconds=None if None in times else sum(n * (time or 0.0) for n, time in zip(runs, times, strict=True)),
     )
+
+
+def _runs(study: StudyConfig, arm: Arm) -> int:
+    """Those of tuning; and for each seed the one that is compared and those of the sweep, of which it may be one."""
+    own = flatten(resolved(arm.config))
+    at_once = max(len({own[field], *values}) for field, values in study.sweep.items()) if study.sweep else 1
+    return most_seeds(study.seeds) * at_once + len(grid(study)) * study.tune_seeds
 
 
 def _seconds(config: Config, this: Hardware) -> float | None:

@@ -40,6 +40,11 @@ def with_unit(value: str, unit: Unit) -> str:
     return value if unit in ("share", "bytes", "count", "norm", "rate") else f"{value} {unit}"
 
 
+def margin_of(value: float, unit: Unit) -> str:
+    """`0.02 bits per byte`, `1.0%`: as it was written, with its unit."""
+    return with_unit(amount(value, unit) if unit in ("share", "bytes") else f"{value:g}", unit)
+
+
 def interval(low: float | None, high: float | None, unit: Unit = "bits per byte") -> str:
     """`[-1.280, -1.100]`; empty where there is none."""
     return "" if low is None or high is None else f"[{amount(low, unit)}, {amount(high, unit)}]"

@@ -16,8 +16,11 @@ from archlab.study.power import pairs_for
 from archlab.study.stats import ALPHA, Contrast, Values, known, weighted
 
 
-def seeds_in_all(values: Mapping[str, Values], compared: Mapping[str, Contrast], rule: AddedSeeds) -> int:
-    """How many seeds every arm gets: as many as the comparison that needs most, at most `rule.at_most`.
+def seeds_in_all(
+    values: Mapping[str, Values], compared: Mapping[str, Contrast], rule: AddedSeeds, n_folds: int | None = None
+) -> int:
+    """How many seeds every arm gets: as many as the comparison that needs most, at most `rule.at_most`, and no more
+    than there are folds of the text to judge them, `n_folds`, for seeds that share one tell nothing of other text.
 
     `values` has those of the first seeds, `compared` are all comparisons. Each is planned at the strictest level at
     which Holm's correction may judge it. One with fewer than two pairs tells nothing of its scatter and asks for none.
@@ -29,4 +32,5 @@ def seeds_in_all(values: Mapping[str, Values], compared: Mapping[str, Contrast],
         if len(found) > 1:
             level = ALPHA / len(compared)
             needed.append(pairs_for(rule.until, float(np.std(found, ddof=1)), len(found) - 1, level))
-    return min(rule.at_most, max(needed))
+    most = rule.at_most if n_folds is None else min(rule.at_most, max(n_folds, rule.first))
+    return min(most, max(needed))

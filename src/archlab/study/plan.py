@@ -14,6 +14,9 @@ from archlab.study.design import Arm, grid
 from archlab.study.runs import Run
 from archlab.study.stats import Folds
 
+_FEW_FOLDS = 5
+"""Fewer make a test much weaker than its seeds suggest."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -59,11 +62,21 @@ class Plan:
         """Every tuning run."""
         return (run for rows in self.tuning().values() for runs in rows for run in runs)
 
+    def check(self) -> None:
+        """UserError for what cannot be run."""
+        for corpus in self.corpora.values():
+            self._test_folds(corpus)
+
+    @property
+    def n_folds(self) -> int | None:
+        """Folds that judge the seeds in turn; None where one judges all, so that no seed is about other text."""
+        n_folds = self._test_folds(self.corpora[self.arms[0].name])
+        return n_folds if n_folds > 1 else None
+
     def shared_folds(self, seeds: Sequence[int]) -> Folds:
         """Seed -> its fold, where several seeds share one but not all the same: then the study is not about one fold,
         yet has fewer of them than seeds."""
-        n_folds = self._test_folds(self.corpora[self.arms[0].name])
-        folds = {seed: seed % n_folds for seed in seeds}
+        folds = {seed: seed % (self.n_folds or 1) for seed in seeds}
         return folds if 1 < len(set(folds.values())) < len(seeds) else None
 
     def _with(self, arm: Arm, values: Raw, seed: int, fold: int) -> Run:
@@ -82,9 +95,17 @@ class Plan:
         return n_folds
 
 
-def learned_from_folds(plan: Plan) -> Iterator[str]:
-    """A warning where a tokenizer has learned from a fold that judges."""
+def doubts_of_folds(plan: Plan, seeds: Sequence[int]) -> Iterator[str]:
+    """Warnings where few folds judge many seeds, or where a tokenizer has learned from a fold that judges."""
     corpus = plan.corpora[plan.arms[0].name]
     n_folds = plan.config.folds or corpus.test_folds
+    used = {seed % n_folds for seed in seeds}
+    if len(used) == 1 < n_folds:
+        yield f"all seeds are judged on fold {min(used)}: the intervals are about that part of the text alone"
+    elif 1 < len(used) < min(len(seeds), _FEW_FOLDS):
+        yield (
+            f"{len(seeds)} seeds are judged on {len(used)} folds, and tested as {len(used)}: more folds, up to "
+            f"{corpus.n_folds - bool(plan.config.tune)}, would find smaller differences"
+        )
     if n_folds > corpus.test_folds and not isinstance(plan.arms[0].config.data.task, AnyTask):
         yield f"the tokenizer may have learned from the folds beyond the first {corpus.test_folds} that judge"

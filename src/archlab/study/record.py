@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from archlab.config.base import Base
-from archlab.config.outcomes import Better, Source, Unit
+from archlab.config.outcomes import BY_SEED, Better, Source, Unit
 from archlab.config.text import Shown
 from archlab.digests import verify, write_with_digests
 from archlab.errors import UserError
@@ -108,9 +108,9 @@ class Measured(Base):
     values: dict[int, float | None]
     """By seed, or by round of timing; null where the run diverged, left out where there is no value."""
     mean: float | None
-    """Over those that there are."""
+    """Over those that there are; where seeds share parts of the text, over the parts."""
     deviation: float | None
-    """Standard deviation over them (n - 1); null with fewer than two."""
+    """Standard deviation over the same (n - 1); null with fewer than two."""
     comparison: Comparison | None
     """null for the arm that all others start from."""
 
@@ -294,6 +294,8 @@ class StudySummary(Base):
     equal: str | None
     """For people: `parameters within 1%, by model.mlp.d_ff`."""
     seeds: list[int]
+    folds: dict[int, int] | None = None
+    """Seed -> the part of the text that judges it, where several seeds share one; else null."""
     arms: list[ArmSummary]
     contrasts: list[FactorContrast] = Field(default_factory=list)
     """Interactions of crossed factors, then what each does on average."""
@@ -320,6 +322,16 @@ class StudySummary(Base):
             update={"outcome": other.outcome, "arms": arms, "contrasts": other.contrasts, "sizes": other.sizes}
         )
 
+    @property
+    def shared_folds(self) -> dict[int, int] | None:
+        """Seed -> its part of the text, where seeds share some and the arms' values are by seed."""
+        return self.folds if self.outcome.source in BY_SEED else None
+
+    @property
+    def asked_sizes(self) -> list[int]:
+        """Parameters, as the study's file says; each arm comes near."""
+        return list(self.study.get("sizes", ()))
+
     def frame(self) -> list[dict[str, Any]]:
         """One row per arm and seed that ended, with every outcome and every factor's level, as `pandas.DataFrame`
         and `polars.DataFrame` take it. What is not by seed is the arm's mean in each of its rows."""
@@ -343,8 +355,7 @@ class StudySummary(Base):
 
 
 def _value(outcome: Heading, measured: Measured, seed: int) -> float | None:
-    by_seed = outcome.source not in ("timing", "config")
-    return measured.values.get(seed) if by_seed else measured.mean
+    return measured.values.get(seed) if outcome.source in BY_SEED else measured.mean
 
 
 def load_study(folder: str | Path) -> StudySummary:

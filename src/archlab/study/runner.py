@@ -64,7 +64,7 @@ class Study:
         """
         self.corpora = open_corpora(self.arms)  # it may have changed since
         plan = self.plan
-        self._first_runs()  # whatever cannot be planned is refused before a folder is made
+        plan.check()
         claim(self.folder, self.config, self.corpora)
         if renew:
             now = environment(choose_device(self.arms[0].config.train))
@@ -111,7 +111,7 @@ class Study:
         if any(len(runs) < len(first) for runs in found.ended.values()):
             return first
         values = gather(next(iter(self.outcomes.values())), found)
-        return list(range(seeds_in_all(values, comparisons(tuned.arms), seeds)))
+        return list(range(seeds_in_all(values, comparisons(tuned.arms), seeds, self.plan.n_folds)))
 
     def _first_runs(self) -> list[Run]:
         """The runs that come first, and so tell whether the study has begun here."""

@@ -97,7 +97,8 @@ def _with_extended(raw: Raw, home: Path | None, below: tuple[Path | Traversable,
     """`raw`, which names files in `home`, over the values of the study it extends."""
     raw = with_kinds(raw)
     if home is not None:
-        _find_files(raw, home)
+        for values in (raw, *_scales_of(raw).values()):
+            _find_files(values, home)
     if not isinstance(raw.get("extends"), str):
         return raw
     inherited = _read(_find(raw.pop("extends"))[1], below)
@@ -107,15 +108,18 @@ def _with_extended(raw: Raw, home: Path | None, below: tuple[Path | Traversable,
 
 
 def _at_scale(raw: Raw, scale: str, source: str) -> Raw:
-    scales = raw.get("scales")
-    known = [str(name) for name in scales] if isinstance(scales, dict) else []
-    if not isinstance(scales, dict) or scale not in scales:
-        hint = nearest(scale, known) or (f"; allowed: {', '.join(known)}" if known else ": it has none")
+    scales = _scales_of(raw)
+    if scale not in scales:
+        hint = nearest(scale, scales) or (f"; allowed: {', '.join(scales)}" if scales else ": it has none")
         raise UserError(f"{source}: no scale {scale!r}{hint}")
-    values = scales[scale]
-    if not isinstance(values, dict):
-        raise UserError(f"{source}: scales.{scale}: {values!r}; allowed: fields of a study with their values")
-    return with_kinds({**{field: value for field, value in raw.items() if field != "scales"}, **values})
+    return with_kinds({**{field: value for field, value in raw.items() if field != "scales"}, **scales[scale]})
+
+
+def _scales_of(raw: Raw) -> dict[str, Raw]:
+    """Those that are right so far; what is wrong with others is told by the schema."""
+    scales = raw.get("scales")
+    every = scales.items() if isinstance(scales, dict) else ()
+    return {str(name): values for name, values in every if isinstance(values, dict)}
 
 
 def with_kinds(raw: Raw) -> Raw:

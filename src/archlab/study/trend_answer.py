@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from archlab.cost.units import count
-from archlab.study.formatting import amount, interval, p_equals, paired, with_unit
+from archlab.study.formatting import amount, interval, margin_of, p_equals, paired, with_unit
 from archlab.study.record import Heading, SizeTrend
 
 
@@ -25,7 +25,7 @@ def _told(trend: SizeTrend, outcome: Heading) -> str:
     pairs = paired([change], outcome.source)
     size = f"{with_unit(amount(change.difference, unit), unit)} {interval(change.low, change.high, unit)}".strip()
     if change.verdict == "equivalent":
-        margin = with_unit(amount(change.margin or 0.0, unit), unit)
+        margin = margin_of(change.margin or 0.0, unit)
         return (
             f"The difference between {what} carries over {over} within {margin} "
             f"(change {size} over {pairs}, Holm {p_equals(change.p_equivalent or 0)})."

@@ -8,9 +8,11 @@ import numpy as np
 
 from archlab.config.tasks import AnyTask
 from archlab.data.held_out import HeldOut
-from archlab.data.split import MOST_FOLDS
 from archlab.data.tasks.windows import windows
 from archlab.data.training_data import Windows
+
+STREAMS = 1_000_000
+"""Of held-out windows, of which each seed of a study takes one."""
 
 ALL_THERE_ARE = 65_536
 """Held-out tokens where a number is not given; there is no end to them."""
@@ -38,8 +40,8 @@ class TaskData:
 
     @property
     def n_folds(self) -> int:
-        """There is no end to streams; as many as a text has."""
-        return MOST_FOLDS
+        """There is no end to streams: one for each seed that a study may have, and as many more."""
+        return 2 * STREAMS
 
     @property
     def tokenizer(self) -> None:

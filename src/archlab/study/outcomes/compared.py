@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 from archlab.config.outcomes import Outcome
 from archlab.study.record import Comparison, Heading, Measured
-from archlab.study.stats import Contrast, Folds, Values, compare, exactly, weighted
+from archlab.study.stats import Contrast, Folds, Values, compare, exactly, independent, weighted
 
 
 def heading(name: str, outcome: Outcome) -> Heading:
@@ -28,11 +28,11 @@ def measured(
     else:
         comparisons = compare(values, references, outcome.better, margin, first, contrasts, folds)
     every = {**values, **{name: weighted(values, contrast.weights) for name, contrast in (contrasts or {}).items()}}
-    return {name: _measured(found, comparisons.get(name)) for name, found in every.items()}
+    return {name: _measured(found, comparisons.get(name), folds) for name, found in every.items()}
 
 
-def _measured(values: Values, comparison: Comparison | None) -> Measured:
-    known = [value for value in values.values() if value is not None]
+def _measured(values: Values, comparison: Comparison | None, folds: Folds) -> Measured:
+    known = independent(values, folds)
     return Measured(
         values=dict(values),
         mean=statistics.fmean(known) if known else None,

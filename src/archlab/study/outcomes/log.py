@@ -7,6 +7,7 @@ from statistics import fmean
 import numpy as np
 
 from archlab.config.outcomes import (
+    OF_EVERY_LAYER,
     Accuracy,
     BitsPerByte,
     Gap,
@@ -62,17 +63,19 @@ def _tokens_to(wanted: float, run: Ended) -> float | None:
 
 def _on_the_way(share: float, run: Ended) -> float | None:
     points = [(m["tokens"], m["bits_per_byte"]) for m in run.metrics if "bits_per_byte" in m]
-    until = share * run.summary.tokens
+    until = share * run.summary.tokens * (1 + 1e-9)  # an evaluation just there counts
     return next((loss for tokens, loss in reversed(points) if 0 < tokens <= until), None)
 
 
 def _probed(outcome: Probe, run: Ended) -> float | None:
-    """None also where no layer has such a number, or one of them is not finite."""
+    """None also where no layer has such a number, and where a layer has none that must have one: it is not finite."""
     probes = [m[PROBES] for m in run.metrics if PROBES in m]
     found = probes[0 if outcome.at == "start" else -1].get(outcome.of) if probes else None
     if not isinstance(found, list):
         return found
     numbers = [number for number in found if number is not None]
+    if outcome.of in OF_EVERY_LAYER and len(numbers) < len(found):
+        return None
     match outcome.layers:
         case "mean":
             return fmean(numbers) if numbers else None

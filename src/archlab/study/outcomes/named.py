@@ -2,14 +2,29 @@
 
 from collections.abc import Iterator, Sequence
 
-from archlab.config.outcomes import Accuracy, Answers, BitsPerByte, Outcome, PlugInOutcome, Probe, StateBytes
+from archlab.config.outcomes import (
+    Accuracy,
+    Answers,
+    BestLoss,
+    BestRate,
+    Beyond,
+    BitsPerByte,
+    OnTheWay,
+    Outcome,
+    Probe,
+    Sensitivity,
+    StateBytes,
+    TokensPerByte,
+    TokensTo,
+    WindowPart,
+)
 from archlab.config.problems import Problem, raise_problems
 from archlab.config.study_schema import StudyConfig
 from archlab.config.tasks import AnyTask
 from archlab.study.design import Arm
 
-_OF_TEXT = ("bits per byte", "tokens", "rate")
-"""Units of outcomes that only text has."""
+_OF_TEXT = (BitsPerByte, TokensTo, OnTheWay, WindowPart, Beyond, TokensPerByte, Sensitivity, BestLoss, BestRate)
+"""Outcomes that a task does not have."""
 
 
 def named_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> dict[str, Outcome]:
@@ -27,7 +42,7 @@ def named_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> dict[str, Outcome
 
 def _problems(named: dict[str, Outcome], is_task: bool) -> Iterator[Problem]:
     for name, outcome in named.items():
-        if is_task and not isinstance(outcome, PlugInOutcome) and outcome.unit in _OF_TEXT:
+        if is_task and isinstance(outcome, _OF_TEXT):
             yield Problem(
                 f"measure.{name}", f"{outcome.title}: a task has no bytes of text; allowed: accuracy and answers"
             )
