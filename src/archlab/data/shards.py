@@ -199,7 +199,7 @@ class DataFolder:
         text, tokens = (sum(getattr(part, what) for part in m.parts) for what in ("bytes", "tokens"))
         folds = f", in {len(m.folds)} folds" if len(m.folds) > 1 else ""
         if folds and m.stretches:
-            folds += " that are stretches of it, for its documents are too few or too unequal"
+            folds += " of stretches, for documents are few or unequal"
         return (
             f"{m.source}: {text / 1e6:.1f} MB of text, {tokens / 1e6:.2f}M tokens of a vocabulary of {m.vocab_size}"
             f"{folds}, {m.folds[self.fold].bytes / text:.1%} held out"
