@@ -62,8 +62,8 @@ class Expectation(Base):
     verdict: Predicted
     """What is expected of it."""
     margin: Positive | None = None
-    """The largest difference that does not matter, in the outcome's unit. null: the study's own, which is of the outcome
-    that its answer is about."""
+    """The largest difference that does not matter, in the outcome's unit. null: the study's own, which is of the
+    outcome that its answer is about."""
 
 
 class Ranking(Base):
