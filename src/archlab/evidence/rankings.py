@@ -1,7 +1,9 @@
 """How well our order of arms agrees with a published one: Spearman's rank correlation with an interval."""
 
+from collections.abc import Sequence
 from math import atanh, sqrt, tanh
 
+import numpy as np
 from scipy import stats
 
 from archlab.config.base import Base
@@ -31,10 +33,14 @@ def agreement(ranking: Ranking, results: Results) -> Agreement:
     if len(arms) < 4:
         return Agreement(ranking=ranking, arms=len(arms), rho=None, low=None, high=None)
     sign = 1 if results.heading(None).better != "higher" else -1
-    rho = float(stats.spearmanr([ranking.values[arm] for arm in arms], [sign * means[arm] for arm in arms])[0])
+    rho = _spearman([ranking.values[arm] for arm in arms], [sign * means[arm] for arm in arms])
     if abs(rho) > 1 - 1e-9:
         return Agreement(ranking=ranking, arms=len(arms), rho=rho, low=None, high=None)
     reach = float(stats.norm.isf(0.025)) * sqrt((1 + rho**2 / 2) / (len(arms) - 3))
     return Agreement(
         ranking=ranking, arms=len(arms), rho=rho, low=tanh(atanh(rho) - reach), high=tanh(atanh(rho) + reach)
     )
+
+
+def _spearman(these: Sequence[float], those: Sequence[float]) -> float:
+    return float(np.corrcoef(stats.rankdata(these), stats.rankdata(those))[0, 1])

@@ -9,7 +9,7 @@ from typing import Literal
 
 from archlab.config.base import Base
 from archlab.evidence.rankings import Agreement, agreement
-from archlab.evidence.results import Results, results_name
+from archlab.evidence.results import AS_IT_STANDS, Results, library_study, results_name
 from archlab.evidence.schema import Claim, Expectation
 from archlab.study.formatting import amount, interval, with_unit
 from archlab.study.record import Comparison, Heading, Measured
@@ -85,7 +85,7 @@ def _judged(expected: Expectation, results: Results | None) -> Judged:
         return Judged(
             expected=expected,
             found="not run yet",
-            label=expected.arm,
+            label=library_study(expected.study, AS_IT_STANDS).labels.get(expected.arm, expected.arm),
             against="",
             outcome=None,
             comparison=None,
