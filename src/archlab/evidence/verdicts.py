@@ -15,7 +15,7 @@ from archlab.study.formatting import amount, interval, with_unit
 from archlab.study.record import Comparison, Heading, Measured
 from archlab.study.stats import ALPHA
 
-Finding = Literal["found", "opposite found", "undecided", "not run yet"]
+Finding = Literal["as claimed", "the opposite", "undecided", "not run yet"]
 """Of one expectation."""
 
 Verdict = Literal["supported", "contradicted", "undecided", "not run yet", "no study yet"]
@@ -37,6 +37,14 @@ class Judged(Base):
     """null where nothing was run."""
     share: float | None
     """The difference as a share of the reference's mean; null where that says nothing, and where nothing was run."""
+
+    @property
+    def why(self) -> str:
+        """`as claimed: better`."""
+        if self.comparison is None:
+            return self.found
+        is_small = self.comparison.verdict in ("better", "worse", "differs") and is_within_margin(self.comparison)
+        return f"{self.found}: {self.comparison.verdict}" + (", but by less than the margin" if is_small else "")
 
     @property
     def effect(self) -> str:
@@ -75,9 +83,9 @@ def _verdict(found: list[Finding]) -> Verdict:
         return "no study yet"
     if set(found) == {"not run yet"}:
         return "not run yet"
-    if "opposite found" in found:
+    if "the opposite" in found:
         return "contradicted"
-    return "supported" if set(found) == {"found"} else "undecided"
+    return "supported" if set(found) == {"as claimed"} else "undecided"
 
 
 def _judged(expected: Expectation, results: Results | None) -> Judged:
@@ -143,7 +151,7 @@ def finding(expected: Expectation, found: Comparison) -> Finding:
 
 
 def _either(found: bool, opposite: bool) -> Finding:
-    return "found" if found else "opposite found" if opposite else "undecided"
+    return "as claimed" if found else "the opposite" if opposite else "undecided"
 
 
 def _is_better(found: Comparison) -> bool:
@@ -155,7 +163,12 @@ def _is_worse(found: Comparison) -> bool:
 
 
 def _is_equivalent(found: Comparison) -> bool:
-    return found.verdict in ("equivalent", "equal") or (found.p_equivalent is not None and found.p_equivalent < ALPHA)
+    return found.verdict in ("equivalent", "equal") or is_within_margin(found)
+
+
+def is_within_margin(found: Comparison) -> bool:
+    """Whether the true difference is shown to be smaller than the margin, be there one or not."""
+    return found.p_equivalent is not None and found.p_equivalent < ALPHA and "diverged" not in found.verdict
 
 
 def _matters(found: Comparison) -> bool:

@@ -8,13 +8,13 @@ from archlab.evidence.schema import Effect, Source
 from archlab.evidence.verdicts import ClaimAtScale, Judged
 from archlab.study.formatting import plural
 
-LEDGER = ("", "claim", "published", "found here", "verdict")
+LEDGER = ("no.", "claim", "published", "found here", "verdict")
 """Columns of all claims."""
 
-PUBLISHED = ("source", "what was compared", "found", "scale", "read")
+PUBLISHED = ("source", "what was compared", "found", "where")
 """Columns of what others found."""
 
-EXPECTED = ("comparison", "expected", "difference", "")
+EXPECTED = ("comparison", "expected", "difference", "result")
 """Columns of what a claim predicts for our studies."""
 
 SCALE = "Every verdict is of the scale that was run, and of no other."
@@ -38,16 +38,17 @@ def found_here(found: ClaimAtScale) -> str:
     done = [one for one in found.judged if one.found != "not run yet"]
     if not done:
         return ""
-    as_said = sum(one.found == "found" for one in done)
-    opposite = sum(one.found == "opposite found" for one in done)
+    as_said = sum(one.found == "as claimed" for one in done)
+    opposite = sum(one.found == "the opposite" for one in done)
     against = f", {opposite} against it" if opposite else ""
     missing = f", {len(found.judged) - len(done)} not run" if len(done) < len(found.judged) else ""
     return f"{as_said} of {len(found.judged)} as claimed{against}{missing}" + (f"; {effect}" if effect else "")
 
 
-def published(effect: Effect) -> tuple[str, str, str, str, str]:
+def published(effect: Effect) -> tuple[str, str, str, str]:
     """Under PUBLISHED."""
-    return sources()[effect.source].cited, effect.of, effect.found, effect.scale or "", effect.read
+    scale = f"{effect.scale}; " if effect.scale else ""
+    return sources()[effect.source].cited, effect.of, effect.found, f"{scale}{effect.read}"
 
 
 def expected(judged: Judged) -> tuple[str, str, str, str]:
@@ -56,9 +57,7 @@ def expected(judged: Judged) -> tuple[str, str, str, str]:
     outcome = judged.outcome.title if judged.outcome else judged.expected.outcome
     what = f"{judged.label}{against}" + (f", {outcome}" if outcome else "")
     margin = f" (margin {judged.expected.margin:g})" if judged.expected.margin else ""
-    comparison = judged.comparison
-    why = f"{judged.found}: {comparison.verdict}" if comparison else judged.found
-    return f"{judged.expected.study}: {what}", f"{judged.expected.verdict}{margin}", judged.effect, why
+    return f"{judged.expected.study}: {what}", f"{judged.expected.verdict}{margin}", judged.effect, judged.why
 
 
 def ranked(found: Agreement) -> str:
