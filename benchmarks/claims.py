@@ -27,6 +27,7 @@ def keep(folder: Path) -> Path:
     text = "".join(f"{line}\n" for line in record(summary, study, scale, str(ended)))
     check(summary, text)
     file = RESULTS / f"{results_name(study, scale)}.jsonl"
+    RESULTS.mkdir(exist_ok=True)
     write_atomic(file, text)
     return file
 

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 
 from archlab.config.base import Base
 from archlab.evidence.read import claims
-from archlab.evidence.results import AS_IT_STANDS, About, Results, committed, digest, library_study, results_name
+from archlab.evidence.results import About, Results, committed, digest, results_name
 from archlab.evidence.schema import Claim
 from archlab.evidence.verdicts import ClaimAtScale, judge
+from archlab.study.scales import AS_IT_STANDS, library_study
 
 
 class Entry(Base):

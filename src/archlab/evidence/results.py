@@ -16,17 +16,13 @@ from archlab.config.base import Base
 from archlab.config.identity import config_hash
 from archlab.config.io import studies
 from archlab.config.study_schema import AddedSeeds, StudyConfig
-from archlab.config.yaml_text import read_yaml
 from archlab.data.split import MOST_FOLDS, n_test_folds
 from archlab.errors import UserError
 from archlab.study.contrasts import factor_contrasts
 from archlab.study.outcomes.compared import measured
 from archlab.study.record import Heading, Measured, StudySummary
+from archlab.study.scales import AS_IT_STANDS, library_study, scales_of
 from archlab.study.stats import Folds, Values
-from archlab.study.study_file import read_study
-
-AS_IT_STANDS = "cpu"
-"""The scale of a study whose file is run as it is."""
 
 _NOT_MEANING = {"question", "claim", "labels", "scales"}
 """Fields of a study that change no result."""
@@ -122,17 +118,6 @@ def results_name(study: str, scale: str) -> str:
 def digest(study: StudyConfig) -> str:
     """Of what can change a result."""
     return config_hash(study.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_MEANING))
-
-
-def library_study(name: str, scale: str) -> StudyConfig:
-    """The study that comes with archlab, at a scale."""
-    return read_study(name, None if scale == AS_IT_STANDS else scale)[1]
-
-
-def scales_of(name: str) -> list[str]:
-    """Those of a study that comes with archlab: the quickest first, then as it stands, then the others."""
-    named = list(read_yaml(studies()[name]).get("scales") or ())
-    return [*(scale for scale in named if scale == "smoke"), AS_IT_STANDS, *(s for s in named if s != "smoke")]
 
 
 def identified(summary: StudySummary) -> tuple[str, str]:

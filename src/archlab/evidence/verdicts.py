@@ -9,10 +9,11 @@ from typing import Literal
 
 from archlab.config.base import Base
 from archlab.evidence.rankings import Agreement, agreement
-from archlab.evidence.results import AS_IT_STANDS, Results, library_study, results_name
+from archlab.evidence.results import Results, results_name
 from archlab.evidence.schema import Claim, Expectation
 from archlab.study.formatting import amount, interval, with_unit
 from archlab.study.record import Comparison, Heading, Measured
+from archlab.study.scales import AS_IT_STANDS, library_study
 from archlab.study.stats import ALPHA
 
 Finding = Literal["as claimed", "the opposite", "undecided", "not run yet"]

@@ -3,10 +3,11 @@
 from archlab.evidence.ledger import Entry
 from archlab.evidence.rankings import Agreement
 from archlab.evidence.read import sources
-from archlab.evidence.results import AS_IT_STANDS, About
+from archlab.evidence.results import About
 from archlab.evidence.schema import Effect, Source
 from archlab.evidence.verdicts import ClaimAtScale, Judged
 from archlab.study.formatting import plural
+from archlab.study.scales import AS_IT_STANDS
 
 LEDGER = ("no.", "claim", "published", "found here", "verdict")
 """Columns of all claims."""
