@@ -183,6 +183,24 @@ def test_without_runs_nothing_is_said():
     assert judge(claiming(("low", "better")), {"gates": planted(FOUND)}, "gpu").verdict == "not run yet"
 
 
+def test_what_a_scale_leaves_out_is_not_run_yet():
+    results = {"gates": planted(FOUND)}
+    assert judge(claiming(("bilinear", "better")), results, "cpu").verdict == "not run yet"
+    expected = Expectation(study="gates", arm="low", outcome="cache", verdict="better")
+    claim = claiming(("low", "better")).model_copy(update={"expected": (expected,)})
+    assert judge(claim, results, "cpu").verdict == "not run yet"
+
+
+def test_of_a_contrast_whose_runs_diverged_nothing_is_said():
+    names = [f"norm.placement={p} warmup={w}" for p in ("pre", "post") for w in (0.1, 0)]
+    results = planted(dict.fromkeys(names, 0.0), diverged=(names[1],))
+    factors = [{"model.norm.placement": p, "train.warmup": w} for p in ("pre", "post") for w in (0.1, 0)]
+    crossed = [one.model_copy(update={"factors": f}) for one, f in zip(results.about.arms, factors, strict=True)]
+    results = results.model_copy(update={"about": results.about.model_copy(update={"arms": crossed})})
+    contrast = claiming(("warmup=0 where norm.placement=post", "worse"))
+    assert judge(contrast, {"gates": results}, "cpu").verdict == "undecided"
+
+
 def test_an_interaction_is_computed_from_the_runs_of_its_arms():
     levels = {(p, w): 0.2 * (p == "post" and w == 0) for p in ("pre", "post") for w in (0.1, 0)}
     names = {point: f"norm.placement={point[0]} warmup={point[1]}" for point in levels}

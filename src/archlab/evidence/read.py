@@ -56,9 +56,10 @@ def claim_of(study: str) -> list[Claim]:
 
 def find_claim(text: str) -> Claim:
     """The claim of that number or name; UserError where there is none."""
-    named = {claim.name: claim for claim in claims().values()} | {str(n): claim for n, claim in claims().items()}
+    by_name = {claim.name: claim for claim in claims().values()}
+    named = by_name | {str(number): claim for number, claim in claims().items()}
     if text not in named:
-        hint = nearest(text, named) or f"; allowed: 1 to {max(claims())}, or a claim's name"
+        hint = nearest(text, by_name) or f"; allowed: 1 to {max(claims())}, or a claim's name"
         raise UserError(f"no claim {text!r}{hint}")
     return named[text]
 

@@ -81,8 +81,11 @@ class Results(Base):
     def compared(self, outcome: str | None = None, margin: float | None = None) -> dict[str, Measured]:
         """Arms and contrasts with what they are compared to, corrected for each other, as in the study's own summary.
 
-        `outcome` None: the one that the answer is about. `margin` None: the study's own, which is of that one alone.
+        `outcome` None: the one that the answer is about; none of one that was not measured. `margin` None: the study's
+        own, which is of the answer's outcome alone.
         """
+        if outcome is not None and outcome not in self.values:
+            return {}
         heading = self.heading(outcome)
         is_primary = heading.name == self.about.outcomes[0].name
         by_seed = heading.source not in ("timing", "config")

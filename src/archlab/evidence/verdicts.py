@@ -90,7 +90,9 @@ def _verdict(found: list[Finding]) -> Verdict:
 
 
 def _judged(expected: Expectation, results: Results | None) -> Judged:
-    if results is None:
+    measured = results.compared(expected.outcome, expected.margin) if results else {}
+    comparison = measured[expected.arm].comparison if expected.arm in measured else None
+    if results is None or comparison is None:
         return Judged(
             expected=expected,
             found="not run yet",
@@ -100,9 +102,6 @@ def _judged(expected: Expectation, results: Results | None) -> Judged:
             comparison=None,
             share=None,
         )
-    measured = results.compared(expected.outcome, expected.margin)
-    comparison = measured[expected.arm].comparison
-    assert comparison is not None
     labels = {arm.name: arm.label for arm in results.about.arms}
     outcome = results.heading(expected.outcome)
     return Judged(

@@ -24,7 +24,12 @@ SCALE = "Every verdict is of the scale that was run, and of no other."
 def row(entry: Entry) -> tuple[str, str, str, str, str]:
     """Of the ledger, under LEDGER."""
     claim = entry.claim
-    return str(claim.number), claim.name, claim.in_short, found_here(entry.found[0]), verdicts(entry)
+    return str(claim.number), claim.name, claim.in_short, _found_at_all(entry), verdicts(entry)
+
+
+def _found_at_all(entry: Entry) -> str:
+    lines = ((found_here(one), one.scale) for one in entry.found)
+    return "\n".join(line if scale == AS_IT_STANDS else f"{scale}: {line}" for line, scale in lines if line)
 
 
 def verdicts(entry: Entry) -> str:
