@@ -201,6 +201,16 @@ def test_of_a_contrast_whose_runs_diverged_nothing_is_said():
     assert judge(contrast, {"gates": results}, "cpu").verdict == "undecided"
 
 
+def test_seeds_that_share_a_part_of_the_text_count_once():
+    results = planted(FOUND, seeds=9).model_copy(update={"folds": {seed: seed % 3 for seed in range(9)}})
+    values = {name: np.array(list(by_seed.values())) for name, by_seed in results.values["bits_per_byte"].items()}
+    by_hand = (values["low"] - values["ref"]).reshape(3, 3).mean(axis=0)
+    (judged,) = judge(claiming(("low", "better")), {"gates": results}, "cpu").judged
+    assert judged.comparison
+    assert judged.comparison.folds == 3
+    assert judged.comparison.p == pytest.approx(stats.ttest_1samp(by_hand, 0)[1])
+
+
 def test_an_interaction_is_computed_from_the_runs_of_its_arms():
     levels = {(p, w): 0.2 * (p == "post" and w == 0) for p in ("pre", "post") for w in (0.1, 0)}
     names = {point: f"norm.placement={point[0]} warmup={point[1]}" for point in levels}
