@@ -90,7 +90,7 @@ def test_user_errors_end_with_2_and_one_message(arguments, message, capsys):
 TAKES = {
     "demo": "none", "list": "WHAT", "schema": "KIND", "diff": "A and B", "generate": "FOLDER", "import": "HF_FOLDER",
     "hardware": "NAME", "export": "FOLDER", "inspect": "FOLDER", "convert": "HF_FOLDER", "study run": "STUDY", "study report": "FOLDER",
-    "study list": "none", "study show": "STUDY",
+    "study list": "none", "study show": "STUDY", "ledger": "CLAIM",
 }  # fmt: skip
 """What a command takes, where that is not any number of arguments."""
 

@@ -36,6 +36,7 @@ VERBS = (
     ("profile", "profile:run", "Where a training step's time goes here, against its FLOPs and bytes."),
     ("probe", "probe:run", "Gradients, stream and attention of a config before any training, layer by layer."),
     ("study", "study:app", "Run a comparison, or read one."),
+    ("ledger", "ledger:run", "Claims about architecture, what was published, and what runs here found."),
 )
 """Verb, its module in archlab.cli (a function or a cyclopts App), and its line in `archlab --help`."""
 

@@ -1,24 +1,26 @@
 """`archlab study run|report|list|new|show`."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cyclopts import App
 
-from archlab.cli import list as list_verb
 from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.terminal import console, print_json, print_table, show_table
 from archlab.config.text import note, visible
 from archlab.config.yaml_text import to_yaml, to_yaml_line
 from archlab.errors import UserError
+from archlab.report.columns import FIXED
 from archlab.study.formatting import listed, plural
 from archlab.study.record import StudySummary
 
 if TYPE_CHECKING:
     from archlab.config.study_schema import StudyConfig
+    from archlab.cost.hardware import Hardware
     from archlab.study.design import Arm
+    from archlab.study.overview import Listed
 
 app = App(name="study", help="Run a comparison, or read one.")
 
@@ -90,9 +92,55 @@ def report(folder: Path, /, *, json: Flag = False) -> None:
 
 
 @app.command(name="list")
-def list_studies() -> None:
-    """The studies that come with archlab."""
-    list_verb.run("studies")
+def list_studies(*, json: Flag = False) -> None:
+    """The studies that come with archlab, and what each takes at its scales.
+
+    Parameters
+    ----------
+    json
+        JSON instead.
+    """
+    from archlab.evidence.read import claim_of
+    from archlab.study.overview import listed_studies
+    from archlab.study.scales import AS_IT_STANDS
+
+    every = list(listed_studies(_this_machine()))
+    claims = {one.name: [claim.number for claim in claim_of(one.name)] for one in every}
+    if json:
+        print_json([{**one.model_dump(mode="json"), "claims": claims[one.name]} for one in every])
+        return
+    scales = ("smoke", AS_IT_STANDS, "gpu")
+    print_table(
+        ("study", "claim", "what it asks", "smoke", "as it stands", "gpu"),
+        [
+            (one.name, ", ".join(map(str, claims[one.name])), one.question, *(_takes(one, scale) for scale in scales))
+            for one in every
+        ],
+    )
+    console().print(
+        "FLOPs are of training; times are of this machine, once `archlab hardware --measure` has timed it; - is not "
+        "known before the text is prepared. What a study's claim predicts: archlab study show STUDY. What was found: "
+        "archlab ledger"
+    )
+
+
+def _takes(study: "Listed", scale: str) -> str:
+    """Runs, and the time or the FLOPs that they take."""
+    from archlab.cost.units import seconds, si
+
+    if scale not in study.takes:
+        return ""
+    if (found := study.takes[scale]) is None:
+        return "-"
+    took = f"{si(found.flops)}FLOPs" if found.seconds is None else seconds(found.seconds)
+    return f"{plural(found.runs, 'run')}\n{took}".replace(" ", FIXED)
+
+
+def _this_machine() -> "Hardware | None":
+    """As it was measured; None where it was not."""
+    from archlab.cost.hardware import THIS, load_hardware, this_machine
+
+    return load_hardware(THIS) if this_machine().exists() else None
 
 
 @app.command
@@ -153,6 +201,8 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
     print(config.question)
     if config.claim:
         print(f"claimed: {config.claim}")
+    for line in _predicted(study):
+        print(line)
     tuning = len(grid(config)) * config.tune_seeds
     few, most = len(config.seed_list), most_seeds(config.seeds)
     per_arm = (plural(few, "seed") if few == most else f"{few} to {most} seeds") + (
@@ -188,13 +238,26 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
     print(_in_all(config, designed))
 
 
+def _predicted(study: str) -> Iterator[str]:
+    """What the ledger's claims predict for a study that comes with archlab."""
+    from archlab.config.io import studies
+    from archlab.evidence.read import claim_of
+
+    for claim in claim_of(study) if study in studies() else ():
+        said = (
+            f"{one.arm} {one.verdict}" + (f" in {one.outcome}" if one.outcome else "")
+            for one in claim.expected
+            if one.study == study
+        )
+        yield f"claim {claim.number} of the ledger, {claim.name}, predicts: {'; '.join(said)}"
+
+
 def _in_all(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
     from archlab.config.study_schema import most_seeds
-    from archlab.cost.hardware import THIS, load_hardware, this_machine
     from archlab.cost.units import seconds
     from archlab.study.forecast import forecast
 
-    found = forecast(config, designed, load_hardware(THIS) if this_machine().exists() else None)
+    found = forecast(config, designed, _this_machine())
     up_to = "up to " if most_seeds(config.seeds) > len(config.seed_list) else ""
     begun = f"in all {up_to}{plural(found.runs, 'run')}, {found.flops:.3g} FLOPs of training"
     if found.seconds is None:

@@ -6,13 +6,27 @@ Both are sums of arms with weights (Fisher 1935), so they are tested like the di
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from archlab.study.cross import said, short_names
 from archlab.study.design import Arm
 from archlab.study.record import FactorContrast, Measured
 from archlab.study.stats import Contrast, Folds, Values, Weights, independent, pairwise, weighted
 from archlab.study.trends import planned_trends
+
+
+class Crossed(Protocol):
+    """An arm, as far as contrasts ask."""
+
+    @property
+    def name(self) -> str:
+        """Of the arm."""
+        ...
+
+    @property
+    def factors(self) -> Mapping[str, Any]:
+        """Factor -> its level."""
+        ...
 
 
 class Planned(NamedTuple):
@@ -32,7 +46,7 @@ def comparisons(arms: Sequence[Arm]) -> dict[str, Contrast]:
     return {**pairwise(references), **factors, **{name: trend.change for name, trend in planned_trends(arms).items()}}
 
 
-def factor_contrasts(arms: Sequence[Arm]) -> dict[str, Planned]:
+def factor_contrasts(arms: Sequence[Crossed]) -> dict[str, Planned]:
     """By name: the interactions of every two factors, then what each does on average; none where there is one factor,
     for the arms' own comparisons say what that does."""
     levels: dict[str, list[Any]] = {}
@@ -68,7 +82,7 @@ def contrast_summaries(
     ]
 
 
-def _interaction(arms: Sequence[Arm], factors: Mapping[str, tuple[Any, Any]]) -> tuple[str, Planned]:
+def _interaction(arms: Sequence[Crossed], factors: Mapping[str, tuple[Any, Any]]) -> tuple[str, Planned]:
     (given, (first, other)), (factor, step) = factors.items()
     effects = (_effect(arms, factor, step, {given: first}), _effect(arms, factor, step, {given: other}))
     names = short_names(arms[0].factors)
@@ -78,14 +92,14 @@ def _interaction(arms: Sequence[Arm], factors: Mapping[str, tuple[Any, Any]]) ->
     return f"{changed} {where[1]}", Planned(factors, Contrast(total, where[0]), effects)
 
 
-def _average(arms: Sequence[Arm], factors: Mapping[str, tuple[Any, Any]]) -> tuple[str, Planned]:
+def _average(arms: Sequence[Crossed], factors: Mapping[str, tuple[Any, Any]]) -> tuple[str, Planned]:
     ((factor, step),) = factors.items()
     name = short_names(arms[0].factors)[factor]
     first, other = (f"{said(name, level)} on average" for level in step)
     return other, Planned(factors, Contrast(_effect(arms, factor, step, {}), first), None)
 
 
-def _effect(arms: Sequence[Arm], factor: str, step: tuple[Any, Any], given: Mapping[str, Any]) -> Weights:
+def _effect(arms: Sequence[Crossed], factor: str, step: tuple[Any, Any], given: Mapping[str, Any]) -> Weights:
     """Of a step from one level of a factor to another, where other factors have the given levels; the average over all
     levels of the rest."""
     first, other = (

@@ -14,7 +14,7 @@ def heading(name: str, outcome: Outcome) -> Heading:
 
 
 def measured(
-    outcome: Outcome,
+    outcome: Outcome | Heading,
     values: Mapping[str, Values],
     references: Mapping[str, str],
     margin: float | None = None,

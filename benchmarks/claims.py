@@ -1,0 +1,54 @@
+"""Turn study folders into the results that `archlab ledger` computes its verdicts from.
+
+archlab study run gates                             # as it stands; --scale gpu on a machine that has one
+python benchmarks/claims.py studies/gates …         # writes src/archlab/evidence/results/gates.jsonl
+
+A folder's study must be one that comes with archlab, with nothing changed that could change a result. What is computed
+from the lines is held against the study's own summary before they are kept.
+"""
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import archlab
+from archlab.errors import UserError
+from archlab.evidence.results import identified, read_results, record, results_name
+from archlab.files import write_atomic
+from archlab.study.record import StudySummary, load_study
+
+RESULTS = Path(archlab.__file__).parent / "evidence" / "results"
+
+
+def keep(folder: Path) -> Path:
+    summary = load_study(folder)
+    study, scale = identified(summary)
+    ended = datetime.fromtimestamp((folder / "summary.json").stat().st_mtime, UTC).date()
+    text = "".join(f"{line}\n" for line in record(summary, study, scale, str(ended)))
+    check(summary, text)
+    file = RESULTS / f"{results_name(study, scale)}.jsonl"
+    RESULTS.mkdir(exist_ok=True)
+    write_atomic(file, text)
+    return file
+
+
+def check(summary: StudySummary, text: str) -> None:
+    """ValueError where a comparison that is computed from the lines is another one than the study found."""
+    found = read_results(text)
+    every = {summary.outcome.name: ({arm.name: arm for arm in summary.arms}, summary.contrasts)}
+    every |= {other.outcome.name: (other.arms, other.contrasts) for other in summary.others}
+    for outcome, (arms, contrasts) in every.items():
+        compared = found.compared(outcome)
+        for name, measured in [*arms.items(), *((one.name, one) for one in contrasts)]:
+            if compared[name].comparison != measured.comparison:
+                raise ValueError(f"{summary.name}: {outcome} of {name} is not what the study found")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    for argument in sys.argv[1:]:
+        try:
+            print(keep(Path(argument)))
+        except UserError as error:
+            sys.exit(str(error))

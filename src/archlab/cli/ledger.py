@@ -1,0 +1,81 @@
+"""`archlab ledger`."""
+
+from pathlib import Path
+
+from archlab.cli.arguments import Flag
+from archlab.cli.terminal import console, print_json, print_table
+from archlab.errors import UserError
+from archlab.evidence.ledger import Entry, ledger
+from archlab.evidence.read import cited, find_claim, mistakes, sources
+from archlab.report import ledger_words as words
+
+
+def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = False) -> None:
+    """Claims about architecture, what was published, and what runs of archlab found at a small scale.
+
+    Parameters
+    ----------
+    claim
+        The number or the name of one claim, to be told in full. Left out: all of them, and errors in circulation.
+    html
+        Write all of it as a page to this file instead.
+    json
+        JSON instead.
+    """
+    if html is not None:
+        from archlab.report.ledger_page import write_ledger
+
+        if claim is not None:
+            raise UserError(f"--html: is for the whole ledger; leave out {claim!r}")
+        print(write_ledger(ledger(), html))
+        return
+    entries = ledger() if claim is None else ledger(chosen=[find_claim(claim)])
+    if json:
+        print_json(_as_json(entries, with_mistakes=claim is None))
+    elif claim is None:
+        _print_all(entries)
+    else:
+        _print_one(entries[0])
+
+
+def _as_json(entries: list[Entry], *, with_mistakes: bool) -> dict[str, object]:
+    found: dict[str, object] = {"claims": [entry.model_dump(mode="json") for entry in entries]}
+    if with_mistakes:
+        found["mistakes"] = [one.model_dump(mode="json") for one in mistakes()]
+    return found | {"sources": {key: source.model_dump(mode="json") for key, source in sources().items()}}
+
+
+def _print_all(entries: list[Entry]) -> None:
+    out = console()
+    print_table(words.LEDGER, map(words.row, entries))
+    out.print(f"{words.SCALE} One claim in full: archlab ledger {entries[0].claim.number}")
+    for note in filter(None, map(words.has_changed, entries)):
+        out.print(f"note: {note}")
+    out.print("\nErrors in circulation")
+    for mistake in mistakes():
+        out.print(f"\nSaid: {mistake.said}")
+        by = ", ".join(source.cited for source in cited(mistake.sources))
+        out.print(f"But:  {mistake.fact}" + (f" ({by})" if by else ""))
+
+
+def _print_one(entry: Entry) -> None:
+    out = console()
+    out.print(f"{entry.claim.number}. {entry.claim.name}\n{entry.claim.statement}\n\nSaid by")
+    for source in cited(entry.claim.sources):
+        out.print(f"  {words.said(source)}")
+    if entry.claim.published:
+        out.print("\nPublished")
+        print_table(words.PUBLISHED, map(words.published, entry.claim.published))
+    for found in entry.found:
+        out.print(f"\nFound here, {words.at_scale(found)}: {found.verdict}")
+        if found.judged:
+            print_table(words.EXPECTED, map(words.expected, found.judged))
+        for ranking in found.rankings:
+            out.print(words.ranked(ranking))
+    if note := words.has_changed(entry):
+        out.print(f"note: {note}")
+    for about in entry.runs:
+        out.print(f"run: {words.where(about)}")
+    out.print(f"\nWhy a small scale may mislead: {entry.claim.caveat}")
+    for command in words.commands(entry) if not entry.runs else ():
+        out.print(f"to run it: {command}")

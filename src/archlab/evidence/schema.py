@@ -1,0 +1,118 @@
+"""What is claimed, by whom, and what is told wrongly: the shape of the YAML files beside this one."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from archlab.config.about import Certainty
+from archlab.config.base import Base, Positive
+from archlab.config.text import Line
+
+Predicted = Literal["better", "worse", "higher", "lower", "equivalent", "not worse", "not better"]
+"""What a claim says of an arm beside its reference. higher, lower: of an outcome whose values are neither good nor
+bad. equivalent, not worse and not better hold where a difference beyond the margin is ruled out: that none was found
+is not enough."""
+
+
+class Source(Base):
+    """A paper, a report or a repository."""
+
+    authors: Line
+    """Family names of up to two authors, or of the first, and others."""
+    year: Annotated[int, Field(ge=1900)]
+    """Of the first publication."""
+    title: Line | None = None
+    """null: not known for sure."""
+    where: Line | None = None
+    """Its number in arXiv, the venue, or the site. null: not known for sure."""
+    certainty: Certainty
+    """verified: what is said of it here was read in its own text; secondary: in transcriptions; from memory: not read
+    again for this list."""
+
+    @property
+    def cited(self) -> str:
+        """`Shazeer 2020`."""
+        return f"{self.authors} {self.year}"
+
+
+class Effect(Base):
+    """What one source found."""
+
+    source: Line
+    """Its key in sources.yaml."""
+    of: Line
+    """What was compared."""
+    found: Line
+    """The numbers, in words."""
+    scale: Line | None = None
+    """Size of the models, or their data. null: not said, or the number has none."""
+    read: Literal["in the paper's text", "in a secondary source", "off a plot"]
+    """How sure the numbers are."""
+
+
+class Expectation(Base):
+    """What a claim predicts for one comparison of one study."""
+
+    study: Line
+    """The name of a study that comes with archlab."""
+    arm: Line
+    """The arm that is compared with its reference; of crossed factors also a contrast, by its name."""
+    outcome: Line | None = None
+    """By name. null: the one that the study's answer is about."""
+    verdict: Predicted
+    """What is expected of it."""
+    margin: Positive | None = None
+    """The largest difference that does not matter, in the outcome's unit. null: the study's own, which is of the
+    outcome that its answer is about."""
+
+
+class Ranking(Base):
+    """An order of arms that a source has published, to hold ours against."""
+
+    study: Line
+    """The name of a study that comes with archlab."""
+    source: Line
+    """The key of who published it."""
+    what: Line
+    """Which numbers they are."""
+    values: Annotated[dict[Line, float], Field(min_length=4)]
+    """Arm -> what was published of it; lower is better."""
+
+
+class Claim(Base):
+    """Something that people repeat when they choose an architecture."""
+
+    number: Annotated[int, Field(ge=1)]
+    """By which it is called."""
+    name: Line
+    """In a few words."""
+    statement: Line
+    """In a sentence or two."""
+    sources: Annotated[tuple[Line, ...], Field(min_length=1, strict=False)]
+    """Keys of who says so."""
+    in_short: Line
+    """The published effect in a few words, for a table."""
+    published: Annotated[tuple[Effect, ...], Field(strict=False)] = ()
+    """What was found elsewhere."""
+    expected: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()
+    """What it predicts for our studies; empty where there is none about it yet."""
+    rankings: Annotated[tuple[Ranking, ...], Field(strict=False)] = ()
+    """Orders that ours is held against. They decide no verdict."""
+    caveat: Line
+    """Why a small scale may mislead."""
+
+    @property
+    def studies(self) -> list[str]:
+        """Names of the studies about it."""
+        return list(dict.fromkeys(one.study for one in self.expected))
+
+
+class Mistake(Base):
+    """An error in circulation."""
+
+    said: Line
+    """What one reads."""
+    fact: Line
+    """What is so."""
+    sources: Annotated[tuple[Line, ...], Field(strict=False)] = ()
+    """Keys of where it stands; empty where it follows from counting (docs/cost.md)."""

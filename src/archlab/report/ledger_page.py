@@ -1,0 +1,24 @@
+"""The ledger as one HTML file that opens offline: all claims at a glance, each in full, and errors in circulation."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from archlab.evidence.ledger import Entry
+from archlab.evidence.read import cited, mistakes, sources
+from archlab.files import write_atomic
+from archlab.report import html, ledger_words
+
+
+def write_ledger(entries: Sequence[Entry], path: Path) -> Path:
+    """Write the page, and the folders above it; its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, render(entries))
+    return path
+
+
+def render(entries: Sequence[Entry]) -> str:
+    """The page as text: styles inlined, nothing loaded from anywhere, and no script."""
+    by_year = sorted(sources().values(), key=lambda source: (source.year, source.authors))
+    return html.template("ledger.html.jinja").render(
+        entries=entries, words=ledger_words, cited=cited, mistakes=mistakes(), sources=by_year
+    )

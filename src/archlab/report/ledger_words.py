@@ -1,0 +1,106 @@
+"""How the ledger writes what it found: the same in the terminal and on the page."""
+
+from archlab.evidence.ledger import Entry
+from archlab.evidence.rankings import Agreement
+from archlab.evidence.read import sources
+from archlab.evidence.results import About
+from archlab.evidence.schema import Effect, Source
+from archlab.evidence.verdicts import ClaimAtScale, Judged
+from archlab.study.formatting import plural
+from archlab.study.scales import AS_IT_STANDS
+
+LEDGER = ("no.", "claim", "published", "found here", "verdict")
+"""Columns of all claims."""
+
+PUBLISHED = ("source", "what was compared", "found", "where")
+"""Columns of what others found."""
+
+EXPECTED = ("comparison", "expected", "difference", "result")
+"""Columns of what a claim predicts for our studies."""
+
+SCALE = "Every verdict is of the scale that was run, and of no other."
+
+
+def row(entry: Entry) -> tuple[str, str, str, str, str]:
+    """Of the ledger, under LEDGER."""
+    claim = entry.claim
+    return str(claim.number), claim.name, claim.in_short, _found_at_all(entry), verdicts(entry)
+
+
+def _found_at_all(entry: Entry) -> str:
+    lines = ((found_here(one), one.scale) for one in entry.found)
+    return "\n".join(line if scale == AS_IT_STANDS else f"{scale}: {line}" for line, scale in lines if line)
+
+
+def verdicts(entry: Entry) -> str:
+    """`supported`, and on further lines those of other scales."""
+    first, *others = entry.found
+    return "\n".join([first.verdict, *(f"{one.scale}: {one.verdict}" for one in others)])
+
+
+def found_here(found: ClaimAtScale) -> str:
+    """How many expectations were found, and the first effect that there is."""
+    effect = next((f"{one.label}: {one.effect}" for one in found.judged if one.effect), "")
+    done = [one for one in found.judged if one.found != "not run yet"]
+    if not done:
+        return ""
+    as_said = sum(one.found == "as claimed" for one in done)
+    opposite = sum(one.found == "the opposite" for one in done)
+    against = f", {opposite} against it" if opposite else ""
+    missing = f", {len(found.judged) - len(done)} not run" if len(done) < len(found.judged) else ""
+    return f"{as_said} of {len(found.judged)} as claimed{against}{missing}" + (f"; {effect}" if effect else "")
+
+
+def published(effect: Effect) -> tuple[str, str, str, str]:
+    """Under PUBLISHED."""
+    scale = f"{effect.scale}; " if effect.scale else ""
+    return sources()[effect.source].cited, effect.of, effect.found, f"{scale}{effect.read}"
+
+
+def expected(judged: Judged) -> tuple[str, str, str, str]:
+    """Under EXPECTED."""
+    against = f" against {judged.against}" if judged.against else ""
+    outcome = judged.outcome.title if judged.outcome else judged.expected.outcome
+    what = f"{judged.label}{against}" + (f", {outcome}" if outcome else "")
+    margin = f" (margin {judged.expected.margin:g})" if judged.expected.margin else ""
+    return f"{judged.expected.study}: {what}", f"{judged.expected.verdict}{margin}", judged.effect, judged.why
+
+
+def ranked(found: Agreement) -> str:
+    """One sentence about an order that was published."""
+    source = sources()[found.ranking.source].cited
+    of = f"{source} ({found.ranking.what}), {plural(found.arms, 'arm')}"
+    if found.rho is None:
+        return f"Too few arms to compare the order with {of}."
+    around = "" if found.low is None or found.high is None else f" [{found.low:.2f}, {found.high:.2f}]"
+    return f"Rank correlation with {of}: {found.rho:.2f}{around}."
+
+
+def said(source: Source) -> str:
+    """`Shazeer 2020, GLU Variants Improve Transformer, arXiv 2002.05202 (verified)`."""
+    parts = [part for part in (source.cited, source.title, source.where) if part]
+    return f"{', '.join(parts)} ({source.certainty})"
+
+
+def where(about: About) -> str:
+    """What repeats a study, and on what it was run."""
+    machine = [about.environment.get(name) for name in ("processor", "device", "dtype")]
+    known = dict.fromkeys(str(part) for part in machine if part)
+    return f"{about.command} ({', '.join(known)}, torch {about.environment.get('torch', '?')}, {about.date})"
+
+
+def at_scale(found: ClaimAtScale) -> str:
+    """`as the studies stand`, `at the scale gpu`."""
+    return "as the studies stand" if found.scale == AS_IT_STANDS else f"at the scale {found.scale}"
+
+
+def commands(entry: Entry) -> list[str]:
+    """What runs its studies."""
+    return [f"archlab study run {study}" for study in entry.claim.studies]
+
+
+def has_changed(entry: Entry) -> str:
+    """A sentence where studies were changed after they were run; else empty."""
+    if not entry.changed:
+        return ""
+    return f"{', '.join(entry.changed)}: changed since it was run, so that these results are of the study as it was."

@@ -1,0 +1,380 @@
+"""The ledger: what comes with archlab is whole, runs come back from their lines, and verdicts say what was planted."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sample_study
+from scipy import stats
+
+from archlab.cli.app import main
+from archlab.config.io import studies
+from archlab.errors import UserError
+from archlab.evidence import results as results_module
+from archlab.evidence.ledger import ledger
+from archlab.evidence.rankings import agreement
+from archlab.evidence.read import claims, keys_in_use, sources
+from archlab.evidence.results import About, ArmOfResults, Results, committed, digest, identified, read_results, record
+from archlab.evidence.schema import Claim, Expectation, Ranking
+from archlab.evidence.verdicts import judge
+from archlab.report.ledger_page import render
+from archlab.study.contrasts import factor_contrasts
+from archlab.study.cross import levels_of, overrides_of_arms
+from archlab.study.record import Heading
+from archlab.study.scales import library_study
+
+HOME = Path(__file__).parents[2]
+LOSS = Heading(name="bits_per_byte", title="loss on held-out text", unit="bits per byte", better="lower", source="log")
+RATIO = Heading(name="ratio", title="a ratio", unit="rate", better="neither", source="log")
+SPEED = Heading(name="speed", title="training speed", unit="tokens/s", better="higher", source="timing")
+
+
+def arm(name: str, reference: str | None, **factors: object) -> ArmOfResults:
+    return ArmOfResults(name=name, label=name, reference=reference, factors=factors, tuned={}, parameters=1, tokens=1)
+
+
+def planted(
+    differences: Mapping[str, float],
+    seeds: int = 6,
+    noise: float = 0.004,
+    margin: float | None = None,
+    heading: Heading = LOSS,
+    diverged: tuple[str, ...] = (),
+) -> Results:
+    """Arms that differ by so much from the first one, whose difference is 0. Seeds share a level."""
+    scatter = np.random.default_rng(5)
+    shared = scatter.normal(2, 0.1, seeds)
+    first = next(iter(differences))
+    about = About(
+        study="gates", scale="cpu", digest="", date="2026-01-01", command="", environment={}, corpus="", margin=margin,
+        first=None, outcomes=[heading], arms=[arm(name, None if name == first else first) for name in differences],
+    )  # fmt: skip
+    values = {
+        name: {s: None if name in diverged else float(shared[s] + d + scatter.normal(0, noise)) for s in range(seeds)}
+        for name, d in differences.items()
+    }
+    return Results(about=about, values={heading.name: values}, folds={s: s for s in range(seeds)})
+
+
+def claiming(*expected: tuple[str, str], margin: float | None = None) -> Claim:
+    expectations = [Expectation(study="gates", arm=a, verdict=v, margin=margin) for a, v in expected]  # pyright: ignore
+    return Claim(
+        number=1,
+        name="n",
+        statement="s",
+        sources=("shazeer2020",),
+        in_short="i",
+        expected=tuple(expectations),
+        caveat="c",
+    )
+
+
+def test_every_source_that_is_named_is_there():
+    assert set(keys_in_use()) <= set(sources())
+
+
+def test_the_number_of_a_paper_in_arxiv_begins_with_its_year():
+    for source in sources().values():
+        if "arXiv" in (where := source.where or ""):
+            number = re.fullmatch(r"arXiv (\d\d)\d\d\.\d{5}(, .*)?", where)
+            assert number, source
+            assert abs(2000 + int(number[1]) - source.year) <= 1, source
+
+
+def test_papers_that_docs_name_by_number_are_in_the_list():
+    named = set(re.findall(r"arXiv:(\d{4}\.\d{5})", (HOME / "docs" / "probes.md").read_text()))
+    assert named <= {(source.where or "").removeprefix("arXiv ").partition(",")[0] for source in sources().values()}
+
+
+def test_the_claims_are_numbered():
+    assert list(claims()) == list(range(1, len(claims()) + 1))
+
+
+@pytest.mark.parametrize("expected", [one for claim in claims().values() for one in claim.expected], ids=repr)
+def test_what_is_expected_is_measured(expected: Expectation):
+    study = library_study(expected.study, "cpu")
+    overrides = overrides_of_arms(study)
+    arms = [arm(name, None, **levels_of(study, overrides[name])) for name in overrides]
+    first = next(iter(overrides))
+    assert expected.arm in {*overrides, *factor_contrasts(arms)} - {first}
+    known = {**dict.fromkeys(study.measure), "bits_per_byte": None, "accuracy": None}
+    assert expected.outcome is None or expected.outcome in known
+    outcome = study.measure.get(expected.outcome or study.primary or "")
+    neither = outcome is not None and outcome.better == "neither"
+    assert neither == (expected.verdict in ("higher", "lower"))
+    if expected.verdict in ("equivalent", "not worse", "not better"):
+        assert expected.margin or (study.margin and expected.outcome in (None, study.primary))
+
+
+@pytest.mark.parametrize("ranking", [one for claim in claims().values() for one in claim.rankings], ids=repr)
+def test_what_is_ranked_is_there(ranking: Ranking):
+    assert set(ranking.values) <= set(library_study(ranking.study, "cpu").arms)
+
+
+FOUND = {"ref": 0.0, "low": -0.05, "high": 0.05, "same": 0.0}
+NO_MORE = [
+    (("low", "better"), ("high", "worse"), "supported"),
+    (("low", "better"), ("high", "better"), "contradicted"),
+    (("low", "better"), ("same", "better"), "undecided"),
+    (("same", "better"), ("low", "worse"), "contradicted"),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "verdict"), NO_MORE)
+def test_a_claim_is_supported_by_all_and_contradicted_by_one(one, other, verdict):
+    assert judge(claiming(one, other), {"gates": planted(FOUND)}, "cpu").verdict == verdict
+
+
+WITH_MARGIN = [
+    ("same", "equivalent", "as claimed"),
+    ("same", "not worse", "as claimed"),
+    ("same", "not better", "as claimed"),
+    ("same", "better", "undecided"),
+    ("high", "equivalent", "the opposite"),
+    ("low", "equivalent", "the opposite"),
+    ("high", "not worse", "the opposite"),
+    ("low", "not worse", "as claimed"),
+    ("low", "not better", "the opposite"),
+    ("high", "not better", "as claimed"),
+    ("small", "not worse", "as claimed"),  # a difference that is found, and smaller than the margin
+    ("small", "worse", "as claimed"),
+    ("border", "not worse", "undecided"),  # a difference that is found, on both sides of the margin
+    ("border", "equivalent", "undecided"),
+]
+
+
+@pytest.mark.parametrize(("name", "verdict", "found"), WITH_MARGIN)
+def test_beside_a_margin(name, verdict, found):
+    results = planted({**FOUND, "small": 0.01, "border": 0.02}, seeds=10, noise=0.003, margin=0.02)
+    (judged,) = judge(claiming((name, verdict)), {"gates": results}, "cpu").judged
+    assert judged.found == found
+    other = planted({**FOUND, "small": 0.01, "border": 0.02}, seeds=10, noise=0.003)
+    (judged,) = judge(claiming((name, verdict), margin=0.02), {"gates": other}, "cpu").judged
+    assert judged.found == found
+
+
+def test_what_is_not_distinguishable_is_not_equal():
+    noisy = planted({"ref": 0.0, "same": 0.0}, noise=0.1, margin=0.01)
+    for verdict in ("better", "worse", "equivalent", "not worse", "not better"):
+        assert judge(claiming(("same", verdict)), {"gates": noisy}, "cpu").verdict == "undecided"
+
+
+def test_of_what_is_neither_good_nor_bad_the_side_counts():
+    results = {"gates": planted(FOUND, heading=RATIO)}
+    assert judge(claiming(("low", "lower"), ("high", "higher")), results, "cpu").verdict == "supported"
+    assert judge(claiming(("low", "higher")), results, "cpu").verdict == "contradicted"
+    assert judge(claiming(("same", "higher")), results, "cpu").verdict == "undecided"
+
+
+def test_who_diverges_is_worse():
+    results = {"gates": planted(FOUND, diverged=("same",))}
+    assert judge(claiming(("same", "worse")), results, "cpu").verdict == "supported"
+    assert judge(claiming(("same", "not worse"), margin=0.5), results, "cpu").verdict == "contradicted"
+    lost = {"gates": planted(FOUND, diverged=("ref",))}
+    assert judge(claiming(("same", "better")), lost, "cpu").verdict == "supported"
+
+
+def test_without_runs_nothing_is_said():
+    assert judge(claiming(("low", "better")), {}, "cpu").verdict == "not run yet"
+    assert judge(claiming(), {}, "cpu").verdict == "no study yet"
+    assert judge(claiming(("low", "better")), {"gates": planted(FOUND)}, "gpu").verdict == "not run yet"
+
+
+def test_what_a_scale_leaves_out_is_not_run_yet():
+    results = {"gates": planted(FOUND)}
+    assert judge(claiming(("bilinear", "better")), results, "cpu").verdict == "not run yet"
+    expected = Expectation(study="gates", arm="low", outcome="cache", verdict="better")
+    claim = claiming(("low", "better")).model_copy(update={"expected": (expected,)})
+    assert judge(claim, results, "cpu").verdict == "not run yet"
+
+
+def test_of_a_contrast_whose_runs_diverged_nothing_is_said():
+    names = [f"norm.placement={p} warmup={w}" for p in ("pre", "post") for w in (0.1, 0)]
+    results = planted(dict.fromkeys(names, 0.0), diverged=(names[1],))
+    factors = [{"model.norm.placement": p, "train.warmup": w} for p in ("pre", "post") for w in (0.1, 0)]
+    crossed = [one.model_copy(update={"factors": f}) for one, f in zip(results.about.arms, factors, strict=True)]
+    results = results.model_copy(update={"about": results.about.model_copy(update={"arms": crossed})})
+    contrast = claiming(("warmup=0 where norm.placement=post", "worse"))
+    assert judge(contrast, {"gates": results}, "cpu").verdict == "undecided"
+
+
+def test_seeds_that_share_a_part_of_the_text_count_once():
+    results = planted(FOUND, seeds=9).model_copy(update={"folds": {seed: seed % 3 for seed in range(9)}})
+    values = {name: np.array(list(by_seed.values())) for name, by_seed in results.values["bits_per_byte"].items()}
+    by_hand = (values["low"] - values["ref"]).reshape(3, 3).mean(axis=0)
+    (judged,) = judge(claiming(("low", "better")), {"gates": results}, "cpu").judged
+    assert judged.comparison
+    assert judged.comparison.folds == 3
+    assert judged.comparison.p == pytest.approx(stats.ttest_1samp(by_hand, 0)[1])
+
+
+def test_an_interaction_is_computed_from_the_runs_of_its_arms():
+    levels = {(p, w): 0.2 * (p == "post" and w == 0) for p in ("pre", "post") for w in (0.1, 0)}
+    names = {point: f"norm.placement={point[0]} warmup={point[1]}" for point in levels}
+    results = planted({names[point]: size for point, size in levels.items()})
+    factors = [{"model.norm.placement": p, "train.warmup": w} for p, w in levels]
+    crossed = [one.model_copy(update={"factors": f}) for one, f in zip(results.about.arms, factors, strict=True)]
+    results = results.model_copy(update={"about": results.about.model_copy(update={"arms": crossed})})
+    contrast = "warmup=0 where norm.placement=post"
+    (judged,) = judge(claiming((contrast, "worse")), {"gates": results}, "cpu").judged
+    by_arm = {point: np.array(list(results.values["bits_per_byte"][name].values())) for point, name in names.items()}
+    by_hand = (by_arm["post", 0] - by_arm["post", 0.1]) - (by_arm["pre", 0] - by_arm["pre", 0.1])
+    assert judged.found == "as claimed"
+    assert judged.comparison
+    assert judged.comparison.difference == pytest.approx(by_hand.mean())
+    assert judged.comparison.p == pytest.approx(stats.ttest_1samp(by_hand, 0)[1])
+
+
+def test_runs_come_back_from_their_lines():
+    """What is computed from the lines is what the study itself found: loss, log, timing and counted outcomes."""
+    summary = sample_study.rich()
+    summary = summary.model_copy(update={"study": library_study("gates", "cpu").model_dump(mode="json")})
+    lines = list(record(summary, "gates", "cpu", "2026-01-01"))
+    assert all(json.loads(line) for line in lines)
+    back = read_results("\n".join(lines))
+    assert back.about.digest == digest(library_study("gates", "cpu"))
+    for heading, found in [
+        (summary.outcome, {arm.name: arm.comparison for arm in summary.arms}),
+        *((other.outcome, {name: one.comparison for name, one in other.arms.items()}) for other in summary.others),
+    ]:
+        assert {name: one.comparison for name, one in back.compared(heading.name).items()} == found, heading.name
+
+
+def test_a_line_that_is_changed_changes_the_verdict():
+    """Verdicts are computed, not stored."""
+    text = "\n".join(record(_gates(), "gates", "cpu", "2026-01-01"))
+    better = read_results(text)
+    rows = [json.loads(line) for line in text.splitlines()]
+    for row in rows[1:]:
+        row["values"] = {name: value + (row["arm"] == "swiglu") for name, value in row["values"].items()}
+    worse = read_results("\n".join(map(json.dumps, rows)))
+    claim = claiming(("swiglu", "better"))
+    assert judge(claim, {"gates": better}, "cpu").verdict == "supported"
+    assert judge(claim, {"gates": worse}, "cpu").verdict == "contradicted"
+
+
+def _gates():
+    arms = {name: (name, 2.0 - 0.1 * i, {}) for i, name in enumerate(library_study("gates", "cpu").arms)}
+    found = sample_study.study(arms, seeds=[0, 1, 2, 3, 4], against="base")
+    return found.model_copy(update={"study": library_study("gates", "cpu").model_dump(mode="json")})
+
+
+def test_which_study_was_run_is_told_by_what_it_asks():
+    assert identified(_gates()) == ("gates", "cpu")
+    smoke = library_study("gates", "smoke").model_dump(mode="json")
+    assert identified(_gates().model_copy(update={"study": smoke})) == ("gates", "smoke")
+    with pytest.raises(UserError, match="no study that comes with archlab"):
+        identified(_gates().model_copy(update={"study": {**smoke, "seeds": 77}}))
+
+
+def test_runs_that_are_missing_are_refused():
+    summary = _gates()
+    short = summary.arms[1].model_copy(update={"seeds": [0, 1]})
+    with pytest.raises(UserError, match=f"runs of {short.name} are missing"):
+        list(record(summary.model_copy(update={"arms": [summary.arms[0], short]}), "gates", "cpu", "2026-01-01"))
+
+
+def test_the_rank_correlation_is_that_of_scipy():
+    values = {"a": 1.0, "b": 1.2, "c": 1.1, "d": 1.4, "e": 1.6}
+    means = {"a": 0.0, "b": 0.1, "c": 0.3, "d": 0.2, "e": 0.5, "f": -1.0}
+    found = agreement(Ranking(study="gates", source="s", what="w", values=values), planted(means))
+    expected = stats.spearmanr(list(values.values()), [means[name] for name in values])
+    assert found.rho == pytest.approx(expected.statistic)  # pyright: ignore
+    assert found.arms == 5
+    assert found.low is not None
+    assert found.high is not None
+    assert found.rho
+    assert found.low
+    assert found.high
+    assert found.low < found.rho < found.high
+
+
+def test_what_is_committed_can_be_read_and_is_of_the_studies_as_they_are():
+    for name, found in committed().items():
+        assert found.about.digest == digest(library_study(found.about.study, found.about.scale)), name
+        assert set(found.values) == {heading.name for heading in found.about.outcomes}
+
+
+@pytest.fixture
+def one_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    (tmp_path / "gates.jsonl").write_text("\n".join(record(_gates(), "gates", "cpu", "2026-01-01")))
+    monkeypatch.setattr(results_module, "results_files", lambda: {"gates": tmp_path / "gates.jsonl"})
+    committed.cache_clear()
+    yield
+    committed.cache_clear()
+
+
+@pytest.mark.usefixtures("one_result")
+def test_the_ledger_in_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["ledger"]) == 0
+    table = capsys.readouterr().out
+    assert "supported" in table
+    assert "not run yet" in table
+    assert "Gemma 2 has QK-norm" in table
+    assert max(map(len, table.splitlines())) <= 80
+    for number in claims():
+        assert main(["ledger", str(number)]) == 0
+        one = capsys.readouterr().out
+        assert max(map(len, one.splitlines())) <= 80
+        assert claims()[number].caveat[:30] in one
+    assert main(["ledger", "gates", "--json"]) == 0
+    (entry,) = json.loads(capsys.readouterr().out)["claims"]
+    assert entry["found"][0]["verdict"] == "supported"
+    assert entry["found"][0]["judged"][0]["comparison"]["p"] < 0.05
+
+
+@pytest.mark.usefixtures("one_result")
+def test_the_page_has_every_claim_and_loads_nothing(tmp_path: Path):
+    page = render(ledger())
+    assert all(f'id="claim-{number}"' in page for number in claims())
+    assert not re.search(r"<script|src=|@import|url\(", page)
+    assert main(["ledger", "--html", str(tmp_path / "sub" / "ledger.html")]) == 0
+    assert (tmp_path / "sub" / "ledger.html").read_text() == page
+
+
+def test_a_study_that_was_changed_is_named(monkeypatch: pytest.MonkeyPatch):
+    (entry,) = ledger(
+        {"gates": planted(FOUND)},
+        [claims()[4].model_copy(update={"expected": claiming(("low", "better")).expected, "rankings": ()})],
+    )
+    assert entry.changed == ["gates"]
+
+
+def test_an_unknown_claim(capsys: pytest.CaptureFixture[str]):
+    assert main(["ledger", "gate"]) == 2
+    assert "no claim 'gate'; did you mean gates?" in capsys.readouterr().err
+    assert main(["ledger", "99"]) == 2
+    assert "allowed: 1 to 20, or a claim's name" in capsys.readouterr().err
+
+
+def test_the_list_of_studies(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["study", "list"]) == 0
+    table = capsys.readouterr().out
+    assert max(map(len, table.splitlines())) <= 80
+    assert main(["study", "list", "--json"]) == 0
+    every = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
+    assert set(every) == set(studies())
+    assert every["gates"]["takes"]["cpu"]["runs"] == 10 * (5 + 3)  # arms x (seeds + rates)
+    assert every["gates"]["claims"] == [4]
+    assert every["vocabulary"]["takes"]["cpu"] is None
+
+
+def test_the_list_of_studies_prepares_no_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def refuse(*_: object) -> None:
+        raise AssertionError("a text is opened")
+
+    monkeypatch.setattr("archlab.study.design.tokens_per_byte", refuse)
+    monkeypatch.setattr("archlab.data.open.open_training_data", refuse)
+    assert main(["study", "list"]) == 0
+    assert "vocabulary" in capsys.readouterr().out
+
+
+def test_a_study_shows_what_its_claim_predicts(capsys: pytest.CaptureFixture[str]):
+    assert main(["study", "show", "norm-kind"]) == 0
+    said = "claim 2 of the ledger, norm kind, predicts: rms not worse; rms better in norm_share"
+    assert said in capsys.readouterr().out
