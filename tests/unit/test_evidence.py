@@ -359,7 +359,7 @@ def test_the_list_of_studies(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert main(["study", "list", "--json"]) == 0
     every = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
     assert set(every) == set(studies())
-    assert every["gates"]["takes"]["cpu"]["runs"] == 10 * (5 + 3)  # arms x (seeds + rates)
+    assert every["gates"]["takes"]["cpu"]["runs"] == 10 * (5 + 4)  # arms x (seeds + rates)
     assert every["gates"]["claims"] == [4]
     assert every["vocabulary"]["takes"]["cpu"] is None
 
