@@ -19,7 +19,7 @@ def look_up(text: str) -> Named | list[FieldHelp]:
     if found := _by_name().get(plain(text)):
         return found
     if "=" in text:
-        return _of_settings([text.replace(" ", "")]) or _unknown(text)
+        return _of_setting(text.replace(" ", "")) or _unknown(text)
     if fields := _fields_named(text) or _fields_with(text):
         return fields
     written = meant(text)
@@ -51,6 +51,12 @@ def _fields_named(text: str) -> list[FieldHelp]:
 def _fields_with(value: str) -> list[FieldHelp]:
     """Those that may have this value."""
     return [field for field in field_help().values() if plain(value) in map(plain, field.values)]
+
+
+def _of_setting(setting: str) -> Named | list[FieldHelp]:
+    """The topic that a value is called by, where that sets it, among others; else as of several."""
+    named = _by_name().get(plain(setting.partition("=")[2]))
+    return named if named and setting in named[1].settings else _of_settings([setting])
 
 
 def _of_settings(settings: Sequence[str]) -> Named | list[FieldHelp]:

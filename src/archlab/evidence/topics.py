@@ -34,8 +34,8 @@ class Topic(Base):
     """Why people think it helps."""
     costs: str
     """What it takes."""
-    claims: Annotated[tuple[int | str, ...], Field(strict=False)] = ()
-    """Of the ledger, that it is part of."""
+    claims: Annotated[tuple[int, ...], Field(strict=False)] = ()
+    """Numbers of those that it is part of."""
     sources: _Texts
     """Author and year, where to find it."""
     try_it: Annotated[str, Field(alias="try")]
