@@ -122,10 +122,35 @@ def test_the_tests_that_a_topic_names_exist():
             assert f"def {function}(" in path.read_text(encoding="utf-8"), f"{name}: {test}"
 
 
-CENTRAL = (
-    "rmsnorm layernorm scalenorm swiglu geglu reglu glu bilinear relu gelu gelu-tanh quick-gelu silu elu selu "
-    "relu-squared sigmoid softplus identity xielu rope alibi gqa attention-softcap logit-softcap z-loss qk-norm"
-).split()
+CENTRAL = [
+    "rmsnorm",
+    "layernorm",
+    "scalenorm",
+    "swiglu",
+    "geglu",
+    "reglu",
+    "glu",
+    "bilinear",
+    "relu",
+    "gelu",
+    "gelu-tanh",
+    "quick-gelu",
+    "silu",
+    "elu",
+    "selu",
+    "relu-squared",
+    "sigmoid",
+    "softplus",
+    "identity",
+    "xielu",
+    "rope",
+    "alibi",
+    "gqa",
+    "attention-softcap",
+    "logit-softcap",
+    "z-loss",
+    "qk-norm",
+]
 
 
 def test_formulas_of_central_topics_are_held_by_a_test():
@@ -203,7 +228,12 @@ def test_fields_by_path_end_value_and_by_what_others_call_them(typed: str, paths
 
 def test_what_a_field_may_be_is_what_the_schema_accepts():
     (eps,) = fields("model.norm.eps")
-    assert {kind for reading in eps.readings for kind in reading.kinds} == {"layernorm", "rmsnorm", "prmsnorm", "scalenorm"}
+    assert {kind for reading in eps.readings for kind in reading.kinds} == {
+        "layernorm",
+        "rmsnorm",
+        "prmsnorm",
+        "scalenorm",
+    }
     assert {reading.allowed for reading in eps.readings} == {"a number more than 0"}
     assert eps.readings[0].default == "1.0e-05"
     (seed,) = fields("train.seed")

@@ -12,7 +12,7 @@ from archlab.families.registry import FAMILIES
 HOME = Path(archlab.__file__).parent
 FLOORS = (
     "config", "model", "cost", "hf", "families", "exchange", "atlas", "review", "sizing", "flatten", "data", "train", "infer", "study",
-    "report", "cli",
+    "evidence", "report", "cli",
 )  # fmt: skip
 
 

@@ -114,11 +114,11 @@ _MORE = {"null": "null", "array": "a list", "object": "keys and values"}
 def allowed(owner: type[BaseModel], name: str) -> str:
     """What may stand there, in words."""
     field = owner.model_fields[name]
+    or_null = " or null" if type(None) in get_args(field.annotation) else ""
     if named := kinds(field):
-        return f"a section of kind {', '.join(named)}" + (" or null" if type(None) in get_args(field.annotation) else "")
+        return f"a section of kind {', '.join(named)}{or_null}"
     if sections := section_classes(field):
-        inside = f"a section of {', '.join(sections[0].model_fields)}"
-        return inside + (" or null" if type(None) in get_args(field.annotation) else "")
+        return f"a section of {', '.join(sections[0].model_fields)}{or_null}"
     return " or ".join(dict.fromkeys(_in_words(_property(owner, name))))
 
 

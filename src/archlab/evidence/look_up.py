@@ -45,7 +45,8 @@ def _fields_named(text: str) -> list[FieldHelp]:
     wanted = [plain(part) for part in text.split(".")]
     paths = {path: [plain(part) for part in path.split(".")] for path in field_help()}
     exact = [path for path, parts in paths.items() if parts == wanted]
-    return [field_help()[path] for path in exact or (p for p, parts in paths.items() if parts[-len(wanted) :] == wanted)]
+    ending = [path for path, parts in paths.items() if parts[-len(wanted) :] == wanted]
+    return [field_help()[path] for path in exact or ending]
 
 
 def _fields_with(value: str) -> list[FieldHelp]:

@@ -5,8 +5,8 @@ from typing import Any
 from archlab.config.base import Base
 from archlab.config.io import build_config, overlay
 from archlab.config.schema import Config
-from archlab.cost.memory import kv_cache_bytes, recurrent_bytes
 from archlab.cost.flops import forward_flops
+from archlab.cost.memory import kv_cache_bytes, recurrent_bytes
 from archlab.cost.params import parameters
 from archlab.evidence.topics import Topic
 from archlab.exchange.configs import read_config

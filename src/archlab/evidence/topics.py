@@ -76,7 +76,6 @@ def chapters() -> dict[str, Chapter]:
     }
 
 
-
 def topics() -> Iterator[tuple[str, Topic]]:
     """Name and topic, in lecture order."""
     for chapter in chapters().values():
