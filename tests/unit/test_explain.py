@@ -4,13 +4,15 @@ import json
 import re
 import shlex
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
 
-from archlab.atlas.rows import rows
+from archlab.atlas.rows import Row
+from archlab.atlas.rows import rows as make_rows
 from archlab.cli.app import main, make_app
 from archlab.config.io import build_config, find_preset, studies
 from archlab.config.schema import Config
@@ -24,6 +26,11 @@ from archlab.evidence.usage import usage, values
 
 TESTS = Path(__file__).parents[1]
 TOPICS = dict(topics())
+
+
+@cache
+def rows() -> list[Row]:
+    return make_rows()
 
 
 def sections(annotation: Any) -> list[type[BaseModel]]:
@@ -173,6 +180,12 @@ def test_the_command_to_try_can_be_typed(name: str):
         presets = [word for word in named if word not in ("train", "decode")][: 2 if verb == "diff" else 1]
         assert all(find_preset(preset) for preset in presets)
         build_config(base(presets[0]), [word for word in rest if "=" in word])
+
+
+@pytest.mark.parametrize("name", [name for name, found in TOPICS.items() if found.try_it.startswith("archlab show ")])
+def test_a_model_that_is_shown_for_a_topic_has_it(name: str):
+    found = usage(TOPICS[name].conditions)
+    assert TOPICS[name].try_it.split()[2] in [*found.models, *found.uncertain]
 
 
 def base(preset: str) -> dict[str, Any]:

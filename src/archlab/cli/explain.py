@@ -6,16 +6,19 @@ from typing import Any
 
 from archlab.cli.arguments import Flag
 from archlab.cli.terminal import console, print_json
-from archlab.cost import units
 from archlab.evidence.field_help import FieldHelp
 from archlab.evidence.look_up import look_up
-from archlab.evidence.price import BASE, CONTEXT, Price, prices
-from archlab.evidence.topics import Topic, chapters
-from archlab.evidence.usage import Usage, examples, usage, values
+from archlab.evidence.price import BASE, CONTEXT, Price, price_rows, prices
+from archlab.evidence.topics import Topic, chapters, topics
+from archlab.evidence.usage import Usage, in_words, usage, values
 
 _INDENT = " " * 9
 _MOST_VALUES = 6
 """Of a field in published models."""
+
+
+_FEW = 2
+"""Fields of one name of which all is told."""
 
 
 def run(*topic: str, json: Flag = False) -> None:
@@ -94,26 +97,19 @@ def _topic_lines(topic: Topic, width: int) -> Iterator[str]:
 
 
 def _price_lines(chosen: Price, other: Price) -> Iterator[str]:
-    rows = {
-        "parameters": [units.count(price.parameters) for price in (chosen, other)],
-        "of them used by a token": [units.count(price.active) for price in (chosen, other)],
-        "FLOPs per token": [units.si(price.flops) for price in (chosen, other)],
-        "kept for decoding": [units.binary(price.state_bytes) for price in (chosen, other)],
-    }
-    if (chosen.parameters, other.parameters) == (chosen.active, other.active):
-        del rows["of them used by a token"]
-    yield f"{_INDENT}{f'{BASE} at {CONTEXT} tokens':<26}{'with it':>12}{'without':>12}"
-    yield from (f"{_INDENT}{row:<26}{a:>12}{b:>12}" for row, (a, b) in rows.items())
+    rows = price_rows(chosen, other)
+    if not rows:
+        yield f"{_INDENT}{BASE}: the same parameters, FLOPs and cache as without it"
+        return
+    for row, with_it, without in [(f"{BASE} at {CONTEXT} tokens", "with it", "without"), *rows]:
+        yield f"{_INDENT}{row:<26}{with_it:>12}{without:>12}"
 
 
 def _usage_lines(found: Usage, width: int) -> Iterator[str]:
-    n = len(found.models)
-    shown = list(examples(found.models))
-    named = f": {', '.join(shown)}{', ...' if n > len(shown) else ''}" if shown else ""
-    yield from _labelled("used by", f"{n} of {found.known} published models{named}", width)
+    yield from _labelled("used by", in_words(found), width)
     if found.uncertain:
         yield from _labelled("", f"unverified: {', '.join(found.uncertain)}", width)
-    if n:
+    if found.models:
         years = (f"{year}\N{NO-BREAK SPACE}{has}/{of}" for year, (has, of) in found.by_year.items())
         yield from _labelled("", "  ".join(years), width)
 
@@ -129,8 +125,14 @@ def _field_lines(fields: Sequence[FieldHelp], width: int) -> Iterator[str]:
                 yield from _labelled("default", reading.default, width)
         for value, text in field.values.items() if field.path.endswith(".kind") else ():
             yield from _labelled(value if len(value) < len(_INDENT) else "", _named(value, text), width)
-        if len(fields) <= 2 and (published := _counts(field.path)):
+        published = _counts(field.path)
+        if published and len(fields) <= _FEW:
             yield from _labelled("used", "; ".join(_few(published)), width)
+        if made := [name for name, topic in topics() if field.path in topic.fields]:
+            yield from _labelled("topics", ", ".join(made), width)
+        value = next(iter(published), field.readings[0].default)
+        if value and not field.is_section:
+            yield from _labelled("type", f"{field.path}={value}", width)
         yield ""
 
 
@@ -148,7 +150,7 @@ def _few(published: dict[str, list[str]]) -> Iterator[str]:
         models = f"{len(presets)} models" if len(presets) > 1 else "1 model"
         yield f"{value} in {models} ({', '.join(presets[:2])}{', ...' if len(presets) > 2 else ''})"
     if (more := len(published) - _MOST_VALUES) > 0:
-        yield f"and {more} other values"
+        yield f"and {more} other value{'s' if more > 1 else ''}"
 
 
 def _labelled(label: str, text: str, width: int) -> Iterator[str]:

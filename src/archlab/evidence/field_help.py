@@ -12,6 +12,8 @@ from archlab.config.merge import kinds, section_classes
 from archlab.config.schema import Config
 from archlab.config.yaml_text import to_yaml_line
 
+_SECTION = "a section"
+
 
 class Reading(Base):
     """A field as some kinds of its section have it."""
@@ -32,6 +34,11 @@ class FieldHelp(Base):
     """One, unless kinds of the section have different fields of that name."""
     values: dict[str, str]
     """Each word that it may be -> what the schema says of it, if anything."""
+
+    @property
+    def is_section(self) -> bool:
+        """Whether it holds fields and not a value."""
+        return any(reading.allowed.startswith(_SECTION) for reading in self.readings)
 
 
 @cache
@@ -116,9 +123,9 @@ def allowed(owner: type[BaseModel], name: str) -> str:
     field = owner.model_fields[name]
     or_null = " or null" if type(None) in get_args(field.annotation) else ""
     if named := kinds(field):
-        return f"a section of kind {', '.join(named)}{or_null}"
+        return f"{_SECTION} of kind {', '.join(named)}{or_null}"
     if sections := section_classes(field):
-        return f"a section of {', '.join(sections[0].model_fields)}{or_null}"
+        return f"{_SECTION} of {', '.join(sections[0].model_fields)}{or_null}"
     return " or ".join(dict.fromkeys(_in_words(_property(owner, name))))
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from archlab.config.base import Base
 from archlab.config.io import build_config, overlay
 from archlab.config.schema import Config
+from archlab.cost import units
 from archlab.cost.flops import forward_flops
 from archlab.cost.memory import kv_cache_bytes, recurrent_bytes
 from archlab.cost.params import parameters
@@ -33,6 +34,16 @@ def prices(topic: Topic) -> tuple[Price, Price] | None:
     if not any(path.startswith("model.") for path in topic.fields):
         return None
     return _price(configured(topic.fields)), _price(configured(topic.against))
+
+
+def price_rows(chosen: Price, other: Price) -> list[tuple[str, str, str]]:
+    """What is counted, with the choice and without, for people; empty where the two cost the same."""
+    rows = [("parameters", units.count(chosen.parameters), units.count(other.parameters))]
+    if (chosen.parameters, other.parameters) != (chosen.active, other.active):
+        rows.append(("of them used by a token", units.count(chosen.active), units.count(other.active)))
+    rows.append(("FLOPs per token", units.si(chosen.flops), units.si(other.flops)))
+    rows.append(("kept for decoding", units.binary(chosen.state_bytes), units.binary(other.state_bytes)))
+    return [] if chosen == other else rows
 
 
 def configured(change: dict[str, Any]) -> Config:

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from archlab.atlas.entries import Entry, entries
 from archlab.config.base import Base
@@ -25,6 +25,15 @@ _CONDITION = re.compile(r"([\w.]+)(!=|<=|>=|=|<|>)(.+)")
 _FIELD = re.compile(r"(model|train|about)\.[\w.]+")
 
 
+class Condition(NamedTuple):
+    """What one layer must meet."""
+
+    path: str
+    sign: str
+    wanted: tuple[Any, ...]
+    """One of these values; a dotted field stands for its own value there."""
+
+
 class Usage(Base):
     """Published models that have a choice."""
 
@@ -42,9 +51,9 @@ def usage(conditions: Sequence[str]) -> Usage:
     """The models of which one layer meets all conditions, as in `model.attention.n_kv_heads=1`. The right side may be
     a field, too, or several values, as in `gelu|gelu_tanh`; `!=` holds of what the layer does not have."""
     parsed = [_parse(text) for text in conditions]
-    fields = [path.removeprefix("model.") for path, _, _ in parsed]
+    fields = [condition.path.removeprefix("model.") for condition in parsed]
     models, uncertain, years = list[str](), list[str](), Counter[int]()
-    known = [entry for entry in _entries() if all(_is_known(path, entry) for path, _, _ in parsed)]
+    known = [entry for entry in _entries() if all(_is_known(x.path, entry) for x in parsed)]
     for entry in known:
         if not any(_holds(parsed, entry, layer) for layer in layer_configs(entry.config.model)):
             continue
@@ -78,21 +87,21 @@ def _entries() -> list[Entry]:
     return entries()
 
 
-def _parse(text: str) -> tuple[str, str, str]:
+def _parse(text: str) -> Condition:
     if not (found := _CONDITION.fullmatch(text)):
         raise UserError(f"{text!r}: allowed: a field, {' '.join(_COMPARE)}, and a value or a field")
-    return found[1], found[2], found[3]
+    return Condition(found[1], found[2], tuple(parse_yaml(value, text) for value in found[3].split("|")))
 
 
-def _holds(parsed: Sequence[tuple[str, str, str]], entry: Entry, layer: LayerConfig) -> bool:
+def _holds(parsed: Sequence[Condition], entry: Entry, layer: LayerConfig) -> bool:
     return all(
-        any(_compares(sign, _value(path, entry, layer), _wanted(text, entry, layer)) for text in written.split("|"))
-        for path, sign, written in parsed
+        any(_compares(x.sign, _value(x.path, entry, layer), _wanted(value, entry, layer)) for value in x.wanted)
+        for x in parsed
     )
 
 
-def _wanted(written: str, entry: Entry, layer: LayerConfig) -> Any:
-    return _value(written, entry, layer) if _FIELD.fullmatch(written) else parse_yaml(written, "a condition's value")
+def _wanted(value: Any, entry: Entry, layer: LayerConfig) -> Any:
+    return _value(value, entry, layer) if isinstance(value, str) and _FIELD.fullmatch(value) else value
 
 
 def _compares(sign: str, found: Any, wanted: Any) -> bool:
@@ -126,7 +135,17 @@ def _text(value: Any) -> str | None:
     return to_yaml_line(list(value) if isinstance(value, tuple) else value)
 
 
-def examples(models: Sequence[str], most: int = 4) -> Iterator[str]:
-    """A few names from first to last, at even distances."""
-    step = max(1, (len(models) - 1) / max(1, most - 1))
-    yield from dict.fromkeys(models[min(round(i * step), len(models) - 1)] for i in range(min(most, len(models))))
+_MOST_NAMES = 4
+
+
+def in_words(found: Usage) -> str:
+    """`14 of 107 published models: mistral-7b-v0.1, ..., ...`, a few names from first to last."""
+    n, names = len(found.models), list(dict.fromkeys(_spread(found.models)))
+    named = f": {', '.join(names)}{', ...' if n > len(names) else ''}" if names else ""
+    return f"{n} of {found.known} published models{named}"
+
+
+def _spread(models: Sequence[str]) -> Iterator[str]:
+    """A few at even distances."""
+    few = min(_MOST_NAMES, len(models))
+    yield from (models[round(i * (len(models) - 1) / max(1, few - 1))] for i in range(few))
