@@ -40,6 +40,8 @@ class Topic(Base):
     """Author and year, where to find it."""
     try_it: Annotated[str, Field(alias="try")]
     """One command."""
+    pictures: _Texts = ()
+    """Names of drawings that show it."""
     tested_by: _Texts = ()
     """Tests that hold the formula against the code."""
 

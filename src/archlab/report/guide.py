@@ -1,8 +1,9 @@
-"""The guide: a page per chapter of topics, in lecture order, an index and a bibliography; plain HTML without scripts."""
+"""The guide: a page per chapter of topics, in lecture order, an index and a bibliography."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import altair as alt
 from markupsafe import Markup
 
 from archlab.config.base import Base
@@ -11,6 +12,10 @@ from archlab.evidence.topics import Chapter, Topic, chapters, topics
 from archlab.evidence.usage import Usage, in_words, usage
 from archlab.files import make_folder, write_atomic
 from archlab.report import html
+from archlab.report.palette import MODES, dots_theme
+
+Draws = Mapping[str, Callable[[], str | alt.TopLevelMixin]]
+"""Name of a picture -> what draws it: SVG, or a chart, which takes its colours from the page."""
 
 
 class Entry(Base):
@@ -25,22 +30,26 @@ class Entry(Base):
     """What it costs; empty where it costs nothing, or is no choice of a model."""
 
 
-def write_guide(folder: Path, pictures: Mapping[str, str]) -> Path:
-    """Write the site into a folder; its first page. `pictures` has SVG by the name of a topic."""
+def write_guide(folder: Path, pictures: Draws) -> Path:
+    """Write the site into a folder; its first page. Topics name their pictures; one that there is not is left out."""
     make_folder(folder)
     found = chapters()
     page_of = {name: f"{number:02}-{name}.html" for number, name in enumerate(found, start=1)}
     common = {"pages": page_of, "chapters": found}
-    for name, chapter in found.items():
+    for page_name, chapter in found.items():
+        drawn = {name: pictures[name]() for name in _named(chapter) if name in pictures}
+        charts = {name: chart for name, chart in drawn.items() if not isinstance(chart, str)}
         page = html.template("guide_chapter.html.jinja").render(
             chapter=chapter,
             entries=_entries(chapter),
-            pictures={topic: Markup(picture) for topic, picture in pictures.items()},
+            svgs={name: Markup(svg) for name, svg in drawn.items() if isinstance(svg, str)},
+            specs={name: html.full_width(chart) for name, chart in charts.items()},
+            themes={mode: dots_theme(mode) for mode in MODES},
             base=BASE,
             context=CONTEXT,
             **common,
         )
-        write_atomic(folder / page_of[name], page)
+        write_atomic(folder / page_of[page_name], page)
     write_atomic(
         folder / "bibliography.html",
         html.template("guide_bibliography.html.jinja").render(cited=_cited(page_of), **common),
@@ -48,6 +57,10 @@ def write_guide(folder: Path, pictures: Mapping[str, str]) -> Path:
     index = folder / "index.html"
     write_atomic(index, html.template("guide_index.html.jinja").render(**common))
     return index
+
+
+def _named(chapter: Chapter) -> list[str]:
+    return [name for topic in chapter.topics.values() for name in topic.pictures]
 
 
 def _entries(chapter: Chapter) -> list[Entry]:
