@@ -129,39 +129,9 @@ def test_the_tests_that_a_topic_names_exist():
             assert f"def {function}(" in path.read_text(encoding="utf-8"), f"{name}: {test}"
 
 
-CENTRAL = [
-    "rmsnorm",
-    "layernorm",
-    "scalenorm",
-    "swiglu",
-    "geglu",
-    "reglu",
-    "glu",
-    "bilinear",
-    "relu",
-    "gelu",
-    "gelu-tanh",
-    "quick-gelu",
-    "silu",
-    "elu",
-    "selu",
-    "relu-squared",
-    "sigmoid",
-    "softplus",
-    "identity",
-    "xielu",
-    "rope",
-    "alibi",
-    "gqa",
-    "attention-softcap",
-    "logit-softcap",
-    "z-loss",
-    "qk-norm",
-]
-
-
-def test_formulas_of_central_topics_are_held_by_a_test():
-    assert [name for name in CENTRAL if not TOPICS[name].tested_by] == []
+def test_every_formula_that_the_code_has_is_held_by_a_test():
+    """archlab has no batch norm, and the ladder is a study."""
+    assert [name for name, found in TOPICS.items() if not found.tested_by] == ["batch-norm", "ladder"]
 
 
 @pytest.mark.parametrize("name", TOPICS)
