@@ -129,7 +129,7 @@ def test_what_every_command_says_of_wrong_arguments(command, capsys):
     if command in TAKES:
         needed = {"diff": ["a", "b"], "convert": ["a", "--n-kv-heads", "1", "--out", "o"]}.get(command, [])
         needed = needed or [[], ["presets" if command == "list" else "config"]][TAKES[command] != "none"]
-        needed += ["--out", "o"] if command in ("import", "export") else []
+        needed += ["--out", "o"] if command in ("import", "export", "guide") else []
         message = f"'more': one argument too many; `archlab {command}` takes {TAKES[command]}"
         assert refusal(capsys, *words, *needed, "more", "most") == message
 

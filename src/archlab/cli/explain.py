@@ -92,7 +92,7 @@ def _topic_lines(topic: Topic, width: int) -> Iterator[str]:
         yield from _labelled("claims", ", ".join(map(str, topic.claims)), width)
     yield from _labelled("sources", "; ".join(topic.sources), width)
     if topic.fields:
-        yield from _labelled("type", " ".join(topic.settings), width)
+        yield from _labelled("type", topic.typed, width)
     yield from _labelled("try", topic.try_it, width)
 
 

@@ -1,5 +1,6 @@
 """Topics: what people call a choice, what it computes, why it is made and what it costs; chapters in lecture order."""
 
+import shlex
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
@@ -46,8 +47,13 @@ class Topic(Base):
     """Tests that hold the formula against the code."""
 
     @property
+    def typed(self) -> str:
+        """`fields` as a shell takes them."""
+        return shlex.join(self.settings)
+
+    @property
     def settings(self) -> list[str]:
-        """`fields` as a command line takes them."""
+        """`fields`, each as `field=value`."""
         return [f"{path}={to_yaml_line(value)}" for path, value in self.fields.items()]
 
     @property
