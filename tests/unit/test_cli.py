@@ -90,7 +90,7 @@ def test_user_errors_end_with_2_and_one_message(arguments, message, capsys):
 TAKES = {
     "demo": "none", "list": "WHAT", "schema": "KIND", "diff": "A and B", "generate": "FOLDER", "import": "HF_FOLDER",
     "hardware": "NAME", "export": "FOLDER", "inspect": "FOLDER", "convert": "HF_FOLDER", "study run": "STUDY", "study report": "FOLDER",
-    "study list": "none", "study show": "STUDY", "ledger": "CLAIM",
+    "study list": "none", "study show": "STUDY", "ledger": "CLAIM", "guide": "none",
 }  # fmt: skip
 """What a command takes, where that is not any number of arguments."""
 
@@ -98,11 +98,11 @@ NEEDS = {
     "show": "CONFIG", "diff": "A", "flatten": "CONFIG", "check": "CONFIG", "cost": "CONFIG", "data": "--out", "train": "CONFIG",
     "eval": "CONFIG", "generate": "FOLDER", "import": "HF_FOLDER", "export": "FOLDER", "inspect": "FOLDER",
     "convert": "HF_FOLDER", "study run": "STUDY", "study report": "FOLDER", "study show": "STUDY",
-    "bench train": "CONFIG", "bench decode": "CONFIG", "probe": "CONFIG",
+    "bench train": "CONFIG", "bench decode": "CONFIG", "probe": "CONFIG", "guide": "--out",
 }  # fmt: skip
 """What a command asks for first."""
 
-WRITES = {"demo", "size", "data", "train", "import", "export", "convert", "study run"}
+WRITES = {"demo", "guide", "size", "data", "train", "import", "export", "convert", "study run"}
 """Those that take --out."""
 
 COMMANDS = sorted({*[verb for verb, *_ in app.VERBS if verb not in ("study", "bench")], *(TAKES.keys() | NEEDS.keys())})
@@ -129,7 +129,7 @@ def test_what_every_command_says_of_wrong_arguments(command, capsys):
     if command in TAKES:
         needed = {"diff": ["a", "b"], "convert": ["a", "--n-kv-heads", "1", "--out", "o"]}.get(command, [])
         needed = needed or [[], ["presets" if command == "list" else "config"]][TAKES[command] != "none"]
-        needed += ["--out", "o"] if command in ("import", "export") else []
+        needed += ["--out", "o"] if command in ("import", "export", "guide") else []
         message = f"'more': one argument too many; `archlab {command}` takes {TAKES[command]}"
         assert refusal(capsys, *words, *needed, "more", "most") == message
 

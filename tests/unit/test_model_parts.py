@@ -135,6 +135,11 @@ def test_gradients_of_rmsnorm_are_those_of_autograd(
     assert all(torch.equal(a, b) for a, b in zip(by_hand, gradients(), strict=True))
 
 
+def test_no_norm_leaves_x_as_it_is() -> None:
+    x = torch.from_numpy(X)
+    assert torch.equal(make_norm(norm_schema.NoNorm(), 12)(x), x)
+
+
 def test_every_norm_has_its_formula_here() -> None:
     classes = [norm for union in (norm_schema.Norm, multi_head_schema.QKNorm) for norm in get_args(get_args(union)[0])]
     assert {norm.model_fields["kind"].default for norm in classes} == {*NORMS, "none"}

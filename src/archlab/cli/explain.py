@@ -1,0 +1,165 @@
+"""`archlab explain`."""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from archlab.cli.arguments import Flag
+from archlab.cli.terminal import console, print_json
+from archlab.evidence.field_help import FieldHelp
+from archlab.evidence.look_up import look_up
+from archlab.evidence.price import BASE, CONTEXT, Price, price_rows, prices
+from archlab.evidence.topics import Topic, chapters, topics
+from archlab.evidence.usage import Usage, in_words, usage, values
+
+_INDENT = " " * 9
+_MOST_VALUES = 6
+"""Of a field in published models."""
+
+
+_FEW = 2
+"""Fields of one name of which all is told."""
+
+
+def run(*topic: str, json: Flag = False) -> None:
+    """Explain a choice: its formula, what it does and why, who uses it, what it costs, how to type it.
+
+    Parameters
+    ----------
+    topic
+        What people call it, as in swiglu, GQA or 'sliding window'; a field, as in model.attention.n_kv_heads; or a
+        value, as in gelu_tanh. Left out: all topics in the order of a lecture.
+    json
+        JSON instead.
+    """
+    out = console()
+    width = max(out.width, 40)
+    if not topic:
+        if json:
+            print_json({name: list(chapter.topics) for name, chapter in chapters().items()})
+            return
+        for line in _contents(width):
+            out.print(line, soft_wrap=True)
+        return
+    found = look_up(" ".join(topic))
+    if isinstance(found, tuple):
+        name, explained = found
+        if json:
+            print_json(_topic_json(name, explained))
+            return
+        lines = _topic_lines(explained, width)
+    else:
+        if json:
+            print_json([{**field.model_dump(), "published": _counts(field.path)} for field in found])
+            return
+        lines = _field_lines(found, width)
+    for line in lines:
+        out.print(line, soft_wrap=True)
+
+
+def _contents(width: int) -> Iterator[str]:
+    for chapter in chapters().values():
+        yield chapter.title
+        yield from textwrap.wrap(
+            "  ".join(chapter.topics), width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+        )
+        yield ""
+
+
+def _topic_json(name: str, topic: Topic) -> dict[str, Any]:
+    found = prices(topic)
+    return {
+        "name": name,
+        **topic.model_dump(mode="json", by_alias=True),
+        "published": usage(topic.conditions).model_dump() if topic.conditions else None,
+        "price": found and {"with": found[0].model_dump(), "without": found[1].model_dump()},
+    }
+
+
+def _topic_lines(topic: Topic, width: int) -> Iterator[str]:
+    yield topic.title
+    yield ""
+    yield from textwrap.indent(topic.formula.rstrip(), "    ").splitlines()
+    yield ""
+    yield from _labelled("does", topic.does, width)
+    yield from _labelled("why", topic.why, width)
+    yield from _labelled("costs", topic.costs, width)
+    if found := prices(topic):
+        yield from _price_lines(*found)
+    if topic.conditions:
+        yield from _usage_lines(usage(topic.conditions), width)
+    if topic.claims:
+        yield from _labelled("claims", ", ".join(map(str, topic.claims)), width)
+    yield from _labelled("sources", "; ".join(topic.sources), width)
+    if topic.fields:
+        yield from _labelled("type", topic.typed, width)
+    yield from _labelled("try", topic.try_it, width)
+
+
+def _price_lines(chosen: Price, other: Price) -> Iterator[str]:
+    rows = price_rows(chosen, other)
+    if not rows:
+        yield f"{_INDENT}{BASE}: the same parameters, FLOPs and cache as without it"
+        return
+    for row, with_it, without in [(f"{BASE} at {CONTEXT} tokens", "with it", "without"), *rows]:
+        yield f"{_INDENT}{row:<26}{with_it:>12}{without:>12}"
+
+
+def _usage_lines(found: Usage, width: int) -> Iterator[str]:
+    yield from _labelled("used by", in_words(found), width)
+    if found.uncertain:
+        yield from _labelled("", f"unverified: {', '.join(found.uncertain)}", width)
+    if found.models:
+        years = (f"{year}\N{NO-BREAK SPACE}{has}/{of}" for year, (has, of) in found.by_year.items())
+        yield from _labelled("", "  ".join(years), width)
+
+
+def _field_lines(fields: Sequence[FieldHelp], width: int) -> Iterator[str]:
+    for field in fields:
+        yield field.path
+        for reading in field.readings:
+            kinds = f"({', '.join(reading.kinds)}) " if len(field.readings) > 1 else ""
+            yield from _labelled("", f"{kinds}{reading.text}", width)
+            yield from _labelled("allowed", reading.allowed, width)
+            if reading.default is not None:
+                yield from _labelled("default", reading.default, width)
+        for value, text in field.values.items() if field.path.endswith(".kind") else ():
+            yield from _labelled(value if len(value) < len(_INDENT) else "", _named(value, text), width)
+        published = _counts(field.path)
+        if published and len(fields) <= _FEW:
+            yield from _labelled("used", "; ".join(_few(published)), width)
+        if made := [name for name, topic in topics() if field.path in topic.fields]:
+            yield from _labelled("topics", ", ".join(made), width)
+        value = next(iter(published), field.readings[0].default)
+        if value and not field.is_section:
+            yield from _labelled("type", f"{field.path}={value}", width)
+        yield ""
+
+
+def _named(value: str, text: str) -> str:
+    return text if len(value) < len(_INDENT) else f"{value}: {text}"
+
+
+def _counts(path: str) -> dict[str, list[str]]:
+    return values(path) if path.startswith("model.") else {}
+
+
+def _few(published: dict[str, list[str]]) -> Iterator[str]:
+    """`8 in 12 models (phi-4-14b, ...)`, the most frequent values."""
+    for value, presets in list(published.items())[:_MOST_VALUES]:
+        models = f"{len(presets)} models" if len(presets) > 1 else "1 model"
+        yield f"{value} in {models} ({', '.join(presets[:2])}{', ...' if len(presets) > 2 else ''})"
+    if (more := len(published) - _MOST_VALUES) > 0:
+        yield f"and {more} other value{'s' if more > 1 else ''}"
+
+
+def _labelled(label: str, text: str, width: int) -> Iterator[str]:
+    lines = textwrap.wrap(
+        text,
+        width,
+        initial_indent=f"{label:<{len(_INDENT)}}",
+        subsequent_indent=_INDENT,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    return (line.replace("\N{NO-BREAK SPACE}", " ") for line in lines)

@@ -1,0 +1,154 @@
+"""What the schema says of each of its fields: docstring, what is allowed, the default; one entry per dotted path."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from archlab.config.base import Base
+from archlab.config.merge import kinds, section_classes
+from archlab.config.schema import Config
+from archlab.config.yaml_text import to_yaml_line
+
+_SECTION = "a section"
+
+
+class Reading(Base):
+    """A field as some kinds of its section have it."""
+
+    kinds: list[str]
+    """Of the section that it stands in; empty where that has no kinds."""
+    text: str
+    allowed: str
+    default: str | None
+    """As YAML writes it; null: it must be given."""
+
+
+class FieldHelp(Base):
+    """A dotted field."""
+
+    path: str
+    readings: list[Reading]
+    """One, unless kinds of the section have different fields of that name."""
+    values: dict[str, str]
+    """Each word that it may be -> what the schema says of it, if anything."""
+
+    @property
+    def is_section(self) -> bool:
+        """Whether it holds fields and not a value."""
+        return any(reading.allowed.startswith(_SECTION) for reading in self.readings)
+
+
+@cache
+def field_help() -> dict[str, FieldHelp]:
+    """Dotted path -> its help, in the order of the schema."""
+    found: dict[str, FieldHelp] = {}
+    for path, owner, name in _walk(Config, ""):
+        field, kind = owner.model_fields[name], _kind(owner)
+        new = _reading(owner, name, kind)
+        known = found.setdefault(path, FieldHelp(path=path, readings=[], values={}))
+        same = [r for r in known.readings if (r.text, r.allowed, r.default) == (new.text, new.allowed, new.default)]
+        if same:
+            same[0].kinds.extend(k for k in new.kinds if k not in same[0].kinds)
+        else:
+            known.readings.append(new)
+        known.values.update(_values(owner, field, name))
+    for help_ in found.values():
+        if help_.path.endswith(".kind"):
+            help_.readings[:] = [_of_kinds(help_)]
+    return found
+
+
+def _walk(schema: type[BaseModel], at: str) -> Iterator[tuple[str, type[BaseModel], str]]:
+    for name, field in schema.model_fields.items():
+        yield at + name, schema, name
+        for section in section_classes(field):
+            yield from _walk(section, f"{at}{name}.")
+
+
+def _kind(owner: type[BaseModel]) -> str | None:
+    return owner.model_fields["kind"].default if "kind" in owner.model_fields else None
+
+
+def _reading(owner: type[BaseModel], name: str, kind: str | None) -> Reading:
+    field = owner.model_fields[name]
+    default = None if field.is_required() else _default(field)
+    return Reading(
+        kinds=[kind] if kind else [], text=_one_line(field.description), allowed=allowed(owner, name), default=default
+    )
+
+
+def _of_kinds(help_: FieldHelp) -> Reading:
+    """Of a section's kind: which there are; the first is not always the default, which the section says."""
+    return Reading(kinds=[], text="Which kind.", allowed=", ".join(help_.values), default=None)
+
+
+def _default(field: FieldInfo) -> str:
+    value: Any = field.get_default(call_default_factory=True)
+    if isinstance(value, BaseModel):
+        kind = getattr(value, "kind", None)
+        return f"kind: {kind}" if kind else "its fields' defaults"
+    return to_yaml_line(list(value) if isinstance(value, tuple) else value)
+
+
+def _values(owner: type[BaseModel], field: FieldInfo, name: str) -> dict[str, str]:
+    """The words that a plain value may be; of `kind` its own, with what its section says of itself."""
+    if name == "kind":
+        return {str(field.default): _one_line(owner.__doc__)}
+    return dict.fromkeys(_words(field.annotation), "")
+
+
+def _words(annotation: Any) -> Iterator[str]:
+    for part in get_args(annotation):
+        if isinstance(part, str):
+            yield part
+        else:
+            yield from _words(part)
+
+
+_PLAIN = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}
+_BOUNDS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "more than",
+    "maximum": "at most",
+    "exclusiveMaximum": "less than",
+}
+_MORE = {"null": "null", "array": "a list", "object": "keys and values"}
+
+
+def allowed(owner: type[BaseModel], name: str) -> str:
+    """What may stand there, in words."""
+    field = owner.model_fields[name]
+    or_null = " or null" if type(None) in get_args(field.annotation) else ""
+    if named := kinds(field):
+        return f"{_SECTION} of kind {', '.join(named)}{or_null}"
+    if sections := section_classes(field):
+        return f"{_SECTION} of {', '.join(sections[0].model_fields)}{or_null}"
+    return " or ".join(dict.fromkeys(_in_words(_property(owner, name))))
+
+
+@cache
+def _schema(owner: type[BaseModel]) -> dict[str, Any]:
+    return owner.model_json_schema()
+
+
+def _property(owner: type[BaseModel], name: str) -> dict[str, Any]:
+    return _schema(owner)["properties"][name]
+
+
+def _in_words(schema: dict[str, Any]) -> Iterator[str]:
+    if "anyOf" in schema:
+        for part in schema["anyOf"]:
+            yield from _in_words(part)
+    elif "enum" in schema or "const" in schema:
+        yield ", ".join(map(str, schema.get("enum", [schema.get("const")])))
+    else:
+        kind = schema.get("type", "object")
+        bounds = [f"{words} {schema[key]:,}" for key, words in _BOUNDS.items() if key in schema]
+        yield " ".join([_PLAIN.get(kind) or _MORE[kind], ", ".join(bounds)]).strip()
+
+
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").split())

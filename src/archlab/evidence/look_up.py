@@ -1,0 +1,76 @@
+"""What a person means by a word: a topic, or fields of the schema."""
+
+import re
+from collections.abc import Sequence
+from functools import cache
+
+from archlab.config.problems import nearest
+from archlab.config.vocabulary import meant
+from archlab.errors import UserError
+from archlab.evidence.field_help import FieldHelp, field_help
+from archlab.evidence.topics import Topic, topics
+
+Named = tuple[str, Topic]
+
+
+def look_up(text: str) -> Named | list[FieldHelp]:
+    """The topic of that name, or the fields: by dotted path or the end of one, by a value they may have, or by what
+    others call them. UserError for a word that is not known, or of something that archlab lacks."""
+    if found := _by_name().get(plain(text)):
+        return found
+    if "=" in text:
+        return _of_setting(text.replace(" ", "")) or _unknown(text)
+    if fields := _fields_named(text) or _fields_with(text):
+        return fields
+    written = meant(text)
+    if written.startswith("archlab has"):
+        raise UserError(f"{text}: {written}")
+    return _of_settings(re.findall(r"(?:model|train|data)\.[\w.]+(?:=[^\s(]+)?", written)) or _unknown(text)
+
+
+def plain(text: str) -> str:
+    """Letters and digits alone."""
+    return "".join(character for character in text.lower() if character.isalnum())
+
+
+@cache
+def _by_name() -> dict[str, Named]:
+    return {
+        plain(spelling): (name, topic) for name, topic in topics() for spelling in (name, topic.title, *topic.aliases)
+    }
+
+
+def _fields_named(text: str) -> list[FieldHelp]:
+    """Those whose path is the text, or ends with it."""
+    wanted = [plain(part) for part in text.split(".")]
+    paths = {path: [plain(part) for part in path.split(".")] for path in field_help()}
+    exact = [path for path, parts in paths.items() if parts == wanted]
+    ending = [path for path, parts in paths.items() if parts[-len(wanted) :] == wanted]
+    return [field_help()[path] for path in exact or ending]
+
+
+def _fields_with(value: str) -> list[FieldHelp]:
+    """Those that may have this value."""
+    return [field for field in field_help().values() if plain(value) in map(plain, field.values)]
+
+
+def _of_setting(setting: str) -> Named | list[FieldHelp]:
+    """The topic that a value is called by, where that sets it, among others; else as of several."""
+    named = _by_name().get(plain(setting.partition("=")[2]))
+    return named if named and setting in named[1].settings else _of_settings([setting])
+
+
+def _of_settings(settings: Sequence[str]) -> Named | list[FieldHelp]:
+    """The topic that most of these `field=value` make, or else the fields that they set."""
+    made = [(name, topic) for name, topic in topics() if topic.fields and set(topic.settings) <= set(settings)]
+    if made:
+        return max(made, key=lambda found: len(found[1].fields))
+    paths = dict.fromkeys(setting.partition("=")[0] for setting in settings)
+    return [field_help()[path] for path in paths if path in field_help()]
+
+
+def _unknown(text: str) -> list[FieldHelp]:
+    names = [name for name, _ in topics()]
+    spelled = {spelling: name for name, topic in topics() for spelling in (*topic.aliases, name)}
+    hint = nearest(text, [*spelled, *field_help()]) or nearest(text, names)
+    raise UserError(f"{text!r} is no topic{hint or ';'} `archlab explain` lists all, and any field of a config is one")

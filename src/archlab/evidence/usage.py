@@ -1,0 +1,151 @@
+"""Who uses what: the published models of the atlas that meet conditions, read from their resolved layers."""
+
+import operator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from archlab.atlas.entries import Entry, entries
+from archlab.config.base import Base
+from archlab.config.layers import LayerConfig, layer_configs
+from archlab.config.yaml_text import parse_yaml, to_yaml_line
+from archlab.errors import UserError
+
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_CONDITION = re.compile(r"([\w.]+)(!=|<=|>=|=|<|>)(.+)")
+_FIELD = re.compile(r"(model|train|about)\.[\w.]+")
+
+
+class Condition(NamedTuple):
+    """What one layer must meet."""
+
+    path: str
+    sign: str
+    wanted: tuple[Any, ...]
+    """One of these values; a dotted field stands for its own value there."""
+
+
+class Usage(Base):
+    """Published models that have a choice."""
+
+    models: list[str]
+    """Their presets, by year."""
+    uncertain: list[str]
+    """Those whose configs say so, but which are unverified there; not among `models`."""
+    known: int
+    """Models of which it is known whether they have it."""
+    by_year: dict[int, tuple[int, int]]
+    """Year -> how many have it, and of how many that is known."""
+
+
+def usage(conditions: Sequence[str]) -> Usage:
+    """The models of which one layer meets all conditions, as in `model.attention.n_kv_heads=1`. The right side may be
+    a field, too, or several values, as in `gelu|gelu_tanh`; `!=` holds of what the layer does not have."""
+    parsed = [_parse(text) for text in conditions]
+    fields = [condition.path.removeprefix("model.") for condition in parsed]
+    models, uncertain, years = list[str](), list[str](), Counter[int]()
+    known = [entry for entry in _entries() if all(_is_known(x.path, entry) for x in parsed)]
+    for entry in known:
+        if not any(_holds(parsed, entry, layer) for layer in layer_configs(entry.config.model)):
+            continue
+        if entry.about.doubts(*fields):
+            uncertain.append(entry.preset)
+        else:
+            models.append(entry.preset)
+            years[entry.about.year] += 1
+    of = Counter(entry.about.year for entry in known)
+    return Usage(
+        models=models,
+        uncertain=uncertain,
+        known=len(known),
+        by_year={year: (years[year], n) for year, n in sorted(of.items())},
+    )
+
+
+def values(path: str) -> dict[str, list[str]]:
+    """Each value that a field of the model has in published models, the most frequent first -> their presets."""
+    found: dict[str, list[str]] = {}
+    for entry in _entries():
+        layers = layer_configs(entry.config.model)
+        for value in dict.fromkeys(_text(_value(path, entry, layer)) for layer in layers):
+            if value is not None:
+                found.setdefault(value, []).append(entry.preset)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+@cache
+def _entries() -> list[Entry]:
+    return entries()
+
+
+def _parse(text: str) -> Condition:
+    if not (found := _CONDITION.fullmatch(text)):
+        raise UserError(f"{text!r}: allowed: a field, {' '.join(_COMPARE)}, and a value or a field")
+    return Condition(found[1], found[2], tuple(parse_yaml(value, text) for value in found[3].split("|")))
+
+
+def _holds(parsed: Sequence[Condition], entry: Entry, layer: LayerConfig) -> bool:
+    return all(
+        any(_compares(x.sign, _value(x.path, entry, layer), _wanted(value, entry, layer)) for value in x.wanted)
+        for x in parsed
+    )
+
+
+def _wanted(value: Any, entry: Entry, layer: LayerConfig) -> Any:
+    return _value(value, entry, layer) if isinstance(value, str) and _FIELD.fullmatch(value) else value
+
+
+def _compares(sign: str, found: Any, wanted: Any) -> bool:
+    if found is _MISSING or (found is None and sign not in ("=", "!=")):
+        return sign == "!="
+    return _COMPARE[sign](found, wanted)
+
+
+def _is_known(path: str, entry: Entry) -> bool:
+    """Of what stands in `about`, null is unknown; what stands in the config is known."""
+    return not path.startswith("about.") or getattr(entry.about, path.removeprefix("about.")) is not None
+
+
+_MISSING = object()
+
+
+def _value(path: str, entry: Entry, layer: LayerConfig) -> Any:
+    """Of a dotted field: of the layer where layers have it, else of the config or of what is known beside it."""
+    root, *names = path.split(".")
+    value: Any = entry.about if root == "about" else getattr(entry.config, root)
+    if root == "model" and names[0] in LayerConfig.model_fields:
+        value = layer
+    for name in names:
+        value = getattr(value, name, _MISSING)
+    return value
+
+
+def _text(value: Any) -> str | None:
+    if value is _MISSING or isinstance(value, Base):
+        return None
+    return to_yaml_line(list(value) if isinstance(value, tuple) else value)
+
+
+_MOST_NAMES = 4
+
+
+def in_words(found: Usage) -> str:
+    """`14 of 107 published models: mistral-7b-v0.1, ..., ...`, a few names from first to last."""
+    n, names = len(found.models), list(dict.fromkeys(_spread(found.models)))
+    named = f": {', '.join(names)}{', ...' if n > len(names) else ''}" if names else ""
+    return f"{n} of {found.known} published models{named}"
+
+
+def _spread(models: Sequence[str]) -> Iterator[str]:
+    """A few at even distances."""
+    few = min(_MOST_NAMES, len(models))
+    yield from (models[round(i * (len(models) - 1) / max(1, few - 1))] for i in range(few))

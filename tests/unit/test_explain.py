@@ -1,0 +1,299 @@
+"""What `archlab explain` says: every field and value resolves, and what a topic states holds in configs and tests."""
+
+import json
+import re
+import shlex
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel
+
+from archlab.atlas.rows import Row
+from archlab.atlas.rows import rows as make_rows
+from archlab.cli.app import main, make_app
+from archlab.config.io import build_config, find_preset, studies
+from archlab.config.schema import Config
+from archlab.config.vocabulary import WRITE
+from archlab.errors import UserError
+from archlab.evidence.field_help import FieldHelp
+from archlab.evidence.look_up import look_up, plain
+from archlab.evidence.price import configured, prices
+from archlab.evidence.topics import Topic, chapters, topics
+from archlab.evidence.usage import usage, values
+
+TESTS = Path(__file__).parents[1]
+TOPICS = dict(topics())
+
+
+@cache
+def rows() -> list[Row]:
+    return make_rows()
+
+
+def sections(annotation: Any) -> list[type[BaseModel]]:
+    """Every config class in an annotation, however deep."""
+    own = [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
+    return own + [found for part in get_args(annotation) for found in sections(part)]
+
+
+def literals(annotation: Any) -> list[str]:
+    own = [part for part in get_args(annotation) if isinstance(part, str)]
+    return own + [word for part in get_args(annotation) for word in literals(part)]
+
+
+def walk(schema: type[BaseModel], at: str = "") -> list[tuple[str, list[str]]]:
+    """Dotted field -> the words that it may be, read from the classes themselves."""
+    found = []
+    for name, field in schema.model_fields.items():
+        below = sections(field.annotation)
+        words = [str(field.default)] if name == "kind" else literals(field.annotation)
+        found.append((at + name, words))
+        for section in below:
+            found += walk(section, f"{at}{name}.")
+    return found
+
+
+SCHEMA = walk(Config)
+
+
+def test_every_field_and_every_value_of_the_schema_is_explained():
+    unanswered = []
+    for path, words in SCHEMA:
+        (field,) = fields(path)
+        if field.path != path or not all(reading.text for reading in field.readings):
+            unanswered.append(path)
+        unanswered += [f"{path}={word}" for word in words if word not in field.values]
+        for word in words:
+            for text in (word, f"{path}={word}"):
+                try:
+                    look_up(text)
+                except UserError:
+                    unanswered.append(text)
+    assert unanswered == []
+
+
+def fields(text: str) -> list[FieldHelp]:
+    found = look_up(text)
+    assert isinstance(found, list), f"{text} is a topic"
+    return found
+
+
+def topic(text: str) -> str:
+    found = look_up(text)
+    assert isinstance(found, tuple), f"{text} is no topic"
+    return found[0]
+
+
+def test_every_word_that_a_config_file_may_get_wrong_is_explained():
+    """The words of the field that messages about configs know."""
+    for word in (word for words in WRITE for word in words.split()):
+        look_up(word)
+
+
+def test_no_spelling_means_two_topics():
+    meant = defaultdict(set)
+    for name, found in TOPICS.items():
+        for spelling in (name, found.title, *found.aliases):
+            meant[plain(spelling)].add(name)
+    assert {spelling: names for spelling, names in meant.items() if len(names) > 1} == {}
+
+
+@pytest.mark.parametrize("name", TOPICS)
+def test_what_a_topic_says_to_type_is_a_config_that_it_names(name: str):
+    """Valid beside a small model, and not the one that it is compared with."""
+    found = TOPICS[name]
+    assert all(any(path == known for known, _ in SCHEMA) or path.startswith("model.layers.") for path in found.fields)
+    if found.fields:
+        assert configured(found.fields) != configured(found.against) or prices(found) is None
+    _ = [usage([condition]) for condition in found.conditions]
+
+
+@pytest.mark.parametrize("name", TOPICS)
+def test_a_topic_is_a_screenful_of_80_columns(name: str, capsys: pytest.CaptureFixture[str], monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["explain", name]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 45
+    whole = ("type", "try")  # a setting or a command is never broken within a word
+    assert [line for line in lines if len(line) > 80 and not line.startswith(whole) and " " in line.strip()] == []
+
+
+def test_the_tests_that_a_topic_names_exist():
+    for name, found in TOPICS.items():
+        for test in found.tested_by:
+            file, _, function = test.partition("::")
+            (path,) = TESTS.glob(f"*/{file}")
+            assert f"def {function}(" in path.read_text(encoding="utf-8"), f"{name}: {test}"
+
+
+def test_every_formula_that_the_code_has_is_held_by_a_test():
+    """archlab has no batch norm, and the ladder is a study."""
+    assert [name for name, found in TOPICS.items() if not found.tested_by] == ["batch-norm", "ladder"]
+
+
+@pytest.mark.parametrize("name", TOPICS)
+def test_the_command_to_try_can_be_typed(name: str):
+    """Its verb and options exist, its presets and studies too, and its overrides are a config."""
+    archlab, *words = shlex.split(TOPICS[name].try_it)
+    assert archlab == "archlab"
+    make_app().parse_args(words, print_error=False, exit_on_error=False)
+    verb, *rest = words
+    named = [word for word in rest if re.fullmatch(r"[a-z][\w.-]*", word)]
+    if verb == "explain":
+        look_up(named[0])
+    elif verb == "study":
+        assert named[-1] in studies()
+    elif verb in ("cost", "show", "diff", "probe", "check", "bench"):
+        presets = [word for word in named if word not in ("train", "decode")][: 2 if verb == "diff" else 1]
+        assert all(find_preset(preset) for preset in presets)
+        build_config(base(presets[0]), [word for word in rest if "=" in word])
+
+
+@pytest.mark.parametrize("name", [name for name, found in TOPICS.items() if found.try_it.startswith("archlab show ")])
+def test_a_model_that_is_shown_for_a_topic_has_it(name: str):
+    found = usage(TOPICS[name].conditions)
+    assert TOPICS[name].try_it.split()[2] in [*found.models, *found.uncertain]
+
+
+def base(preset: str) -> dict[str, Any]:
+    from archlab.exchange.configs import read_config
+
+    return read_config(preset)
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("swiglu", "swiglu"),
+        ("SwiGLU", "swiglu"),
+        ("GQA", "gqa"),
+        ("grouped query attention", "gqa"),
+        ("Grouped-Query Attention", "gqa"),
+        ("NoPE", "nope"),
+        ("pre-norm", "pre-norm"),
+        ("PRE NORM", "pre-norm"),
+        ("sandwich", "sandwich-norm"),
+        ("rotary", "rope"),
+        ("MLA", "mla"),
+        ("sinks", "sinks"),
+        ("batch norm", "batch-norm"),
+        ("KV cache", "kv-cache"),
+        ("MFU", "mfu"),
+        ("model.mlp.activation=gelu", "gelu"),
+        ("squared relu", "relu-squared"),
+    ],
+)
+def test_what_people_type(typed: str, name: str):
+    assert topic(typed) == name
+
+
+@pytest.mark.parametrize(
+    ("typed", "paths"),
+    [
+        ("model.attention.n_kv_heads", ["model.attention.n_kv_heads"]),
+        ("attention.n_kv_heads", ["model.attention.n_kv_heads"]),
+        ("fraction_of_nothing", []),
+        ("each_head", ["model.attention.qk_norm.scope"]),
+        ("original_max_seq_len", ["model.position.scaling.original_max_seq_len"]),
+        ("hidden_dim", ["model.mlp.d_ff"]),
+    ],
+)
+def test_fields_by_path_end_value_and_by_what_others_call_them(typed: str, paths: list[str]):
+    if paths:
+        assert [field.path for field in fields(typed)] == paths
+    else:
+        with pytest.raises(UserError, match="is no topic"):
+            look_up(typed)
+
+
+def test_what_a_field_may_be_is_what_the_schema_accepts():
+    (eps,) = fields("model.norm.eps")
+    assert {kind for reading in eps.readings for kind in reading.kinds} == {
+        "layernorm",
+        "rmsnorm",
+        "prmsnorm",
+        "scalenorm",
+    }
+    assert {reading.allowed for reading in eps.readings} == {"a number more than 0"}
+    assert eps.readings[0].default == "1.0e-05"
+    (seed,) = fields("train.seed")
+    assert seed.readings[0].allowed == "a whole number at least 0, at most 9,223,372,036,854,775,807"
+    (dtype,) = fields("train.dtype")
+    assert dtype.readings[0].allowed == "auto, float32, bfloat16"
+
+
+def test_an_unknown_topic_ends_with_2_and_the_nearest_name(capsys: pytest.CaptureFixture[str]):
+    assert main(["explain", "swigul"]) == 2
+    assert "did you mean swiglu?" in capsys.readouterr().err
+    assert main(["explain", "muon"]) == 2
+    assert "archlab has no optimiser but AdamW" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "holds"),
+    [
+        ("gqa", lambda row: "GQA" in row.heads.split("+")),
+        ("mqa", lambda row: "MQA" in row.heads.split("+")),
+        ("mla", lambda row: "MLA" in row.heads.split("+")),
+        ("rmsnorm", lambda row: "RMSNorm" in row.norm.split("+")),
+        ("swiglu", lambda row: "SwiGLU" in row.activation.split("+")),
+        ("geglu", lambda row: "GEGLU" in row.activation.split("+")),
+        ("rope", lambda row: "RoPE" in row.position.split("+")),
+        ("nope", lambda row: "NoPE" in row.position.split("+")),
+        ("moe", lambda row: "mixture" in row.feed_forward.split("+")),
+        ("tied-embeddings", lambda row: row.tied),
+        ("hybrid", lambda row: "state+full" in row.reach),
+    ],
+)
+def test_who_uses_it_is_what_the_table_of_the_atlas_says(name: str, holds: Any):
+    """`archlab list` reads the same layers in another way."""
+    found = usage(TOPICS[name].conditions)
+    assert {*found.models, *found.uncertain} == {row.preset for row in rows() if holds(row)}
+    assert sum(has for has, _ in found.by_year.values()) == len(found.models)
+    assert sum(of for _, of in found.by_year.values()) == found.known == len(rows())
+
+
+def test_what_is_unverified_is_not_counted():
+    doubtful = [row.preset for row in rows() if row.about.doubts("train.z_loss")]
+    assert doubtful
+    assert not {*doubtful} & {*usage(TOPICS["z-loss"].conditions).models}
+
+
+def test_of_what_was_never_published_models_are_not_counted():
+    known = [row for row in rows() if row.about.dropout is not None]
+    assert usage(TOPICS["dropout"].conditions).known == len(known) < len(rows())
+
+
+def test_values_in_published_models_are_counted_once_each():
+    counts = values("model.mlp.kind")
+    assert len(counts["moe"]) == len(usage(["model.mlp.kind=moe"]).models)
+
+
+def test_costs_are_those_of_the_two_configs():
+    found = prices(TOPICS["gqa"])
+    assert found
+    d, head_dim, layers = 128, 32, 6
+    with_it, without = found
+    assert without.parameters - with_it.parameters == layers * 2 * 2 * head_dim * d
+    assert (with_it.state_bytes, without.state_bytes) == tuple(layers * 2 * n * head_dim * 4096 * 2 for n in (2, 4))
+
+
+def test_json_has_the_same(capsys: pytest.CaptureFixture[str]):
+    assert main(["explain", "swiglu", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["fields"] == {"model.mlp.kind": "gated", "model.mlp.activation": "silu"}
+    assert told["published"]["models"] == usage(TOPICS["swiglu"].conditions).models
+    assert main(["explain", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {name: list(found.topics) for name, found in chapters().items()}
+
+
+def test_all_are_listed(capsys: pytest.CaptureFixture[str]):
+    assert main(["explain"]) == 0
+    assert capsys.readouterr().out.split()[1:4] == ["layernorm", "rmsnorm", "prmsnorm"]
+
+
+def test_a_topic_knows_what_makes_it():
+    assert Topic.model_validate({**TOPICS["gqa"].model_dump(by_alias=True)}) == TOPICS["gqa"]
