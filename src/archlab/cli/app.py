@@ -19,6 +19,7 @@ VERBS = (
     ("show", "show:run", "A config with every default and derived value written out."),
     ("schema", "schema:run", "The JSON schema of config or study files, for editors."),
     ("diff", "diff:run", "What differs between two configs, field by field."),
+    ("draw", "draw:run", "A block diagram of a config, as SVG or PNG."),
     ("flatten", "flatten:run", "A config as one PyTorch file, with nothing in it that this model does not use."),
     ("check", "check:run", "Whether the shape of a config is sound: what works badly, what is unusual."),
     ("size", "size:run", "A shape for a number of parameters, FLOPs or bytes, in a published family's proportions."),

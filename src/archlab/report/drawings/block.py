@@ -5,7 +5,6 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from archlab.config.layers import (
-    COMPONENTS,
     Branch,
     LayerConfig,
     distinct_layers,
@@ -86,17 +85,22 @@ def draw(config: Config, name: str) -> Drawing:
     kinds = distinct_layers(model)
     stages = [_Stages(layer) for layer in kinds]
     below, above = _below(model), _above(model)
-    trunk_width = max(of.width for of in (*below, *above, *(box for s in stages for box in s.on_stream)))
     left = _MARGIN + _STRIP + _STRIP_GAP
-    stream = left + _GAP + trunk_width / 2
-    columns = _columns(stages, stream + trunk_width / 2 + _BESIDE)
-    trunk = _climb(Trunk((Label("tokens", stream, _MARGIN - 6, anchor="middle", faint=True),), _MARGIN + 6), below, stream)
+    outside = max(box.width for box in (*below, *above)) / 2
+    inside = max((box.width for of in stages for box in of.on_stream), default=0) / 2
+    stream = max(_MARGIN + outside, left + _GAP + inside)
+    columns = _columns(stages, stream + max(inside, 2 * Plus.radius) + _BESIDE)
+    trunk = _climb(
+        Trunk((Label("tokens", stream, _MARGIN - 6, anchor="middle", faint=True),), _MARGIN + 6), below, stream
+    )
     if model.position.kind in ON_THE_EMBEDDING:
         trunk = _add_positions(model, trunk, stream, columns)
     if model.dropout.embedding:
-        trunk = _climb(trunk, [_Boxed("embedding dropout", "io", Words(f"dropout {model.dropout.embedding:g}"))], stream)
+        trunk = _climb(
+            trunk, [_Boxed("embedding dropout", "io", Words(f"dropout {model.dropout.embedding:g}"))], stream
+        )
     bottom = trunk.up + _GAP
-    right = max(columns[-1].right, stream + trunk_width / 2) + _GAP
+    right = max(columns[-1].right + _GAP, stream + outside)
     for index, (of_layer, n) in enumerate(zip(stages, kinds.values(), strict=True)):
         trunk = _layer(of_layer, n, index, trunk, stream, columns, (left, right), model.n_layers)
     strip = _strip(model, list(kinds), bottom, trunk.up)
@@ -134,9 +138,7 @@ class _Boxed(NamedTuple):
         return self.words.width
 
     def at(self, middle: float, up: float) -> Box:
-        return Box(
-            self.part, self.role, middle - self.width / 2, up, self.width, self.words.height, self.words
-        )
+        return Box(self.part, self.role, middle - self.width / 2, up, self.width, self.words.height, self.words)
 
 
 class _Column(NamedTuple):
@@ -251,8 +253,8 @@ def _add_positions(model: ModelConfig, trunk: Trunk, stream: float, columns: Seq
     kind = model.position.kind
     line = f"{model.max_seq_len:,} × {model.d_model:,}" if kind == "learned" else f"theta {model.position.theta:,g}"  # pyright: ignore[reportAttributeAccessIssue]
     boxed = _Boxed("positions", "position", Words(f"{kind.capitalize()} positions", (line,)))
-    up = trunk.up + _GAP + 8
-    box = boxed.at(columns[0].middle, up - boxed.words.height / 2)
+    up = trunk.up + _GAP + boxed.words.height / 2
+    box = boxed.at(max(columns[0].middle, stream + 2 * _BESIDE + boxed.width / 2), up - boxed.words.height / 2)
     shapes = (
         Wire([(stream, trunk.up), (stream, up - Plus.radius)], is_stream=True),
         Wire([(box.x, up), (stream + Plus.radius, up)], arrow=True),
@@ -291,63 +293,61 @@ def _stage(
     of: _Stages, stage: Sequence[_BranchBoxes], trunk: Trunk, stream: float, columns: Sequence[_Column]
 ) -> Trunk:
     """Branches leave the stream to the right, rise in their columns, and are added to it from there."""
-    first, entry = stage[0], trunk.up + _GAP
-    shapes = [*trunk.shapes, Wire([(stream, trunk.up), (stream, entry)], is_stream=True)]
-    own = _fork(stage, of)
-    lowest = entry
-    if of.is_carried and first.before:
-        climbed = _climb(Trunk(tuple(shapes), entry), [first.before], stream)
-        shapes, lowest = list(climbed.shapes), climbed.up + _GAP
-        shapes.append(Wire([(stream, climbed.up), (stream, lowest)], is_stream=True))
-    # Norms before branches stand in one row; below it all wires from the stream, above it those behind the first norm.
-    norms = [column.before for column in own.values() if column.before]
-    row = lowest + max((_GAP + norm.words.height for norm in norms), default=0)
-    shared = row + _GAP / 2
-    base = shared + 4
-    risen = list[float]()
-    for place, (boxes, column) in enumerate(zip(stage, columns, strict=False)):
-        x, at = column.middle, lowest
-        if place in own:
-            at = entry if place and of.is_carried else lowest
-            shapes.append(Wire([(stream, at), (x, at)]))
-            climbed = _climb(Trunk((), at), [own[place].before] if own[place].before else [], x, is_stream=False)
-            shapes += climbed.shapes
-            at = climbed.up
-        else:
-            shapes.append(Wire([(columns[0].middle, shared), (x, shared)]))
-            at = shared
-        if at < base:
-            shapes.append(Wire([(x, at), (x, base)]))
-        climbed = _climb(Trunk((), base), boxes.rest, x, is_stream=False)
+    entry = trunk.up + _GAP
+    inside = Trunk((*trunk.shapes, Wire([(stream, trunk.up), (stream, entry)], is_stream=True)), entry)
+    if of.is_carried and (carried := stage[0].before):
+        inside = _climb(inside, [carried], stream)
+        normed = inside.up + _GAP
+        inside = Trunk((*inside.shapes, Wire([(stream, inside.up), (stream, normed)], is_stream=True)), normed)
+    shapes, risen = list(inside.shapes), list[float]()
+    for at, boxes, column in zip(_starts(of, stage, entry, inside.up), stage, columns, strict=False):
+        x = column.middle
+        from_x = columns[0].middle if at.is_shared else stream
+        shapes.append(Wire([(from_x, at.up), (x, at.up)]))
+        climbed = _climb(Trunk((), at.up), at.norms, x, is_stream=False)
+        shapes += [*climbed.shapes, Wire([(x, climbed.up), (x, at.base)])]
+        climbed = _climb(Trunk((), at.base), boxes.rest, x, is_stream=False)
         shapes += climbed.shapes
         risen.append(climbed.up)
     join = max(risen) + _GAP + Plus.radius
-    pluses = [stream, *(column.middle for column in columns[: len(stage) - 1])]
-    for place, at in enumerate(risen):
-        x, is_last = columns[place].middle, place == len(risen) - 1
-        end = join if is_last else join - Plus.radius
-        shapes.append(Wire([(x, at), (x, end)], arrow=not is_last))
-        start = x if is_last else x - Plus.radius
-        shapes.append(Wire([(start, join), (pluses[place] + Plus.radius, join)], arrow=True))
-    shapes.append(Wire([(stream, lowest), (stream, join - Plus.radius)], arrow=True, is_stream=True))
-    shapes += [Plus(x, join) for x in pluses]
+    shapes += _added(risen, join, stream, [column.middle for column in columns])
+    shapes.append(Wire([(stream, inside.up), (stream, join - Plus.radius)], arrow=True, is_stream=True))
     after = of.stream_norm(stage)
     return _climb(Trunk(tuple(shapes), join + Plus.radius), [after] if after else [], stream)
 
 
-class _Own(NamedTuple):
-    """A branch that reads the stream itself, and the norm between."""
+class _Start(NamedTuple):
+    """How a branch begins."""
 
-    before: _Boxed | None
+    up: float
+    """Where its wire leaves."""
+    is_shared: bool
+    """It leaves the first branch, behind the norm, not the stream."""
+    norms: tuple[_Boxed, ...]
+    """Before the component, in its own column."""
+    base: float
+    """Where the way to the component begins, for all of a stage."""
 
 
-def _fork(stage: Sequence[_BranchBoxes], of: _Stages) -> dict[int, _Own]:
-    """Place of each branch that reads the stream by itself. A carried norm stands on the stream, not in the branch."""
-    return {
-        place: _Own(None if of.is_carried and place == 0 else boxes.before)
-        for place, boxes in enumerate(stage)
-        if place == 0 or not boxes.branch.shares_input
-    }
+def _starts(of: _Stages, stage: Sequence[_BranchBoxes], entry: float, normed: float) -> Iterator[_Start]:
+    """Of every branch. A carried norm stands on the stream from `entry` to `normed`, and only the first branch, with
+    those that share its input, reads what is behind it."""
+    own = [() if boxes.before is None or (of.is_carried and boxes is stage[0]) else (boxes.before,) for boxes in stage]
+    shared = normed + max((_GAP + norm.words.height for norms in own for norm in norms), default=0) + _GAP / 2
+    for boxes, norms in zip(stage, own, strict=True):
+        is_shared = boxes.branch.shares_input
+        up = shared if is_shared else normed if boxes is stage[0] else entry
+        yield _Start(up, is_shared, norms, shared + 4)
+
+
+def _added(risen: Sequence[float], join: float, stream: float, middles: Sequence[float]) -> Iterator[Shape]:
+    """What branches give, from the last column to the stream, each added to what comes from the right of it."""
+    pluses = [stream, *middles]
+    for place, up in enumerate(risen):
+        x, is_last = middles[place], place == len(risen) - 1
+        yield Wire([(x, up), (x, join if is_last else join - Plus.radius)], arrow=not is_last)
+        yield Wire([(x if is_last else x - Plus.radius, join), (pluses[place] + Plus.radius, join)], arrow=True)
+        yield Plus(pluses[place], join)
 
 
 def _strip(model: ModelConfig, kinds: Sequence[LayerConfig], bottom: float, top: float) -> Iterator[Shape]:
@@ -362,6 +362,3 @@ def _strip(model: ModelConfig, kinds: Sequence[LayerConfig], bottom: float, top:
         yield Cell(f"layer {i}", _MARGIN, up, _STRIP, each - gap, kinds.index(layer), f"layer {i + 1}: {layer.kind}")
     if len(layers) > 1:
         yield Label(f"{len(layers)}", middle, bottom + 19 + len(layers) * each, anchor="middle", faint=True, size=SMALL)
-
-
-assert {*COMPONENTS}  # the roles of boxes are the names of branches

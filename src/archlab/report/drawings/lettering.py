@@ -1,4 +1,4 @@
-"""How wide text is, so that boxes are made to fit it: by the widths of Arial, which Liberation Sans and Helvetica share."""
+"""How wide text is, so that boxes fit it: by the widths of Arial, which Liberation Sans and Helvetica share."""
 
 import textwrap
 
@@ -8,7 +8,7 @@ _EM = {
     "|": 0.26,
     " !,./:;It[\\]fI·": 0.278,
     "()-r`": 0.333,
-    "\"": 0.355,
+    '"': 0.355,
     "*^": 0.47,
     "Jckvxyzs": 0.5,
     "+<=>~×±−": 0.584,
@@ -37,5 +37,13 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
 
 
 def folded(text: str, size: float, width: float) -> list[str]:
-    """The text in lines of about that width at most; a long word is cut."""
-    return textwrap.wrap(text, max(8, int(width / (_OTHERS * _SPARE * size)))) or [""]
+    """The text in lines of about that width at most, broken after commas if they will do; a long word is cut."""
+    lines = [""]
+    for part in text.split(", "):
+        joined = f"{lines[-1]}, {part}" if lines[-1] else part
+        if text_width(joined, size) <= width:
+            lines[-1] = joined
+        else:
+            letters = max(8, int(width / (_OTHERS * _SPARE * size)))
+            lines += textwrap.wrap(part, letters)
+    return [line for line in lines if line]

@@ -14,7 +14,7 @@ TITLE, SMALL = 13, 11.5
 """Pixels of a box's title, and of the lines under it."""
 
 _PAD_X, _PAD_Y, _LEADING = 10, 6, 15
-_FOLD = 320
+_FOLD = 240
 
 ROLES = {"io": 0, "mixer": 1, "mlp": 2, "norm": 3, "position": 4, "attention": 6}
 """What a box is -> its place among the palette's distinct colours; others have the first."""
@@ -130,8 +130,8 @@ def to_svg(
         f'<svg xmlns="http://www.w3.org/2000/svg" class="archlab-drawing" role="img" aria-label={quoteattr(title)} '
         f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}">\n'
         f"<title>{escape(title)}</title>\n<style>{_style()}</style>\n"
-        '<defs><marker id="archlab-arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" '
-        'orient="auto"><path class="tip" d="M0,1 L8,4 L0,7 Z"/></marker></defs>\n'
+        '<defs><marker id="archlab-arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" '
+        'markerUnits="userSpaceOnUse" orient="auto"><path class="tip" d="M0,1 L8,4 L0,7 Z"/></marker></defs>\n'
         f'<rect class="paper" width="{width:.0f}" height="{height:.0f}" rx="6"/>\n{body}\n</svg>\n'
     )
 
@@ -153,7 +153,8 @@ def _element(shape: Shape, height: float, marked: frozenset[tuple[str, str]]) ->
             place = f'x="{shape.x:.1f}" y="{height - shape.up:.1f}" font-size="{shape.size}"'
             return f'<text class="{kind}" {place} text-anchor="{shape.anchor}">{escape(shape.text)}</text>'
         case Frame():
-            return f'<rect class="frame kind-{shape.colour % KINDS}" data-part={quoteattr(shape.part)} {_place(shape, height)} rx="10"/>'
+            kind, part = f"frame kind-{shape.colour % KINDS}", quoteattr(shape.part)
+            return f'<rect class="{kind}" data-part={part} {_place(shape, height)} rx="10"/>'
         case Cell():
             kind = "blank" if shape.colour is None else f"kind-{shape.colour % KINDS}"
             said = f"<title>{escape(shape.title)}</title>" if shape.title else ""
@@ -213,7 +214,7 @@ def _rules(mode: Mode) -> Iterable[tuple[str, str]]:
         yield f"{own} .frame.kind-{kind}", f"fill: none; stroke: {palette.ramp[place]}; stroke-width: 1.5"
     yield f"{own} .blank", f"fill: {palette.line}"
     yield f"{own} .differs rect", f"stroke: {palette.verdicts[2]}; stroke-width: 3"
-    yield f"{own} text.differs", f"fill: {palette.verdicts[2]}; font-weight: bold"
+    yield f"{own} text.differs", f"fill: {palette.verdicts[2]}"
 
 
 def _mixed(colour: str, paper: str) -> str:

@@ -13,14 +13,18 @@ from pydantic_core import PydanticUndefined
 from archlab.config.any_attention import AnyResolved
 from archlab.config.base import Base
 from archlab.config.component import Component
-from archlab.config.dense import Dense
+from archlab.config.dense import Dense, ResolvedGatedMLP, ResolvedPlainMLP
+from archlab.config.gated_delta import ResolvedGatedDelta
 from archlab.config.latent_attention import ResolvedLatent
 from archlab.config.layers import Branch, LayerConfig
+from archlab.config.mamba2 import ResolvedMamba2
 from archlab.config.moe import ResolvedMoE
 from archlab.config.multi_head import ResolvedMultiHead
 from archlab.config.norm import AnyNorm
-from archlab.config.plug_in import PlugIn
+from archlab.config.plug_in import PlugIn, PlugInMixer, PlugInMLP
 from archlab.config.position import ON_THE_EMBEDDING, Position
+from archlab.config.rglru import ResolvedRGLRU
+from archlab.config.short_conv import ShortConv
 from archlab.config.visibility import Visibility
 from archlab.report.drawings.svg import Words
 
@@ -47,8 +51,9 @@ _MIXERS = {
     "mamba2": "Mamba-2",
     "gated_delta": "Gated delta rule",
     "rglru": "RG-LRU",
-    "short_conv": "Short convolution",
 }
+Phrases = Mapping[str, str | Callable[[Any], str]]
+"""Field -> what is said of its value."""
 _NOT_DRAWN = ("kind", "eps", "norm_eps", "placement", "cast", "order")
 """Fields that leave no trace in a picture of this size."""
 
@@ -113,12 +118,13 @@ def _words_of(component: Component) -> Words:
         case ResolvedMultiHead():
             return _multi_head(component)
         case ResolvedLatent():
-            queries = "" if component.q_rank is None else f", queries through {component.q_rank:,}"
+            queries = () if component.q_rank is None else (f"queries through {component.q_rank:,}",)
             return Words(
                 "Latent attention",
                 (
                     f"{component.n_heads} heads × ({component.nope_dim} + {component.rope_dim} rotary)",
-                    f"keys and values through {component.kv_rank:,}{queries}",
+                    f"keys and values through {component.kv_rank:,}",
+                    *queries,
                 ),
             )
         case Dense(kind="gated"):
@@ -127,11 +133,15 @@ def _words_of(component: Component) -> Words:
             return Words(f"{_activation(component.activation)} MLP", (f"d_ff {component.d_ff:,}",))
         case ResolvedMoE():
             return _mixture(component)
+        case ShortConv():
+            return Words("Short convolution", (f"{component.taps} taps",))
         case PlugIn():
             return Words(component.name, tuple(f"{name} {value}" for name, value in component.options.items()))
         case _:
             title = _MIXERS.get(component.kind, component.kind.replace("_", " "))
-            return Words(title, tuple(component.describe().values()))
+            return Words(
+                title, tuple(words.removeprefix(component.kind).strip() for words in component.describe().values())
+            )
 
 
 def _multi_head(heads: ResolvedMultiHead) -> Words:
@@ -171,7 +181,7 @@ def _sight(rule: Visibility) -> Iterator[str]:
         beyond = "" if rule.stride is None else f", every {rule.stride}th beyond"
         yield f"window {rule.window:,}{beyond}"
     elif rule.visibility == "causal":
-        yield "causal, sees all before"
+        yield "causal, all keys before"
     if rule.global_tokens:
         yield f"{rule.global_tokens} global tokens"
 
@@ -181,6 +191,14 @@ _TOLD: Mapping[type[Base], tuple[str, ...]] = {
     ResolvedMultiHead: (*_SIGHT, "n_heads", "n_kv_heads", "head_dim", "v_dim", "scale"),
     ResolvedLatent: (*_SIGHT, "n_heads", "nope_dim", "rope_dim", "kv_rank", "q_rank", "v_dim", "scale"),
     ResolvedMoE: ("experts", "active", "d_ff", "gated", "activation", "shared", "balance"),
+    ResolvedPlainMLP: ("activation", "d_ff"),
+    ResolvedGatedMLP: ("activation", "d_ff"),
+    ResolvedMamba2: ("n_heads", "head_dim", "d_state"),
+    ResolvedGatedDelta: ("n_key_heads", "n_value_heads", "key_dim", "value_dim"),
+    ResolvedRGLRU: ("lru_width", "n_heads"),
+    ShortConv: ("taps",),
+    PlugInMixer: ("name", "options"),
+    PlugInMLP: ("name", "options"),
 }
 """Fields that `_words_of` and `_sight` have said."""
 
@@ -190,7 +208,7 @@ def _qk_norm(norm: Any) -> str:
     return f"QK-norm: {_norm_name(norm)}{scope}"
 
 
-_PHRASES: Mapping[str, str | Callable[[Any], str]] = {
+_PHRASES: Phrases = {
     "qkv_bias": "biases on q, k, v",
     "out_bias": "bias on the output",
     "qk_norm": _qk_norm,
@@ -206,7 +224,7 @@ _PHRASES: Mapping[str, str | Callable[[Any], str]] = {
     "router": lambda router: ", ".join(_changes(router, _ROUTER_PHRASES)),
     "norm": lambda norm: f"norm: {_norm_name(norm)}",
 }
-_ROUTER_PHRASES: Mapping[str, str | Callable[[Any], str]] = {
+_ROUTER_PHRASES: Phrases = {
     "score": "{} router",
     "bias": "router bias",
     "normalise": "weights not normalised",
@@ -214,28 +232,18 @@ _ROUTER_PHRASES: Mapping[str, str | Callable[[Any], str]] = {
     "correction": "correction bias",
     "groups": lambda groups: f"{groups.kept} of {groups.n} groups",
 }
-_POSITION_PHRASES: Mapping[str, str | Callable[[Any], str]] = {
+_POSITION_PHRASES: Phrases = {
     "fraction": "on {:.0%} of a head",
     "pairing": "{} pairs",
     "max_bias": "steepest 2^-{:g}",
 }
 
 
-def _changes(value: Base, phrases: Mapping[str, str | Callable[[Any], str]], told: tuple[str, ...] = ()) -> Iterator[str]:
+def _changes(value: Base, phrases: Phrases, told: tuple[str, ...] = ()) -> Iterator[str]:
     """A phrase per field that is not at its default; derived fields have none and are given by `told`."""
-    shown = {**_said_by_title(value)}
     for name, field in type(value).model_fields.items():
         mine, default = getattr(value, name), field.get_default(call_default_factory=True)
-        if name in (*_NOT_DRAWN, *told, *shown) or default is PydanticUndefined or mine == default:
+        if name in (*_NOT_DRAWN, *told) or default is PydanticUndefined or mine == default:
             continue
         phrase = phrases.get(name, name.replace("_", " ") if mine is True else name.replace("_", " ") + " {}")
         yield phrase.format(mine) if isinstance(phrase, str) else phrase(mine)
-
-
-def _said_by_title(value: Base) -> dict[str, None]:
-    """Of MLPs the activation names the box; what `describe` of mixers says needs no second line."""
-    if isinstance(value, PlugIn):
-        return dict.fromkeys(("name", "options"))
-    if isinstance(value, Dense):
-        return {"activation": None, "d_ff": None}
-    return {}
