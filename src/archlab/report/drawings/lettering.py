@@ -18,7 +18,8 @@ _EM = {
     "GOQ": 0.778,
     "mM": 0.833,
     "%": 0.889,
-    "W…→": 1.0,
+    "W": 0.944,
+    "…→": 1.0,
     "@": 1.015,
 }
 _WIDTHS = {letter: width for letters, width in _EM.items() for letter in letters}
