@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 from xml.etree import ElementTree
 
@@ -116,5 +117,5 @@ def _is_on(point: Point, wire: list[Point]) -> bool:
     return any(
         min(a[0], b[0]) - NEAR < point[0] < max(a[0], b[0]) + NEAR
         and min(a[1], b[1]) - NEAR < point[1] < max(a[1], b[1]) + NEAR
-        for a, b in zip(wire, wire[1:], strict=False)
+        for a, b in pairwise(wire)
     )
