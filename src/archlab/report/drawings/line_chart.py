@@ -1,0 +1,28 @@
+"""Lines on two axes, as most of our pictures are."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+_HEIGHT = 240
+Points = Sequence[Mapping[str, Any]]
+
+
+def lines(
+    points: Points,
+    x: alt.X,
+    y: alt.Y,
+    description: str,
+    *,
+    legend: str | None = None,
+    order: Sequence[str] | None = None,
+    colours: str = "category",
+) -> alt.Chart:
+    """A line per `line` of the points, in the order in which they come; `colours` is `category`, or `ramp` for lines
+    that have an order."""
+    names = order or list(dict.fromkeys(point["line"] for point in points))
+    scale = alt.Scale(domain=names, range=colours)  # pyright: ignore[reportArgumentType]
+    colour = alt.Color("line:N", scale=scale, sort=None).legend(title=legend, orient="bottom", columns=4)
+    chart = alt.Chart(alt.InlineData(values=list(points)), width="container", height=_HEIGHT, description=description)
+    return chart.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour, tooltip=["line:N", "x:Q", "y:Q"])
