@@ -35,5 +35,5 @@ def _applied(name: str, x: torch.Tensor) -> torch.Tensor:
 def activation_curves() -> alt.Chart:
     """Those that differ at sight."""
     x = alt.X("x:Q").axis(title="x", tickCount=8, grid=False)
-    y = alt.Y("y:Q", scale=alt.Scale(domain=[-1.5, 4], clamp=True)).axis(title="activation of x", tickCount=6)
+    y = alt.Y("y:Q", scale=alt.Scale(domain=[-1.5, 4])).axis(title="activation of x", tickCount=6)
     return lines(activation_points(SHOWN), x, y, "Activation functions")

@@ -31,4 +31,4 @@ def decoding_intensity() -> alt.Chart:
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title="texts at once", values=list(_BATCHES))
     y = alt.Y("y:Q", scale=alt.Scale(type="log")).axis(title="FLOPs per byte moved", tickCount=4, format="~s")
     points = intensity_points(load_config(_MODEL))
-    return lines(points, x, y, f"Arithmetic intensity of decoding with {_MODEL}", legend="context", colours="ramp")
+    return lines(points, x, y, f"Arithmetic intensity of decoding with {_MODEL}", legend="context")

@@ -36,12 +36,11 @@ def alibi_biases() -> alt.Chart:
     """A line per head."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="distance in tokens", grid=False)
     y = alt.Y("y:Q").axis(title="added to the score", tickCount=5)
-    return lines(alibi_points(), x, y, "ALiBi's biases over distance", colours="ramp")
+    return lines(alibi_points(), x, y, "ALiBi's biases over distance")
 
 
 def t5_buckets() -> alt.Chart:
     """Single distances first, then ever wider buckets."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="distance in tokens", grid=False)
     y = alt.Y("y:Q").axis(title="bucket, with a learned bias per head", tickCount=5)
-    chart = lines(t5_points(), x, y, "T5's buckets over distance")
-    return chart.encode(color=alt.ColorValue("#c98a00")).mark_line(interpolate="step-after", strokeWidth=2)
+    return lines(t5_points(), x, y, "T5's buckets over distance", interpolate="step-after")

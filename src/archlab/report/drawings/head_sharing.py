@@ -12,7 +12,7 @@ from archlab.config.position import Rope
 from archlab.report.drawings.svg import SMALL, TITLE, Cell, Label, Shape, Svg, Wire, to_svg
 
 _D_MODEL, _HEADS, _HEAD_DIM = 512, 8, 64
-_CELL, _STEP, _MARGIN, _BESIDE = 16, 22, 16, 40
+_CELL, _STEP, _MARGIN, _BESIDE, _PER_ROW = 16, 22, 16, 40, 2
 _QUERIES, _KEYS, _LATENT = 0, 1, 3
 
 
@@ -35,17 +35,21 @@ def kept_per_token(heads: AnyResolved) -> int:
 
 def head_sharing() -> Svg:
     """Query heads above, below them the heads of keys and values that they read, or what these are made from."""
-    side, height = _HEADS * _STEP, 176
-    shapes, x = list[Shape](), float(_MARGIN)
-    for name, heads in kinds().items():
+    side, row = _HEADS * _STEP + _BESIDE, 170
+    found = list(kinds().items())
+    height = row * math.ceil(len(found) / _PER_ROW)
+    shapes = list[Shape]()
+    for i, (name, heads) in enumerate(found):
+        x, top = _MARGIN + i % _PER_ROW * side, height - i // _PER_ROW * row
         shapes += [
-            Label(name, x, height - 22, TITLE, bold=True),
-            Label(f"keeps {kept_per_token(heads):,} numbers per token", x, 14, SMALL, faint=True),
-            *_drawn(name, heads, x, height - 60),
+            Label(name, x, top - 24, TITLE, bold=True),
+            Label(f"keeps {kept_per_token(heads):,} numbers per token", x, top - row + 14, SMALL, faint=True),
+            *_drawn(name, heads, x, top - 60),
         ]
-        x += side + _BESIDE
-    shapes += [Label("queries", x, height - 56, faint=True), Label("keys, values", x, height - 106, faint=True)]
-    return to_svg(shapes, x + 90, height, "Heads of keys and values that query heads share")
+    x = _MARGIN + _PER_ROW * side - _BESIDE / 2
+    shapes += [Label("queries", x, height - 56, faint=True), Label("keys and values", x, height - 106, faint=True)]
+    shapes.append(Label("one narrow vector", x, row - 136, faint=True))
+    return to_svg(shapes, x + 116, height, "Heads of keys and values that query heads share")
 
 
 def _drawn(name: str, heads: AnyResolved, x: float, up: float) -> Iterator[Shape]:

@@ -1,7 +1,7 @@
 """Lines on two axes, as most of our pictures are."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 
@@ -16,13 +16,13 @@ def lines(
     description: str,
     *,
     legend: str | None = None,
-    order: Sequence[str] | None = None,
-    colours: str = "category",
+    interpolate: Literal["linear", "step-after"] = "linear",
 ) -> alt.Chart:
-    """A line per `line` of the points, in the order in which they come; `colours` is `category`, or `ramp` for lines
-    that have an order."""
-    names = order or list(dict.fromkeys(point["line"] for point in points))
-    scale = alt.Scale(domain=names, range=colours)  # pyright: ignore[reportArgumentType]
+    """A line per `line` of the points, in the order in which they come; beyond the axes nothing is drawn."""
+    names = list(dict.fromkeys(point["line"] for point in points))
+    scale = alt.Scale(domain=names, range="category")
     colour = alt.Color("line:N", scale=scale, sort=None).legend(title=legend, orient="bottom", columns=4)
     chart = alt.Chart(alt.InlineData(values=list(points)), width="container", height=_HEIGHT, description=description)
-    return chart.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour, tooltip=["line:N", "x:Q", "y:Q"])
+    return chart.mark_line(strokeWidth=2, clip=True, interpolate=interpolate).encode(
+        x=x, y=y, color=colour, tooltip=["line:N", "x:Q", "y:Q"]
+    )

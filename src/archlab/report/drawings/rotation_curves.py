@@ -43,7 +43,7 @@ def rotations() -> alt.Chart:
     """Of a head of 64 dimensions."""
     x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="position", grid=False)
     y = alt.Y("y:Q").axis(title="cosine of the angle", tickCount=5)
-    return lines(rotation_points(Rope()), x, y, "Angles of RoPE's pairs over positions", colours="ramp")
+    return lines(rotation_points(Rope()), x, y, "Angles of RoPE's pairs over positions")
 
 
 def rotated_products() -> alt.Chart:

@@ -11,7 +11,7 @@ from archlab.config.visibility import Visibility, keys_kept, visible
 from archlab.report.drawings.svg import SMALL, TITLE, Cell, Label, Shape, Svg, to_svg
 
 _TOKENS, _CELL, _MARGIN, _BESIDE = 16, 12, 16, 36
-_MODEL = {"vocab_size": 64, "d_model": 64, "n_layers": 6, "attention": {"n_heads": 4}}
+_MODEL = {"vocab_size": 64, "d_model": 64, "n_layers": 4, "attention": {"n_heads": 4}}
 CYCLES = {
     "window": "{local: {attention.window: 4}, full: {}, pattern: [local, local, local, full]}",
     "sparse": "{strided: {attention: {window: 4, stride: 4}}, blocks: {attention.blocks: {size: 4, summary: 1}}, "
