@@ -23,6 +23,5 @@ def lines(
     scale = alt.Scale(domain=names, range="category")
     colour = alt.Color("line:N", scale=scale, sort=None).legend(title=legend, orient="bottom", columns=4)
     chart = alt.Chart(alt.InlineData(values=list(points)), width="container", height=_HEIGHT, description=description)
-    return chart.mark_line(strokeWidth=2, clip=True, interpolate=interpolate).encode(
-        x=x, y=y, color=colour, tooltip=["line:N", "x:Q", "y:Q"]
-    )
+    line = chart.mark_line(strokeWidth=2, clip=True, interpolate=interpolate)
+    return line.encode(x=x, y=y, color=colour, tooltip=["line:N", "x:Q", "y:Q"])

@@ -11,6 +11,8 @@ from archlab.config.visibility import Visibility, keys_kept, visible
 from archlab.report.drawings.svg import SMALL, TITLE, Cell, Label, Shape, Svg, to_svg
 
 _TOKENS, _CELL, _MARGIN, _BESIDE = 16, 12, 16, 36
+_PREFIX = 4
+"""Under a rule with a prefix it is a quarter of the text."""
 _MODEL = {"vocab_size": 64, "d_model": 64, "n_layers": 4, "attention": {"n_heads": 4}}
 CYCLES = {
     "window": "{local: {attention.window: 4}, full: {}, pattern: [local, local, local, full]}",
@@ -51,7 +53,7 @@ def _square(layer: LayerConfig, length: int, index: int, x: float, top: float) -
     positions = np.arange(length)
     seen = np.zeros((length, length), dtype=bool)
     for rule in _rules(layer):
-        seen |= np.asarray(visible(rule, positions[:, None], positions[None], 0))
+        seen |= np.asarray(visible(rule, positions[:, None], positions[None], length // _PREFIX))
     for query, key in np.ndindex(length, length):
         colour = index if seen[query, key] else None
         name = f"{layer.kind}: query {query}, key {key}"
