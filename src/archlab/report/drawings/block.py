@@ -300,7 +300,7 @@ def _stage(
         normed = inside.up + _GAP
         inside = Trunk((*inside.shapes, Wire([(stream, inside.up), (stream, normed)], is_stream=True)), normed)
     shapes, risen = list(inside.shapes), list[float]()
-    for at, boxes, column in zip(_starts(of, stage, entry, inside.up), stage, columns, strict=False):
+    for at, boxes, column in zip(_starts(of, stage, inside.up), stage, columns, strict=False):
         x = column.middle
         from_x = columns[0].middle if at.is_shared else stream
         shapes.append(Wire([(from_x, at.up), (x, at.up)]))
@@ -329,15 +329,13 @@ class _Start(NamedTuple):
     """Where the way to the component begins, for all of a stage."""
 
 
-def _starts(of: _Stages, stage: Sequence[_BranchBoxes], entry: float, normed: float) -> Iterator[_Start]:
-    """Of every branch. A carried norm stands on the stream from `entry` to `normed`, and only the first branch, with
-    those that share its input, reads what is behind it."""
-    own = [() if boxes.before is None or (of.is_carried and boxes is stage[0]) else (boxes.before,) for boxes in stage]
-    shared = normed + max((_GAP + norm.words.height for norms in own for norm in norms), default=0) + _GAP / 2
+def _starts(of: _Stages, stage: Sequence[_BranchBoxes], fork: float) -> Iterator[_Start]:
+    """Of every branch. A carried norm stands on the stream, below the fork."""
+    own = [() if boxes.before is None or of.is_carried else (boxes.before,) for boxes in stage]
+    shared = fork + max((_GAP + norm.words.height for norms in own for norm in norms), default=0) + _GAP / 2
     for boxes, norms in zip(stage, own, strict=True):
         is_shared = boxes.branch.shares_input
-        up = shared if is_shared else normed if boxes is stage[0] else entry
-        yield _Start(up, is_shared, norms, shared + 4)
+        yield _Start(shared if is_shared else fork, is_shared, norms, shared + 4)
 
 
 def _added(risen: Sequence[float], join: float, stream: float, middles: Sequence[float]) -> Iterator[Shape]:
@@ -353,7 +351,7 @@ def _added(risen: Sequence[float], join: float, stream: float, middles: Sequence
 def _strip(model: ModelConfig, kinds: Sequence[LayerConfig], bottom: float, top: float) -> Iterator[Shape]:
     """A cell per layer, the first one at the bottom, in the colour of its kind's frame."""
     layers = layer_configs(model)
-    each = min((top - bottom - 24) / len(layers), 22)
+    each = min((top - bottom - 24) / len(layers), 40)
     gap = 1 if each >= 3 else 0
     middle = _MARGIN + _STRIP / 2
     yield Label("1", middle, bottom, anchor="middle", faint=True, size=SMALL)

@@ -220,7 +220,7 @@ _PHRASES: Phrases = {
     "softcap": "scores capped at {:g}",
     "bias": "biases",
     "clamp": "clamped to {:g}",
-    "up_offset": "V x + {:g}",
+    "up_offset": "linear half + {:g}",
     "router": lambda router: ", ".join(_changes(router, _ROUTER_PHRASES)),
     "norm": lambda norm: f"norm: {_norm_name(norm)}",
 }
