@@ -6,7 +6,7 @@ from archlab.cli.loading import load_shape
 from archlab.errors import UserError
 
 
-def run(config: str, /, *overrides: str, out: Path | None = None) -> None:
+def run(config: str, /, *overrides: str, out: Path) -> None:
     """Draw a block diagram of a config: its layers as they are wired, with norms, branches, heads and widths.
 
     It is drawn from the resolved layers that the model is built of. docs/drawing.md says how to read it.
@@ -18,10 +18,10 @@ def run(config: str, /, *overrides: str, out: Path | None = None) -> None:
     overrides
         Fields to change, as in model.norm.placement=post.
     out
-        The file to write, which ends in .svg (for light and dark) or .png (light).
+        The file to write: an .svg, for light and dark, or a .png, light.
     """
-    if out is None or out.suffix.lower() not in (".svg", ".png"):
-        raise UserError(f"--out: {'missing' if out is None else out}; allowed: a file that ends in .svg or .png")
+    if out.suffix.lower() not in (".svg", ".png"):
+        raise UserError(f"--out: {out}; allowed: a file that ends in .svg or .png")
     if out.is_dir():
         raise UserError(f"{out}: is a folder; --out names a file")
     from archlab.report.drawings.block import block_diagram

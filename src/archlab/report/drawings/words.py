@@ -178,12 +178,12 @@ def _sight(rule: Visibility) -> Iterator[str]:
         summary = f" and the last {rule.blocks.summary} of each earlier one" if rule.blocks.summary else ""
         yield f"sees its block of {rule.blocks.size:,}{summary}"
     elif rule.window is not None:
-        beyond = "" if rule.stride is None else f", every {rule.stride}th beyond"
+        beyond = "" if rule.stride is None else f" and distances divisible by {rule.stride}"
         yield f"window {rule.window:,}{beyond}"
     elif rule.visibility == "causal":
         yield "causal, all keys before"
     if rule.global_tokens:
-        yield f"{rule.global_tokens} global tokens"
+        yield f"global tokens: {rule.global_tokens}"
 
 
 _SIGHT = tuple(Visibility.model_fields)
