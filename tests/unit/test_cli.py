@@ -95,14 +95,14 @@ TAKES = {
 """What a command takes, where that is not any number of arguments."""
 
 NEEDS = {
-    "show": "CONFIG", "diff": "A", "flatten": "CONFIG", "check": "CONFIG", "cost": "CONFIG", "data": "--out", "train": "CONFIG",
+    "show": "CONFIG", "draw": "CONFIG", "diff": "A", "flatten": "CONFIG", "check": "CONFIG", "cost": "CONFIG", "data": "--out", "train": "CONFIG",
     "eval": "CONFIG", "generate": "FOLDER", "import": "HF_FOLDER", "export": "FOLDER", "inspect": "FOLDER",
     "convert": "HF_FOLDER", "study run": "STUDY", "study report": "FOLDER", "study show": "STUDY",
     "bench train": "CONFIG", "bench decode": "CONFIG", "probe": "CONFIG", "guide": "--out",
 }  # fmt: skip
 """What a command asks for first."""
 
-WRITES = {"demo", "guide", "size", "data", "train", "import", "export", "convert", "study run"}
+WRITES = {"demo", "draw", "guide", "size", "data", "train", "import", "export", "convert", "study run"}
 """Those that take --out."""
 
 COMMANDS = sorted({*[verb for verb, *_ in app.VERBS if verb not in ("study", "bench")], *(TAKES.keys() | NEEDS.keys())})

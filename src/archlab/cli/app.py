@@ -19,6 +19,7 @@ VERBS = (
     ("show", "show:run", "A config with every default and derived value written out."),
     ("schema", "schema:run", "The JSON schema of config or study files, for editors."),
     ("diff", "diff:run", "What differs between two configs, field by field."),
+    ("draw", "draw:run", "A block diagram of a config, as SVG or PNG."),
     ("explain", "explain:run", "A choice, a field or a word: its formula, why, who uses it, what it costs."),
     ("guide", "guide:run", "The topics of explain as a static site, in the order of a lecture."),
     ("flatten", "flatten:run", "A config as one PyTorch file, with nothing in it that this model does not use."),

@@ -1,13 +1,16 @@
 """`archlab diff`."""
 
+from pathlib import Path
+
 from archlab.cli.arguments import Flag
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.identity import diff
 from archlab.config.yaml_text import to_yaml_line
+from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 
 
-def run(a: str, b: str, /, *, model_only: Flag = False, json: Flag = False) -> None:
+def run(a: str, b: str, /, *, model_only: Flag = False, html: Path | None = None, json: Flag = False) -> None:
     """Show every field in which two configs differ, once defaults and derived values are written out.
 
     Parameters
@@ -18,13 +21,22 @@ def run(a: str, b: str, /, *, model_only: Flag = False, json: Flag = False) -> N
         The other one.
     model_only
         Leave out how they are trained and on what.
+    html
+        Write a page to this file instead: both block diagrams side by side, what differs set off, and the fields.
     json
         JSON instead: field -> [value in A, value in B].
     """
-    differences = diff(load_config(a), load_config(b))
+    if json and html is not None:
+        raise UserError("--json and --html: allowed: one of them")
+    first, second = load_config(a), load_config(b)
+    differences = diff(first, second)
     if model_only:
         differences = {field: pair for field, pair in differences.items() if field.startswith("model.")}
-    if json:
+    if html is not None:
+        from archlab.report.drawings.diff_page import write_diff
+
+        print(write_diff((a, first), (b, second), differences, html))
+    elif json:
         print_json(differences)
     elif differences:
         rows = [

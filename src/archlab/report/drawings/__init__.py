@@ -1,0 +1,1 @@
+"""Pictures that the code draws of itself, so that they cannot lie."""

@@ -1,0 +1,362 @@
+"""The block diagram of a config: from the tokens at the bottom to the logits at the top, wired as the model is."""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from archlab.config.layers import (
+    Branch,
+    LayerConfig,
+    distinct_layers,
+    final_norm,
+    layer_configs,
+)
+from archlab.config.model_schema import ModelConfig
+from archlab.config.norm import NoNorm
+from archlab.config.position import ON_THE_EMBEDDING
+from archlab.config.schema import Config
+from archlab.cost.params import parameters
+from archlab.cost.units import count
+from archlab.report.drawings.svg import (
+    SMALL,
+    Box,
+    Cell,
+    Frame,
+    Label,
+    Plus,
+    Shape,
+    Svg,
+    Wire,
+    Words,
+    to_svg,
+)
+from archlab.report.drawings.words import component_words, norm_words
+
+_GAP = 14
+"""Between what stands on one wire."""
+_BESIDE = 26
+"""Between columns."""
+_MARGIN = 18
+_STRIP, _STRIP_GAP = 14, 26
+_HEADING = 17
+
+
+class Trunk(NamedTuple):
+    """What is drawn so far, and how far up the stream has come."""
+
+    shapes: tuple[Shape, ...]
+    up: float
+
+
+class Drawing(NamedTuple):
+    """A whole block diagram, before it is written."""
+
+    shapes: tuple[Shape, ...]
+    width: float
+    height: float
+    title: str
+
+    @property
+    def texts(self) -> frozenset[tuple[str, str]]:
+        """(part, text) of all its boxes."""
+        boxes = [shape for shape in self.shapes if isinstance(shape, Box)]
+        return frozenset((box.part, text) for box in boxes for text in (box.words.title, *box.words.lines))
+
+
+def block_diagram(config: Config, name: str) -> Svg:
+    """Of the config of that name."""
+    drawing = draw(config, name)
+    return to_svg(drawing.shapes, drawing.width, drawing.height, drawing.title)
+
+
+def side_by_side(a: Config, a_name: str, b: Config, b_name: str) -> tuple[Svg, Svg]:
+    """Both diagrams; in each is set off what its boxes say and the other's do not."""
+    pair = draw(a, a_name), draw(b, b_name)
+    first, second = (
+        to_svg(mine.shapes, mine.width, mine.height, mine.title, mine.texts - other.texts)
+        for mine, other in (pair, pair[::-1])
+    )
+    return first, second
+
+
+def draw(config: Config, name: str) -> Drawing:
+    """The shapes of a config's diagram."""
+    model = config.model
+    kinds = distinct_layers(model)
+    stages = [_Stages(layer) for layer in kinds]
+    below, above = _below(model), _above(model)
+    left = _MARGIN + _STRIP + _STRIP_GAP
+    outside = max(box.width for box in (*below, *above)) / 2
+    inside = max((box.width for of in stages for box in of.on_stream), default=0) / 2
+    stream = max(_MARGIN + outside, left + _GAP + inside)
+    columns = _columns(stages, stream + max(inside, 2 * Plus.radius) + _BESIDE)
+    trunk = _climb(
+        Trunk((Label("tokens", stream, _MARGIN - 6, anchor="middle", faint=True),), _MARGIN + 6), below, stream
+    )
+    if model.position.kind in ON_THE_EMBEDDING:
+        trunk = _add_positions(model, trunk, stream, columns)
+    if model.dropout.embedding:
+        trunk = _climb(
+            trunk, [_Boxed("embedding dropout", "io", Words(f"dropout {model.dropout.embedding:g}"))], stream
+        )
+    bottom = trunk.up + _GAP
+    right = max(columns[-1].right + _GAP, stream + outside)
+    for index, (of_layer, n) in enumerate(zip(stages, kinds.values(), strict=True)):
+        trunk = _layer(of_layer, n, index, trunk, stream, columns, (left, right), model.n_layers)
+    strip = _strip(model, list(kinds), bottom, trunk.up)
+    trunk = _climb(trunk, above, stream)
+    heading = [
+        Label(name, _MARGIN, 0, _HEADING, bold=True),
+        Label(
+            f"{count(parameters(model).total)} parameters · {model.n_layers} layers · width {model.d_model:,} "
+            f"· context {model.max_seq_len:,}",
+            _MARGIN, 0, 12, faint=True,
+        ),
+    ]  # fmt: skip
+    top = trunk.up + 14
+    shapes = (
+        *trunk.shapes,
+        Wire([(stream, trunk.up), (stream, top)], arrow=True, is_stream=True),
+        Label("logits", stream, top + 5, anchor="middle", faint=True),
+        *strip,
+        heading[1]._replace(up=top + 32),
+        heading[0]._replace(up=top + 52),
+    )
+    width = max(right, *(_MARGIN + label.width for label in heading)) + _MARGIN
+    return Drawing(shapes, width, top + 52 + _HEADING + _MARGIN / 2, f"Block diagram of {name}")
+
+
+class _Boxed(NamedTuple):
+    """A box that has no place yet."""
+
+    part: str
+    role: str
+    words: Words
+
+    @property
+    def width(self) -> float:
+        return self.words.width
+
+    def at(self, middle: float, up: float) -> Box:
+        return Box(self.part, self.role, middle - self.width / 2, up, self.width, self.words.height, self.words)
+
+
+class _Column(NamedTuple):
+    """Where the branches of one place in their stages stand."""
+
+    middle: float
+    width: float
+
+    @property
+    def right(self) -> float:
+        return self.middle + self.width / 2
+
+
+class _BranchBoxes(NamedTuple):
+    """Of one branch, from where it reads to where it is added."""
+
+    branch: Branch
+    before: _Boxed | None
+    rest: tuple[_Boxed, ...]
+
+    @property
+    def width(self) -> float:
+        return max(box.width for box in (*self.rest, *([self.before] if self.before else [])))
+
+
+class _Stages:
+    """The boxes of one layer, stage by stage."""
+
+    def __init__(self, layer: LayerConfig) -> None:
+        self.layer = layer
+        self.is_carried = not isinstance(layer.norm, NoNorm) and layer.norm.placement == "carried"
+        self.stages = [[self._boxes(branch) for branch in stage] for stage in layer.stages]
+
+    def _boxes(self, branch: Branch) -> _BranchBoxes:
+        layer, name = self.layer, branch.name
+        before = self._norm(branch, "before") if "before" in branch.norms else None
+        rest = [_Boxed(name, name, component_words(layer, branch))]
+        # Slots that a placement may yet bring stand after the component, but the one on the stream.
+        rest += [self._norm(branch, slot) for slot in branch.norms if slot not in ("before", "stream")]
+        if branch.multiplier != 1:
+            rest.append(_Boxed(f"{name} multiplier", "io", Words(f"× {branch.multiplier:.4g}")))
+        if layer.dropout.branch:
+            rest.append(_Boxed(f"{name} dropout", "io", Words(f"dropout {layer.dropout.branch:g}")))
+        return _BranchBoxes(branch, before, tuple(rest))
+
+    def _norm(self, branch: Branch, slot: str) -> _Boxed:
+        return _Boxed(f"{branch.name} norm {slot}", "norm", norm_words(self.layer.norm))
+
+    def stream_norm(self, stage: Sequence[_BranchBoxes]) -> _Boxed | None:
+        """After the addition."""
+        first = stage[0].branch
+        return self._norm(first, "stream") if "stream" in first.norms else None
+
+    @property
+    def on_stream(self) -> list[_Boxed]:
+        """Boxes that stand on the stream itself."""
+        found = [self.stream_norm(stage) for stage in self.stages]
+        found += [stage[0].before for stage in self.stages if self.is_carried]
+        return [box for box in found if box]
+
+
+def _below(model: ModelConfig) -> list[_Boxed]:
+    """From the tokens to where positions are added."""
+    embedding = model.embedding.resolve(model.d_model)
+    width = embedding.width or model.d_model
+    boxes = [_Boxed("embedding", "io", Words("Token embedding", (f"{model.vocab_size:,} × {width:,}",)))]
+    if embedding.scale != 1:
+        boxes.append(_Boxed("embedding scale", "io", Words(f"× {embedding.scale:.4g}")))
+    if embedding.width:
+        boxes.append(_Boxed("embedding widening", "io", Words(f"{width:,} → {model.d_model:,}")))
+    if embedding.norm:
+        boxes.append(_Boxed("embedding norm", "norm", norm_words(model.norm)))
+    return boxes
+
+
+def _above(model: ModelConfig) -> list[_Boxed]:
+    """From the last layer to the logits."""
+    norm, head = final_norm(model), model.head
+    width = model.embedding.width or model.d_model
+    boxes = [] if isinstance(norm, NoNorm) else [_Boxed("final norm", "norm", norm_words(norm))]
+    if model.embedding.width:
+        boxes.append(_Boxed("head narrowing", "io", Words(f"{model.d_model:,} → {width:,}")))
+    lines = ["the embedding's matrix (tied)" if head.tied else f"{width:,} × {model.vocab_size:,}"]
+    boxes.append(_Boxed("head", "io", Words("Head", (*lines, *(["bias"] if head.bias else [])))))
+    if head.scale != 1:
+        boxes.append(_Boxed("head scale", "io", Words(f"× {head.scale:.4g}")))
+    if head.softcap:
+        boxes.append(_Boxed("head cap", "io", Words(f"capped at {head.softcap:g}")))
+    return boxes
+
+
+def _columns(stages: Sequence[_Stages], left: float) -> list[_Column]:
+    """One for every place in a stage, as wide as the widest box in it."""
+    rows = [stage for of in stages for stage in of.stages]
+    deepest = max((len(stage) for stage in rows), default=1)
+    widths = [max((stage[i].width for stage in rows if len(stage) > i), default=0) for i in range(deepest)]
+    lefts = accumulate((width + _BESIDE for width in widths[:-1]), initial=left)
+    return [_Column(x + width / 2, width) for x, width in zip(lefts, widths, strict=True)]
+
+
+def _climb(trunk: Trunk, boxes: Sequence[_Boxed], x: float, *, is_stream: bool = True) -> Trunk:
+    """The wire goes up through boxes, one after the other."""
+    shapes, up = list(trunk.shapes), trunk.up
+    for boxed in boxes:
+        box = boxed.at(x, up + _GAP)
+        shapes += [Wire([(x, up), (x, box.up)], arrow=True, is_stream=is_stream), box]
+        up = box.top
+    return Trunk(tuple(shapes), up)
+
+
+def _add_positions(model: ModelConfig, trunk: Trunk, stream: float, columns: Sequence[_Column]) -> Trunk:
+    kind = model.position.kind
+    line = f"{model.max_seq_len:,} × {model.d_model:,}" if kind == "learned" else f"theta {model.position.theta:,g}"  # pyright: ignore[reportAttributeAccessIssue]
+    boxed = _Boxed("positions", "position", Words(f"{kind.capitalize()} positions", (line,)))
+    up = trunk.up + _GAP + boxed.words.height / 2
+    box = boxed.at(max(columns[0].middle, stream + 2 * _BESIDE + boxed.width / 2), up - boxed.words.height / 2)
+    shapes = (
+        Wire([(stream, trunk.up), (stream, up - Plus.radius)], is_stream=True),
+        Wire([(box.x, up), (stream + Plus.radius, up)], arrow=True),
+        Plus(stream, up),
+        box,
+    )
+    return Trunk((*trunk.shapes, *shapes), up + Plus.radius)
+
+
+def _layer(
+    of: _Stages,
+    n: int,
+    index: int,
+    trunk: Trunk,
+    stream: float,
+    columns: Sequence[_Column],
+    sides: tuple[float, float],
+    n_layers: int,
+) -> Trunk:
+    """A frame around its stages; what enters it at the bottom leaves it at the top."""
+    bottom = trunk.up + _GAP
+    shapes = (*trunk.shapes, Wire([(stream, trunk.up), (stream, bottom)], is_stream=True))
+    inside = Trunk(shapes, bottom)
+    for stage in of.stages:
+        inside = _stage(of, stage, inside, stream, columns)
+    top = inside.up + 30
+    left, right = sides
+    name = of.layer.kind if n < n_layers else "layer"
+    label = Label(f"{name} × {n}", right - 10, top - 19, 13, bold=True, anchor="end")
+    frame = Frame(f"layer {of.layer.kind}", left, bottom, right - left, top - bottom, index)
+    through = Wire([(stream, inside.up), (stream, top)], is_stream=True)
+    return Trunk((*inside.shapes, frame, label, through), top)
+
+
+def _stage(
+    of: _Stages, stage: Sequence[_BranchBoxes], trunk: Trunk, stream: float, columns: Sequence[_Column]
+) -> Trunk:
+    """Branches leave the stream to the right, rise in their columns, and are added to it from there."""
+    entry = trunk.up + _GAP
+    inside = Trunk((*trunk.shapes, Wire([(stream, trunk.up), (stream, entry)], is_stream=True)), entry)
+    if of.is_carried and (carried := stage[0].before):
+        inside = _climb(inside, [carried], stream)
+        normed = inside.up + _GAP
+        inside = Trunk((*inside.shapes, Wire([(stream, inside.up), (stream, normed)], is_stream=True)), normed)
+    shapes, risen = list(inside.shapes), list[float]()
+    for at, boxes, column in zip(_starts(of, stage, inside.up), stage, columns, strict=False):
+        x = column.middle
+        from_x = columns[0].middle if at.is_shared else stream
+        shapes.append(Wire([(from_x, at.up), (x, at.up)]))
+        climbed = _climb(Trunk((), at.up), at.norms, x, is_stream=False)
+        shapes += [*climbed.shapes, Wire([(x, climbed.up), (x, at.base)])]
+        climbed = _climb(Trunk((), at.base), boxes.rest, x, is_stream=False)
+        shapes += climbed.shapes
+        risen.append(climbed.up)
+    join = max(risen) + _GAP + Plus.radius
+    shapes += _added(risen, join, stream, [column.middle for column in columns])
+    shapes.append(Wire([(stream, inside.up), (stream, join - Plus.radius)], arrow=True, is_stream=True))
+    after = of.stream_norm(stage)
+    return _climb(Trunk(tuple(shapes), join + Plus.radius), [after] if after else [], stream)
+
+
+class _Start(NamedTuple):
+    """How a branch begins."""
+
+    up: float
+    """Where its wire leaves."""
+    is_shared: bool
+    """It leaves the first branch, behind the norm, not the stream."""
+    norms: tuple[_Boxed, ...]
+    """Before the component, in its own column."""
+    base: float
+    """Where the way to the component begins, for all of a stage."""
+
+
+def _starts(of: _Stages, stage: Sequence[_BranchBoxes], fork: float) -> Iterator[_Start]:
+    """Of every branch. A carried norm stands on the stream, below the fork."""
+    own = [() if boxes.before is None or of.is_carried else (boxes.before,) for boxes in stage]
+    shared = fork + max((_GAP + norm.words.height for norms in own for norm in norms), default=0) + _GAP / 2
+    for boxes, norms in zip(stage, own, strict=True):
+        is_shared = boxes.branch.shares_input
+        yield _Start(shared if is_shared else fork, is_shared, norms, shared + 4)
+
+
+def _added(risen: Sequence[float], join: float, stream: float, middles: Sequence[float]) -> Iterator[Shape]:
+    """What branches give, from the last column to the stream, each added to what comes from the right of it."""
+    pluses = [stream, *middles]
+    for place, up in enumerate(risen):
+        x, is_last = middles[place], place == len(risen) - 1
+        yield Wire([(x, up), (x, join if is_last else join - Plus.radius)], arrow=not is_last)
+        yield Wire([(x if is_last else x - Plus.radius, join), (pluses[place] + Plus.radius, join)], arrow=True)
+        yield Plus(pluses[place], join)
+
+
+def _strip(model: ModelConfig, kinds: Sequence[LayerConfig], bottom: float, top: float) -> Iterator[Shape]:
+    """A cell per layer, the first one at the bottom, in the colour of its kind's frame."""
+    layers = layer_configs(model)
+    each = min((top - bottom - 24) / len(layers), 40)
+    gap = 1 if each >= 3 else 0
+    middle = _MARGIN + _STRIP / 2
+    yield Label("1", middle, bottom, anchor="middle", faint=True, size=SMALL)
+    for i, layer in enumerate(layers):
+        up = bottom + 14 + i * each
+        yield Cell(f"layer {i}", _MARGIN, up, _STRIP, each - gap, kinds.index(layer), f"layer {i + 1}: {layer.kind}")
+    if len(layers) > 1:
+        yield Label(f"{len(layers)}", middle, bottom + 19 + len(layers) * each, anchor="middle", faint=True, size=SMALL)

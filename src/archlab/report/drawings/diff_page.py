@@ -1,0 +1,34 @@
+"""Two configs side by side, as one HTML file that opens offline: block diagrams and the fields that differ."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from archlab.config.schema import Config
+from archlab.config.yaml_text import to_yaml_line
+from archlab.files import make_folder, write_atomic
+from archlab.report import html
+from archlab.report.drawings.block import side_by_side
+
+Named = tuple[str, Config]
+
+
+def write_diff(a: Named, b: Named, differences: Mapping[str, tuple[Any, Any]], path: Path) -> Path:
+    """Write the page, and the folders above it; its path."""
+    make_folder(path.parent)
+    write_atomic(path, render(a, b, differences))
+    return path
+
+
+def render(a: Named, b: Named, differences: Mapping[str, tuple[Any, Any]]) -> str:
+    """The page as text. `differences`: field -> its two values, None where it does not exist."""
+    diagrams = side_by_side(a[1], a[0], b[1], b[0])
+    rows = [
+        (field, *("-" if value is None else to_yaml_line(value) for value in pair))
+        for field, pair in differences.items()
+    ]
+    return html.template("diff.html.jinja").render(
+        names=(a[0], b[0]), diagrams=[Markup(diagram) for diagram in diagrams], rows=rows
+    )

@@ -1,0 +1,223 @@
+"""Shapes of a picture, and the SVG that they become: readable in light and dark, with nothing to load."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, NewType
+from xml.sax.saxutils import escape, quoteattr
+
+from archlab.report.drawings.lettering import FAMILY, folded, text_width
+from archlab.report.palette import MODES, PALETTES, Mode
+
+Svg = NewType("Svg", str)
+"""One whole `<svg>` element."""
+
+TITLE, SMALL = 13, 11.5
+"""Pixels of a box's title, and of the lines under it."""
+
+_PAD_X, _PAD_Y, _LEADING = 10, 6, 15
+_FOLD = 240
+
+ROLES = {"io": 0, "mixer": 1, "mlp": 2, "norm": 3, "position": 4, "attention": 6}
+"""What a box is -> its place among the palette's distinct colours; others have the first."""
+
+
+class Words(NamedTuple):
+    """What a box says: a title, and small lines under it."""
+
+    title: str
+    lines: tuple[str, ...] = ()
+
+    def fitted(self) -> "Words":
+        """With long lines folded."""
+        return Words(self.title, tuple(part for line in self.lines for part in folded(line, SMALL, _FOLD)))
+
+    @property
+    def width(self) -> float:
+        """Of a box around it."""
+        lines = [text_width(line, SMALL) for line in self.lines]
+        return 2 * _PAD_X + max(text_width(self.title, TITLE, bold=True), *lines, 0)
+
+    @property
+    def height(self) -> float:
+        """Of a box around it."""
+        return 2 * _PAD_Y + _LEADING * (1 + len(self.lines))
+
+
+class Box(NamedTuple):
+    """A rectangle with words. `up` is its lower edge, counted upwards from the picture's."""
+
+    part: str
+    """What it is of the model, as in `attention` or `attention norm before`."""
+    role: str
+    x: float
+    up: float
+    width: float
+    height: float
+    words: Words
+
+    @property
+    def top(self) -> float:
+        """Its upper edge."""
+        return self.up + self.height
+
+
+class Wire(NamedTuple):
+    """A line through (x, up) points."""
+
+    points: Sequence[tuple[float, float]]
+    arrow: bool = False
+    is_stream: bool = False
+
+
+class Plus(NamedTuple):
+    """Where two wires are added."""
+
+    x: float
+    up: float
+
+    radius = 8
+
+
+class Label(NamedTuple):
+    """A line of text by itself; `up` is its baseline."""
+
+    text: str
+    x: float
+    up: float
+    size: float = SMALL
+    bold: bool = False
+    anchor: str = "start"
+    faint: bool = False
+
+    @property
+    def width(self) -> float:
+        """About."""
+        return text_width(self.text, self.size, bold=self.bold)
+
+
+class Frame(NamedTuple):
+    """A rounded rectangle around what belongs together."""
+
+    part: str
+    x: float
+    up: float
+    width: float
+    height: float
+    colour: int
+
+
+class Cell(NamedTuple):
+    """A filled rectangle in one of the palette's colours, or in that of a line where `colour` is None."""
+
+    part: str
+    x: float
+    up: float
+    width: float
+    height: float
+    colour: int | None = 0
+    title: str = ""
+
+
+Shape = Box | Wire | Plus | Label | Frame | Cell
+
+
+def to_svg(
+    shapes: Iterable[Shape], width: float, height: float, title: str, marked: frozenset[tuple[str, str]] = frozenset()
+) -> Svg:
+    """The shapes on paper of that size. `title` is for those who cannot see it; of `marked` (part, text) pairs the text
+    is set off, and its box with it."""
+    body = "\n".join(_element(shape, height, marked) for shape in shapes)
+    return Svg(
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="archlab-drawing" role="img" aria-label={quoteattr(title)} '
+        f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}">\n'
+        f"<title>{escape(title)}</title>\n<style>{_style()}</style>\n"
+        '<defs><marker id="archlab-arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" '
+        'markerUnits="userSpaceOnUse" orient="auto"><path class="tip" d="M0,1 L8,4 L0,7 Z"/></marker></defs>\n'
+        f'<rect class="paper" width="{width:.0f}" height="{height:.0f}" rx="6"/>\n{body}\n</svg>\n'
+    )
+
+
+def _element(shape: Shape, height: float, marked: frozenset[tuple[str, str]]) -> str:
+    match shape:
+        case Box():
+            return _box(shape, height, marked)
+        case Wire(points, arrow, is_stream):
+            path = " L".join(f"{x:.1f},{height - up:.1f}" for x, up in points)
+            end = ' marker-end="url(#archlab-arrow)"' if arrow else ""
+            return f'<path class="wire{" stream" if is_stream else ""}" d="M{path}"{end}/>'
+        case Plus(x, up):
+            y, arm = height - up, shape.radius - 3
+            cross = f"M{x - arm:.1f},{y:.1f} h{2 * arm} M{x:.1f},{y - arm:.1f} v{2 * arm}"
+            return f'<g class="plus"><circle cx="{x:.1f}" cy="{y:.1f}" r="{shape.radius}"/><path d="{cross}"/></g>'
+        case Label():
+            kind = " ".join(["label", *(["bold"] if shape.bold else []), *(["faint"] if shape.faint else [])])
+            place = f'x="{shape.x:.1f}" y="{height - shape.up:.1f}" font-size="{shape.size}"'
+            return f'<text class="{kind}" {place} text-anchor="{shape.anchor}">{escape(shape.text)}</text>'
+        case Frame():
+            kind, part = f"frame kind-{shape.colour % KINDS}", quoteattr(shape.part)
+            return f'<rect class="{kind}" data-part={part} {_place(shape, height)} rx="10"/>'
+        case Cell():
+            kind = "blank" if shape.colour is None else f"kind-{shape.colour % KINDS}"
+            said = f"<title>{escape(shape.title)}</title>" if shape.title else ""
+            part = f"data-part={quoteattr(shape.part)}"
+            return f'<rect class="cell {kind}" {part} {_place(shape, height)}>{said}</rect>'
+
+
+def _place(shape: Box | Frame | Cell, height: float) -> str:
+    y = height - shape.up - shape.height
+    return f'x="{shape.x:.2f}" y="{y:.2f}" width="{shape.width:.2f}" height="{shape.height:.2f}"'
+
+
+def _box(box: Box, height: float, marked: frozenset[tuple[str, str]]) -> str:
+    middle = f'x="{box.x + box.width / 2:.1f}"'
+    first = height - box.top + (box.height - _LEADING * (1 + len(box.words.lines))) / 2 + 12
+    texts = [(box.words.title, "bold", TITLE), *((line, "", SMALL) for line in box.words.lines)]
+    found = [(box.part, text) in marked for text, _, _ in texts]
+    lines = [
+        f'<text class="{" ".join(filter(None, (kind, "differs" if differs else "")))}" {middle} '
+        f'y="{first + i * _LEADING:.1f}" font-size="{size}" text-anchor="middle">{escape(text)}</text>'
+        for i, ((text, kind, size), differs) in enumerate(zip(texts, found, strict=True))
+    ]
+    kind = f"box {box.role}{' differs' if any(found) else ''}"
+    return f'<g class="{kind}" data-part={quoteattr(box.part)}><rect {_place(box, height)} rx="6"/>{"".join(lines)}</g>'
+
+
+KINDS = 7
+"""Colours for kinds of layers and of cells, after which they come again."""
+_KIND_COLOURS = (3, 5, 1, 7, 2, 6, 4)
+"""Places in the palette's ramp, far from each other first."""
+
+
+def _style() -> str:
+    dark = "".join(f"{selector} {{ {rule} }}\n" for selector, rule in _rules("dark"))
+    light = "".join(f"{selector} {{ {rule} }}\n" for selector, rule in _rules("light"))
+    assert MODES == ("light", "dark")
+    return f"\n{light}@media (prefers-color-scheme: dark) {{\n{dark}}}\n"
+
+
+def _rules(mode: Mode) -> Iterable[tuple[str, str]]:
+    """Without custom properties, which what turns SVG to PNG may not know."""
+    palette, own = PALETTES[mode], ".archlab-drawing"
+    yield f"{own} text", f"font-family: {FAMILY}; fill: {palette.text}; stroke: none"
+    yield f"{own} .bold", "font-weight: bold"
+    yield f"{own} .faint", f"fill: {palette.faint}"
+    yield f"{own} .paper", f"fill: {palette.paper}"
+    yield f"{own} .wire", f"fill: none; stroke: {palette.faint}; stroke-width: 1.5"
+    yield f"{own} .stream", f"stroke: {palette.text}; stroke-width: 2.5"
+    yield f"{own} .tip", f"fill: {palette.text}"
+    yield f"{own} .plus circle", f"fill: {palette.paper}; stroke: {palette.text}; stroke-width: 1.5"
+    yield f"{own} .plus path", f"stroke: {palette.text}; stroke-width: 1.5"
+    for role, place in ROLES.items():
+        colour = palette.distinct[place]
+        yield f"{own} .{role} rect", f"fill: {_mixed(colour, palette.paper)}; stroke: {colour}; stroke-width: 1.5"
+    for kind, place in enumerate(_KIND_COLOURS):
+        yield f"{own} .cell.kind-{kind}", f"fill: {palette.ramp[place]}"
+        yield f"{own} .frame.kind-{kind}", f"fill: none; stroke: {palette.ramp[place]}; stroke-width: 1.5"
+    yield f"{own} .blank", f"fill: {palette.line}"
+    yield f"{own} .differs rect", f"stroke: {palette.verdicts[2]}; stroke-width: 3"
+    yield f"{own} text.differs", f"fill: {palette.verdicts[2]}"
+
+
+def _mixed(colour: str, paper: str) -> str:
+    """A wash of the colour on that paper."""
+    parts = ([int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in (colour, paper))
+    return "#" + "".join(f"{round(0.15 * a + 0.85 * b):02x}" for a, b in zip(*parts, strict=True))

@@ -1,0 +1,249 @@
+"""What the boxes of a block diagram say, read from the config's fields.
+
+A field that stands at its default says nothing. A kind or a field that no table here knows is named as the config names
+it, so that a new one is drawn at once.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pydantic_core import PydanticUndefined
+
+from archlab.config.any_attention import AnyResolved
+from archlab.config.base import Base
+from archlab.config.component import Component
+from archlab.config.dense import Dense, ResolvedGatedMLP, ResolvedPlainMLP
+from archlab.config.gated_delta import ResolvedGatedDelta
+from archlab.config.latent_attention import ResolvedLatent
+from archlab.config.layers import Branch, LayerConfig
+from archlab.config.mamba2 import ResolvedMamba2
+from archlab.config.moe import ResolvedMoE
+from archlab.config.multi_head import ResolvedMultiHead
+from archlab.config.norm import AnyNorm
+from archlab.config.plug_in import PlugIn, PlugInMixer, PlugInMLP
+from archlab.config.position import ON_THE_EMBEDDING, Position
+from archlab.config.rglru import ResolvedRGLRU
+from archlab.config.short_conv import ShortConv
+from archlab.config.visibility import Visibility
+from archlab.report.drawings.svg import Words
+
+NORMS = {
+    "layernorm": "LayerNorm",
+    "rmsnorm": "RMSNorm",
+    "prmsnorm": "Partial RMSNorm",
+    "scalenorm": "ScaleNorm",
+    "dyt": "Dynamic tanh",
+}
+_GATED = {"silu": "SwiGLU", "gelu": "GEGLU", "gelu_tanh": "GEGLU (tanh)", "relu": "ReGLU", "sigmoid": "GLU"}
+_ACTIVATIONS = {
+    "relu": "ReLU",
+    "gelu": "GELU",
+    "gelu_tanh": "GELU (tanh)",
+    "quick_gelu": "quick GELU",
+    "silu": "SiLU",
+    "elu": "ELU",
+    "selu": "SELU",
+    "relu_squared": "ReLU²",
+    "xielu": "xIELU",
+}
+_MIXERS = {
+    "mamba2": "Mamba-2",
+    "gated_delta": "Gated delta rule",
+    "rglru": "RG-LRU",
+}
+Phrases = Mapping[str, str | Callable[[Any], str]]
+"""Field -> what is said of its value."""
+_NOT_DRAWN = ("kind", "eps", "norm_eps", "placement", "cast", "order")
+"""Fields that leave no trace in a picture of this size."""
+
+
+def norm_words(norm: AnyNorm) -> Words:
+    """Which one, and what is unusual about it."""
+    phrases = {"unit_offset": "× (1 + w)", "bias": "no bias", "weight": "no weight"}
+    return Words(_norm_name(norm), tuple(_changes(norm, phrases)))
+
+
+def _norm_name(norm: AnyNorm) -> str:
+    kind = getattr(norm, "kind", "")
+    return NORMS.get(kind, kind)
+
+
+def component_words(layer: LayerConfig, branch: Branch) -> Words:
+    """Kind and sizes first, what is unusual after."""
+    component = branch.component
+    words = _words_of(component)
+    lines = list(words.lines)
+    if component.score_heads:
+        lines.append(position_words(layer.position))
+    if isinstance(component, Visibility):
+        lines += _sight(component)
+    lines += _changes(component, _PHRASES, _TOLD.get(type(component), ()))
+    if isinstance(component, AnyResolved) and not math.isclose(component.scale, component.query_width**-0.5):
+        lines.append(f"scores × {component.scale:.4g}")
+    if component.score_heads and layer.dropout.attention:
+        lines.append(f"dropout {layer.dropout.attention:g} on weights")
+    return Words(words.title, tuple(lines)).fitted()
+
+
+def position_words(position: Position) -> str:
+    """What stands beside the scores of one layer."""
+    changed = ", ".join(_changes(position, _POSITION_PHRASES, ("theta", "buckets", "scaling", "max_distance")))
+    match position.kind:
+        case "rope":
+            scaling = "" if position.scaling.kind == "none" else f", {position.scaling.kind} scaling"
+            words = f"RoPE, theta {_number(position.theta)}{scaling}"
+        case "alibi":
+            words = "ALiBi"
+        case "t5":
+            table = "one table for all layers" if position.shared else "a table per layer"
+            return f"T5 bias: {position.buckets} buckets, {table}"
+        case "shaw":
+            words = f"Shaw's relative keys up to {position.max_distance}"
+        case "none":
+            return "no positions (NoPE)"
+        case _ if position.kind in ON_THE_EMBEDDING:
+            return "positions: on the embedding"
+        case _:
+            words = position.kind
+    return f"{words}, {changed}" if changed else words
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,g}"
+
+
+def _words_of(component: Component) -> Words:
+    match component:
+        case ResolvedMultiHead():
+            return _multi_head(component)
+        case ResolvedLatent():
+            queries = () if component.q_rank is None else (f"queries through {component.q_rank:,}",)
+            return Words(
+                "Latent attention",
+                (
+                    f"{component.n_heads} heads × ({component.nope_dim} + {component.rope_dim} rotary)",
+                    f"keys and values through {component.kv_rank:,}",
+                    *queries,
+                ),
+            )
+        case Dense(kind="gated"):
+            return Words(f"{_gated(component.activation)} MLP", (f"d_ff {component.d_ff:,}",))
+        case Dense():
+            return Words(f"{_activation(component.activation)} MLP", (f"d_ff {component.d_ff:,}",))
+        case ResolvedMoE():
+            return _mixture(component)
+        case ShortConv():
+            return Words("Short convolution", (f"{component.taps} taps",))
+        case PlugIn():
+            return Words(component.name, tuple(f"{name} {value}" for name, value in component.options.items()))
+        case _:
+            title = _MIXERS.get(component.kind, component.kind.replace("_", " "))
+            return Words(
+                title, tuple(words.removeprefix(component.kind).strip() for words in component.describe().values())
+            )
+
+
+def _multi_head(heads: ResolvedMultiHead) -> Words:
+    width = f"{heads.head_dim}" if heads.v_dim == heads.head_dim else f"{heads.head_dim}, values {heads.v_dim}"
+    if heads.n_kv_heads == heads.n_heads:
+        return Words("Multi-head attention", (f"{heads.n_heads} heads × {width}",))
+    title = "Multi-query attention" if heads.n_kv_heads == 1 else "Grouped-query attention"
+    plural = "" if heads.n_kv_heads == 1 else "s"
+    return Words(title, (f"{heads.n_heads} query, {heads.n_kv_heads} KV head{plural} × {width}",))
+
+
+def _mixture(mixture: ResolvedMoE) -> Words:
+    name = _gated(mixture.activation) if mixture.gated else _activation(mixture.activation)
+    lines = [f"{mixture.active} of {mixture.experts} {name} experts, d_ff {mixture.d_ff:,}"]
+    if mixture.shared:
+        gate = ", gated" if mixture.shared.gate else ""
+        lines.append(f"and a shared one, d_ff {mixture.shared.d_ff:,}{gate}")
+    return Words("Mixture of experts", tuple(lines))
+
+
+def _gated(activation: str) -> str:
+    return _GATED.get(activation, f"gated {_activation(activation)}")
+
+
+def _activation(activation: str) -> str:
+    return _ACTIVATIONS.get(activation, activation.replace("_", " "))
+
+
+def _sight(rule: Visibility) -> Iterator[str]:
+    """Which keys a query sees."""
+    if rule.visibility != "causal":
+        yield "sees both sides" if rule.visibility == "two_sided" else "sees the whole prefix"
+    if rule.blocks is not None:
+        summary = f" and the last {rule.blocks.summary} of each earlier one" if rule.blocks.summary else ""
+        yield f"sees its block of {rule.blocks.size:,}{summary}"
+    elif rule.window is not None:
+        beyond = "" if rule.stride is None else f" and distances divisible by {rule.stride}"
+        yield f"window {rule.window:,}{beyond}"
+    elif rule.visibility == "causal":
+        yield "causal, all keys before"
+    if rule.global_tokens:
+        yield f"global tokens: {rule.global_tokens}"
+
+
+_SIGHT = tuple(Visibility.model_fields)
+_TOLD: Mapping[type[Base], tuple[str, ...]] = {
+    ResolvedMultiHead: (*_SIGHT, "n_heads", "n_kv_heads", "head_dim", "v_dim", "scale"),
+    ResolvedLatent: (*_SIGHT, "n_heads", "nope_dim", "rope_dim", "kv_rank", "q_rank", "v_dim", "scale"),
+    ResolvedMoE: ("experts", "active", "d_ff", "gated", "activation", "shared", "balance"),
+    ResolvedPlainMLP: ("activation", "d_ff"),
+    ResolvedGatedMLP: ("activation", "d_ff"),
+    ResolvedMamba2: ("n_heads", "head_dim", "d_state"),
+    ResolvedGatedDelta: ("n_key_heads", "n_value_heads", "key_dim", "value_dim"),
+    ResolvedRGLRU: ("lru_width", "n_heads"),
+    ShortConv: ("taps",),
+    PlugInMixer: ("name", "options"),
+    PlugInMLP: ("name", "options"),
+}
+"""Fields that `_words_of` and `_sight` have said."""
+
+
+def _qk_norm(norm: Any) -> str:
+    scope = {"head": "", "each_head": ", weights per head", "width": ", over all heads"}[norm.scope]
+    return f"QK-norm: {_norm_name(norm)}{scope}"
+
+
+_PHRASES: Phrases = {
+    "qkv_bias": "biases on q, k, v",
+    "out_bias": "bias on the output",
+    "qk_norm": _qk_norm,
+    "clip_qkv": "q, k, v clipped to ±{:g}",
+    "temperature": "queries grow with position",
+    "sinks": "learned sinks",
+    "sub_norm": "norm before the output projection",
+    "gate": lambda gate: f"output gate: {gate.activation} per {gate.per}",
+    "softcap": "scores capped at {:g}",
+    "bias": "biases",
+    "clamp": "clamped to {:g}",
+    "up_offset": "linear half + {:g}",
+    "router": lambda router: ", ".join(_changes(router, _ROUTER_PHRASES)),
+    "norm": lambda norm: f"norm: {_norm_name(norm)}",
+}
+_ROUTER_PHRASES: Phrases = {
+    "score": "{} router",
+    "bias": "router bias",
+    "normalise": "weights not normalised",
+    "factor": "weights × {:g}",
+    "correction": "correction bias",
+    "groups": lambda groups: f"{groups.kept} of {groups.n} groups",
+}
+_POSITION_PHRASES: Phrases = {
+    "fraction": "on {:.0%} of a head",
+    "pairing": "{} pairs",
+    "max_bias": "steepest 2^-{:g}",
+}
+
+
+def _changes(value: Base, phrases: Phrases, told: tuple[str, ...] = ()) -> Iterator[str]:
+    """A phrase per field that is not at its default; derived fields have none and are given by `told`."""
+    for name, field in type(value).model_fields.items():
+        mine, default = getattr(value, name), field.get_default(call_default_factory=True)
+        if name in (*_NOT_DRAWN, *told) or default is PydanticUndefined or mine == default:
+            continue
+        phrase = phrases.get(name, name.replace("_", " ") if mine is True else name.replace("_", " ") + " {}")
+        yield phrase.format(mine) if isinstance(phrase, str) else phrase(mine)

@@ -1,0 +1,121 @@
+"""What an SVG of ours shows, read from its text alone: boxes, wires, and what flows along them."""
+
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+from torch import Tensor
+
+SVG = "{http://www.w3.org/2000/svg}"
+NEAR = 0.25
+"""Pixels: coordinates are written with one digit."""
+
+Point = tuple[float, float]
+
+
+class Rect(NamedTuple):
+    """A rectangle and what stands in it; y counts down."""
+
+    part: str
+    x: float
+    y: float
+    width: float
+    height: float
+    texts: tuple[tuple[str, float, bool], ...] = ()
+    """(text, size, whether bold)."""
+
+    @property
+    def middle(self) -> float:
+        return self.x + self.width / 2
+
+    @property
+    def bottom(self) -> float:
+        return self.y + self.height
+
+    def overlaps(self, other: "Rect") -> bool:
+        beside = self.x + self.width <= other.x or other.x + other.width <= self.x
+        return not (beside or self.bottom <= other.y or other.bottom <= self.y)
+
+    def holds(self, other: "Rect") -> bool:
+        across = self.x <= other.x and other.x + other.width <= self.x + self.width
+        return across and self.y <= other.y and other.bottom <= self.bottom
+
+
+class Picture:
+    """The parsed diagram."""
+
+    def __init__(self, svg: str) -> None:
+        root = ElementTree.fromstring(svg)
+        self.width, self.height = float(root.attrib["width"]), float(root.attrib["height"])
+        groups = [g for g in root.iter(f"{SVG}g") if g.attrib["class"].startswith("box")]
+        self.boxes = sorted((_rect(g[0], g.attrib["data-part"], g) for g in groups), key=lambda box: -box.y)
+        rects = [(r, r.attrib.get("class", "")) for r in root.iter(f"{SVG}rect")]
+        self.frames = sorted((_rect(r, r.attrib["data-part"]) for r, c in rects if "frame" in c), key=lambda f: -f.y)
+        self.cells = [(_rect(r, r.attrib["data-part"]), c.split()[-1]) for r, c in rects if c.startswith("cell")]
+        self.wires = [_points(p.attrib["d"]) for p in root.iter(f"{SVG}path") if "wire" in p.attrib.get("class", "")]
+        circles = [c.attrib for c in root.iter(f"{SVG}circle")]
+        self.pluses = [(float(c["cx"]), float(c["cy"])) for c in circles]
+        self.radius = float(circles[0]["r"]) if circles else 0
+
+    def frame_of(self, box: Rect) -> int | None:
+        return next((i for i, frame in enumerate(self.frames) if frame.holds(box)), None)
+
+    def computed(self, tokens: Tensor, apply: Callable[[Rect, Tensor | None], Tensor]) -> Tensor:
+        """What leaves at the top when every box is applied to what flows into it, and circles add."""
+        known = dict[Point, Tensor]()
+
+        def at(point: Point) -> Tensor:
+            """What flows away from a point."""
+            if point not in known:
+                known[point] = find(point)
+            return known[point]
+
+        def find(point: Point) -> Tensor:
+            for centre in self.pluses:
+                if _distance(point, centre) < self.radius + NEAR:
+                    ends = [w for w in self.wires if _distance(w[-1], centre) < self.radius + NEAR]
+                    return sum((at(wire[0]) for wire in ends[1:]), at(ends[0][0]))
+            for box in self.boxes:
+                on_side = abs(point[0] - box.x) < NEAR and box.y < point[1] < box.bottom
+                if on_side or (abs(point[1] - box.y) < NEAR and abs(point[0] - box.middle) < NEAR):
+                    into = [w for w in self.wires if _distance(w[-1], (box.middle, box.bottom)) < 2 * NEAR]
+                    assert len(into) == (0 if on_side else 1), box.part
+                    return apply(box, at(into[0][0]) if into else None)
+            sources = {w[0] for w in self.wires if w[0] != point and _is_on(point, w)}
+            if not sources:
+                return tokens
+            found = [at(source) for source in sources]
+            assert all(other is found[0] for other in found), "two wires meet and are not added"
+            return found[0]
+
+        top = min(self.wires, key=lambda wire: wire[-1][1])
+        return at(top[0])
+
+
+def _rect(rect: ElementTree.Element, part: str, group: ElementTree.Element | None = None) -> Rect:
+    texts = () if group is None else tuple(
+        (t.text or "", float(t.attrib["font-size"]), "bold" in t.attrib["class"]) for t in group.iter(f"{SVG}text")
+    )  # fmt: skip
+    return Rect(part, *(float(rect.attrib[name]) for name in ("x", "y", "width", "height")), texts)
+
+
+def _points(path: str) -> list[Point]:
+    numbers = [float(n) for n in re.findall(r"-?[\d.]+", path)]
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def _distance(a: Point, b: Point) -> float:
+    return ((a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2) ** 0.5
+
+
+def _is_on(point: Point, wire: list[Point]) -> bool:
+    """Whether it lies on the wire, its beginning left out."""
+    if _distance(point, wire[0]) < NEAR:
+        return False
+    return any(
+        min(a[0], b[0]) - NEAR < point[0] < max(a[0], b[0]) + NEAR
+        and min(a[1], b[1]) - NEAR < point[1] < max(a[1], b[1]) + NEAR
+        for a, b in pairwise(wire)
+    )
