@@ -56,6 +56,7 @@ def test_every_link_leads_somewhere_and_nothing_is_loaded(site: dict[str, Page])
         assert len({*page.ids}) == len(page.ids)
         for link in page.links:
             file, _, place = link.partition("#")
+            file = file or name
             assert file in site, f"{name}: {link}"
             assert not place or place in site[file].ids, f"{name}: {link}"
 

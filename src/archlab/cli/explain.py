@@ -7,10 +7,13 @@ from typing import Any
 from archlab.cli.arguments import Flag
 from archlab.cli.terminal import console, print_json
 from archlab.evidence.field_help import FieldHelp
+from archlab.evidence.ledger import ledger
 from archlab.evidence.look_up import look_up
 from archlab.evidence.price import BASE, CONTEXT, Price, price_rows, prices
+from archlab.evidence.read import claims
 from archlab.evidence.topics import Topic, chapters, topics
 from archlab.evidence.usage import Usage, in_words, usage, values
+from archlab.report.ledger_words import in_a_line
 
 _INDENT = " " * 9
 _MOST_VALUES = 6
@@ -89,7 +92,8 @@ def _topic_lines(topic: Topic, width: int) -> Iterator[str]:
     if topic.conditions:
         yield from _usage_lines(usage(topic.conditions), width)
     if topic.claims:
-        yield from _labelled("claims", ", ".join(map(str, topic.claims)), width)
+        for n, entry in enumerate(ledger(chosen=map(claims().__getitem__, topic.claims))):
+            yield from _labelled("" if n else "claims", in_a_line(entry), width)
     yield from _labelled("sources", "; ".join(topic.sources), width)
     if topic.fields:
         yield from _labelled("type", topic.typed, width)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from archlab.report.drawings.pictures import pictures
 from archlab.report.guide import write_guide
 
 
@@ -13,4 +14,4 @@ def run(*, out: Path) -> None:
     out
         The folder to write it into; its index.html is the first page.
     """
-    print(write_guide(out, {}))
+    print(write_guide(out, pictures()))

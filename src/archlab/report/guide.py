@@ -1,4 +1,4 @@
-"""The guide: a page per chapter of topics, in lecture order, an index and a bibliography."""
+"""The guide: a page per chapter of topics, in lecture order, an index, the ledger and a bibliography."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -7,11 +7,15 @@ import altair as alt
 from markupsafe import Markup
 
 from archlab.config.base import Base
+from archlab.evidence.ledger import ledger
 from archlab.evidence.price import BASE, CONTEXT, price_rows, prices
+from archlab.evidence.read import claims
 from archlab.evidence.topics import Chapter, Topic, chapters, topics
 from archlab.evidence.usage import Usage, in_words, usage
 from archlab.files import make_folder, write_atomic
 from archlab.report import html
+from archlab.report.ledger_page import write_ledger
+from archlab.report.ledger_words import in_a_line
 from archlab.report.palette import MODES, dots_theme
 
 Draws = Mapping[str, Callable[[], str | alt.TopLevelMixin]]
@@ -28,6 +32,8 @@ class Entry(Base):
     used_in_words: str
     rows: list[tuple[str, str, str]]
     """What it costs; empty where it costs nothing, or is no choice of a model."""
+    claims: list[tuple[int, str]]
+    """Number, and in a line what is claimed of it and what was found here."""
 
 
 def write_guide(folder: Path, pictures: Draws) -> Path:
@@ -54,6 +60,7 @@ def write_guide(folder: Path, pictures: Draws) -> Path:
         folder / "bibliography.html",
         html.template("guide_bibliography.html.jinja").render(cited=_cited(page_of), **common),
     )
+    write_ledger(ledger(), folder / "ledger.html")
     index = folder / "index.html"
     write_atomic(index, html.template("guide_index.html.jinja").render(**common))
     return index
@@ -76,6 +83,9 @@ def _entry(name: str, topic: Topic) -> Entry:
         used=used,
         used_in_words=in_words(used) if used else "",
         rows=price_rows(*found) if found else [],
+        claims=[
+            (entry.claim.number, in_a_line(entry)) for entry in ledger(chosen=map(claims().__getitem__, topic.claims))
+        ],
     )
 
 

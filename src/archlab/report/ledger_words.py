@@ -38,6 +38,12 @@ def verdicts(entry: Entry) -> str:
     return "\n".join([first.verdict, *(f"{one.scale}: {one.verdict}" for one in others)])
 
 
+def in_a_line(entry: Entry) -> str:
+    """`4. gates: -.05 log-perplexity for SwiGLU. Here: undecided`."""
+    claim = entry.claim
+    return f"{claim.number}. {claim.name}: {claim.in_short}. Here: {verdicts(entry).replace(chr(10), ', ')}"
+
+
 def found_here(found: ClaimAtScale) -> str:
     """How many expectations were found, and the first effect that there is."""
     effect = next((f"{one.label}: {one.effect}" for one in found.judged if one.effect), "")

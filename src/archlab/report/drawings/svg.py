@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, NewType
 from xml.sax.saxutils import escape, quoteattr
+from zlib import crc32
 
 from archlab.report.drawings.lettering import FAMILY, folded, text_width
 from archlab.report.palette import MODES, PALETTES, Mode
@@ -117,6 +118,8 @@ class Cell(NamedTuple):
     title: str = ""
 
 
+_ARROW = "archlab-arrow"
+
 Shape = Box | Wire | Plus | Label | Frame | Cell
 
 
@@ -126,14 +129,16 @@ def to_svg(
     """The shapes on paper of that size. `title` is for those who cannot see it; of `marked` (part, text) pairs the text
     is set off, and its box with it."""
     body = "\n".join(_element(shape, height, marked) for shape in shapes)
-    return Svg(
+    text = (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="archlab-drawing" role="img" aria-label={quoteattr(title)} '
         f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}">\n'
         f"<title>{escape(title)}</title>\n<style>{_style()}</style>\n"
-        '<defs><marker id="archlab-arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" '
+        f'<defs><marker id="{_ARROW}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" '
         'markerUnits="userSpaceOnUse" orient="auto"><path class="tip" d="M0,1 L8,4 L0,7 Z"/></marker></defs>\n'
         f'<rect class="paper" width="{width:.0f}" height="{height:.0f}" rx="6"/>\n{body}\n</svg>\n'
     )
+    # Several stand on one page, and each needs an arrow's tip of its own: that of a hidden one is hidden.
+    return Svg(text.replace(_ARROW, f"{_ARROW}-{crc32(text.encode()):08x}"))
 
 
 def _element(shape: Shape, height: float, marked: frozenset[tuple[str, str]]) -> str:
@@ -142,7 +147,7 @@ def _element(shape: Shape, height: float, marked: frozenset[tuple[str, str]]) ->
             return _box(shape, height, marked)
         case Wire(points, arrow, is_stream):
             path = " L".join(f"{x:.1f},{height - up:.1f}" for x, up in points)
-            end = ' marker-end="url(#archlab-arrow)"' if arrow else ""
+            end = f' marker-end="url(#{_ARROW})"' if arrow else ""
             return f'<path class="wire{" stream" if is_stream else ""}" d="M{path}"{end}/>'
         case Plus(x, up):
             y, arm = height - up, shape.radius - 3
