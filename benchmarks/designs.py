@@ -85,8 +85,8 @@ def false_findings(rng: np.random.Generator, studies: int) -> dict[str, Any]:
 
 
 def stated_effects(rng: np.random.Generator, studies: int) -> dict[str, Any]:
-    """Of studies with the smallest effect that another one has stated for its last contrast (of crossed factors the
-    first interaction, of sizes the change), how many find it."""
+    """Of studies with the smallest effect that another one has stated for one contrast (of crossed factors the first
+    interaction, of sizes the change), how many find it."""
     found = {}
     for (name, values), seeds in product(DESIGNS.items(), SEEDS):
         design = designed(values)

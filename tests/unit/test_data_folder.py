@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from archlab.config.schema import DataConfig
+from archlab.config.tasks import Recall
 from archlab.cost.units import binary
 from archlab.data import corpus, file_cache, shards
 from archlab.data import prepare as making
+from archlab.data.open import tokens_per_byte
 from archlab.data.prepare import open_data, prepare
 from archlab.data.shards import DataFolder
 from archlab.errors import UserError
@@ -426,3 +428,13 @@ def test_the_field_of_records_is_named(tmp_path: Path):
     (tmp_path / "a.txt").write_text("text")
     with pytest.raises(UserError, match="--field body: there is neither JSONL nor Parquet"):
         prepare([str(tmp_path / "a.txt")], tmp_path / "new", 300, None, 0.2, "body")
+
+
+def test_tokens_per_byte_are_those_of_the_whole_text(texts: Path, tmp_path: Path) -> None:
+    data = prepare([str(texts)], tmp_path / "out", 300, None, 0.2)
+    tokens = sum(part.tokens for part in (data.manifest.rest, *data.manifest.folds))
+    n_bytes = sum(len(file.read_bytes()) for file in texts.rglob("*") if file.is_file())
+    found = tokens_per_byte(DataConfig(path=str(tmp_path / "out")), 300)
+    assert found == pytest.approx(tokens / n_bytes)
+    with pytest.raises(UserError, match="a task has no bytes of text"):
+        tokens_per_byte(DataConfig(task=Recall()), 300)

@@ -8,7 +8,9 @@ import altair as alt
 import pytest
 
 from archlab.cli.app import main
+from archlab.evidence.read import claims
 from archlab.evidence.topics import chapters, topics
+from archlab.report.drawings.pictures import pictures
 from archlab.report.guide import write_guide
 
 
@@ -78,3 +80,10 @@ def test_pictures_stand_where_topics_name_them(tmp_path: Path):
     assert positions.index('id="rope"') < positions.index('id="chart-rotation"') < positions.index('id="rope-theta"')
     assert "vegaEmbed" in positions
     assert "vegaEmbed" not in norms + shapes
+
+
+def test_topics_name_pictures_and_claims_that_there_are():
+    named = {picture for _, topic in topics() for picture in topic.pictures}
+    assert named
+    assert named <= pictures().keys()
+    assert {number for _, topic in topics() for number in topic.claims} <= claims().keys()

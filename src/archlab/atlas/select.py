@@ -21,7 +21,7 @@ FIELDS = (
 )
 """By which models are chosen and sorted: numbers, words, true and false."""
 
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
@@ -29,6 +29,8 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+"""Sign of a condition -> what it asks of two values."""
+
 _CONDITION = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>)\s*(.+?)\s*")
 
 
@@ -48,7 +50,7 @@ class Condition(NamedTuple):
             return False
         if isinstance(found, str):
             return begins(found, str(self.value)) == (self.sign == "=")
-        return _COMPARE[self.sign](found, self.value)
+        return COMPARE[self.sign](found, self.value)
 
 
 def value_of(row: Row, field: str) -> Value:
@@ -87,7 +89,7 @@ def fields_of(conditions: Sequence[str], sort: str | None) -> list[str]:
 def _condition(text: str, rows: Sequence[Row]) -> Condition:
     parts = _CONDITION.fullmatch(text)
     if not parts or parts[3][:1] in ("=", "<", ">"):
-        raise UserError(f"--filter: {text!r}; allowed: a field, {' '.join(_COMPARE)}, and a value, as in 'year>=2024'")
+        raise UserError(f"--filter: {text!r}; allowed: a field, {' '.join(COMPARE)}, and a value, as in 'year>=2024'")
     field, sign, written = _field(parts[1], "--filter"), parts[2], parts[3]
     value = whole_number(parse_yaml(written, f"--filter {text!r}"))
     is_word = any(isinstance(value_of(row, field), str) for row in rows)

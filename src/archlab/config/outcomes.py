@@ -109,7 +109,6 @@ class OnTheWay(Outcome):
     """Of the training tokens."""
     source: ClassVar[Source] = "log"
     unit: ClassVar[Unit] = "bits per byte"
-    heading: ClassVar[str] = "loss after {share:.3%} of the training"
 
     @property
     def title(self) -> str:

@@ -1,26 +1,18 @@
 """Who uses what: the published models of the atlas that meet conditions, read from their resolved layers."""
 
-import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 from archlab.atlas.entries import Entry, entries
+from archlab.atlas.select import COMPARE
 from archlab.config.base import Base
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.yaml_text import parse_yaml, to_yaml_line
 from archlab.errors import UserError
 
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 _CONDITION = re.compile(r"([\w.]+)(!=|<=|>=|=|<|>)(.+)")
 _FIELD = re.compile(r"(model|train|about)\.[\w.]+")
 
@@ -89,7 +81,7 @@ def _entries() -> list[Entry]:
 
 def _parse(text: str) -> Condition:
     if not (found := _CONDITION.fullmatch(text)):
-        raise UserError(f"{text!r}: allowed: a field, {' '.join(_COMPARE)}, and a value or a field")
+        raise UserError(f"{text!r}: allowed: a field, {' '.join(COMPARE)}, and a value or a field")
     return Condition(found[1], found[2], tuple(parse_yaml(value, text) for value in found[3].split("|")))
 
 
@@ -107,7 +99,7 @@ def _wanted(value: Any, entry: Entry, layer: LayerConfig) -> Any:
 def _compares(sign: str, found: Any, wanted: Any) -> bool:
     if found is _MISSING or (found is None and sign not in ("=", "!=")):
         return sign == "!="
-    return _COMPARE[sign](found, wanted)
+    return COMPARE[sign](found, wanted)
 
 
 def _is_known(path: str, entry: Entry) -> bool:
