@@ -298,6 +298,14 @@ def test_what_is_committed_can_be_read_and_is_of_the_studies_as_they_are():
         assert set(found.values) == {heading.name for heading in found.about.outcomes}
 
 
+def test_a_study_is_the_same_wherever_archlab_is_installed():
+    study = library_study("batch-norm", "cpu")
+    moved = study.model_copy(update={"plugins": tuple(f"/elsewhere/{Path(p).name}" for p in study.plugins)})
+    assert moved.plugins != study.plugins
+    assert digest(moved) == digest(study)
+    assert digest(study.model_copy(update={"plugins": ("/elsewhere/other.py",)})) != digest(study)
+
+
 @pytest.fixture
 def one_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     (tmp_path / "gates.jsonl").write_text("\n".join(record(_gates(), "gates", "cpu", "2026-01-01")))

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from archlab.config.base import Base
@@ -119,8 +120,11 @@ def results_name(study: str, scale: str) -> str:
 
 
 def digest(study: StudyConfig) -> str:
-    """Of what can change a result."""
-    return config_hash(study.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_MEANING))
+    """Of what can change a result. Plug-ins count by their files' names, for the folder differs by machine."""
+    values = study.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_MEANING)
+    if study.plugins:
+        values["plugins"] = [Path(plugin).name for plugin in study.plugins]
+    return config_hash(values)
 
 
 def identified(summary: StudySummary) -> tuple[str, str]:
