@@ -362,8 +362,14 @@ def test_an_unknown_claim(capsys: pytest.CaptureFixture[str]):
 def test_the_list_of_studies(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["study", "list"]) == 0
-    table = capsys.readouterr().out
-    assert max(map(len, table.splitlines())) <= 80
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    gates = next(one for one in text.split("\n\n") if one.startswith("gates"))
+    assert "claim 4" in gates
+    assert "Which activation for the MLP" in gates
+    assert "Shazeer 2020" in gates
+    assert "swiglu better" in " ".join(gates.split())
+    assert all(f"{scale} {n} runs" in gates for scale, n in {"smoke": 20, "cpu": 90, "gpu": 80}.items())
     assert main(["study", "list", "--json"]) == 0
     every = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
     assert set(every) == set(studies())
@@ -384,5 +390,5 @@ def test_the_list_of_studies_prepares_no_text(monkeypatch: pytest.MonkeyPatch, c
 
 def test_a_study_shows_what_its_claim_predicts(capsys: pytest.CaptureFixture[str]):
     assert main(["study", "show", "norm-kind"]) == 0
-    said = "claim 2 of the ledger, norm kind, predicts: rms not worse; rms better in norm_share"
+    said = "claim 2 of the ledger, norm kind, predicts: rms not worse, rms better in norm_share"
     assert said in capsys.readouterr().out

@@ -10,7 +10,7 @@ from archlab.config.identity import diff
 from archlab.config.io import studies
 from archlab.config.study_schema import StudyConfig
 from archlab.config.training import resolve_train
-from archlab.config.work import KINDS
+from archlab.config.work import KINDS, OF_MATRICES
 from archlab.config.yaml_text import to_yaml
 from archlab.cost.calibrated import Rate, Rates
 from archlab.cost.flops import computed_training_flops, training_flops
@@ -20,7 +20,7 @@ from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.study.design import arms, grid
 from archlab.study.field_rules import overridden
-from archlab.study.forecast import forecast
+from archlab.study.forecast import as_timed, at_best, forecast
 from archlab.study.match import describe_equal, quantity
 from archlab.study.outcomes.named import named_outcomes
 from archlab.study.study_file import read_study
@@ -608,4 +608,17 @@ def test_a_forecast_counts_every_run():
     timed = dict.fromkeys(("copy_bandwidth", "read_bandwidth", "cached_read_bandwidth", "dispatch", "threads"), 1)
     this = h100.model_copy(update={"measured": Measured(products={}, passes=rates, **timed)})
     operations = sum(work.count for arm in arms(asked) for work in cost(arm.config).computed_work["training"])
-    assert forecast(asked, arms(asked), this).seconds == pytest.approx(5 * 10 * operations * 1e-6)
+    assert forecast(asked, arms(asked), as_timed(this)).seconds == pytest.approx(5 * 10 * operations * 1e-6)
+
+
+def test_a_forecast_from_a_data_sheet_is_a_limit():
+    """No training is faster than its products at the peak, or than its bytes through the memory."""
+    h100 = load_hardware("h100")
+    (arm, _) = arms(two({"model.norm.kind": "layernorm"}))
+    step = cost(arm.config, dtype="bfloat16").computed_work["training"]
+    found = at_best(h100)(arm.config)
+    assert found
+    assert found >= 10 * sum(w.flops for w in step if w.kind in OF_MATRICES) / h100.peak["bfloat16"]
+    assert found >= 10 * sum(w.n_bytes for w in step) / h100.bandwidth
+    twice = {"peak": {name: 2 * peak for name, peak in h100.peak.items()}, "bandwidth": 2 * h100.bandwidth}
+    assert at_best(h100.model_copy(update=twice))(arm.config) == pytest.approx(found / 2)

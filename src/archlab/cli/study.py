@@ -12,7 +12,6 @@ from archlab.cli.terminal import console, print_json, print_table, show_table
 from archlab.config.text import note, visible
 from archlab.config.yaml_text import to_yaml, to_yaml_line
 from archlab.errors import UserError
-from archlab.report.columns import FIXED
 from archlab.study.formatting import listed, plural
 from archlab.study.record import StudySummary
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from archlab.config.study_schema import StudyConfig
     from archlab.cost.hardware import Hardware
     from archlab.study.design import Arm
-    from archlab.study.overview import Listed
 
 app = App(name="study", help="Run a comparison, or read one.")
 
@@ -93,47 +91,35 @@ def report(folder: Path, /, *, json: Flag = False) -> None:
 
 @app.command(name="list")
 def list_studies(*, json: Flag = False) -> None:
-    """The studies that come with archlab, and what each takes at its scales.
+    """The studies that come with archlab: what each asks, what its claim predicts, and what it takes at its scales.
 
     Parameters
     ----------
     json
         JSON instead.
     """
+    from archlab.cost.hardware import load_hardware
     from archlab.evidence.read import claim_of
+    from archlab.report.study_list import entry
+    from archlab.study.forecast import as_timed, at_best
     from archlab.study.overview import listed_studies
-    from archlab.study.scales import AS_IT_STANDS
+    from archlab.study.scales import AS_IT_STANDS, QUICKEST
 
-    every = list(listed_studies(_this_machine()))
-    claims = {one.name: [claim.number for claim in claim_of(one.name)] for one in every}
+    this = _this_machine()
+    here = dict.fromkeys((QUICKEST, AS_IT_STANDS), as_timed(this)) if this else {}
+    every = listed_studies({**here, "gpu": at_best(load_hardware("h100"))})
     if json:
-        print_json([{**one.model_dump(mode="json"), "claims": claims[one.name]} for one in every])
+        print_json([{**one.model_dump(mode="json"), "claims": [c.number for c in claim_of(one.name)]} for one in every])
         return
-    scales = ("smoke", AS_IT_STANDS, "gpu")
-    print_table(
-        ("study", "claim", "what it asks", "smoke", "as it stands", "gpu"),
-        [
-            (one.name, ", ".join(map(str, claims[one.name])), one.question, *(_takes(one, scale) for scale in scales))
-            for one in every
-        ],
+    out = console()
+    for one in every:
+        for line in entry(one, claim_of(one.name), out.width):
+            out.print(line)
+    out.print(
+        "cpu is the study as it stands, timed for this machine once `archlab hardware --measure` has measured it; gpu "
+        "is at the limits of one H100, which no training reaches; - is not known before the text is prepared. What was "
+        "found: archlab ledger"
     )
-    console().print(
-        "FLOPs are of training; times are of this machine, once `archlab hardware --measure` has timed it; - is not "
-        "known before the text is prepared. What a study's claim predicts: archlab study show STUDY. What was found: "
-        "archlab ledger"
-    )
-
-
-def _takes(study: "Listed", scale: str) -> str:
-    """Runs, and the time or the FLOPs that they take."""
-    from archlab.cost.units import seconds, si
-
-    if scale not in study.takes:
-        return ""
-    if (found := study.takes[scale]) is None:
-        return "-"
-    took = f"{si(found.flops)}FLOPs" if found.seconds is None else seconds(found.seconds)
-    return f"{plural(found.runs, 'run')}\n{took}".replace(" ", FIXED)
 
 
 def _this_machine() -> "Hardware | None":
@@ -242,22 +228,19 @@ def _predicted(study: str) -> Iterator[str]:
     """What the ledger's claims predict for a study that comes with archlab."""
     from archlab.config.io import studies
     from archlab.evidence.read import claim_of
+    from archlab.report.study_list import predicted
 
     for claim in claim_of(study) if study in studies() else ():
-        said = (
-            f"{one.arm} {one.verdict}" + (f" in {one.outcome}" if one.outcome else "")
-            for one in claim.expected
-            if one.study == study
-        )
-        yield f"claim {claim.number} of the ledger, {claim.name}, predicts: {'; '.join(said)}"
+        yield f"claim {claim.number} of the ledger, {claim.name}, predicts: {predicted(study, claim)}"
 
 
 def _in_all(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
     from archlab.config.study_schema import most_seeds
     from archlab.cost.units import seconds
-    from archlab.study.forecast import forecast
+    from archlab.study.forecast import as_timed, forecast
 
-    found = forecast(config, designed, _this_machine())
+    this = _this_machine()
+    found = forecast(config, designed, as_timed(this) if this else None)
     up_to = "up to " if most_seeds(config.seeds) > len(config.seed_list) else ""
     begun = f"in all {up_to}{plural(found.runs, 'run')}, {found.flops:.3g} FLOPs of training"
     if found.seconds is None:

@@ -1,6 +1,6 @@
 """What a study will take, before it begins."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 from archlab.config.base import Base
@@ -12,8 +12,12 @@ from archlab.cost.calibrated import predicted, untimed
 from archlab.cost.flops import computed_training_flops
 from archlab.cost.hardware import Hardware
 from archlab.cost.memory import Format
+from archlab.cost.roofline import ideal
 from archlab.cost.summary import cost
 from archlab.study.design import Arm, grid
+
+Clock = Callable[[Config], float | None]
+"""Seconds of the training of one run; None where they cannot be foretold."""
 
 
 class Forecast(Base):
@@ -23,16 +27,45 @@ class Forecast(Base):
     flops: float
     """Of training, hidden pairs that are computed included; evaluation comes on top."""
     seconds: float | None
-    """Of training on this machine, as its operations were timed with all of its threads, nothing compiled; null where
-    they were not."""
+    """Of training; null where no time can be foretold."""
 
 
-def forecast(study: StudyConfig, arms: Sequence[Arm], this: Hardware | None) -> Forecast:
-    """`this`: the machine as `archlab hardware --measure` found it; None where it has not."""
+def as_timed(this: Hardware) -> Clock:
+    """On the machine as `archlab hardware --measure` found it, with all of its threads, nothing compiled; where the
+    number format is chosen by speed, in the faster one."""
+
+    def clock(config: Config) -> float | None:
+        train = resolve_train(config)
+        formats: list[Format] = ["float32", "bfloat16"] if train.dtype == "auto" else [train.dtype]
+        found = list[float]()
+        for number_format in formats:
+            rates = this.rates("training", number_format)
+            work = cost(config, dtype=number_format).computed_work["training"]
+            if rates and not untimed(work, rates):
+                found.append(train.steps * predicted(work, rates, train.batch_tokens).seconds)
+        return min(found, default=None)
+
+    return clock
+
+
+def at_best(device: Hardware) -> Clock:
+    """At the limits of a device that is known from its data sheet alone: no training is as fast."""
+
+    def clock(config: Config) -> float:
+        train = resolve_train(config)
+        number_format: Format = "bfloat16" if train.dtype == "auto" else train.dtype
+        work = cost(config, dtype=number_format).computed_work["training"]
+        return train.steps * ideal(work, device, number_format, train.batch_tokens).seconds
+
+    return clock
+
+
+def forecast(study: StudyConfig, arms: Sequence[Arm], clock: Clock | None) -> Forecast:
+    """`clock` None: without a time."""
     runs = [_runs(study, arm) for arm in arms]
     tokens = [resolve_train(arm.config).trained for arm in arms]
     flops = [computed_training_flops(arm.config) for arm in arms]
-    times = [_seconds(arm.config, this) if this else None for arm in arms]
+    times = [clock(arm.config) if clock else None for arm in arms]
     return Forecast(
         runs=sum(runs),
         flops=sum(prod(one) for one in zip(runs, tokens, flops, strict=True)),
@@ -45,15 +78,3 @@ def _runs(study: StudyConfig, arm: Arm) -> int:
     own = flatten(resolved(arm.config))
     at_once = max(len({own[field], *values}) for field, values in study.sweep.items()) if study.sweep else 1
     return most_seeds(study.seeds) * at_once + len(grid(study)) * study.tune_seeds
-
-
-def _seconds(config: Config, this: Hardware) -> float | None:
-    """Of one run; where the number format is chosen by speed, in the faster one."""
-    train = resolve_train(config)
-    formats: list[Format] = ["float32", "bfloat16"] if train.dtype == "auto" else [train.dtype]
-    found = list[float]()
-    for number_format in formats:
-        work, rates = cost(config, dtype=number_format).computed_work["training"], this.rates("training", number_format)
-        if rates and not untimed(work, rates):
-            found.append(train.steps * predicted(work, rates, train.batch_tokens).seconds)
-    return min(found, default=None)

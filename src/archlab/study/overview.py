@@ -1,12 +1,11 @@
 """The studies that come with archlab, with what each will take, before any text is prepared."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from archlab.config.base import Base
 from archlab.config.io import studies
-from archlab.cost.hardware import Hardware
 from archlab.study.design import arms
-from archlab.study.forecast import Forecast, forecast
+from archlab.study.forecast import Clock, Forecast, forecast
 from archlab.study.scales import AS_IT_STANDS, library_study, scales_of
 
 
@@ -15,22 +14,30 @@ class Listed(Base):
 
     name: str
     question: str
+    claim: str | None
+    """What is said, and by whom; null where it tests no claim."""
+    primary: str | None
+    """The outcome that its answer is about; null: the loss, or a task's accuracy."""
+    others: list[str]
+    """Outcomes that are compared beside."""
     takes: dict[str, Forecast | None]
-    """Scale -> what it takes; null where only the prepared text tells how many tokens its bytes are. Times are of this
-    machine, and of the scales for a CPU alone."""
+    """Scale -> what it takes; null where only the prepared text tells how many tokens its bytes are."""
 
 
-def listed_studies(this: Hardware | None) -> Iterator[Listed]:
-    """By name. `this`: the machine as `archlab hardware --measure` found it; None where it has not."""
+def listed_studies(clocks: Mapping[str, Clock]) -> Iterator[Listed]:
+    """By name. `clocks`: scale -> how its time is foretold; without one it is not."""
     for name in studies():
-        question = library_study(name, AS_IT_STANDS).question
+        study = library_study(name, AS_IT_STANDS)
         yield Listed(
-            name=name, question=question, takes={scale: _takes(name, scale, this) for scale in scales_of(name)}
+            name=name,
+            question=study.question,
+            claim=study.claim,
+            primary=study.primary,
+            others=[name for name in study.measure if name != study.primary],
+            takes={scale: _takes(name, scale, clocks.get(scale)) for scale in scales_of(name)},
         )
 
 
-def _takes(name: str, scale: str, this: Hardware | None) -> Forecast | None:
+def _takes(name: str, scale: str, clock: Clock | None) -> Forecast | None:
     study = library_study(name, scale)
-    if study.budget.bytes is not None:
-        return None
-    return forecast(study, arms(study), None if scale == "gpu" else this)
+    return None if study.budget.bytes is not None else forecast(study, arms(study), clock)

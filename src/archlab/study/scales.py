@@ -6,7 +6,8 @@ from archlab.study.study_file import read_study
 AS_IT_STANDS = "cpu"
 """The scale of a study whose file is run as it is: two cores of a CPU."""
 
-_QUICKEST = "smoke"
+QUICKEST = "smoke"
+"""The scale that takes seconds."""
 
 
 def library_study(name: str, scale: str) -> StudyConfig:
@@ -17,4 +18,4 @@ def library_study(name: str, scale: str) -> StudyConfig:
 def scales_of(name: str) -> list[str]:
     """The quickest first, then as it stands, then the others."""
     named = list(read_study(name)[1].scales)
-    return [*(s for s in named if s == _QUICKEST), AS_IT_STANDS, *(s for s in named if s != _QUICKEST)]
+    return [*(s for s in named if s == QUICKEST), AS_IT_STANDS, *(s for s in named if s != QUICKEST)]

@@ -1,0 +1,59 @@
+"""How the terminal shows the studies that come with archlab."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import TextWrapper
+
+from rich.text import Text
+
+from archlab.cost.units import seconds, si
+from archlab.evidence.schema import Claim
+from archlab.report.columns import FIXED
+from archlab.study.forecast import Forecast
+from archlab.study.formatting import listed, plural
+from archlab.study.overview import Listed
+
+_INDENT = "  "
+
+
+def entry(study: Listed, claims: Sequence[Claim], width: int) -> Iterator[Text]:
+    """A study, and the claims of the ledger that it tests, in lines of at most `width` columns."""
+    numbers = f"  claim {listed([str(claim.number) for claim in claims])}" if claims else ""
+    yield Text.assemble((study.name, "bold"), (numbers, "dim"))
+    folded = TextWrapper(width, initial_indent=_INDENT, subsequent_indent=_INDENT, break_on_hyphens=False)
+    for label, text in _lines(study, claims):
+        lines = Text(folded.fill(label + text).replace(FIXED, " "))
+        lines.stylize("dim", len(_INDENT), len(_INDENT + label))
+        yield lines
+    yield Text()
+
+
+def predicted(study: str, claim: Claim) -> str:
+    """`swiglu better, relu worse in training_speed`."""
+    said = (
+        f"{one.arm} {one.verdict}" + (f" in {one.outcome}" if one.outcome else "")
+        for one in claim.expected
+        if one.study == study
+    )
+    return ", ".join(said)
+
+
+def _lines(study: Listed, claims: Iterable[Claim]) -> Iterator[tuple[str, str]]:
+    """Label and text."""
+    yield "", study.question
+    if study.claim:
+        yield "said: ", study.claim
+    for claim in claims:
+        yield "predicted: ", predicted(study.name, claim)
+    if study.primary:
+        yield "is about: ", study.primary
+    if study.others:
+        yield "measures: ", ", ".join(study.others)
+    yield "takes: ", "; ".join(_takes(scale, found) for scale, found in study.takes.items())
+
+
+def _takes(scale: str, found: Forecast | None) -> str:
+    """Runs, and the time or else the FLOPs that they take."""
+    if found is None:
+        return f"{scale} -".replace(" ", FIXED)
+    took = f"{si(found.flops)} FLOPs" if found.seconds is None else seconds(found.seconds)
+    return f"{scale} {plural(found.runs, 'run')}, {took}".replace(" ", FIXED)
