@@ -79,8 +79,9 @@ def test_every_source_that_is_named_is_there():
 def test_the_number_of_a_paper_in_arxiv_begins_with_its_year():
     for source in sources().values():
         if "arXiv" in (where := source.where or ""):
-            number = re.fullmatch(r"arXiv (\d\d)\d\d\.\d{5}(, .*)?", where)
+            number = re.fullmatch(r"arXiv (\d\d)\d\d\.(\d{4}|\d{5})(, .*)?", where)
             assert number, source
+            assert len(number[2]) == (4 if int(number[1]) < 15 else 5), source
             assert abs(2000 + int(number[1]) - source.year) <= 1, source
 
 
