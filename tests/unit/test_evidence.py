@@ -19,6 +19,7 @@ from archlab.evidence.rankings import agreement
 from archlab.evidence.read import claims, keys_in_use, sources
 from archlab.evidence.results import About, ArmOfResults, Results, committed, digest, identified, read_results, record
 from archlab.evidence.schema import Claim, Expectation, Ranking
+from archlab.evidence.topics import Topic, topics
 from archlab.evidence.verdicts import judge
 from archlab.report.ledger_page import render
 from archlab.study.contrasts import factor_contrasts
@@ -73,7 +74,22 @@ def claiming(*expected: tuple[str, str], margin: float | None = None) -> Claim:
 
 
 def test_every_source_that_is_named_is_there():
-    assert set(keys_in_use()) <= set(sources())
+    """By a claim, a mistake or a topic; each can be found where it says."""
+    assert {key for _, topic in topics() for key in topic.sources} <= set(keys_in_use()) <= set(sources())
+    assert [key for key, source in sources().items() if not (source.title and source.where)] == []
+
+
+def test_no_paper_is_in_the_list_twice():
+    assert len({source.where for source in sources().values()}) == len(sources())
+
+
+@pytest.mark.parametrize(("name", "topic"), topics())
+def test_who_is_named_with_a_year_in_a_topic_is_among_its_sources(name: str, topic: Topic):
+    """So that a reader finds in its line of sources what its text speaks of."""
+    text = " ".join((topic.does, topic.why, topic.costs))
+    cited = " ".join(f"{source.authors} {source.title}" for source in map(sources().__getitem__, topic.sources))
+    for author in set(re.findall(r"([A-Z][a-zä]+)'s (?:tables?|plot)|([A-Z][a-z]+) (?:found|reports)", text)):
+        assert "".join(author) in cited, f"{name}: {author}"
 
 
 def test_the_number_of_a_paper_in_arxiv_begins_with_its_year():

@@ -34,6 +34,11 @@ class Source(Base):
         """`Shazeer 2020`."""
         return f"{self.authors} {self.year}"
 
+    @property
+    def located(self) -> str:
+        """`Shazeer 2020, arXiv 2002.05202`; its title where it is not known where it is."""
+        return ", ".join(part for part in (self.cited, self.where or self.title) if part)
+
 
 class Effect(Base):
     """What one source found."""
