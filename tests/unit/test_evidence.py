@@ -79,12 +79,19 @@ def test_every_source_that_is_named_is_there():
     assert [key for key, source in sources().items() if not (source.title and source.where)] == []
 
 
+def test_who_published_a_number_is_told_with_where_to_find_it(capsys: pytest.CaptureFixture[str], monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    assert main(["ledger", "9"]) == 0
+    told = capsys.readouterr().out
+    assert all(str(sources()[effect.source].where) in told for effect in claims()[9].published)
+
+
 def test_no_paper_is_in_the_list_twice():
     assert len({source.where for source in sources().values()}) == len(sources())
 
 
 @pytest.mark.parametrize(("name", "topic"), topics())
-def test_who_is_named_with_a_year_in_a_topic_is_among_its_sources(name: str, topic: Topic):
+def test_whose_table_or_finding_a_topic_tells_of_is_among_its_sources(name: str, topic: Topic):
     """So that a reader finds in its line of sources what its text speaks of."""
     text = " ".join((topic.does, topic.why, topic.costs))
     cited = " ".join(f"{source.authors} {source.title}" for source in map(sources().__getitem__, topic.sources))

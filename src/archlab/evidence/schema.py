@@ -111,6 +111,12 @@ class Claim(Base):
         """Names of the studies about it."""
         return list(dict.fromkeys(one.study for one in self.expected))
 
+    @property
+    def also_cited(self) -> list[str]:
+        """Keys of who published numbers about it without saying so."""
+        found = dict.fromkeys(one.source for one in (*self.published, *self.rankings))
+        return [key for key in found if key not in self.sources]
+
 
 class Mistake(Base):
     """An error in circulation."""
