@@ -19,6 +19,7 @@ from archlab.evidence.rankings import agreement
 from archlab.evidence.read import claims, keys_in_use, sources
 from archlab.evidence.results import About, ArmOfResults, Results, committed, digest, identified, read_results, record
 from archlab.evidence.schema import Claim, Expectation, Ranking
+from archlab.evidence.topics import Topic, topics
 from archlab.evidence.verdicts import judge
 from archlab.report.ledger_page import render
 from archlab.study.contrasts import factor_contrasts
@@ -73,14 +74,37 @@ def claiming(*expected: tuple[str, str], margin: float | None = None) -> Claim:
 
 
 def test_every_source_that_is_named_is_there():
-    assert set(keys_in_use()) <= set(sources())
+    """By a claim, a mistake or a topic; each can be found where it says."""
+    assert {key for _, topic in topics() for key in topic.sources} <= set(keys_in_use()) <= set(sources())
+    assert [key for key, source in sources().items() if not (source.title and source.where)] == []
+
+
+def test_who_published_a_number_is_told_with_where_to_find_it(capsys: pytest.CaptureFixture[str], monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    assert main(["ledger", "9"]) == 0
+    told = capsys.readouterr().out
+    assert all(str(sources()[effect.source].where) in told for effect in claims()[9].published)
+
+
+def test_no_paper_is_in_the_list_twice():
+    assert len({source.where for source in sources().values()}) == len(sources())
+
+
+@pytest.mark.parametrize(("name", "topic"), topics())
+def test_whose_table_or_finding_a_topic_tells_of_is_among_its_sources(name: str, topic: Topic):
+    """So that a reader finds in its line of sources what its text speaks of."""
+    text = " ".join((topic.does, topic.why, topic.costs))
+    cited = " ".join(f"{source.authors} {source.title}" for source in map(sources().__getitem__, topic.sources))
+    for author in set(re.findall(r"([A-Z][a-zä]+)'s (?:tables?|plot)|([A-Z][a-z]+) (?:found|reports)", text)):
+        assert "".join(author) in cited, f"{name}: {author}"
 
 
 def test_the_number_of_a_paper_in_arxiv_begins_with_its_year():
     for source in sources().values():
         if "arXiv" in (where := source.where or ""):
-            number = re.fullmatch(r"arXiv (\d\d)\d\d\.\d{5}(, .*)?", where)
+            number = re.fullmatch(r"arXiv (\d\d)\d\d\.(\d{4}|\d{5})(, .*)?", where)
             assert number, source
+            assert len(number[2]) == (4 if int(number[1]) < 15 else 5), source
             assert abs(2000 + int(number[1]) - source.year) <= 1, source
 
 

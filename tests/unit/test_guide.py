@@ -8,7 +8,7 @@ import altair as alt
 import pytest
 
 from archlab.cli.app import main
-from archlab.evidence.read import claims
+from archlab.evidence.read import claims, sources
 from archlab.evidence.topics import chapters, topics
 from archlab.report.drawings.pictures import pictures
 from archlab.report.guide import write_guide
@@ -63,9 +63,21 @@ def test_every_link_leads_somewhere_and_nothing_is_loaded(site: dict[str, Page])
             assert not place or place in site[file].ids, f"{name}: {link}"
 
 
-def test_every_source_is_in_the_bibliography_with_its_topics(site: dict[str, Page]):
+def test_every_source_is_in_the_bibliography_with_its_topics_and_claims(site: dict[str, Page]):
     links = site["bibliography.html"].links
-    assert {link.partition("#")[2] for link in links if "#" in link} == {name for name, _ in topics()}
+    cites = {name for name, _ in topics()} | {f"claim-{number}" for number in claims()}
+    assert {link.partition("#")[2] for link in links if "#" in link} == cites
+
+
+def test_a_source_is_cited_alike_on_the_pages_of_topics_and_in_the_bibliography(tmp_path: Path):
+    write_guide(tmp_path, {})
+    norms, bibliography = ((tmp_path / name).read_text() for name in ("01-norms.html", "bibliography.html"))
+    source = sources()["zhang2019"]
+    assert f"{source.cited}, arXiv 1910.07467" in norms
+    line = re.search(f"<dt>Zhang and Sennrich 2019, {source.title}, arXiv 1910.07467.*?</dd>", bibliography, re.DOTALL)
+    assert line
+    assert "01-norms.html#rmsnorm" in line[0]
+    assert "ledger.html#claim-2" in line[0]
 
 
 def test_pictures_stand_where_topics_name_them(tmp_path: Path):

@@ -34,6 +34,11 @@ class Source(Base):
         """`Shazeer 2020`."""
         return f"{self.authors} {self.year}"
 
+    @property
+    def located(self) -> str:
+        """`Shazeer 2020, arXiv 2002.05202`; its title where it is not known where it is."""
+        return ", ".join(part for part in (self.cited, self.where or self.title) if part)
+
 
 class Effect(Base):
     """What one source found."""
@@ -105,6 +110,12 @@ class Claim(Base):
     def studies(self) -> list[str]:
         """Names of the studies about it."""
         return list(dict.fromkeys(one.study for one in self.expected))
+
+    @property
+    def also_cited(self) -> list[str]:
+        """Keys of who published numbers about it without saying so."""
+        found = dict.fromkeys(one.source for one in (*self.published, *self.rankings))
+        return [key for key in found if key not in self.sources]
 
 
 class Mistake(Base):

@@ -38,7 +38,7 @@ class Topic(Base):
     claims: Annotated[tuple[int, ...], Field(strict=False)] = ()
     """Numbers of those that it is part of."""
     sources: _Texts
-    """Author and year, where to find it."""
+    """Keys of who says so, in sources.yaml."""
     try_it: Annotated[str, Field(alias="try")]
     """One command."""
     pictures: _Texts = ()

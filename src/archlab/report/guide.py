@@ -9,13 +9,13 @@ from markupsafe import Markup
 from archlab.config.base import Base
 from archlab.evidence.ledger import ledger
 from archlab.evidence.price import BASE, CONTEXT, price_rows, prices
-from archlab.evidence.read import claims
+from archlab.evidence.read import cited, claims, sources
 from archlab.evidence.topics import Chapter, Topic, chapters, topics
 from archlab.evidence.usage import Usage, in_words, usage
 from archlab.files import make_folder, write_atomic
 from archlab.report import html
 from archlab.report.ledger_page import write_ledger
-from archlab.report.ledger_words import in_a_line
+from archlab.report.ledger_words import HOW_SURE, in_a_line, said
 from archlab.report.palette import MODES, dots_theme
 
 Draws = Mapping[str, Callable[[], str | alt.TopLevelMixin]]
@@ -34,6 +34,8 @@ class Entry(Base):
     """What it costs; empty where it costs nothing, or is no choice of a model."""
     claims: list[tuple[int, str]]
     """Number, and in a line what is claimed of it and what was found here."""
+    sources: str
+    """Who says so, and where."""
 
 
 def write_guide(folder: Path, pictures: Draws) -> Path:
@@ -58,7 +60,7 @@ def write_guide(folder: Path, pictures: Draws) -> Path:
         write_atomic(folder / page_of[page_name], page)
     write_atomic(
         folder / "bibliography.html",
-        html.template("guide_bibliography.html.jinja").render(cited=_cited(page_of), **common),
+        html.template("guide_bibliography.html.jinja").render(cited=_cited(page_of), how_sure=HOW_SURE, **common),
     )
     write_ledger(ledger(), folder / "ledger.html")
     index = folder / "index.html"
@@ -86,14 +88,19 @@ def _entry(name: str, topic: Topic) -> Entry:
         claims=[
             (entry.claim.number, in_a_line(entry)) for entry in ledger(chosen=map(claims().__getitem__, topic.claims))
         ],
+        sources="; ".join(source.located for source in cited(topic.sources)),
     )
 
 
 def _cited(page_of: Mapping[str, str]) -> dict[str, list[tuple[str, str]]]:
-    """Source -> title and address of the topics that cite it, by alphabet."""
+    """Source -> title and address of the topics and claims that cite it, by alphabet."""
     chapter_of = {name: page_of[chapter] for chapter, found in chapters().items() for name in found.topics}
-    cited: dict[str, list[tuple[str, str]]] = {}
+    places: dict[str, list[tuple[str, str]]] = {}
     for name, topic in topics():
-        for source in topic.sources:
-            cited.setdefault(source, []).append((topic.title, f"{chapter_of[name]}#{name}"))
-    return dict(sorted(cited.items(), key=lambda item: item[0].lower()))
+        for key in topic.sources:
+            places.setdefault(said(sources()[key]), []).append((topic.title, f"{chapter_of[name]}#{name}"))
+    for claim in claims().values():
+        for key in claim.sources:
+            link = (f"claim {claim.number}", f"ledger.html#claim-{claim.number}")
+            places.setdefault(said(sources()[key]), []).append(link)
+    return dict(sorted(places.items(), key=lambda item: item[0].lower()))

@@ -18,6 +18,12 @@ PUBLISHED = ("source", "what was compared", "found", "where")
 EXPECTED = ("comparison", "expected", "difference", "result")
 """Columns of what a claim predicts for our studies."""
 
+HOW_SURE = (
+    "In brackets, how sure what is said of it here is. Verified: read in its own text; secondary: in transcriptions; "
+    "from memory: not read again for this list."
+)
+"""Above a list of sources."""
+
 SCALE = "Every verdict is of the scale that was run, and of no other."
 
 
