@@ -253,6 +253,7 @@ def present(summary: StudySummary, folder: Path) -> None:
 
     The picture comes last: whatever happens to it, the rest is done.
     """
+    from archlab.report import study_claims
     from archlab.report.page import write_page, write_picture
     from archlab.report.study_tables import study_tables
     from archlab.report.table import terminal_table
@@ -266,6 +267,8 @@ def present(summary: StudySummary, folder: Path) -> None:
     out.print(summary.answer)
     for warning in summary.warnings:
         out.print(f"note: {warning}")
+    for line in study_claims.lines(summary):
+        out.print(line)
     sys.stdout.flush()
     with console(stderr=True).status("writing the report"):
         page = write_page(summary, folder)
