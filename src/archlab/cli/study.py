@@ -35,6 +35,8 @@ def run(
 ) -> None:
     """Train every arm with every seed, compare, and write the report. Finished runs are never repeated.
 
+    It ends with the ledger's claim that the study is about, or with what explains the arms of a study of yours.
+
     Parameters
     ----------
     study
