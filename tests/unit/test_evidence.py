@@ -378,7 +378,9 @@ def test_a_picture_has_predictions_of_one_unit_each_with_its_interval():
     assert (none["value"], none["text"], none["found"]) == (None, "diverged", "the opposite")
     assert none["arm"] == "1. n: low, gpu (said: better)"
     (row,) = of_speed.rows
-    means = {name: np.mean(list(values.values())) for name, values in fast["gates"].values["speed"].items()}
+    means = {
+        name: np.array([*values.values()], dtype=float).mean() for name, values in fast["gates"].values["speed"].items()
+    }
     assert of_speed.outcome.unit == "share"
     assert row["value"] == pytest.approx(means["low"] / means["ref"] - 1)
     assert row["low"] < row["value"] < row["high"]
