@@ -18,7 +18,7 @@ def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = F
     claim
         The number or the name of one claim, to be told in full. Left out: all of them, and errors in circulation.
     html
-        Write all of it as a page to this file instead.
+        Write all of it as a page to this file instead, with every prediction drawn beside what was found.
     json
         JSON instead.
     """

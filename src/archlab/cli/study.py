@@ -35,6 +35,8 @@ def run(
 ) -> None:
     """Train every arm with every seed, compare, and write the report. Finished runs are never repeated.
 
+    It ends with the ledger's claim that the study is about, or with what explains the arms of a study of yours.
+
     Parameters
     ----------
     study
@@ -253,6 +255,7 @@ def present(summary: StudySummary, folder: Path) -> None:
 
     The picture comes last: whatever happens to it, the rest is done.
     """
+    from archlab.report import study_claims
     from archlab.report.page import write_page, write_picture
     from archlab.report.study_tables import study_tables
     from archlab.report.table import terminal_table
@@ -266,6 +269,8 @@ def present(summary: StudySummary, folder: Path) -> None:
     out.print(summary.answer)
     for warning in summary.warnings:
         out.print(f"note: {warning}")
+    for line in study_claims.lines(summary):
+        out.print(line)
     sys.stdout.flush()
     with console(stderr=True).status("writing the report"):
         page = write_page(summary, folder)

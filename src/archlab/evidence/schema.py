@@ -1,5 +1,6 @@
 """What is claimed, by whom, and what is told wrongly: the shape of the YAML files beside this one."""
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -31,8 +32,16 @@ class Source(Base):
 
     @property
     def cited(self) -> str:
-        """`Shazeer 2020`."""
-        return f"{self.authors} {self.year}"
+        """`Zhang and Sennrich 2019`, `Kaplan 2020`."""
+        return f"{self.authors.removesuffix(' and others')} {self.year}"
+
+    @property
+    def address(self) -> str | None:
+        """Where a browser finds it; None where that is not known for sure."""
+        where = self.where or ""
+        if number := re.match(r"arXiv (\d{4}\.\d{5})", where):
+            return f"https://arxiv.org/abs/{number[1]}"
+        return f"https://{where}" if re.match(r"[\w.]+\.\w+/", where) else None
 
     @property
     def located(self) -> str:

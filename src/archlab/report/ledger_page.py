@@ -1,4 +1,5 @@
-"""The ledger as one HTML file that opens offline: all claims at a glance, each in full, and errors in circulation."""
+"""The ledger as one HTML file that opens offline: all claims at a glance, what they predict beside what was found,
+each in full, and errors in circulation."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,6 +8,9 @@ from archlab.evidence.ledger import Entry
 from archlab.evidence.read import cited, mistakes, sources
 from archlab.files import write_atomic
 from archlab.report import html, ledger_words
+from archlab.report.ledger_chart import predictions
+from archlab.report.ledger_rows import panels
+from archlab.report.palette import MODES, PALETTES, vega_theme
 
 
 def write_ledger(entries: Sequence[Entry], path: Path) -> Path:
@@ -17,8 +21,16 @@ def write_ledger(entries: Sequence[Entry], path: Path) -> Path:
 
 
 def render(entries: Sequence[Entry]) -> str:
-    """The page as text: styles inlined, nothing loaded from anywhere, and no script."""
+    """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
+    drawn = panels(entries)
     by_year = sorted(sources().values(), key=lambda source: (source.year, source.authors))
     return html.template("ledger.html.jinja").render(
-        entries=entries, words=ledger_words, cited=cited, mistakes=mistakes(), sources=by_year
+        entries=entries,
+        words=ledger_words,
+        cited=cited,
+        mistakes=mistakes(),
+        sources=by_year,
+        panels=drawn,
+        specs={f"predictions-{i}": html.full_width(predictions(panel)) for i, panel in enumerate(drawn)},
+        themes={mode: vega_theme(mode, PALETTES[mode].distinct) for mode in MODES},
     )

@@ -89,8 +89,8 @@ def ranked(found: Agreement) -> str:
 
 
 def said(source: Source) -> str:
-    """`Shazeer 2020, GLU Variants Improve Transformer, arXiv 2002.05202 (verified)`."""
-    parts = [part for part in (source.cited, source.title, source.where) if part]
+    """`Kaplan and others 2020, Scaling Laws for Neural Language Models, arXiv 2001.08361 (verified)`."""
+    parts = [part for part in (f"{source.authors} {source.year}", source.title, source.where) if part]
     return f"{', '.join(parts)} ({source.certainty})"
 
 
