@@ -21,11 +21,7 @@ VERBS = (
     ("diff", "diff:run", "What differs between two configs, field by field."),
     ("draw", "draw:run", "A block diagram of a config, as SVG or PNG."),
     ("explain", "explain:run", "A choice, a field or a word: its formula, why, who uses it, what it costs."),
-    (
-        "guide",
-        "guide:run",
-        "The documents as a static site: tutorials, how-to's, a lecture of all topics, a reference.",
-    ),
+    ("guide", "guide:run", "The documents as a static site: tutorials, how-to's, a lecture, the ledger, a reference."),
     ("flatten", "flatten:run", "A config as one PyTorch file, with nothing in it that this model does not use."),
     ("check", "check:run", "Whether the shape of a config is sound: what works badly, what is unusual."),
     ("size", "size:run", "A shape for a number of parameters, FLOPs or bytes, in a published family's proportions."),

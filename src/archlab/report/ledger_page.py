@@ -17,7 +17,7 @@ def write_ledger(entries: Sequence[Entry], path: Path) -> Path:
 
 
 def render(entries: Sequence[Entry], guide: str | None = None) -> str:
-    """The page as text: styles inlined, nothing loaded, and no script. `guide`: the site's first page, if it is on one."""
+    """The page as text: styles inlined, nothing loaded, and no script. `guide`: the first page of its site, if any."""
     by_year = sorted(sources().values(), key=lambda source: (source.year, source.authors))
     return html.template("ledger.html.jinja").render(
         entries=entries, words=ledger_words, cited=cited, mistakes=mistakes(), sources=by_year, guide=guide

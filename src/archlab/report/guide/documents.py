@@ -42,9 +42,11 @@ def address(name: str) -> str:
 
 def document(name: str) -> Rendered:
     """One of TUTORIALS or HOW_TO."""
-    return render(
-        (documents_folder() / f"{name}.md").read_text(encoding="utf-8"), links_from(PurePosixPath(name).parent)
-    )
+    return render(_text(name), links_from(PurePosixPath(name).parent))
+
+
+def _text(name: str) -> str:
+    return (documents_folder() / f"{name}.md").read_text(encoding="utf-8")
 
 
 def links_from(here: PurePosixPath) -> Links:
@@ -57,8 +59,12 @@ def links_from(here: PurePosixPath) -> Links:
         linked = normpath(here / path).removesuffix(".md")
         return f"{address(linked)}{hash_}{place}" if linked in (*TUTORIALS, *HOW_TO) else None
 
+    def title(said: str) -> str:
+        linked = normpath(here / said).removesuffix(".md")
+        return _text(linked).partition("\n")[0].removeprefix("# ") if linked in (*TUTORIALS, *HOW_TO) else said
+
     def image(source: str) -> str:
         drawn = (documents_folder() / here / source).read_bytes()
         return f"data:image/svg+xml;base64,{b64encode(drawn).decode()}"
 
-    return Links(page, image, address_of_code)
+    return Links(page, title, image, address_of_code)

@@ -18,6 +18,8 @@ class Links(NamedTuple):
 
     page: Callable[[str], str | None]
     """Address that a link gives -> the page; None: the site does not have it."""
+    title: Callable[[str], str]
+    """What a link says -> what it says on the site, where documents have titles in place of file names."""
     image: Callable[[str], str]
     """Address that a picture gives -> the picture itself, for a page loads nothing."""
     field: Callable[[str], str | None]
@@ -113,6 +115,8 @@ def _linked(children: Sequence[Token], links: Links) -> Iterator[Token]:
                 in_link = False
                 if address is None:
                     continue
+            case "text" if in_link and address is not None:
+                child.content = links.title(child.content)
             case "image":
                 child.attrSet("src", links.image(str(child.attrGet("src"))))
             case "code_inline" if not in_link and (field := links.field(child.content)):

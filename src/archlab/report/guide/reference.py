@@ -32,48 +32,34 @@ class ReferencePage(NamedTuple):
     @property
     def places(self) -> list[tuple[str, str]]:
         """Anchor and name of each section."""
-        return [(group.path, group.path) for group in self.groups]
+        return [(group.path, group.path) for group in self.groups if group.path]
 
 
 @cache
 def reference_pages() -> list[ReferencePage]:
     """A config's own fields, each of its sections, and a study."""
-    config = field_help(SCHEMAS["config"])
-    sections = [path for path, found in config.items() if "." not in path and found.is_section]
-    groups = list(_groups(config))
+    config, study = (list(groups(field_help(SCHEMAS[kind]))) for kind in ("config", "study"))
     return [
-        ReferencePage("reference-config.html", "Config", "A file that archlab trains, costs or draws.", groups[:1]),
-        *(
-            ReferencePage(
-                f"reference-{name}.html",
-                f"Config: {name}",
-                config[name].readings[0].text,
-                [group for group in groups if group.path.split(".")[0] == name],
-            )
-            for name in sections
-        ),
-        ReferencePage(
-            "reference-study.html",
-            "Study",
-            "A file that `archlab study run` takes.",
-            list(_groups(field_help(SCHEMAS["study"]))),
-        ),
+        ReferencePage("reference-config.html", "Config", "A file that archlab trains, costs or draws.", config[:1]),
+        *(_of_section(section, config) for section in config[0].sections),
+        ReferencePage("reference-study.html", "Study", "A file that `archlab study run` takes.", study),
     ]
 
 
-def _groups(fields: dict[str, FieldHelp]) -> Iterator[Group]:
-    """In the order of the schema, a section before those inside it."""
-    found: dict[str, list[FieldHelp]] = {}
+def _of_section(section: FieldHelp, config: Sequence[Group]) -> ReferencePage:
+    inside = [group for group in config if group.path.split(".")[0] == section.path]
+    return ReferencePage(f"reference-{section.path}.html", f"Config: {section.path}", section.readings[0].text, inside)
+
+
+def groups(fields: dict[str, FieldHelp]) -> Iterator[Group]:
+    """In the order of the schema, a section before those inside it; first what stands at the top."""
+    inside: dict[str, list[FieldHelp]] = {}
     for path, field in fields.items():
-        found.setdefault(path.rpartition(".")[0], []).append(field)
-    for path, inside in found.items():
-        inside.sort(key=lambda field: not field.path.endswith(".kind"))
-        yield Group(
-            path,
-            fields.get(path),
-            [field for field in inside if field.path not in found],
-            [field for field in inside if field.path in found],
-        )
+        inside.setdefault(path.rpartition(".")[0], []).append(field)
+    for path, found in inside.items():
+        plain = [field for field in found if field.path not in inside]
+        plain.sort(key=lambda field: not field.path.endswith(".kind"))
+        yield Group(path, fields.get(path), plain, [field for field in found if field.path in inside])
 
 
 def addresses(pages: Sequence[ReferencePage]) -> dict[str, str]:
