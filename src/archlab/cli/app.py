@@ -43,6 +43,9 @@ VERBS = (
 )
 """Verb, its module in archlab.cli (a function or a cyclopts App), and its line in `archlab --help`."""
 
+NO_NEGATIVES = Parameter(negative=())
+"""No option has a `--no-` beside it. Apps below say so too, for the pages that cyclopts writes of them."""
+
 HELP = """Compare architectures of decoder-only language models.
 
 CONFIG is a preset's name (`archlab list presets`), a YAML file, a run folder, a Hugging Face folder or a hub id;
@@ -56,7 +59,7 @@ def make_app() -> App:
         name="archlab",
         help=HELP,
         version=archlab.__version__,
-        default_parameter=Parameter(negative=()),
+        default_parameter=NO_NEGATIVES,
         result_action="return_value",
         exit_on_error=False,
         print_error=False,

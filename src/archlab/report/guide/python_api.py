@@ -52,7 +52,10 @@ def _arguments(given: ast.arguments) -> Iterator[str]:
     """`name: type = default` each."""
     plain = [*given.posonlyargs, *given.args]
     defaults = [*repeat(None, len(plain) - len(given.defaults)), *given.defaults]
-    yield from map(_argument, plain, defaults)
+    for argument, default in zip(plain, defaults, strict=True):
+        yield _argument(argument, default)
+        if argument in given.posonlyargs[-1:]:
+            yield "/"
     if given.vararg:
         yield f"*{ast.unparse(given.vararg)}"
     elif given.kwonlyargs:
