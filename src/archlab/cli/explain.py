@@ -11,7 +11,7 @@ from archlab.evidence.ledger import ledger
 from archlab.evidence.look_up import look_up
 from archlab.evidence.price import BASE, CONTEXT, Price, price_rows, prices
 from archlab.evidence.read import cited, claims, sources
-from archlab.evidence.topics import Topic, chapters, topics
+from archlab.evidence.topics import Topic, chapters, topics_that_set
 from archlab.evidence.usage import Usage, in_words, usage, values
 from archlab.report.ledger_words import in_a_line
 
@@ -133,7 +133,7 @@ def _field_lines(fields: Sequence[FieldHelp], width: int) -> Iterator[str]:
         published = _counts(field.path)
         if published and len(fields) <= _FEW:
             yield from _labelled("used", "; ".join(_few(published)), width)
-        if made := [name for name, topic in topics() if field.path in topic.fields]:
+        if made := topics_that_set(field.path):
             yield from _labelled("topics", ", ".join(made), width)
         value = next(iter(published), field.readings[0].default)
         if value and not field.is_section:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App
 
+from archlab.cli.app import NO_NEGATIVES
 from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.terminal import console, print_json, print_table, show_table
 from archlab.config.text import note, visible
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from archlab.cost.hardware import Hardware
     from archlab.study.design import Arm
 
-app = App(name="study", help="Run a comparison, or read one.")
+app = App(name="study", help="Run a comparison, or read one.", default_parameter=NO_NEGATIVES)
 
 
 @app.command

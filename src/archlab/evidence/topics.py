@@ -88,3 +88,8 @@ def topics() -> Iterator[tuple[str, Topic]]:
     """Name and topic, in lecture order."""
     for chapter in chapters().values():
         yield from chapter.topics.items()
+
+
+def topics_that_set(path: str) -> list[str]:
+    """Names of those that a dotted field makes."""
+    return [name for name, topic in topics() if path in topic.fields]

@@ -20,8 +20,9 @@ def write_ledger(entries: Sequence[Entry], path: Path) -> Path:
     return path
 
 
-def render(entries: Sequence[Entry]) -> str:
-    """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
+def render(entries: Sequence[Entry], guide: str | None = None) -> str:
+    """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere. `guide`: the first page
+    of its site, if any."""
     drawn = panels(entries)
     by_year = sorted(sources().values(), key=lambda source: (source.year, source.authors))
     return html.template("ledger.html.jinja").render(
@@ -30,6 +31,7 @@ def render(entries: Sequence[Entry]) -> str:
         cited=cited,
         mistakes=mistakes(),
         sources=by_year,
+        guide=guide,
         panels=drawn,
         specs={f"predictions-{i}": html.full_width(predictions(panel)) for i, panel in enumerate(drawn)},
         themes={mode: vega_theme(mode, PALETTES[mode].distinct) for mode in MODES},
