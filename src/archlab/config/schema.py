@@ -18,10 +18,20 @@ from archlab.config.base import (
 )
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import AdamW, Optimizer
+from archlab.config.parallel import ParallelConfig
 from archlab.config.plugins import PlugIns, load_plugins
 from archlab.config.tasks import NoTask, TaskOrText
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Keep(Base):
+    """Which checkpoints stay while a run goes on."""
+
+    last: Annotated[int, Field(ge=1)] = 2
+    """So many of the newest: where one is damaged, the one before it is used."""
+    every: Count | None = None
+    """Those whose step is a multiple of it stay for good. null: none; a finished run keeps its last weights alone."""
 
 
 class TrainConfig(Base):
@@ -78,6 +88,11 @@ class TrainConfig(Base):
     """Tokens per window of evaluation. null: as in training."""
     checkpoint_every: Count | None = None
     """Steps between checkpoints. null: at every evaluation."""
+    keep: Keep = Keep()
+    """Which checkpoints stay."""
+    recompute: bool = False
+    """Keep only each layer's input for the backward pass, and compute the rest again there (Chen 2016): less memory, a
+    third more time."""
     probe_every: Count | None = None
     """Steps between probes of gradients, activations and attention, kept in metrics.jsonl. null: never."""
 
@@ -106,6 +121,8 @@ class Config(Base):
     """Optimiser, schedule, budget."""
     data: DataConfig = DataConfig()
     """Text and tokens."""
+    parallel: ParallelConfig = ParallelConfig()
+    """Processes, where torchrun starts several."""
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
         """Another process has sent it, and this one has its plug-ins from here on."""

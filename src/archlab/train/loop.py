@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from archlab.allocator import keep_freed_memory
 from archlab.config.schema import Config
 from archlab.config.sources import sources
-from archlab.config.training import ResolvedTrain, check_next_token, resolve_train
+from archlab.config.training import ResolvedTrain, among, check_next_token, resolve_train
 from archlab.cost.flops import training_flops
 from archlab.cost.memory import training_memory
 from archlab.cost.params import parameters
@@ -22,16 +22,19 @@ from archlab.interrupt import stop_on_signal
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import prefer_products
 from archlab.train.attention_kernels import attention_kernels, products_up_to, slow_attention
-from archlab.train.checkpoint import load_metrics, load_optimizer, load_weights, newest_checkpoint, save_checkpoint
-from archlab.train.compiling import compile_layers, is_compiled
+from archlab.train.checkpoint import load_metrics, load_optimizer, load_weights, newest_checkpoint
+from archlab.train.compiling import compile_layers, is_compiled, recompute_layers
 from archlab.train.device import Device, choose_device, environment
 from archlab.train.evaluate import Score, predict
 from archlab.train.optim import make_optimizer
 from archlab.train.probing import Probing
 from archlab.train.progress import Callback, StepMetrics, progress_callback
-from archlab.train.run_folder import RunFolder, imported
+from archlab.train.run_folder import RunFolder, SeenByOthers, imported
+from archlab.train.saving import Saver
+from archlab.train.shard import sharded
 from archlab.train.step import update
 from archlab.train.summary import NOT_FINITE, RunSummary, summarise
+from archlab.train.world import World, joined
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,14 @@ class _Run:
     """Of attention: by name, how many layers use it."""
 
     @classmethod
-    def of(cls, config: Config) -> "_Run":
+    def of(cls, config: Config, device: Device, world: World) -> "_Run":
         """UserError for what the model, this machine or the text cannot do."""
-        settings = resolve_train(config)
+        settings = among(resolve_train(config), config, world.size)
         check_next_token(config.model)
-        device = choose_device(config.train)
-        device.check_memory(training_memory(parameters(config.model).total).total)
-        data = open_training_data(config.data, config.model.vocab_size)
+        shards = world.mesh.size(1) if world.mesh else 1
+        device.check_memory(training_memory(parameters(config.model).total).total // shards)
+        with world.in_turn():
+            data = open_training_data(config.data, config.model.vocab_size)
         held_out = data.held_out(settings.eval_seq_len, settings.eval_tokens, masked=settings.document_mask)
         compiled = is_compiled(config, settings, device)
         on_cuda, packed = device.type == "cuda", settings.document_mask
@@ -67,38 +71,50 @@ class _Run:
 def train(config: Config, out: str | Path, callback: Callback | None = None, corpus: str | None = None) -> RunSummary:
     """Train in the folder `out`, or go on there from its last checkpoint; a finished run is only read.
 
+    Where torchrun has started several processes, each calls it, and they train one run together.
+
     `callback` is called while the training goes on; without one, its progress is printed to stderr. Returns how the run
     ended. Raises UserError for a folder that holds another run, and for text of another fingerprint than `corpus`;
     KeyboardInterrupt, after a checkpoint, when the run is asked to stop.
     """
     keep_freed_memory()
-    run = _Run.of(config)
+    device = choose_device(config.train)
+    with joined(config.parallel, device.type) as world:
+        return _joined(config, device, world, Path(out), callback or progress_callback(), corpus)
+
+
+def _joined(
+    config: Config, device: Device, world: World, out: Path, callback: Callback, corpus: str | None
+) -> RunSummary:
+    run = _Run.of(config, device, world)
     data = run.data
     if corpus not in (None, data.fingerprint):
         raise UserError(f"{config.data.path}: the text has changed since the study began; begin another one")
-    callback = callback or progress_callback()
+    if world.told(lambda: data.fingerprint) != data.fingerprint:
+        raise UserError(f"{config.data.path}: process {world.rank} has another text than process 0; give all the same")
+    folder = RunFolder(out) if world.is_first else SeenByOthers(out)
+    callback = callback if world.is_first else Callback()
     known = data.known_tokens
     if config.model.vocab_size > known:
         rows = f"rows from {known:,} on are never used"
         callback.on_note(f"model.vocab_size {config.model.vocab_size:,}; the data has {known:,} token ids: {rows}")
-    folder = RunFolder(Path(out))
     with folder.locked():
-        how = {"compiled": run.is_compiled, "attention": dict(run.kernels)}
+        how = {"compiled": run.is_compiled, "attention": dict(run.kernels), "processes": world.size}
         env = environment(run.device) | how | {"corpus": data.fingerprint}
         if code := sources(config):
             env["plugins"] = code
         for note in folder.claim(config, env, data.tokenizer):
             callback.on_note(note)
-        return folder.summary() or _train(run, folder, callback)
+        return world.told(folder.summary) or _train(run, folder, callback, world)
 
 
-def _train(run: _Run, folder: RunFolder, callback: Callback) -> RunSummary:
+def _train(run: _Run, folder: RunFolder, callback: Callback, world: World) -> RunSummary:
     settings, device, held_out = run.settings, run.device, run.held_out
     steps, seq_len = settings.steps, settings.seq_len
-    model = Decoder(run.config.model, seed=settings.seed).to(device.type).train()
+    model = sharded(run.config.model, settings.seed, device.type, world)
     prefer_products(model, products_up_to(device))
     optimizer = make_optimizer(model, settings)
-    first = _resume(folder, model, optimizer, steps, callback)
+    first = _resume(folder, model, optimizer, steps, callback, world)
     if first:
         callback.on_resume(first)
     if run.is_compiled:
@@ -106,13 +122,16 @@ def _train(run: _Run, folder: RunFolder, callback: Callback) -> RunSummary:
             f"layers are compiled (train.compile: {settings.compile}), which takes the first step up to a minute"
         )
         compile_layers(model)
+    if settings.recompute:
+        recompute_layers(model)
     if slow := slow_attention(run.kernels, seq_len):
         callback.on_note(slow)
-    mfu_per_speed = training_flops(run.config.model, seq_len) / device.peak_flops()
+    mfu_per_speed = training_flops(run.config.model, seq_len) / device.peak_flops() / world.size
+    saver = Saver(folder.checkpoints, settings.keep, world)
     why: str | None = None
 
     with stop_on_signal() as stop, callback:
-        if first == 0 and (score := predict(model, held_out, device).score(held_out)).is_finite:
+        if first == 0 and (score := predict(model, held_out, device, world=world).score(held_out)).is_finite:
             folder.log(step=0, tokens=0, **score.measures())
         probing = Probing(model, held_out, settings.probe_every, device)
         if first == 0:
@@ -121,7 +140,7 @@ def _train(run: _Run, folder: RunFolder, callback: Callback) -> RunSummary:
             probing.before_update(step + 1)
             start = time.perf_counter()
             windows = run.data.batch(settings.seed, step, settings.rows, seq_len)
-            result = update(model, optimizer, windows, settings, step, device, held_out.separator)
+            result = update(model, optimizer, windows, settings, step, device, held_out.separator, world)
             speed = settings.batch_tokens / (time.perf_counter() - start)
             if not result.is_finite:
                 why = NOT_FINITE
@@ -135,7 +154,7 @@ def _train(run: _Run, folder: RunFolder, callback: Callback) -> RunSummary:
             probing.after_update(done, folder)
             score: Score | None = None
             if done % settings.eval_every == 0 or done == steps:
-                predictions = predict(model, held_out, device)
+                predictions = predict(model, held_out, device, world=world)
                 score = predictions.score(held_out)
                 if not score.is_finite:
                     why = NOT_FINITE
@@ -145,22 +164,32 @@ def _train(run: _Run, folder: RunFolder, callback: Callback) -> RunSummary:
                 if done == steps:  # before the last checkpoint, after which nothing is evaluated any more
                     folder.write_documents(predictions.by_document(held_out, run.data.beginnings(held_out)))
             callback.on_step(StepMetrics(done, steps, result.loss, speed, speed * mfu_per_speed, score))
-            is_last, stopping = done == steps, stop.requested
+            is_last, stopping = done == steps, world.any(stop.requested)
+            saver.check()
             if is_last or stopping or done % settings.checkpoint_every == 0:
-                save_checkpoint(folder.checkpoints, done, model, None if is_last else optimizer, folder.logged())
+                saver.save(done, model, None if is_last else optimizer, folder.logged())
                 if stopping and not is_last:
+                    saver.wait()
                     raise KeyboardInterrupt
-        is_imported = imported(folder.path) is not None
-        summary = summarise(folder.metrics(), why, model, device, mfu_per_speed, is_imported=is_imported)
-        folder.finish(summary)
+        saver.wait()
+
+        def ended() -> RunSummary:
+            is_imported = imported(folder.path) is not None
+            summary = summarise(folder.metrics(), why, model, device, mfu_per_speed, is_imported=is_imported)
+            folder.finish(summary)
+            return summary
+
+        summary = world.told(ended)
         if stop.requested:
             raise KeyboardInterrupt
     return summary
 
 
-def _resume(folder: RunFolder, model: Decoder, optimizer: Optimizer, steps: int, callback: Callback) -> int:
+def _resume(
+    folder: RunFolder, model: Decoder, optimizer: Optimizer, steps: int, callback: Callback, world: World
+) -> int:
     """Steps already done; model, optimiser and metrics are made what they were after them."""
-    newest, damaged = newest_checkpoint(folder.checkpoints)
+    newest, damaged = world.told(lambda: newest_checkpoint(folder.checkpoints))
     if newest is None and imported(folder.path):
         why = "; ".join(damaged) or f"{folder.checkpoints}: no checkpoint"
         raise UserError(f"{why}; without the imported weights the run cannot begin: import the model again")
