@@ -78,7 +78,7 @@ def test_stopped_and_resumed_with_other_numbers_of_processes(torchrun):
         assert wait_until(lambda at=stop_at: len(losses(run)) >= at, process), process.communicate()[1]
         os.kill(process.pid, signal.SIGTERM)
         _, err = process.communicate(timeout=60)
-        assert "Traceback (most recent call last):\n  File \"<frozen runpy>" not in err
+        assert "[rank" not in err, "a process ended by an exception; torchrun's own traceback says that it was stopped"
         files = sorted(path.name for path in max((run / "checkpoints").iterdir()).glob("shard-*"))
         assert len(files) == n
     lab.run("generate", run, "--prompt", "the cat", "--max-new-tokens", "2")

@@ -34,6 +34,18 @@ class Keep(Base):
     """Those whose step is a multiple of it stay for good. null: none; a finished run keeps its last weights alone."""
 
 
+class Spikes(Base):
+    """What is done about an update whose loss or gradient is far above those before it."""
+
+    deviations: Positive = 6.0
+    """From which on it is a spike: standard deviations above the mean of the window."""
+    window: Annotated[int, Field(ge=2)] = 100
+    """Updates, those without a spike, that say what is usual; until there are as many nothing is a spike."""
+    action: Literal["note", "skip", "rewind"] = "note"
+    """note: it is in the log. skip: no update is made of that batch. rewind: the training goes back to its newest
+    checkpoint, and on from there with the text after the spike (PaLM, Chowdhery 2022)."""
+
+
 class TrainConfig(Base):
     """How the model is trained. A step is one optimiser update."""
 
@@ -70,6 +82,8 @@ class TrainConfig(Base):
     """AdamW's epsilon."""
     grad_clip: Positive | None = 1.0
     """Largest global gradient norm; larger ones are scaled down. null: no clipping."""
+    spikes: Spikes = Spikes()
+    """What is done about a loss or a gradient that jumps."""
     z_loss: NonNegative = 0.0
     """Factor on log^2 Z, Z the softmax denominator of the logits (PaLM 1e-4); not in the reported loss."""
     seed: Seed = 0
