@@ -74,9 +74,13 @@ _FUNCTIONS = {"archlab.cost": "archlab.cost.summary", "archlab.train": "archlab.
 class _CallablePackage(ModuleType):
     """A package that can be called as the function of its name, `archlab.cost(config)`, whichever was imported."""
 
+    @property
+    def __wrapped__(self) -> Any:
+        """The function, where `inspect` and `help` look for it."""
+        return getattr(import_module(_FUNCTIONS[self.__name__]), self.__name__.rpartition(".")[2])
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        function = getattr(import_module(_FUNCTIONS[self.__name__]), self.__name__.rpartition(".")[2])
-        return function(*args, **kwargs)
+        return self.__wrapped__(*args, **kwargs)
 
 
 for _package in _FUNCTIONS:

@@ -14,13 +14,17 @@ from archlab.cli.app import main
 from archlab.config.io import studies
 from archlab.errors import UserError
 from archlab.evidence import results as results_module
-from archlab.evidence.ledger import ledger
+from archlab.evidence.ledger import Entry, ledger
 from archlab.evidence.rankings import agreement
 from archlab.evidence.read import claims, keys_in_use, sources
 from archlab.evidence.results import About, ArmOfResults, Results, committed, digest, identified, read_results, record
 from archlab.evidence.schema import Claim, Expectation, Ranking
-from archlab.evidence.verdicts import judge
+from archlab.evidence.topics import Topic, topics
+from archlab.evidence.verdicts import ClaimAtScale, judge
+from archlab.report.ledger_chart import FINDINGS, predictions
 from archlab.report.ledger_page import render
+from archlab.report.ledger_rows import panels
+from archlab.report.ticks import both_sides
 from archlab.study.contrasts import factor_contrasts
 from archlab.study.cross import levels_of, overrides_of_arms
 from archlab.study.record import Heading
@@ -73,14 +77,37 @@ def claiming(*expected: tuple[str, str], margin: float | None = None) -> Claim:
 
 
 def test_every_source_that_is_named_is_there():
-    assert set(keys_in_use()) <= set(sources())
+    """By a claim, a mistake or a topic; each can be found where it says."""
+    assert {key for _, topic in topics() for key in topic.sources} <= set(keys_in_use()) <= set(sources())
+    assert [key for key, source in sources().items() if not (source.title and source.where)] == []
+
+
+def test_who_published_a_number_is_told_with_where_to_find_it(capsys: pytest.CaptureFixture[str], monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    assert main(["ledger", "9"]) == 0
+    told = capsys.readouterr().out
+    assert all(str(sources()[effect.source].where) in told for effect in claims()[9].published)
+
+
+def test_no_paper_is_in_the_list_twice():
+    assert len({source.where for source in sources().values()}) == len(sources())
+
+
+@pytest.mark.parametrize(("name", "topic"), topics())
+def test_whose_table_or_finding_a_topic_tells_of_is_among_its_sources(name: str, topic: Topic):
+    """So that a reader finds in its line of sources what its text speaks of."""
+    text = " ".join((topic.does, topic.why, topic.costs))
+    cited = " ".join(f"{source.authors} {source.title}" for source in map(sources().__getitem__, topic.sources))
+    for author in set(re.findall(r"([A-Z][a-zä]+)'s (?:tables?|plot)|([A-Z][a-z]+) (?:found|reports)", text)):
+        assert "".join(author) in cited, f"{name}: {author}"
 
 
 def test_the_number_of_a_paper_in_arxiv_begins_with_its_year():
     for source in sources().values():
         if "arXiv" in (where := source.where or ""):
-            number = re.fullmatch(r"arXiv (\d\d)\d\d\.\d{5}(, .*)?", where)
+            number = re.fullmatch(r"arXiv (\d\d)\d\d\.(\d{4}|\d{5})(, .*)?", where)
             assert number, source
+            assert len(number[2]) == (4 if int(number[1]) < 15 else 5), source
             assert abs(2000 + int(number[1]) - source.year) <= 1, source
 
 
@@ -339,9 +366,76 @@ def test_the_ledger_in_the_terminal(capsys: pytest.CaptureFixture[str], monkeypa
 def test_the_page_has_every_claim_and_loads_nothing(tmp_path: Path):
     page = render(ledger())
     assert all(f'id="claim-{number}"' in page for number in claims())
-    assert not re.search(r"<script|src=|@import|url\(", page)
+    shown = re.sub(r"<script type=\"module\">.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.search(r"src=|@import|url\(", shown)
+    assert "default-src 'none'" in page
     assert main(["ledger", "--html", str(tmp_path / "sub" / "ledger.html")]) == 0
     assert (tmp_path / "sub" / "ledger.html").read_text() == page
+
+
+def entry_of(claim: Claim, *scales: ClaimAtScale) -> Entry:
+    return Entry(claim=claim, found=list(scales), runs=[], changed=[])
+
+
+def test_without_runs_the_page_has_no_picture_and_no_script():
+    claim = claiming(("low", "better"))
+    page = render([entry_of(claim, judge(claim, {}, "cpu"))])
+    assert "<script" not in page
+    assert "What was predicted, and what was found" not in page
+
+
+def test_a_picture_has_predictions_of_one_unit_each_with_its_interval():
+    claim = claiming(("low", "better"), ("same", "not worse"), margin=0.02)
+    fast = {"gates": planted({"ref": 0.0, "low": 1.0}, heading=SPEED)}
+    lost = judge(claiming(("low", "better")), {"gates-gpu": planted(FOUND, diverged=("low",))}, "gpu")
+    loss = judge(claim, {"gates": planted(FOUND)}, "cpu")
+    speed = judge(claiming(("low", "better")), fast, "cpu")
+    of_loss, of_speed = panels([entry_of(claim, loss, lost), entry_of(claiming(), speed)])
+    better, same, none = of_loss.rows
+    for row, judged in ((better, loss.judged[0]), (same, loss.judged[1])):
+        assert judged.comparison
+        assert (row["value"], row["low"], row["high"]) == (
+            judged.comparison.difference, judged.comparison.low, judged.comparison.high
+        )  # fmt: skip
+        assert (row["below"], row["above"]) == (-0.02, 0.02)
+        assert row["found"] == judged.found
+    assert (none["value"], none["text"], none["found"]) == (None, "diverged", "the opposite")
+    assert none["arm"] == "1. n: low, gpu (said: better)"
+    (row,) = of_speed.rows
+    means = {
+        name: np.array([*values.values()], dtype=float).mean() for name, values in fast["gates"].values["speed"].items()
+    }
+    assert of_speed.outcome.unit == "share"
+    assert row["value"] == pytest.approx(means["low"] / means["ref"] - 1)
+    assert row["low"] < row["value"] < row["high"]
+
+
+def test_every_prediction_that_was_run_is_in_one_picture_which_is_valid():
+    entries = ledger()
+    rows = [row for panel in panels(entries) for row in panel.rows]
+    run = [one for e in entries for found in e.found for one in found.judged if one.comparison]
+    assert len(rows) == len(run)
+    assert sorted(row["found"] for row in rows) == sorted(one.found for one in run)
+    assert {row["found"] for row in rows} <= {*FINDINGS}
+    for panel in panels(entries):
+        assert len({row["arm"] for row in panel.rows}) == len(panel.rows), "rows of one label would be drawn as one"
+        spec = predictions(panel).to_dict()
+        (zero,) = {
+            layer["encoding"]["x"]["scale"]["type"] for layer in spec["layer"] if "scale" in layer["encoding"]["x"]
+        }
+        assert zero == "symlog"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "near", "ticks"),
+    [
+        (-0.016, 0.055, 0.01, [-0.01, 0, 0.01, 0.02, 0.05]),
+        (-1.2, 0.004, 0.01, [-1, -0.1, -0.01, 0]),
+        (-0.78, 0.03, 0.75, [-0.5, 0]),
+    ],
+)
+def test_ticks_of_both_sides(low: float, high: float, near: float, ticks: list[float]):
+    assert both_sides(low, high, near) == pytest.approx(ticks)
 
 
 def test_a_study_that_was_changed_is_named(monkeypatch: pytest.MonkeyPatch):

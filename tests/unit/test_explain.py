@@ -285,6 +285,7 @@ def test_json_has_the_same(capsys: pytest.CaptureFixture[str]):
     assert main(["explain", "swiglu", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["fields"] == {"model.mlp.kind": "gated", "model.mlp.activation": "silu"}
+    assert told["sources"]["shazeer2020"]["where"] == "arXiv 2002.05202"
     assert told["published"]["models"] == usage(TOPICS["swiglu"].conditions).models
     assert main(["explain", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {name: list(found.topics) for name, found in chapters().items()}

@@ -1,17 +1,34 @@
-"""The guide: every topic once, in lecture order, every link leads somewhere, pictures stand where topics name them."""
+"""The guide: documents, topics and reference as pages, every link leads somewhere, pictures stand where they are named."""
 
 import re
+import tomllib
+from collections.abc import Iterator
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
+from typing import get_args
 
 import altair as alt
 import pytest
+from pydantic import BaseModel
 
-from archlab.cli.app import main
-from archlab.evidence.read import claims
+import archlab
+from archlab.cli.app import VERBS, main
+from archlab.config.base import Base
+from archlab.config.json_schema import SCHEMAS
+from archlab.config.outcomes import AnyOutcome
+from archlab.evidence.field_help import field_help
+from archlab.evidence.read import claims, sources
 from archlab.evidence.topics import chapters, topics
+from archlab.report import html
 from archlab.report.drawings.pictures import pictures
-from archlab.report.guide import write_guide
+from archlab.report.guide.documents import HOW_TO, TUTORIALS
+from archlab.report.guide.markdown import line
+from archlab.report.guide.python_api import described
+from archlab.report.guide.reference import ReferencePage, groups
+from archlab.report.guide.write import write_guide
+
+DOCS = Path(archlab.__file__).parent.parent.parent / "docs"
 
 
 class Page(HTMLParser):
@@ -23,6 +40,7 @@ class Page(HTMLParser):
         self.links: list[str] = []
         self.loaded: list[str] = []
         self.open: list[str] = []
+        self.words = ""
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -32,6 +50,9 @@ class Page(HTMLParser):
         self.loaded += [value for key, value in given.items() if key == "src" and value]
         if tag not in ("meta", "link", "br", "img", "hr"):
             self.open.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -52,25 +73,183 @@ def test_a_page_per_chapter_in_lecture_order(site: dict[str, Page]):
 
 
 def test_every_link_leads_somewhere_and_nothing_is_loaded(site: dict[str, Page]):
+    published = {source.address for source in sources().values()}
     for name, page in site.items():
         assert not page.open
-        assert not page.loaded
+        assert all(source.startswith("data:") for source in page.loaded)
         assert len({*page.ids}) == len(page.ids)
         for link in page.links:
+            if link in published:
+                continue
             file, _, place = link.partition("#")
             file = file or name
             assert file in site, f"{name}: {link}"
             assert not place or place in site[file].ids, f"{name}: {link}"
 
 
-def test_every_source_is_in_the_bibliography_with_its_topics(site: dict[str, Page]):
+def test_every_page_can_be_reached_from_the_index(site: dict[str, Page]):
+    reached, waiting = set[str](), ["index.html"]
+    while waiting:
+        reached.add(name := waiting.pop())
+        linked = {link.partition("#")[0] or name for link in site[name].links} & site.keys()
+        waiting += sorted(linked - reached - {*waiting})
+    assert reached == site.keys()
+
+
+def test_every_document_but_the_notebook_is_a_page():
+    found = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")}
+    assert {*TUTORIALS, *HOW_TO} == found - {"notebook"}
+
+
+@pytest.mark.parametrize("name", [*TUTORIALS, *HOW_TO])
+def test_a_page_says_what_its_document_says(site: dict[str, Page], name: str):
+    """Every line of its code, and every word of its headings."""
+    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    words = site[f"{Path(name).name}.html"].words
+    for block in re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        assert block in words
+    for heading in re.findall(
+        r"^#+ (.*)", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+    ):
+        assert heading.replace("`", "") in words
+
+
+def test_every_link_between_documents_is_one_between_their_pages(site: dict[str, Page]):
+    for name in (*TUTORIALS, *HOW_TO):
+        text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+        for linked in re.findall(r"\]\((?:\.\./)*([a-z_/]+)\.md\)", text):
+            if linked in (*TUTORIALS, *HOW_TO):
+                assert f"{Path(linked).name}.html" in site[f"{Path(name).name}.html"].links, f"{name}: {linked}"
+
+
+def fields(schema: type[BaseModel], at: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted field and docstring, read from the classes themselves."""
+    for name, field in schema.model_fields.items():
+        yield at + name, field.description or ""
+        for part in (field.annotation, *get_args(field.annotation)):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                yield from fields(part, f"{at}{name}.")
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_every_field_and_its_docstring_are_in_the_reference(site: dict[str, Page], kind: str):
+    pages = {name: " ".join(page.words.split()) for name, page in site.items()}
+    for path, docstring in fields(SCHEMAS[kind]):
+        page = f"reference-{'study' if kind == 'study' else path.split('.')[0]}.html"
+        page = page if page in site else "reference-config.html"
+        assert path in site[page].ids, path
+        assert path.endswith("kind") or " ".join(docstring.replace("`", "").split()) in pages[page], path
+
+
+def test_every_outcome_has_its_place_in_the_reference(site: dict[str, Page]):
+    words = " ".join(site["reference-study.html"].words.split())
+    for outcome in get_args(get_args(AnyOutcome)[0]):
+        assert " ".join((outcome.__doc__ or "missing").split()).replace("`", "") in words
+
+
+def test_topics_and_fields_lead_to_each_other(site: dict[str, Page]):
+    (norms,) = (page for page in site if page.endswith("-norms.html"))
+    assert "reference-model.html#model.norm.kind" in site[norms].links
+    assert f"{norms}#rmsnorm" in site["reference-model.html"].links
+    for name, topic in topics():
+        (chapter,) = (page for page in site if re.match(r"\d", page) and name in site[page].ids)
+        for path in topic.fields:
+            if not path.startswith("model.layers."):
+                page = f"reference-{path.split('.')[0]}.html"
+                assert f"{page}#{path}" in site[chapter].links
+                assert f"{chapter}#{name}" in site[page].links
+
+
+def test_the_fields_of_a_study_lead_to_where_they_are_explained(site: dict[str, Page]):
+    assert {"studies.html#against", "studies.html#budgettokens"} <= {*site["reference-study.html"].links}
+
+
+class Written(Base):
+    """A file."""
+
+    rate: float = 1.0
+    """How far a step goes, at `most`."""
+
+
+def test_a_docstring_reaches_the_page():
+    page = ReferencePage("own.html", "Own", "", list(groups(field_help(Written))))
+    shown = html.template("guide_reference.html.jinja").render(
+        here="own.html", parts=[], line=line, page=page, addresses={}, more={"rate": []}
+    )
+    assert "<p>How far a step goes, at <code>most</code>.</p>" in shown
+    assert "<dd><code>1.0</code></dd>" in shown
+
+
+def test_a_function_is_described_as_its_source_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "described_here.py").write_text(
+        "class Thing:\n"
+        '    """A thing."""\n\n'
+        "    size: int = 3\n"
+        '    """In metres."""\n\n'
+        "    def __init__(self, a: int, /, b: str = 'x', *rest: int, c: float | None = None, **more: str) -> None: ...\n\n"
+        "    def grow(self) -> int:\n"
+        '        """By one."""\n\n'
+        "    def _hidden(self) -> None: ...\n"
+    )
+    text = described("it.Thing", import_module("described_here").Thing)
+    assert "class it.Thing(a: int, /, b: str = 'x', *rest: int, c: float | None = None, **more: str)\n" in text
+    assert "A thing." in text
+    assert "* `size: int = 3`\\\n  In metres." in text
+    assert "* `grow() -> int`\\\n  By one." in text
+    assert "_hidden" not in text
+
+
+def test_every_public_name_is_in_the_reference(site: dict[str, Page]):
+    public = [name for name in archlab.__all__ if not name.startswith("__")]
+    assert {f"archlab{name.lower()}" for name in public} <= {*site["reference-python.html"].ids}
+    assert "archlab.cost(" in site["reference-python.html"].words
+    assert "config: Config" in site["reference-python.html"].words
+
+
+def test_every_command_is_in_the_reference_as_its_help_has_it(
+    site: dict[str, Page], capsys: pytest.CaptureFixture[str]
+):
+    commands = site["reference-commands.html"]
+    assert {f"archlab-{verb}" for verb, _, _ in VERBS} | {"archlab-study-run"} <= {*commands.ids}
+    for words in (["cost"], ["study", "run"], ["bench", "train"]):
+        assert main([*words, "--help"]) == 0
+        options = re.findall(r"(?<!\S)--[\w-]+", capsys.readouterr().out)
+        section = commands.words.partition(f"\narchlab {' '.join(words)} ")[2].partition("\narchlab ")[0]
+        assert options
+        assert {*re.findall(r"(?<!\S)--[\w-]+", section)} == {*options}
+
+
+def test_the_wheel_has_the_documents_inside_the_package():
+    wheel = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert {*wheel["only-include"]} == {*wheel["sources"]} == {"src/archlab", "docs"}
+    assert wheel["sources"]["docs"] == "archlab/docs"
+    assert not any(
+        Path(f"docs/{name}.md").match(left_out) for name in (*TUTORIALS, *HOW_TO) for left_out in wheel["exclude"]
+    )
+
+
+def test_the_ledger_in_the_guide_has_its_pictures(site: dict[str, Page]):
+    assert "chart-predictions-0" in site["ledger.html"].ids
+
+
+def test_every_source_is_in_the_bibliography_with_its_topics_and_claims(site: dict[str, Page]):
     links = site["bibliography.html"].links
-    assert {link.partition("#")[2] for link in links if "#" in link} == {name for name, _ in topics()}
+    cites = {name for name, _ in topics()} | {f"claim-{number}" for number in claims()}
+    assert {link.partition("#")[2] for link in links if re.match(r"(\d|ledger).*#", link)} == cites
+
+
+def test_a_source_is_cited_alike_on_the_pages_of_topics_and_in_the_bibliography(site: dict[str, Page]):
+    source = sources()["zhang2019"]
+    assert f"{source.cited}, arXiv 1910.07467" in site["01-norms.html"].words
+    assert f"Zhang and Sennrich 2019, {source.title}, arXiv 1910.07467" in site["bibliography.html"].words
+    assert {"01-norms.html#rmsnorm", "ledger.html#claim-2"} <= {*site["bibliography.html"].links}
 
 
 def test_pictures_stand_where_topics_name_them(tmp_path: Path):
     chart = alt.Chart(alt.Data(values=[{"x": 1}])).mark_point().encode(x="x:Q")
-    write_guide(tmp_path, {"rotation": lambda: chart, "pre-norm": lambda: "<svg><title>pre</title></svg>"})
+    pictures = {"rotation": lambda: chart, "pre-norm": lambda: "<svg><title>pre</title></svg>"}
+    write_guide(tmp_path, pictures, "# Commands\n")
     positions, norms, shapes = (
         (tmp_path / page).read_text(encoding="utf-8")
         for page in ("05-positions.html", "01-norms.html", "06-shapes.html")

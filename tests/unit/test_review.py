@@ -1,6 +1,7 @@
 """Rules of shape: each says what breaks it, published models bear them out, and the commands that use a config tell."""
 
 import json
+import re
 from collections import Counter
 
 import pytest
@@ -9,6 +10,7 @@ from tiny import write_text
 from archlab.atlas.entries import entries
 from archlab.cli import app
 from archlab.config.io import build_config, presets, studies
+from archlab.evidence.read import claims, sources
 from archlab.exchange.configs import load_config
 from archlab.review.case import Case
 from archlab.review.findings import findings, warnings
@@ -31,11 +33,20 @@ def test_each_rule_has_a_config_that_breaks_it_and_one_that_does_not(name):
     assert name in broken(load_config("llama-3-8b", *rule.broken_by))
     assert name not in broken(load_config("llama-3-8b", *rule.kept_by))
     assert rule.why.endswith(".")
-    assert rule.source
 
 
 def test_names_are_of_one_rule_each():
     assert len(BY_NAME) == len(RULES)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_rule_cites_the_evidence_that_the_ledger_has(rule):
+    cited = {*rule.sources, *(point.source for point in rule.measured)}
+    assert cited <= sources().keys()
+    assert cited or "atlas" in rule.why
+    for number in rule.claims:
+        told = {effect.source for effect in claims()[number].published}
+        assert cited & {*claims()[number].sources, *told}, "a claim about something else"
 
 
 # --- published models -----------------------------------------------------------------------------------------
@@ -88,7 +99,7 @@ def test_a_model_is_compared_with_the_others_of_its_kind():
     assert found.published.n == len(plain)
     assert (found.published.median, found.published.low, found.published.high) == (4, 4, 4)
     assert found.others == ["LaMDA 137B (8)", "Gemma 2 27B (8)", "Gemma 2B (8)", "Gemma 7B (8)"]
-    assert found.measured.startswith("at 50: loss 8.4% above that at 1")
+    assert (found.measured.at, found.measured.found) == (50, "loss 8.4% above that at 1")
 
 
 def test_a_distribution_by_hand():
@@ -153,6 +164,9 @@ def test_check(capsys, monkeypatch):
     assert out.startswith("warning  n_layers 118 (usual: up to 100)\n")
     assert out.endswith("\npalm-540b: 1 warning, 1 note\n")
     assert "Llama 3.1 405B (126)" in out
+    assert "Word, the MLP as much wider (Shazeer 2019).\n" in out
+    assert "Source: Vaswani 2017, arXiv 1706.03762; Shazeer 2019, arXiv 1911.02150.\n" in out
+    assert "Claim 9, depth: archlab ledger 9\n" in out
     assert max(map(len, out.splitlines())) <= 80
     assert err == ""
     assert run(capsys, "check", "llama-3-70b").out == "llama-3-70b: no warning, no note\n"
@@ -177,7 +191,23 @@ def test_check_as_json(capsys):
     (found,) = json.loads(run(capsys, "check", "lamda-137b", "--json").out)
     assert (found["rule"], found["level"], found["value"]) == ("d_ff / d_model", "note", 8)
     assert found["published"]["kind"] == "gated MLPs"
+    assert {key: source["where"] for key, source in found["sources"].items()} == {
+        "kaplan2020": "arXiv 2001.08361",
+        "shazeer2020": "arXiv 2002.05202",
+    }
+    assert found["measured"]["source"] == "kaplan2020"
+    assert found["claims"] == {"7": "archlab ledger 7"}
     assert json.loads(run(capsys, "check", "llama-3-8b", "--json").out) == []
+
+
+def test_check_as_a_page(capsys, tmp_path):
+    page = tmp_path / "sub" / "page.html"
+    assert run(capsys, "check", "lamda-137b", "--html", str(page)).out == f"{page}\n"
+    text = page.read_text(encoding="utf-8")
+    assert '<a href="https://arxiv.org/abs/2001.08361">Kaplan 2020</a>' in text
+    assert "(Kaplan 2020, figure 5, 50M parameters, read off)" in text
+    assert "<code>archlab ledger 7</code>" in text
+    assert not re.search(r"<script|src=|@import|url\(", text)
 
 
 WIDE = "model={d_model: 512, n_layers: 1, vocab_size: 300, attention: {n_heads: 1, n_kv_heads: 1, head_dim: 12}, mlp: {d_ff: 8}, embedding: {scale: 1.0}}"

@@ -21,7 +21,7 @@ VERBS = (
     ("diff", "diff:run", "What differs between two configs, field by field."),
     ("draw", "draw:run", "A block diagram of a config, as SVG or PNG."),
     ("explain", "explain:run", "A choice, a field or a word: its formula, why, who uses it, what it costs."),
-    ("guide", "guide:run", "The topics of explain as a static site, in the order of a lecture."),
+    ("guide", "guide:run", "The documents as a static site: tutorials, how-to's, a lecture, the ledger, a reference."),
     ("flatten", "flatten:run", "A config as one PyTorch file, with nothing in it that this model does not use."),
     ("check", "check:run", "Whether the shape of a config is sound: what works badly, what is unusual."),
     ("size", "size:run", "A shape for a number of parameters, FLOPs or bytes, in a published family's proportions."),
@@ -43,6 +43,9 @@ VERBS = (
 )
 """Verb, its module in archlab.cli (a function or a cyclopts App), and its line in `archlab --help`."""
 
+NO_NEGATIVES = Parameter(negative=())
+"""No option has a `--no-` beside it. Apps below say so too, for the pages that cyclopts writes of them."""
+
 HELP = """Compare architectures of decoder-only language models.
 
 CONFIG is a preset's name (`archlab list presets`), a YAML file, a run folder, a Hugging Face folder or a hub id;
@@ -56,7 +59,7 @@ def make_app() -> App:
         name="archlab",
         help=HELP,
         version=archlab.__version__,
-        default_parameter=Parameter(negative=()),
+        default_parameter=NO_NEGATIVES,
         result_action="return_value",
         exit_on_error=False,
         print_error=False,

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App
 
+from archlab.cli.app import NO_NEGATIVES
 from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.loading import load_with_notes
 from archlab.cli.terminal import console, print_json, print_table
@@ -13,7 +14,12 @@ from archlab.cost.units import si
 if TYPE_CHECKING:
     from archlab.infer.speed import Speed
 
-app = App(name="bench", help="How fast a config trains or decodes on this machine.", console=console())
+app = App(
+    name="bench",
+    help="How fast a config trains or decodes on this machine.",
+    console=console(),
+    default_parameter=NO_NEGATIVES,
+)
 
 
 @app.command

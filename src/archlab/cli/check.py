@@ -1,11 +1,14 @@
 """`archlab check`."""
 
+from pathlib import Path
+
 from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.loading import load_shape
 from archlab.cli.terminal import console, print_json
+from archlab.report.check_words import as_json, lines
 from archlab.review.case import Case
 from archlab.review.findings import findings
-from archlab.review.lines import lines, summary
+from archlab.review.lines import summary
 
 
 def run(
@@ -15,11 +18,13 @@ def run(
     tensor: AtLeastOne | None = None,
     languages: AtLeastOne | None = None,
     strict: Flag = False,
+    html: Path | None = None,
     json: Flag = False,
 ) -> int:
     """Whether the shape of a config is sound, before anything runs.
 
-    Errors cannot work: exit code 2. Warnings work badly on hardware. Notes are outside what is usually published.
+    Errors cannot work: exit code 2. Warnings work badly on hardware. Notes are outside what is usually published. Each
+    names its sources, and the claims of the ledger about it.
 
     Rules of hardware and of vocabulary are for d_model from 512 on: a narrower model fills no machine in any shape.
 
@@ -36,12 +41,18 @@ def run(
         How many the text is in; decides which vocabularies are usual.
     strict
         Exit code 1 where there is a warning.
+    html
+        Write it as a page to this file instead.
     json
         JSON instead.
     """
     found = findings(Case(load_shape(config, overrides), tensor, languages))
-    if json:
-        print_json([finding.model_dump(mode="json") for finding in found])
+    if html is not None:
+        from archlab.report.check_page import write_check
+
+        print(write_check(config, found, html))
+    elif json:
+        print_json([as_json(finding) for finding in found])
     else:
         out = console()
         for line in lines(found, out.width):

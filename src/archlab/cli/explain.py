@@ -10,8 +10,8 @@ from archlab.evidence.field_help import FieldHelp
 from archlab.evidence.ledger import ledger
 from archlab.evidence.look_up import look_up
 from archlab.evidence.price import BASE, CONTEXT, Price, price_rows, prices
-from archlab.evidence.read import claims
-from archlab.evidence.topics import Topic, chapters, topics
+from archlab.evidence.read import cited, claims, sources
+from archlab.evidence.topics import Topic, chapters, topics_that_set
 from archlab.evidence.usage import Usage, in_words, usage, values
 from archlab.report.ledger_words import in_a_line
 
@@ -74,6 +74,7 @@ def _topic_json(name: str, topic: Topic) -> dict[str, Any]:
     return {
         "name": name,
         **topic.model_dump(mode="json", by_alias=True),
+        "sources": {key: sources()[key].model_dump(mode="json") for key in topic.sources},
         "published": usage(topic.conditions).model_dump() if topic.conditions else None,
         "price": found and {"with": found[0].model_dump(), "without": found[1].model_dump()},
     }
@@ -94,7 +95,7 @@ def _topic_lines(topic: Topic, width: int) -> Iterator[str]:
     if topic.claims:
         for n, entry in enumerate(ledger(chosen=map(claims().__getitem__, topic.claims))):
             yield from _labelled("" if n else "claims", in_a_line(entry), width)
-    yield from _labelled("sources", "; ".join(topic.sources), width)
+    yield from _labelled("sources", "; ".join(source.located for source in cited(topic.sources)), width)
     if topic.fields:
         yield from _labelled("type", topic.typed, width)
     yield from _labelled("try", topic.try_it, width)
@@ -132,7 +133,7 @@ def _field_lines(fields: Sequence[FieldHelp], width: int) -> Iterator[str]:
         published = _counts(field.path)
         if published and len(fields) <= _FEW:
             yield from _labelled("used", "; ".join(_few(published)), width)
-        if made := [name for name, topic in topics() if field.path in topic.fields]:
+        if made := topics_that_set(field.path):
             yield from _labelled("topics", ", ".join(made), width)
         value = next(iter(published), field.readings[0].default)
         if value and not field.is_section:

@@ -2,16 +2,25 @@
 
 from pathlib import Path
 
+from archlab.cli.app import make_app
 from archlab.report.drawings.pictures import pictures
-from archlab.report.guide import write_guide
+from archlab.report.guide.write import write_guide
 
 
 def run(*, out: Path) -> None:
-    """Write the guide as a static site: every topic of `archlab explain`, a page per chapter, and a bibliography.
+    """Write the documents as a static site: tutorials, how-to's, a lecture of every topic, and a reference.
 
     Parameters
     ----------
     out
         The folder to write it into; its index.html is the first page.
     """
-    print(write_guide(out, pictures()))
+    print(write_guide(out, pictures(), commands()))
+
+
+def commands() -> str:
+    """What `--help` says of every command, as Markdown; its table of contents is the site's business."""
+    text = make_app().generate_docs(output_format="markdown")
+    about, _, _ = text.partition("\n## Table of Contents")
+    _, heading, verbs = text.partition("\n## archlab ")
+    return f"{about.replace('# archlab', '# Commands', 1)}{heading}{verbs}"

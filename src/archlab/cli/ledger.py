@@ -18,7 +18,7 @@ def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = F
     claim
         The number or the name of one claim, to be told in full. Left out: all of them, and errors in circulation.
     html
-        Write all of it as a page to this file instead.
+        Write all of it as a page to this file instead, with every prediction drawn beside what was found.
     json
         JSON instead.
     """
@@ -62,6 +62,10 @@ def _print_one(entry: Entry) -> None:
     out = console()
     out.print(f"{entry.claim.number}. {entry.claim.name}\n{entry.claim.statement}\n\nSaid by")
     for source in cited(entry.claim.sources):
+        out.print(f"  {words.said(source)}")
+    if entry.claim.also_cited:
+        out.print("\nAlso cited")
+    for source in cited(entry.claim.also_cited):
         out.print(f"  {words.said(source)}")
     if entry.claim.published:
         out.print("\nPublished")

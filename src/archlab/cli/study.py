@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App
 
+from archlab.cli.app import NO_NEGATIVES
 from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.terminal import console, print_json, print_table, show_table
 from archlab.config.text import note, visible
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from archlab.cost.hardware import Hardware
     from archlab.study.design import Arm
 
-app = App(name="study", help="Run a comparison, or read one.")
+app = App(name="study", help="Run a comparison, or read one.", default_parameter=NO_NEGATIVES)
 
 
 @app.command
@@ -34,6 +35,8 @@ def run(
     renew: Flag = False,
 ) -> None:
     """Train every arm with every seed, compare, and write the report. Finished runs are never repeated.
+
+    It ends with the ledger's claim that the study is about, or with what explains the arms of a study of yours.
 
     Parameters
     ----------
@@ -253,6 +256,7 @@ def present(summary: StudySummary, folder: Path) -> None:
 
     The picture comes last: whatever happens to it, the rest is done.
     """
+    from archlab.report import study_claims
     from archlab.report.page import write_page, write_picture
     from archlab.report.study_tables import study_tables
     from archlab.report.table import terminal_table
@@ -266,6 +270,8 @@ def present(summary: StudySummary, folder: Path) -> None:
     out.print(summary.answer)
     for warning in summary.warnings:
         out.print(f"note: {warning}")
+    for line in study_claims.lines(summary):
+        out.print(line)
     sys.stdout.flush()
     with console(stderr=True).status("writing the report"):
         page = write_page(summary, folder)

@@ -124,13 +124,13 @@ def section_at(schema: type[BaseModel], path: Sequence[str], raw: Raw) -> type[B
     for key in path:
         field = named or (section.model_fields.get(key) if section else None)
         raw = given if isinstance(given := raw.get(key), dict) else {}
-        named = None if named or field is None else _value_of_mapping(field)
+        named = None if named or field is None else value_of_mapping(field)
         section = section_schema(field, raw) if field and not named else None
     return section
 
 
 @cache
-def _value_of_mapping(field: FieldInfo) -> FieldInfo | None:
+def value_of_mapping(field: FieldInfo) -> FieldInfo | None:
     """Of a field that maps names to sections; None for any other."""
     if get_origin(field.annotation) is not dict:
         return None

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from archlab.config.base import Base
-from archlab.config.merge import kinds, section_classes
+from archlab.config.merge import kinds, section_classes, value_of_mapping
 from archlab.config.schema import Config
 from archlab.config.yaml_text import to_yaml_line
 
@@ -42,10 +42,10 @@ class FieldHelp(Base):
 
 
 @cache
-def field_help() -> dict[str, FieldHelp]:
+def field_help(schema: type[BaseModel] = Config) -> dict[str, FieldHelp]:
     """Dotted path -> its help, in the order of the schema."""
     found: dict[str, FieldHelp] = {}
-    for path, owner, name in _walk(Config, ""):
+    for path, owner, name in _walk(schema, ""):
         field, kind = owner.model_fields[name], _kind(owner)
         new = _reading(owner, name, kind)
         known = found.setdefault(path, FieldHelp(path=path, readings=[], values={}))
@@ -66,6 +66,9 @@ def _walk(schema: type[BaseModel], at: str) -> Iterator[tuple[str, type[BaseMode
         yield at + name, schema, name
         for section in section_classes(field):
             yield from _walk(section, f"{at}{name}.")
+        if named := value_of_mapping(field):
+            for section in section_classes(named):
+                yield from _walk(section, f"{at}{name}.NAME.")
 
 
 def _kind(owner: type[BaseModel]) -> str | None:
@@ -120,13 +123,15 @@ _MORE = {"null": "null", "array": "a list", "object": "keys and values"}
 
 def allowed(owner: type[BaseModel], name: str) -> str:
     """What may stand there, in words."""
-    field = owner.model_fields[name]
-    or_null = " or null" if type(None) in get_args(field.annotation) else ""
+    section = _section(owner.model_fields[name])
+    return " or ".join(dict.fromkeys(_in_words(_property(owner, name), section)))
+
+
+def _section(field: FieldInfo) -> str:
+    """Where it may be one: of which kinds, or else of which fields."""
     if named := kinds(field):
-        return f"{_SECTION} of kind {', '.join(named)}{or_null}"
-    if sections := section_classes(field):
-        return f"{_SECTION} of {', '.join(sections[0].model_fields)}{or_null}"
-    return " or ".join(dict.fromkeys(_in_words(_property(owner, name))))
+        return f"{_SECTION} of kind {', '.join(named)}"
+    return "".join(f"{_SECTION} of {', '.join(found.model_fields)}" for found in section_classes(field))
 
 
 @cache
@@ -138,10 +143,12 @@ def _property(owner: type[BaseModel], name: str) -> dict[str, Any]:
     return _schema(owner)["properties"][name]
 
 
-def _in_words(schema: dict[str, Any]) -> Iterator[str]:
+def _in_words(schema: dict[str, Any], section: str) -> Iterator[str]:
     if "anyOf" in schema:
         for part in schema["anyOf"]:
-            yield from _in_words(part)
+            yield from _in_words(part, section)
+    elif "$ref" in schema or "oneOf" in schema:
+        yield section
     elif "enum" in schema or "const" in schema:
         yield ", ".join(map(str, schema.get("enum", [schema.get("const")])))
     else:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from archlab.config.base import Base
-from archlab.evidence.read import claims
+from archlab.evidence.read import claim_of, claims
 from archlab.evidence.results import About, Results, committed, digest, results_name
 from archlab.evidence.schema import Claim
 from archlab.evidence.verdicts import ClaimAtScale, judge
@@ -25,20 +25,48 @@ class Entry(Base):
 def ledger(results: Mapping[str, Results] | None = None, chosen: Iterable[Claim] | None = None) -> list[Entry]:
     """By the numbers of the claims. `results` None: those that come with archlab; `chosen` None: all claims."""
     known = committed() if results is None else results
-    changed = [name for name, one in known.items() if _has_changed(one.about)]
     scales = sorted({one.about.scale for one in known.values()} - {AS_IT_STANDS})
-    return [_entry(claim, known, scales, changed) for claim in (claims().values() if chosen is None else chosen)]
+    return [_entry(claim, known, scales) for claim in (claims().values() if chosen is None else chosen)]
 
 
-def _entry(claim: Claim, results: Mapping[str, Results], scales: Iterable[str], changed: Iterable[str]) -> Entry:
+def about_study(study: str) -> list[Entry]:
+    """The claims that a study which comes with archlab is about, with what was found by its own runs.
+
+    Verdicts are those on the whole claims, of which other studies may test a part.
+    """
+    return [_of_study(entry, study) for entry in ledger(chosen=claim_of(study))]
+
+
+def _of_study(entry: Entry, study: str) -> Entry:
+    found = [
+        one.model_copy(
+            update={
+                "judged": [judged for judged in one.judged if judged.expected.study == study],
+                "rankings": [found for found in one.rankings if found.ranking.study == study],
+            }
+        )
+        for one in entry.found
+    ]
+    names = {results_name(study, one.scale) for one in found}
+    return entry.model_copy(
+        update={
+            "found": found,
+            "runs": [about for about in entry.runs if about.study == study],
+            "changed": [name for name in entry.changed if name in names],
+        }
+    )
+
+
+def _entry(claim: Claim, results: Mapping[str, Results], scales: Iterable[str]) -> Entry:
     judged = [judge(claim, results, scale) for scale in (AS_IT_STANDS, *scales)]
     found = [one for one in judged if one.scale == AS_IT_STANDS or one.verdict not in ("not run yet", "no study yet")]
-    names = [results_name(study, one.scale) for one in found for study in claim.studies]
+    named = (results_name(study, one.scale) for one in found for study in claim.studies)
+    runs = {name: results[name].about for name in named if name in results}
     return Entry(
         claim=claim,
         found=found,
-        runs=[results[name].about for name in names if name in results],
-        changed=[name for name in names if name in changed],
+        runs=list(runs.values()),
+        changed=[name for name, about in runs.items() if _has_changed(about)],
     )
 
 

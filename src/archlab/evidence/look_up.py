@@ -16,7 +16,7 @@ Named = tuple[str, Topic]
 def look_up(text: str) -> Named | list[FieldHelp]:
     """The topic of that name, or the fields: by dotted path or the end of one, by a value they may have, or by what
     others call them. UserError for a word that is not known, or of something that archlab lacks."""
-    if found := _by_name().get(plain(text)):
+    if found := by_name().get(plain(text)):
         return found
     if "=" in text:
         return _of_setting(text.replace(" ", "")) or _unknown(text)
@@ -34,7 +34,8 @@ def plain(text: str) -> str:
 
 
 @cache
-def _by_name() -> dict[str, Named]:
+def by_name() -> dict[str, Named]:
+    """Every spelling of every topic, plain -> the topic."""
     return {
         plain(spelling): (name, topic) for name, topic in topics() for spelling in (name, topic.title, *topic.aliases)
     }
@@ -56,7 +57,7 @@ def _fields_with(value: str) -> list[FieldHelp]:
 
 def _of_setting(setting: str) -> Named | list[FieldHelp]:
     """The topic that a value is called by, where that sets it, among others; else as of several."""
-    named = _by_name().get(plain(setting.partition("=")[2]))
+    named = by_name().get(plain(setting.partition("=")[2]))
     return named if named and setting in named[1].settings else _of_settings([setting])
 
 

@@ -11,6 +11,7 @@ from archlab.config.problems import nearest
 from archlab.config.yaml_text import read_yaml
 from archlab.errors import UserError
 from archlab.evidence.schema import Claim, Mistake, Source
+from archlab.evidence.topics import topics
 
 _Read = TypeVar("_Read")
 
@@ -40,13 +41,15 @@ def cited(keys: Iterable[str]) -> list[Source]:
 
 
 def keys_in_use() -> Iterator[str]:
-    """Every key that a claim or a mistake names."""
+    """Every key that a claim, a mistake or a topic names."""
     for claim in claims().values():
         yield from claim.sources
         yield from (effect.source for effect in claim.published)
         yield from (ranking.source for ranking in claim.rankings)
     for mistake in mistakes():
         yield from mistake.sources
+    for _, topic in topics():
+        yield from topic.sources
 
 
 def claim_of(study: str) -> list[Claim]:

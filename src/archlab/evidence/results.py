@@ -13,6 +13,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from archlab.config.base import Base
 from archlab.config.identity import config_hash
 from archlab.config.io import studies
@@ -127,13 +129,21 @@ def digest(study: StudyConfig) -> str:
     return config_hash(values)
 
 
+def in_library(summary: StudySummary) -> tuple[str, str] | None:
+    """Which study that comes with archlab was run, and at which scale; None where it is none of them, or where another
+    version of archlab wrote what this one cannot read."""
+    try:
+        wanted = digest(StudyConfig.model_validate(summary.study))
+    except ValidationError:
+        return None
+    every = ((name, scale) for name in studies() for scale in scales_of(name))
+    return next((one for one in every if digest(library_study(*one)) == wanted), None)
+
+
 def identified(summary: StudySummary) -> tuple[str, str]:
-    """Which study that comes with archlab was run, and at which scale; UserError where it is none of them."""
-    wanted = digest(StudyConfig.model_validate(summary.study))
-    for name in studies():
-        for scale in scales_of(name):
-            if digest(library_study(name, scale)) == wanted:
-                return name, scale
+    """As `in_library`, but UserError for none."""
+    if found := in_library(summary):
+        return found
     raise UserError(f"{summary.name}: no study that comes with archlab asks for the same runs; run one as it stands")
 
 

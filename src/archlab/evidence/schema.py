@@ -1,5 +1,6 @@
 """What is claimed, by whom, and what is told wrongly: the shape of the YAML files beside this one."""
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -31,8 +32,21 @@ class Source(Base):
 
     @property
     def cited(self) -> str:
-        """`Shazeer 2020`."""
-        return f"{self.authors} {self.year}"
+        """`Zhang and Sennrich 2019`, `Kaplan 2020`."""
+        return f"{self.authors.removesuffix(' and others')} {self.year}"
+
+    @property
+    def address(self) -> str | None:
+        """Where a browser finds it; None where that is not known for sure."""
+        where = self.where or ""
+        if number := re.match(r"arXiv (\d{4}\.\d{5})", where):
+            return f"https://arxiv.org/abs/{number[1]}"
+        return f"https://{where}" if re.match(r"[\w.]+\.\w+/", where) else None
+
+    @property
+    def located(self) -> str:
+        """`Shazeer 2020, arXiv 2002.05202`; its title where it is not known where it is."""
+        return ", ".join(part for part in (self.cited, self.where or self.title) if part)
 
 
 class Effect(Base):
@@ -105,6 +119,12 @@ class Claim(Base):
     def studies(self) -> list[str]:
         """Names of the studies about it."""
         return list(dict.fromkeys(one.study for one in self.expected))
+
+    @property
+    def also_cited(self) -> list[str]:
+        """Keys of who published numbers about it without saying so."""
+        found = dict.fromkeys(one.source for one in (*self.published, *self.rankings))
+        return [key for key in found if key not in self.sources]
 
 
 class Mistake(Base):

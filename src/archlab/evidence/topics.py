@@ -38,7 +38,7 @@ class Topic(Base):
     claims: Annotated[tuple[int, ...], Field(strict=False)] = ()
     """Numbers of those that it is part of."""
     sources: _Texts
-    """Author and year, where to find it."""
+    """Keys of who says so, in sources.yaml."""
     try_it: Annotated[str, Field(alias="try")]
     """One command."""
     pictures: _Texts = ()
@@ -88,3 +88,8 @@ def topics() -> Iterator[tuple[str, Topic]]:
     """Name and topic, in lecture order."""
     for chapter in chapters().values():
         yield from chapter.topics.items()
+
+
+def topics_that_set(path: str) -> list[str]:
+    """Names of those that a dotted field makes."""
+    return [name for name, topic in topics() if path in topic.fields]

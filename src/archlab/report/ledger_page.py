@@ -1,4 +1,5 @@
-"""The ledger as one HTML file that opens offline: all claims at a glance, each in full, and errors in circulation."""
+"""The ledger as one HTML file that opens offline: all claims at a glance, what they predict beside what was found,
+each in full, and errors in circulation."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,6 +8,9 @@ from archlab.evidence.ledger import Entry
 from archlab.evidence.read import cited, mistakes, sources
 from archlab.files import write_atomic
 from archlab.report import html, ledger_words
+from archlab.report.ledger_chart import predictions
+from archlab.report.ledger_rows import panels
+from archlab.report.palette import MODES, PALETTES, vega_theme
 
 
 def write_ledger(entries: Sequence[Entry], path: Path) -> Path:
@@ -16,9 +20,19 @@ def write_ledger(entries: Sequence[Entry], path: Path) -> Path:
     return path
 
 
-def render(entries: Sequence[Entry]) -> str:
-    """The page as text: styles inlined, nothing loaded from anywhere, and no script."""
+def render(entries: Sequence[Entry], guide: str | None = None) -> str:
+    """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere. `guide`: the first page
+    of its site, if any."""
+    drawn = panels(entries)
     by_year = sorted(sources().values(), key=lambda source: (source.year, source.authors))
     return html.template("ledger.html.jinja").render(
-        entries=entries, words=ledger_words, cited=cited, mistakes=mistakes(), sources=by_year
+        entries=entries,
+        words=ledger_words,
+        cited=cited,
+        mistakes=mistakes(),
+        sources=by_year,
+        guide=guide,
+        panels=drawn,
+        specs={f"predictions-{i}": html.full_width(predictions(panel)) for i, panel in enumerate(drawn)},
+        themes={mode: vega_theme(mode, PALETTES[mode].distinct) for mode in MODES},
     )

@@ -18,6 +18,12 @@ PUBLISHED = ("source", "what was compared", "found", "where")
 EXPECTED = ("comparison", "expected", "difference", "result")
 """Columns of what a claim predicts for our studies."""
 
+HOW_SURE = (
+    "In brackets, how sure what is said of it here is. Verified: read in its own text; secondary: in transcriptions; "
+    "from memory: not read again for this list."
+)
+"""Above a list of sources."""
+
 SCALE = "Every verdict is of the scale that was run, and of no other."
 
 
@@ -83,8 +89,8 @@ def ranked(found: Agreement) -> str:
 
 
 def said(source: Source) -> str:
-    """`Shazeer 2020, GLU Variants Improve Transformer, arXiv 2002.05202 (verified)`."""
-    parts = [part for part in (source.cited, source.title, source.where) if part]
+    """`Kaplan and others 2020, Scaling Laws for Neural Language Models, arXiv 2001.08361 (verified)`."""
+    parts = [part for part in (f"{source.authors} {source.year}", source.title, source.where) if part]
     return f"{', '.join(parts)} ({source.certainty})"
 
 

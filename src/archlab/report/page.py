@@ -9,13 +9,15 @@ import altair as alt
 
 from archlab.config.yaml_text import to_yaml, to_yaml_line
 from archlab.cost.units import binary, count, seconds
+from archlab.evidence.read import cited
 from archlab.files import write_atomic
-from archlab.report import curve_charts, html, palette, row_charts
+from archlab.report import curve_charts, html, ledger_words, palette, row_charts
 from archlab.report.factor_chart import interaction
 from archlab.report.factor_rows import levels_of, pairs
 from archlab.report.picture import picture
 from archlab.report.rows import labels
 from archlab.report.size_chart import over_sizes
+from archlab.report.study_claims import claims_of, explained
 from archlab.report.study_probes import depth_probes, time_probes
 from archlab.report.sweep_chart import sweep
 from archlab.report.tuning_chart import tuning
@@ -65,6 +67,7 @@ def render(summary: StudySummary) -> str:
     )
     template.globals.update({function.__name__.lstrip("_"): function for function in functions}, value=to_yaml_line)
     others = [_Other(f"other-{i}", summary.by(other.outcome.name)) for i, other in enumerate(summary.others)]
+    _, claims = claims_of(summary)
     depth, time = depth_probes(summary), time_probes(summary)
     charts = [*_charts(summary, others), *((probe.name, probe.chart) for probe in (*depth, *time))]
     return template.render(
@@ -75,6 +78,10 @@ def render(summary: StudySummary) -> str:
         depth_probes=depth,
         time_probes=time,
         labels=labels(summary),
+        claims=claims,
+        explained=[] if claims else explained(summary),
+        words=ledger_words,
+        cited=cited,
         by_name={arm.name: arm for arm in summary.arms},
         colours=list(zip(*(palette.arm_colours(summary, mode) for mode in palette.MODES), strict=True)),
         specs={name: html.full_width(chart) for name, chart in charts if chart is not None},

@@ -45,14 +45,42 @@ def spaced(ticks: Sequence[float], place: Callable[[float], float], gap: float) 
     return [first, *reversed(kept)]
 
 
-def axis(title: str, unit: Unit, low: float, high: float, *, most: int = 5, grid: bool = True) -> alt.Axis:
-    """An axis from low to high whose labels write values as our tables do."""
+def both_sides(low: float, high: float, near: float, most: int = 4) -> list[float]:
+    """Zero, and a few ticks on each side of an axis that is linear up to about `near` and logarithmic beyond."""
+
+    def side(end: float) -> list[float]:
+        if end < 2 * near:
+            return [tick for tick in plain(0, end, 2) if 2 * tick > near]
+        powers = [10.0**n for n in range(math.floor(math.log10(near)), math.ceil(math.log10(end)) + 1)]
+        fine, coarse = (
+            [tick for power in powers for m in multiples if near <= (tick := float(f"{m * power:.3g}")) <= end]
+            for multiples in ((1, 2, 5), (1,))
+        )
+        return fine if len(fine) <= most else coarse
+
+    return [*(-tick for tick in reversed(side(-low))), 0.0, *side(high)]
+
+
+def axis(
+    title: str,
+    unit: Unit,
+    low: float,
+    high: float,
+    *,
+    most: int = 5,
+    grid: bool = True,
+    at: Sequence[float] | None = None,
+) -> alt.Axis:
+    """An axis from low to high whose labels write values as our tables do.
+
+    `at`: its ticks, where they are not to be chosen; of another unit than bytes.
+    """
     if unit == "bytes":
         size, name = _byte_unit(max(abs(low), abs(high)))
         ticks = [size * tick for tick in plain(low / size, high / size, most)]
         label = f"format(datum.value / {size}, '~g') + ' {name}'"
     else:
-        ticks, label = plain(low, high, most), "format(datum.value, '~g')"
+        ticks, label = at or plain(low, high, most), "format(datum.value, '~g')"
         if unit == "share":
             label = "format(datum.value, '~%')"
         elif unit in ("tokens", "tokens/s", "count") and max(abs(low), abs(high)) >= 1000:

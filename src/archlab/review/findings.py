@@ -7,7 +7,7 @@ from archlab.config.base import Base
 from archlab.config.schema import Config
 from archlab.review.case import Case, Reading
 from archlab.review.published import Distribution, Published
-from archlab.review.rule import Level, Usual, shown
+from archlab.review.rule import Level, Measured, Usual, shown
 from archlab.review.rules import RULES
 
 
@@ -23,12 +23,15 @@ class Finding(Base):
     layers: list[int]
     """Where; empty where layers do not differ in it."""
     why: str
-    source: str
+    sources: list[str]
+    """Keys of who says so, in evidence/sources.yaml."""
+    claims: list[int]
+    """Numbers of the ledger's claims about it."""
     published: Distribution | None
     """Of notes, and where at least two models are known."""
     others: list[str]
     """Published models that break it in the same direction, with their values."""
-    measured: str | None
+    measured: Measured | None
     """What was measured nearest to the value."""
 
 
@@ -44,10 +47,11 @@ def findings(case: Case) -> list[Finding]:
             value=reading.value,
             layers=list(reading.layers),
             why=rule.why,
-            source=rule.source,
+            sources=list(rule.sources),
+            claims=list(rule.claims),
             published=published.distribution(rule, reading) if rule.level == "note" else None,
             others=published.others(rule, reading, usual),
-            measured=(point := rule.nearest_measured(reading.value, usual)) and str(point),
+            measured=rule.nearest_measured(reading.value, usual),
         )
         for rule in RULES
         for reading, usual in rule.broken(case)

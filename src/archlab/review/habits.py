@@ -5,7 +5,7 @@ from archlab.review import measures
 from archlab.review.case import Reading
 from archlab.review.rule import Between, Measured, MoreThanZero, ShapeRule, always
 
-_ANDRIUSHCHENKO = "Andriushchenko 2023, arXiv 2310.04415, read off"
+_ANDRIUSHCHENKO = ("andriushchenko2023", "read off")
 
 
 def _published_dropout(entry: Entry) -> list[Reading]:
@@ -24,12 +24,11 @@ HABITS: tuple[ShapeRule, ...] = (
         usual=always(Between(0, 0)),
         why="A model that sees each text once does not overfit, so that dropout only slows it down. It is for small "
         "data that is read many times.",
-        source="Liu 2025, arXiv 2505.24788",
+        sources=("liu2025",),
+        claims=(11,),
         broken_by=("model.dropout=0.1",),
         kept_by=("model.dropout=0",),
-        measured=(
-            Measured(0, "better on all tasks than with dropout (Pythia 160M and 1.4B)", "Liu 2025, arXiv 2505.24788"),
-        ),
+        measured=(Measured(0, "better on all tasks than with dropout", "liu2025", "Pythia 160M and 1.4B"),),
         published=_published_dropout,
     ),
     ShapeRule(
@@ -39,12 +38,13 @@ HABITS: tuple[ShapeRule, ...] = (
         usual=always(Between(0.01, 0.3)),
         why="0.1 is the habit. In one epoch it does not regularise: it acts through the size of the steps, so that "
         "another value asks for another learning rate.",
-        source="Andriushchenko 2023, arXiv 2310.04415",
+        sources=("andriushchenko2023",),
+        claims=(11,),
         broken_by=("train.weight_decay=0",),
         kept_by=("train.weight_decay=0.01",),
         measured=(
-            Measured(0, "training loss 3.30 against 3.28 with 0.1, cosine schedule", _ANDRIUSHCHENKO),
-            Measured(0.3, "training loss 3.28, as with 0.1, cosine schedule", _ANDRIUSHCHENKO),
+            Measured(0, "training loss 3.30 against 3.28 with 0.1, cosine schedule", *_ANDRIUSHCHENKO),
+            Measured(0.3, "training loss 3.28, as with 0.1, cosine schedule", *_ANDRIUSHCHENKO),
         ),
         published=_published_decay,
     ),
@@ -55,14 +55,16 @@ HABITS: tuple[ShapeRule, ...] = (
         usual=always(MoreThanZero()),
         why="At the start the gradients of a post-norm model are largest in its last layers; without a warm-up it "
         "often diverges.",
-        source="Xiong 2020, arXiv 2002.04745",
+        sources=("xiong2020",),
+        claims=(1,),
         broken_by=("model.norm.placement=post", "train.warmup=0"),
         kept_by=("model.norm.placement=post",),
         measured=(
             Measured(
                 0,
                 "BLEU 32.0 with RAdam in its place, 32.3 with a warm-up; pre-norm without one 33.4 (IWSLT)",
-                "Xiong 2020, arXiv 2002.04745, read off",
+                "xiong2020",
+                "read off",
             ),
         ),
         published=lambda entry: [],

@@ -7,7 +7,7 @@ from archlab.review.case import Case, of_layers
 from archlab.review.rule import Between, MultipleOf, ShapeRule, Shares, Usual, always, of_large
 
 _TILES = "Matrix products are computed in tiles; what does not fill the last one is computed and thrown away."
-_SIZING = "Anthony 2024, arXiv 2401.14489 (sizing rules); NVIDIA, Matrix Multiplication Background User's Guide"
+_SIZING = ("anthony2024", "nvidia2020")
 
 
 def usual_devices(n_parameters: float) -> int | None:
@@ -35,7 +35,7 @@ HARDWARE: tuple[ShapeRule, ...] = (
         measure=of_layers(measures.head_widths),
         usual=of_large(MultipleOf(8)),
         why="Fused attention kernels load 8 numbers at a time: other widths are padded, or computed by slower kernels.",
-        source="Dao 2023 (FlashAttention-2); " + _SIZING,
+        sources=("dao2023", *_SIZING),
         broken_by=("model.attention.head_dim=100",),
         kept_by=("model.attention.head_dim=80",),
     ),
@@ -45,7 +45,7 @@ HARDWARE: tuple[ShapeRule, ...] = (
         measure=of_layers(measures.head_widths),
         usual=always(Between(None, 256)),
         why="FlashAttention stops at 256; beyond it attention falls back to slower kernels.",
-        source="Dao 2023 (FlashAttention-2)",
+        sources=("dao2023",),
         broken_by=("model.attention.head_dim=320",),
         kept_by=("model.attention.head_dim=256",),
     ),
@@ -55,7 +55,7 @@ HARDWARE: tuple[ShapeRule, ...] = (
         measure=measures.vocabulary,
         usual=of_large(MultipleOf(64)),
         why=_TILES + " Rows that no token uses cost nothing: round up, as GPT-2's 50257 to 50304.",
-        source=_SIZING,
+        sources=_SIZING,
         broken_by=("model.vocab_size=50257",),
         kept_by=("model.vocab_size=50304",),
     ),
@@ -65,7 +65,7 @@ HARDWARE: tuple[ShapeRule, ...] = (
         measure=measures.stream_width,
         usual=of_large(MultipleOf(64)),
         why=_TILES,
-        source=_SIZING,
+        sources=_SIZING,
         broken_by=("model.d_model=4000",),
         kept_by=("model.d_model=4032",),
     ),
@@ -75,7 +75,7 @@ HARDWARE: tuple[ShapeRule, ...] = (
         measure=of_layers(measures.mlp_widths),
         usual=of_large(MultipleOf(64)),
         why=_TILES + " 8/3 d_model is rounded up.",
-        source=_SIZING,
+        sources=_SIZING,
         broken_by=("model.mlp.d_ff=10923",),
         kept_by=("model.mlp.d_ff=10944",),
     ),
@@ -84,8 +84,10 @@ HARDWARE: tuple[ShapeRule, ...] = (
         level="warning",
         measure=measures.depth,
         usual=always(Between(None, 100)),
-        why="Layers wait for each other, so each adds to the time per token whatever the machine; width does not.",
-        source="Levine 2020, arXiv 2006.12467 (depth gains little beyond a number that grows with log d_model)",
+        why="Layers wait for each other, so each adds to the time per token whatever the machine; width does not. "
+        "Depth gains little beyond a number that grows with log d_model.",
+        sources=("levine2020",),
+        claims=(9,),
         broken_by=("model.n_layers=101",),
         kept_by=("model.n_layers=100",),
     ),
@@ -95,8 +97,8 @@ HARDWARE: tuple[ShapeRule, ...] = (
         measure=of_layers(measures.query_heads),
         usual=_over_devices(MultipleOf),
         why="Tensor parallelism gives every device whole heads. Counted for the --tensor size; without it for 2 "
-        "devices from 1B parameters on, and for 8 from 10B.",
-        source="Shoeybi 2019, arXiv 1909.08053 (Megatron-LM); vLLM refuses other sizes",
+        "devices from 1B parameters on, and for 8 from 10B. vLLM refuses other sizes.",
+        sources=("shoeybi2019",),
         broken_by=("model.attention={n_heads: 31, n_kv_heads: 31}",),
         kept_by=("model.attention={n_heads: 30, n_kv_heads: 30}",),
     ),
@@ -107,8 +109,8 @@ HARDWARE: tuple[ShapeRule, ...] = (
         usual=_over_devices(Shares),
         why="Tensor parallelism gives every device whole KV heads, or copies of one where there are fewer heads than "
         "devices. Counted for the --tensor size; without it for 2 devices from 1B "
-        "parameters on, and for 8 from 10B.",
-        source="Pope 2022, arXiv 2211.05102; vLLM refuses other sizes",
+        "parameters on, and for 8 from 10B. vLLM refuses other sizes.",
+        sources=("pope2022",),
         broken_by=("model.attention={n_heads: 30, n_kv_heads: 3}",),
         kept_by=("model.attention.n_kv_heads=1",),
     ),

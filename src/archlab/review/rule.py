@@ -89,9 +89,9 @@ class Measured:
     at: float
     found: str
     source: str
-
-    def __str__(self) -> str:
-        return f"at {shown(self.at)}: {self.found} ({self.source})"
+    """Its key in evidence/sources.yaml."""
+    where: str = ""
+    """In the source, and of which models."""
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,16 @@ class ShapeRule:
     measure: Measure
     usual: Callable[[Case], Usual | None]
     why: str
-    source: str
+    sources: tuple[str, ...]
+    """Keys in evidence/sources.yaml; none where it rests on what the atlas has alone."""
     broken_by: tuple[str, ...]
     """Overrides that make llama-3-8b break it."""
     kept_by: tuple[str, ...]
     """Overrides that bring llama-3-8b near to that."""
     measured: tuple[Measured, ...] = ()
     """What it costs, where someone has measured it."""
+    claims: tuple[int, ...] = ()
+    """Numbers of the ledger's claims that are about it."""
     published: Callable[[Entry], list[Reading]] | None = None
     """What to compare with in the atlas. None: what `measure` finds there."""
 

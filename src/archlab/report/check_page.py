@@ -1,0 +1,24 @@
+"""What `archlab check` found, as one HTML file that opens offline."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from archlab.evidence.read import cited
+from archlab.files import write_atomic
+from archlab.report import check_words, html
+from archlab.review.findings import Finding
+from archlab.review.lines import summary
+
+
+def write_check(config: str, found: Sequence[Finding], path: Path) -> Path:
+    """Write the page, and the folders above it; its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, render(config, found))
+    return path
+
+
+def render(config: str, found: Sequence[Finding]) -> str:
+    """The page as text: styles inlined, nothing loaded from anywhere, and no script. `config`: as it was called."""
+    return html.template("check.html.jinja").render(
+        config=config, found=found, summary=summary(found), words=check_words, cited=cited
+    )

@@ -1,0 +1,72 @@
+"""What `archlab check` says of a finding, and who says so: the same in the terminal, as JSON and on the page."""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from archlab.evidence.read import cited, claims, sources
+from archlab.evidence.schema import Claim
+from archlab.review.findings import Finding
+from archlab.review.rule import Measured, shown
+
+_INDENT = " " * 9
+_MOST_NAMES = 6
+
+
+def lines(findings: Sequence[Finding], width: int) -> Iterator[str]:
+    """Of each finding what it is, why it matters, what is known of others, and who says so."""
+    for found in findings:
+        yield f"{found.level:<9}{found.what}"
+        for text in (*said(found), *_references(found)):
+            yield from textwrap.wrap(
+                text,
+                max(width, 40),
+                initial_indent=_INDENT,
+                subsequent_indent=_INDENT,
+                break_on_hyphens=False,
+            )
+        yield ""
+
+
+def said(found: Finding) -> Iterator[str]:
+    """Whole sentences."""
+    yield found.why
+    if found.measured:
+        yield f"Measured {_measured(found.measured)}."
+    if found.published:
+        yield f"Published: {found.published}."
+    if found.others:
+        named, more = ", ".join(found.others[:_MOST_NAMES]), len(found.others) - _MOST_NAMES
+        yield f"Published all the same: {named}{f' and {more} more' if more > 0 else ''}."
+
+
+def claims_about(found: Finding) -> list[Claim]:
+    """Those of the ledger."""
+    return [claims()[number] for number in found.claims]
+
+
+def command(claim: Claim) -> str:
+    """What tells it in full."""
+    return f"archlab ledger {claim.number}"
+
+
+def as_json(found: Finding) -> dict[str, Any]:
+    """With its sources as the ledger has them, and the commands that tell its claims in full."""
+    keys = [*found.sources, *([found.measured.source] if found.measured else [])]
+    return {
+        **found.model_dump(mode="json"),
+        "sources": {key: sources()[key].model_dump(mode="json") for key in keys},
+        "claims": {claim.number: command(claim) for claim in claims_about(found)},
+    }
+
+
+def _measured(point: Measured) -> str:
+    where = ", ".join(filter(None, [sources()[point.source].cited, point.where]))
+    return f"at {shown(point.at)}: {point.found} ({where})"
+
+
+def _references(found: Finding) -> Iterator[str]:
+    if found.sources:
+        yield f"Source: {'; '.join(', '.join(filter(None, [one.cited, one.where])) for one in cited(found.sources))}."
+    for claim in claims_about(found):
+        yield f"Claim {claim.number}, {claim.name}: {command(claim)}"

@@ -1,0 +1,86 @@
+"""The lecture: a page per chapter of topics."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import altair as alt
+from markupsafe import Markup
+
+from archlab.config.base import Base
+from archlab.evidence.ledger import ledger
+from archlab.evidence.price import BASE, CONTEXT, price_rows, prices
+from archlab.evidence.read import cited, claims
+from archlab.evidence.topics import Chapter, Topic, chapters
+from archlab.evidence.usage import Usage, in_words, usage
+from archlab.report import html
+from archlab.report.guide.reference import address_of_code
+from archlab.report.ledger_words import in_a_line
+from archlab.report.palette import MODES, dots_theme
+
+Draws = Mapping[str, Callable[[], str | alt.TopLevelMixin]]
+"""Name of a picture -> what draws it: SVG, or a chart, which takes its colours from the page."""
+
+
+class Entry(Base):
+    """A topic as its page shows it."""
+
+    name: str
+    topic: Topic
+    used: Usage | None
+    """null: not known of published models."""
+    used_in_words: str
+    settings: list[tuple[str, str | None]]
+    """What makes it in a config, each with where the field is explained; null: in a layer kind of one's own."""
+    rows: list[tuple[str, str, str]]
+    """What it costs; empty where it costs nothing, or is no choice of a model."""
+    claims: list[tuple[int, str]]
+    """Number, and in a line what is claimed of it and what was found here."""
+    sources: str
+    """Who says so, and where."""
+
+
+def chapter_addresses() -> dict[str, str]:
+    """Name of a chapter -> its page."""
+    return {name: f"{number:02}-{name}.html" for number, name in enumerate(chapters(), start=1)}
+
+
+def topic_addresses() -> dict[str, str]:
+    """Name of a topic -> its place on the page of its chapter."""
+    pages = chapter_addresses()
+    return {topic: f"{pages[name]}#{topic}" for name, chapter in chapters().items() for topic in chapter.topics}
+
+
+def chapter_values(chapter: Chapter, pictures: Draws) -> dict[str, Any]:
+    """What a chapter's page shows. Topics name their pictures; one that there is not is left out."""
+    drawn = {name: pictures[name]() for name in _named(chapter) if name in pictures}
+    charts = {name: chart for name, chart in drawn.items() if not isinstance(chart, str)}
+    return {
+        "chapter": chapter,
+        "entries": [_entry(name, topic) for name, topic in chapter.topics.items()],
+        "svgs": {name: Markup(svg) for name, svg in drawn.items() if isinstance(svg, str)},
+        "specs": {name: html.full_width(chart) for name, chart in charts.items()},
+        "themes": {mode: dots_theme(mode) for mode in MODES},
+        "base": BASE,
+        "context": CONTEXT,
+    }
+
+
+def _named(chapter: Chapter) -> list[str]:
+    return [name for topic in chapter.topics.values() for name in topic.pictures]
+
+
+def _entry(name: str, topic: Topic) -> Entry:
+    used = usage(topic.conditions) if topic.conditions else None
+    found = prices(topic)
+    return Entry(
+        name=name,
+        topic=topic,
+        used=used,
+        used_in_words=in_words(used) if used else "",
+        settings=[(setting, address_of_code(setting)) for setting in topic.settings],
+        rows=price_rows(*found) if found else [],
+        claims=[
+            (entry.claim.number, in_a_line(entry)) for entry in ledger(chosen=map(claims().__getitem__, topic.claims))
+        ],
+        sources="; ".join(source.located for source in cited(topic.sources)),
+    )

@@ -1,0 +1,80 @@
+"""What a study's page and the end of its run say of the claims that it is about, or of what explains its arms."""
+
+import re
+
+import pytest
+import sample_study
+
+from archlab.evidence.changes import explaining
+from archlab.evidence.ledger import about_study, ledger
+from archlab.evidence.read import claims, find_claim
+from archlab.report.page import render
+from archlab.report.study_claims import claims_of, explained, lines
+from archlab.study.record import StudySummary
+from archlab.study.scales import library_study
+
+
+def run_of(study: str, scale: str) -> StudySummary:
+    """Made-up values of a study that comes with archlab."""
+    config = library_study(study, scale)
+    arms = {name: (name, 2.0 - 0.1 * i, overrides) for i, (name, overrides) in enumerate(config.arms.items())}
+    found = sample_study.study(arms, seeds=[0, 1], against="base")
+    return found.model_copy(update={"study": config.model_dump(mode="json")})
+
+
+def test_the_terminal_tells_the_claim_and_what_the_ledger_found():
+    said = list(lines(run_of("gates", "smoke")))
+    (entry,) = ledger(chosen=[find_claim("gates")])
+    assert said[0].startswith("claim 4 of the ledger, gates: Gated MLPs beat plain ones")
+    assert said[0].endswith("(Shazeer 2020, Narang 2021)")
+    assert said[1] == "  predicted: glu better, bilinear better, reglu better, geglu better, swiglu better"
+    assert said[2].startswith("  the ledger's run, as the studies stand: ")
+    assert said[2].endswith(f"verdict on the claim: {entry.found[0].verdict}")
+    assert said[-1] == "  in full: archlab ledger 4"
+
+
+def test_the_page_tells_it_with_links_to_its_sources():
+    page = render(run_of("gates", "cpu"))
+    assert "Claim 4 of the ledger: gates" in page
+    assert claims()[4].statement in page
+    assert '<a href="https://arxiv.org/abs/2002.05202">Shazeer 2020</a>' in page
+    assert "gates: SwiGLU against ReLU, loss on held-out text" in page
+    assert "archlab explain" not in page
+
+
+def test_of_a_claim_with_several_studies_the_others_are_left_out():
+    (entry,) = about_study("hybrid-recall")
+    assert {judged.expected.study for found in entry.found for judged in found.judged} == {"hybrid-recall"}
+    (whole,) = ledger(chosen=[entry.claim])
+    assert [found.verdict for found in entry.found] == [found.verdict for found in whole.found]
+
+
+def test_a_study_of_ones_own_is_about_no_claim():
+    """Not even one that begins as one of ours: its runs are others."""
+    gates = run_of("gates", "cpu")
+    own = gates.model_copy(update={"study": {**gates.study, "seeds": 77}})
+    assert claims_of(own) == ("", [])
+    (line,) = lines(own)
+    assert line == f"explain: {'; '.join(explained(own))}"
+    page = render(own)
+    assert "of the ledger" not in page
+    assert all(f"<code>{command}</code>" in page for command in explained(own))
+    assert len(re.findall("<code>archlab explain ", page)) == len(explained(own)) > 1
+
+
+PLAIN = {"model.mlp.kind": "plain", "model.mlp.activation": "gelu", "model.norm.kind": "rmsnorm", "train.lr": 1e-3}
+CHANGES = [
+    ({}, []),
+    ({"train.lr": 2e-3}, []),
+    ({"model.norm.kind": "layernorm"}, ["layernorm"]),
+    ({"model.mlp.activation": "relu"}, ["relu"]),
+    ({"model.mlp.kind": "gated", "model.mlp.activation": "silu"}, ["swiglu"]),
+    ({"model.mlp.kind": "gated", "model.mlp.activation": "silu", "model.attention.n_kv_heads": 1}, ["swiglu", "mqa"]),
+    ({"model.attention.kind": "latent", "model.attention.kv_rank": 7}, ["mla"]),
+    ({"model.attention.n_kv_heads": 4}, ["model.attention.n_kv_heads"]),
+]
+
+
+@pytest.mark.parametrize(("changed", "names"), CHANGES)
+def test_which_topics_explain_a_change(changed: dict[str, object], names: list[str]):
+    assert list(explaining(changed, PLAIN | changed)) == names
