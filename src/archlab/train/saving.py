@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Thread
+from typing import Self
 
 import torch
 from torch import nn
@@ -16,7 +17,7 @@ from archlab.train.world import ALONE, World
 
 
 class Saver:
-    """Writes one checkpoint at a time into a run's folder of them.
+    """Writes one checkpoint at a time into a run's folder of them; a context at whose end all are on the disk.
 
     One process writes whole tensors; of several each writes its parts (torch.distributed.checkpoint), and the first
     gives the folder its name when all have written.
@@ -52,6 +53,12 @@ class Saver:
 
         self._thread = Thread(target=self._caught, args=(finish,), daemon=True)
         self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait()
 
     def wait(self) -> None:
         """Until what was begun is on the disk; UserError where it cannot be."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -31,6 +31,8 @@ class StepResult:
     grad_norm: float
     """Global norm before clipping."""
     lr: float
+    updated: bool
+    """Whether the weights were changed."""
     routers: Mapping[str, float] = field(default_factory=dict)
     """Losses and loads of mixtures of experts, by name; empty without one."""
 
@@ -49,8 +51,10 @@ def update(
     device: Device,
     separator: int | None = None,
     world: World = ALONE,
+    refuses: Callable[[float, float], bool] = lambda _loss, _grad_norm: False,
 ) -> StepResult:
-    """Gradient over the windows, clipped, and one update; no update where it is not finite.
+    """Gradient over the windows, clipped, and one update; none where it is not finite, or where `refuses`, which is
+    given loss and gradient norm, says so.
 
     `separator` is the token that begins a document, where documents do not see each other; None where they do.
     `world`: each process is given all windows, and passes its part of their micro batches through the model.
@@ -71,8 +75,10 @@ def update(
         sum((asked * weight for asked in routers.minimised(collected)), carrier).backward()
         loss += cross_entropy * share
     grad_norm = whole(clip_grad_norm_(model.parameters(), train.grad_clip or math.inf))
-    result = StepResult(world.sum(loss).item(), grad_norm.item(), learning_rate(train, step), routers.metrics())
-    if result.is_finite:
+    found = world.sum(loss).item(), grad_norm.item()
+    updated = all(map(math.isfinite, found)) and not refuses(*found)
+    result = StepResult(*found, learning_rate(train, step), updated, routers.metrics())
+    if updated:
         set_rate(optimizer, result.lr)
         optimizer.step()
         routers.correct()
