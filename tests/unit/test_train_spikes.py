@@ -122,7 +122,7 @@ def test_gone_back(text, tmp_path, read):
 
 
 def test_where_the_text_after_it_spikes_as_often_the_batches_are_skipped(text, tmp_path, read):
-    seen, bad = read
+    _, bad = read
     bad |= {*range(AT, AT + 40)}
     summary = train(settings(text, "rewind"), tmp_path, Callback())
     assert len([line for line in RunFolder(tmp_path).metrics() if "rewound_from" in line]) <= MOST_REWINDS

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from archlab.allocator import keep_freed_memory
+from archlab.config.problems import ConfigError, Problem
 from archlab.config.schema import Config
 from archlab.config.sources import sources
 from archlab.config.training import among, check_next_token, resolve_train
@@ -64,6 +65,9 @@ def _means(config: Config, device: Device, world: World) -> Means:
     """UserError for what the model, this machine or the text cannot do."""
     settings = among(resolve_train(config), config, world.size)
     check_next_token(config.model)
+    if world.size > 1 and settings.probe_every:
+        found = f"{settings.probe_every}; probes are of one process, and there are {world.size}; allowed: null"
+        raise ConfigError([Problem("train.probe_every", found)], "the config")
     shards = world.mesh.size(1) if world.mesh else 1
     device.check_memory(training_memory(parameters(config.model).total).total // shards)
     with world.in_turn():

@@ -1,6 +1,7 @@
 """Saving checkpoints while the training goes on: the state is copied, and a thread writes the copy."""
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Thread
@@ -25,7 +26,7 @@ class Saver:
 
     def __init__(self, folder: Path, keep: Keep, world: World) -> None:
         self._folder, self._keep, self._world = folder, keep, world
-        self._group = torch.distributed.new_group(backend="gloo") if world.size > 1 else None
+        self._group = _group_of_all() if world.size > 1 else None
         self._thread: Thread | None = None
         self._error: BaseException | None = None
 
@@ -82,12 +83,13 @@ class Saver:
                 file: {name: x.detach().to("cpu", copy=True) for name, x in of.items()} for file, of in state.items()
             }
             return lambda: write_whole(temporary, copies)
-        from torch.distributed.checkpoint import HuggingFaceStorageWriter
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
         from torch.distributed.checkpoint.state_dict_saver import async_save
 
         every = {name: x for of in state.values() for name, x in of.items()}
         writer = HuggingFaceStorageWriter(path=str(temporary), save_distributed=True)
         future = async_save(every, storage_writer=writer, process_group=self._group)
+        assert isinstance(future, Future)
         return lambda: future.result()
 
     def _caught(self, finish: Callable[[], None]) -> None:
@@ -95,6 +97,13 @@ class Saver:
             finish()
         except BaseException as error:  # raised where the training goes on
             self._error = error
+
+
+def _group_of_all() -> torch.distributed.ProcessGroup:
+    """Of its own, for what the threads that write tell each other meanwhile."""
+    group = torch.distributed.new_group(backend="gloo")
+    assert isinstance(group, torch.distributed.ProcessGroup)
+    return group
 
 
 def save_checkpoint(

@@ -93,14 +93,15 @@ def _micro_batches(
     update."""
     rows = micro_batch_tokens // (windows.tokens.shape[1] - 1)
     tokens = torch.from_numpy(windows.tokens).split(rows)
-    scored = None if windows.scored is None else torch.from_numpy(windows.scored).split(rows)
+    every = None if windows.scored is None else torch.from_numpy(windows.scored)
+    scored = None if every is None else every.split(rows)
     own = len(tokens) // world.size
     for index in range(world.rank * own, (world.rank + 1) * own):
         micro_BT = tokens[index].to(device.type)
-        if scored is None:
+        if scored is None or every is None:
             yield index, micro_BT, None, 1 / len(tokens)
         else:
-            share = int(scored[index].sum()) / int(windows.scored.sum())
+            share = int(scored[index].sum()) / int(every.sum())
             yield index, micro_BT, scored[index].to(device.type), share
 
 

@@ -54,7 +54,7 @@ class Parts:
     """Files in a folder, each with parts of all tensors; a process reads of them what it needs."""
 
     def __init__(self, folder: Path) -> None:
-        from torch.distributed.checkpoint import HuggingFaceStorageReader
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
         from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
         self._reader = HuggingFaceStorageReader(str(folder))

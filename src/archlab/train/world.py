@@ -13,7 +13,7 @@ from archlab.config.parallel import ParallelConfig
 from archlab.config.problems import ConfigError, Problem
 
 if TYPE_CHECKING:
-    from torch.distributed import DeviceMesh
+    from torch.distributed.device_mesh import DeviceMesh
 
 T = TypeVar("T")
 
@@ -84,7 +84,8 @@ def joined(parallel: ParallelConfig, device_type: str) -> Iterator[World]:
     if size == 1:
         yield ALONE
         return
-    from torch.distributed import destroy_process_group, get_rank, init_device_mesh, init_process_group, is_initialized
+    from torch.distributed import destroy_process_group, get_rank, init_process_group, is_initialized
+    from torch.distributed.device_mesh import init_device_mesh
 
     local_rank = int(os.environ["LOCAL_RANK"])
     if device_type == "cuda":
