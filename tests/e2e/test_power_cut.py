@@ -61,7 +61,7 @@ def test_what_has_ended_stays_ended(folder, monkeypatch):
     """What a finished run leaves needs no more steps, whatever was not synced."""
     config = load_config(folder / "tiny.yaml", *SHORT)
     *_, synced, names, torn = cuts(folder / "done", 0, 2, lambda: train(config, folder / "done" / "run", Callback()))
-    monkeypatch.setattr("archlab.train.loop.update", None)
+    monkeypatch.setattr("archlab.train.training.update", None)
     for image in (synced, names, torn):
         assert train(config, image / "run", Callback()) == RunFolder(folder / "done" / "run").summary()
 

@@ -35,14 +35,16 @@ from archlab.config.training import resolve_train
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
-from archlab.train import loop
+from archlab.train import loop, training
 from archlab.train.device import Device
 from archlab.train.loss import objective
 from archlab.train.optim import make_optimizer
 from archlab.train.progress import Callback
 from archlab.train.routers import Routers
 from archlab.train.run_folder import RunFolder
+from archlab.train.saving import Saver
 from archlab.train.step import update
+from archlab.train.world import ALONE
 
 # --- from types to values -------------------------------------------------------------------------------------
 
@@ -223,7 +225,7 @@ def outputs(config: Config) -> Iterator[Tensor]:
     yield model.train()(tokens)
     seq_len = config.train.seq_len or config.model.max_seq_len
     window = TEXT[:, : seq_len + 1] % config.model.vocab_size
-    routers = Routers(model.eval())
+    routers = Routers(model.eval(), ALONE)
     collected = routers.collector()
     minimised, _ = objective(model(window[:, :-1], collected=collected), window[:, 1:], config.train.z_loss)
     yield sum(routers.minimised(collected), minimised)
@@ -346,7 +348,7 @@ def test_every_setting_of_one_layer_works_or_is_refused(path: str) -> None:
 # --- training -------------------------------------------------------------------------------------------------
 
 HOW = ("device", "compile", "micro_batch_tokens", "eval_every", "eval_tokens", "eval_seq_len", "checkpoint_every",
-       "probe_every")  # fmt: skip
+       "probe_every", "recompute", "keep", "spikes")  # fmt: skip
 """How and how often, not what: the same losses up to rounding, by another way, as the last test sees."""
 
 SMALL = {"tokens": 6 * 64, "batch_tokens": 64, "seq_len": 16, "warmup": 1, "dtype": "float32", "device": "cpu"}
@@ -406,15 +408,19 @@ def test_every_training_setting_changes_the_losses_or_is_refused(name: str) -> N
 def run(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[Any]]:
     """The losses of a whole run, and what it did on its way to them."""
     done: list[Any] = []
-    predict, save_checkpoint, hidden = loop.predict, loop.save_checkpoint, Decoder.hidden
+    predict, save, hidden, recompute = training.predict, Saver.save, Decoder.hidden, training.recompute_layers
 
-    def evaluated(model: Any, held_out: Any, device: Device) -> Any:
+    def evaluated(model: Any, held_out: Any, device: Device, **more: Any) -> Any:
         done.append(("evaluate", held_out.tokens.shape))
-        return predict(model, held_out, device)
+        return predict(model, held_out, device, **more)
 
-    def saved(at: Path, step: int, *state: Any, **more: Any) -> Any:
+    def saved(saver: Saver, step: int, *state: Any) -> None:
         done.append(("save", step))
-        return save_checkpoint(at, step, *state, **more)
+        save(saver, step, *state)
+
+    def recomputed(model: Decoder) -> None:
+        done.append("recompute")
+        recompute(model)
 
     def compiled(model: Decoder) -> None:
         done.append("compile")
@@ -426,11 +432,14 @@ def run(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
         return hidden(model, tokens, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "predict", evaluated)
-        patch.setattr(loop, "save_checkpoint", saved)
-        patch.setattr(loop, "compile_layers", compiled)
+        patch.setattr(training, "predict", evaluated)
+        patch.setattr(Saver, "save", saved)
+        patch.setattr(training, "compile_layers", compiled)
+        patch.setattr(training, "recompute_layers", recomputed)
         patch.setattr(Decoder, "hidden", read)
         loop.train(config, folder, Callback())
+    done.append(sorted(path.name for path in (folder / "checkpoints").iterdir()))
+    done.append(sum("spike" in line for line in RunFolder(folder).metrics()))
     return [line["loss"] for line in RunFolder(folder).metrics() if "lr" in line], done
 
 
@@ -446,7 +455,11 @@ def test_every_other_training_setting_changes_the_way_but_not_the_losses_or_is_r
     assert isinstance(was, Config)
     losses, way = run(was, tmp_path / "was", monkeypatch)
     results = {}
-    for n, value in enumerate(values(hint_of(TrainConfig.model_fields[name]))):
+    # How many of the newest checkpoints stay is not seen at the end: tests/unit/test_train_checkpoint.py.
+    # What spikes do is in tests/unit/test_train_spikes.py; here only that they are looked for.
+    by_hand = {"keep": [{"every": 1}], "spikes": [{"window": 2, "deviations": 0.01}]}
+    some = by_hand.get(name) or values(hint_of(TrainConfig.model_fields[name]))
+    for n, value in enumerate(some):
         is_now = trained(base, {"train": small | {name: value}})
         if value == "auto" or (isinstance(is_now, Config) and resolved(was) == resolved(is_now)):
             continue

@@ -178,7 +178,7 @@ def test_what_is_no_plain_config_is_refused_in_an_instant(text, message, tmp_pat
     [
         ({".".join("a" * 200): 1}, "sections inside each other more than 100 deep"),
         ({"model": {".".join("a" * 60): {".".join("b" * 60): 1}}}, "sections inside each other more than 100 deep"),
-        ({f"a{i}": i for i in range(20_000)}, "allowed: plugins, model, train, data\n  ..."),
+        ({f"a{i}": i for i in range(20_000)}, "allowed: plugins, model, train, data, parallel\n  ..."),
         ({"train": {"tokens": "1E999999M"}}, "'1E999999M'; allowed: a whole number"),
     ],
 )

@@ -1,6 +1,5 @@
 """The mixture of experts against one written out token by token, and what it promises beside."""
 
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -104,7 +103,7 @@ def test_the_config_counts_what_is_built_and_multiplied(text: str) -> None:
     idle = (8 - module.router.active) * sum(p[0].numel() for p in module.experts.parameters())
     assert config.mlp.active_parameters(config.site) == sum(p.numel() for p in module.parameters()) - idle
     with FlopCounterMode(display=False) as counted:
-        y_BTD = module(tokens().requires_grad_(), context(collected=defaultdict(list)), None)
+        y_BTD = module(tokens().requires_grad_(), context(collected=Collected()), None)
     forward = counted.get_total_flops()
     assert config.mlp.flops(config.site, Pass(1, T)) == {"mlp": forward}
     with FlopCounterMode(display=False) as counted:
@@ -117,7 +116,7 @@ def test_what_it_hands_out_gives_the_losses_counted_directly(text: str, more: di
     """Padding is in neither of them."""
     is_real = torch.ones(2, T // 2, dtype=torch.bool)
     is_real[0, :4] = False
-    layers, collected = [drawn(text), drawn(text, seed=1)], defaultdict[str, list[Tensor]](list)
+    layers, collected = [drawn(text), drawn(text, seed=1)], Collected()
     for module in layers:
         module(tokens(), context(is_real, collected), None)
     loads = collected_loads(collected)
@@ -250,7 +249,7 @@ def test_training_compiles_into_one_graph() -> None:
     def step(x_BTD: Tensor, collected: Collected) -> Tensor:
         return module(x_BTD, context(collected=collected), None)
 
-    seen, seen_compiled = defaultdict[str, list[Tensor]](list), defaultdict[str, list[Tensor]](list)
+    seen, seen_compiled = Collected(), Collected()
     y_BTD, compiled = step(x_BTD, seen), torch.compile(step, fullgraph=True, backend="aot_eager")(x_BTD, seen_compiled)
     torch.testing.assert_close(compiled, y_BTD)
     for ours, theirs in zip(collected_loads(seen), collected_loads(seen_compiled), strict=True):

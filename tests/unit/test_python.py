@@ -24,7 +24,7 @@ def test_cost_and_train_are_packages_and_functions_too(tmp_path: Path, monkeypat
     assert archlab.cost(config).parameters == counted.parameters(config.model)
     run = archlab.train(config, out=str(tmp_path / "run"))
     assert run == RunFolder(tmp_path / "run").summary()
-    monkeypatch.setattr(loop, "_train", None)
+    monkeypatch.setattr(loop, "Training", None)
     assert archlab.train(config, tmp_path / "run") == run, "a finished run is only read"
 
 

@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 import shutil
+from threading import Event
 
 import pytest
 import torch
@@ -11,19 +12,21 @@ from safetensors.torch import load_file, save_file
 from tiny import config
 
 from archlab import digests, files
+from archlab.config.schema import Keep
 from archlab.errors import UserError
 from archlab.files import TEMPORARY
 from archlab.infer.load import from_pretrained
 from archlab.model.decoder import Decoder
-from archlab.train import checkpoint
+from archlab.train import checkpoint, saving
 from archlab.train.checkpoint import (
     load_metrics,
     load_optimizer,
     load_weights,
     newest_checkpoint,
-    save_checkpoint,
 )
 from archlab.train.optim import make_optimizer
+from archlab.train.saving import Saver, save_checkpoint
+from archlab.train.world import ALONE
 
 
 def trained():
@@ -83,6 +86,59 @@ def test_the_two_newest_are_kept_and_at_the_end_only_the_last(tmp_path):
     assert sorted(path.name for path in next(tmp_path.iterdir()).iterdir()) == [
         "digests.json", "metrics.jsonl", "model.safetensors",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("keep", "going_on", "at_the_end"),
+    [
+        (Keep(), [4, 5], [6]),
+        (Keep(last=1), [5], [6]),
+        (Keep(last=4), [2, 3, 4, 5], [6]),
+        (Keep(every=2), [2, 4, 5], [2, 4, 6]),
+        (Keep(last=3, every=3), [3, 4, 5], [3, 6]),
+    ],
+)
+def test_which_ones_stay(tmp_path, keep, going_on, at_the_end):
+    saver, (model, optimizer) = Saver(tmp_path, keep, ALONE), trained()
+
+    def steps():
+        saver.wait()
+        return sorted(int(path.name.removeprefix("step-")) for path in tmp_path.iterdir())
+
+    for step in range(1, 6):
+        saver.save(step, model, optimizer, b"")
+    assert steps() == going_on
+    saver.save(6, model, None, b"")
+    assert steps() == at_the_end
+
+
+def test_what_is_trained_meanwhile_is_not_in_it(tmp_path, monkeypatch):
+    """The copy is made before `save` returns, and the thread writes it later."""
+    may_write, write = Event(), saving.write_whole
+    monkeypatch.setattr(saving, "write_whole", lambda *args: (may_write.wait(), write(*args)))
+    saver, (model, optimizer) = Saver(tmp_path, Keep(), ALONE), trained()
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    saver.save(1, model, optimizer, b"")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert not (tmp_path / "step-00000001").exists()
+    may_write.set()
+    saver.wait()
+    written = load_file(tmp_path / "step-00000001" / "model.safetensors")
+    assert all(torch.equal(written[name], before[name]) for name in before)
+
+
+def test_a_failure_of_the_thread_is_raised_where_the_training_goes_on(tmp_path, monkeypatch):
+    def full(*_):
+        raise UserError("no space left")
+
+    monkeypatch.setattr(saving, "write_whole", full)
+    saver = Saver(tmp_path, Keep(), ALONE)
+    saver.save(1, *trained(), b"")
+    with pytest.raises(UserError, match="no space left"):
+        saver.save(2, *trained(), b"")
+    assert not any(tmp_path.iterdir())
 
 
 def test_files_are_for_whom_the_umask_says(tmp_path):
@@ -155,7 +211,7 @@ def test_a_damaged_one_is_named_and_the_one_before_is_used(saved, file, damage):
     assert before == (2, saved)
     assert str(newer) in named
     assert file in named
-    for_inference = newest_checkpoint(saved.parent, only=("model.safetensors",))[0]
+    for_inference = newest_checkpoint(saved.parent, weights_only=True)[0]
     assert for_inference == ((3, newer) if file in ("optimizer.safetensors", "metrics.jsonl") else (2, saved))
     damage(saved / file)
     assert newest_checkpoint(saved.parent)[0] is None
@@ -222,7 +278,7 @@ def test_a_full_disk_is_a_message_and_the_older_checkpoint_stays(saved):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
     try:
-        with pytest.raises(UserError, match=r"cannot write the checkpoint of step 3.*File too large"):
+        with pytest.raises(UserError, match=r"cannot write model.safetensors of a checkpoint: .*File too large"):
             save_checkpoint(saved.parent, 3, *trained())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -10,7 +10,7 @@ from tiny import config, write_text
 from archlab.data.prepare import prepare
 from archlab.errors import UserError
 from archlab.infer.score import score
-from archlab.train import loop
+from archlab.train import training
 from archlab.train.evaluate import Predictions
 from archlab.train.loop import train
 from archlab.train.progress import Callback
@@ -100,7 +100,7 @@ def test_a_loss_that_is_no_number_ends_the_run_as_diverged(text, tmp_path):
 def test_an_evaluation_that_is_no_number_is_a_divergence_too(text, tmp_path, monkeypatch):
     """The last update may ruin a model whose last training loss was fine."""
     broken = Predictions(np.full((1, 16), np.nan, np.float32), None)
-    monkeypatch.setattr(loop, "predict", lambda *_: broken)
+    monkeypatch.setattr(training, "predict", lambda *_, **__: broken)
     summary = train(config("train.eval_every=10", data=text), tmp_path, Callback())
     assert (summary.status, summary.steps, summary.bits_per_byte) == ("diverged", 10, None)
     assert RunFolder(tmp_path).metrics()[-1] == {"step": 10, "diverged": True, "held_out_loss": "nan"}
@@ -246,7 +246,7 @@ def test_what_a_finished_run_says_can_be_read_off_its_last_checkpoint_again(text
     with pytest.raises(UserError, match=r"metrics.jsonl: damaged"):
         RunFolder(tmp_path).metrics()
     (tmp_path / "summary.json").unlink()
-    monkeypatch.setattr(loop, "update", None)  # without another step
+    monkeypatch.setattr(training, "update", None)  # without another step
     again = train(config(data=text), tmp_path, Callback())
     assert again.model_dump(exclude={"mfu"}) == whole.model_dump(exclude={"mfu"})
     assert RunFolder(tmp_path).metrics() == lines

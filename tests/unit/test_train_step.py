@@ -26,6 +26,7 @@ from archlab.train.loss import objective
 from archlab.train.optim import groups_by_role, make_optimizer
 from archlab.train.routers import Routers
 from archlab.train.step import update
+from archlab.train.world import ALONE
 
 CPU = Device("cpu", torch.float32)
 
@@ -258,7 +259,7 @@ def test_the_head_in_pieces_gives_the_gradient_of_the_whole(overrides, monkeypat
     monkeypatch.setattr(loss, "rows_at_once", lambda *_: 7)  # the last piece has fewer
     settings = config(*overrides).train
     model = Decoder(config(*overrides).model).train()
-    routers = Routers(model)
+    routers = Routers(model, ALONE)
     collected = routers.collector()
     tokens = torch.from_numpy(windows())
     minimised, cross_entropy = objective(model(tokens[:, :-1], collected=collected), tokens[:, 1:], settings.z_loss)

@@ -1,6 +1,9 @@
 """`archlab train`."""
 
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from archlab.cli.loading import load_with_notes
@@ -9,9 +12,14 @@ from archlab.errors import UserError
 from archlab.review.findings import warnings
 from archlab.review.lines import in_one_line
 
+_PATIENCE = 5.0
+"""Seconds that the others wait with an error: mostly the first process has the same, and torchrun then ends them."""
+
 
 def run(config: str, /, *overrides: str, out: Path) -> int:
     """Train a model. Run again, it goes on where it stopped. Exit code 1: the training diverged.
+
+    Under torchrun all its processes train one run together: `torchrun --nproc-per-node 8 -m archlab train CONFIG …`.
 
     Parameters
     ----------
@@ -23,11 +31,14 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
     out
         The run's folder: config, metrics, checkpoints, summary. One made by `archlab import` begins with its weights.
     """
+    with _first_speaks():
+        return _train(config, overrides, out)
+
+
+def _train(config: str, overrides: tuple[str, ...], out: Path) -> int:
     from archlab.config.text import note
     from archlab.train.loop import train
 
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("torchrun: archlab does not train on several processes yet; run it once, without torchrun")
     loaded = load_with_notes(config, overrides)
     if found := warnings(loaded):
         note(in_one_line(found))
@@ -45,3 +56,18 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
     )
     print(out)
     return 0
+
+
+@contextmanager
+def _first_speaks() -> Iterator[None]:
+    """Of several processes the first alone writes on the terminal, and the others only errors that it does not have."""
+    rank = int(os.environ.get("RANK", "0"))
+    if rank == 0:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        try:
+            yield
+        except UserError as error:
+            time.sleep(_PATIENCE)
+            raise UserError(f"process {rank}: {error}") from error

@@ -18,10 +18,32 @@ from archlab.config.base import (
 )
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import AdamW, Optimizer
+from archlab.config.parallel import ParallelConfig
 from archlab.config.plugins import PlugIns, load_plugins
 from archlab.config.tasks import NoTask, TaskOrText
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Keep(Base):
+    """Which checkpoints stay while a run goes on."""
+
+    last: Annotated[int, Field(ge=1)] = 2
+    """So many of the newest: where one is damaged, the one before it is used."""
+    every: Count | None = None
+    """Those whose step is a multiple of it stay for good. null: none; a finished run keeps its last weights alone."""
+
+
+class Spikes(Base):
+    """What is done about an update whose loss or gradient is far above those before it."""
+
+    deviations: Positive = 6.0
+    """From which on it is a spike: standard deviations above the mean of the window."""
+    window: Annotated[int, Field(ge=2)] = 100
+    """Updates, those without a spike, that say what is usual; until there are as many nothing is a spike."""
+    action: Literal["note", "skip", "rewind"] = "note"
+    """note: it is in the log. skip: no update is made of that batch. rewind: the training goes back to its newest
+    checkpoint, and on from there with the text after the spike (PaLM, Chowdhery 2022)."""
 
 
 class TrainConfig(Base):
@@ -60,6 +82,8 @@ class TrainConfig(Base):
     """AdamW's epsilon."""
     grad_clip: Positive | None = 1.0
     """Largest global gradient norm; larger ones are scaled down. null: no clipping."""
+    spikes: Spikes = Spikes()
+    """What is done about a loss or a gradient that jumps."""
     z_loss: NonNegative = 0.0
     """Factor on log^2 Z, Z the softmax denominator of the logits (PaLM 1e-4); not in the reported loss."""
     seed: Seed = 0
@@ -78,6 +102,11 @@ class TrainConfig(Base):
     """Tokens per window of evaluation. null: as in training."""
     checkpoint_every: Count | None = None
     """Steps between checkpoints. null: at every evaluation."""
+    keep: Keep = Keep()
+    """Which checkpoints stay."""
+    recompute: bool = False
+    """Keep only each layer's input for the backward pass, and compute the rest again there (Chen 2016): less memory, a
+    third more time."""
     probe_every: Count | None = None
     """Steps between probes of gradients, activations and attention, kept in metrics.jsonl. null: never."""
 
@@ -106,6 +135,8 @@ class Config(Base):
     """Optimiser, schedule, budget."""
     data: DataConfig = DataConfig()
     """Text and tokens."""
+    parallel: ParallelConfig = ParallelConfig()
+    """Processes, where torchrun starts several."""
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
         """Another process has sent it, and this one has its plug-ins from here on."""

@@ -44,6 +44,19 @@ class ResolvedTrain(TrainConfig):
         return self.batch_tokens // self.seq_len
 
 
+def among(train: ResolvedTrain, config: Config, n_processes: int) -> ResolvedTrain:
+    """The settings with micro batches that so many processes share; ConfigError where they cannot be dealt evenly."""
+    own, rest = divmod(train.rows, n_processes)
+    asked = config.train.micro_batch_tokens
+    if rest:
+        found = f"{train.batch_tokens:,}, which are {train.rows} windows, for {n_processes} processes"
+        raise ConfigError([Problem("train.batch_tokens", f"{found}; allowed: as many for each")], "the config")
+    if asked and own % (asked // train.seq_len):
+        found = f"{asked:,}; each of {n_processes} processes has {own * train.seq_len:,} tokens of a batch"
+        raise ConfigError([Problem("train.micro_batch_tokens", f"{found}; allowed: a divisor of these")], "the config")
+    return train if asked else train.model_copy(update={"micro_batch_tokens": own * train.seq_len})
+
+
 def check_next_token(model: ModelConfig) -> None:
     """ConfigError where tokens see what comes after them: neither a loss nor a score would mean much."""
     for visibility in ("prefix", "two_sided"):

@@ -17,8 +17,8 @@ from archlab.files import folder_atomic
 from archlab.hf.tensors import format_name
 from archlab.infer.load import find_folder, is_run_folder, load_model
 from archlab.model.decoder import Decoder
-from archlab.train.checkpoint import save_checkpoint
 from archlab.train.run_folder import IMPORTED, Imported, imported
+from archlab.train.saving import save_checkpoint
 
 
 def import_model(source: str, out: Path) -> str:

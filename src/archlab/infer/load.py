@@ -20,7 +20,7 @@ from archlab.hf.hub import download, is_hub_id
 from archlab.infer.codec import ByteLevelCodec, Codec, PublishedCodec
 from archlab.model.decoder import Decoder
 from archlab.model.origin import Origin
-from archlab.train.checkpoint import WEIGHTS, load_weights, newest_checkpoint
+from archlab.train.checkpoint import load_weights, newest_checkpoint
 from archlab.train.device import torch_device
 from archlab.train.run_folder import Imported, RunFolder, imported
 
@@ -88,7 +88,7 @@ def load_run(folder: Path, config: ModelConfig | None = None) -> tuple[int, Deco
 
 
 def _newest(run: Path) -> tuple[int, Path]:
-    newest, damaged = newest_checkpoint(run / "checkpoints", only=(WEIGHTS,))
+    newest, damaged = newest_checkpoint(run / "checkpoints", weights_only=True)
     if newest is None:
         if damaged:
             raise UserError(f"{'; '.join(damaged)}; no other checkpoint is left: delete {run} and make it anew")

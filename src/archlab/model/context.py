@@ -1,6 +1,6 @@
 """What one forward pass knows beside the stream: where tokens stand, and what follows for masks, rotations, biases."""
 
-from collections import defaultdict
+from collections import UserDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,8 +15,16 @@ from archlab.model.masks import Mask, Visible
 from archlab.model.rotary import Rotation, rotation
 from archlab.model.state import NO_STATES, Cache, State
 
-Collected = defaultdict[str, list[Tensor]]
-"""What components report beside the stream, by name, a tensor per layer: auxiliary losses, loads of experts."""
+
+class Collected(UserDict[str, list[Tensor]]):
+    """What components report beside the stream, by name, a tensor per layer: auxiliary losses, loads of experts.
+
+    No dict, for `fully_shard` gives a module a copy of any dict in which it finds tensors.
+    """
+
+    def __missing__(self, name: str) -> list[Tensor]:
+        self[name] = []
+        return self[name]
 
 
 _CAUSAL = Visibility(kind="causal")

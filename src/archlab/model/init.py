@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from archlab.config.model_schema import ModelConfig
+from archlab.model.cut import part_of
 from archlab.model.roles import roles_of
 
 
@@ -19,9 +20,9 @@ def initialise(model: nn.Module, config: ModelConfig, seed: int) -> None:
     for name, parameter, role, constant in roles_of(model):
         if constant is None:
             deviation = role.deviation(config, parameter.shape[-1])
-            parameter.copy_(_normal(parameter, deviation, f"{seed}/{name}"))
+            parameter.copy_(part_of(_normal(parameter, deviation, f"{seed}/{name}"), parameter))
         elif isinstance(constant, Tensor):
-            parameter.copy_(constant)
+            parameter.copy_(part_of(constant, parameter))
         else:
             parameter.fill_(constant)
 

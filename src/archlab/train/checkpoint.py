@@ -1,50 +1,71 @@
-"""Checkpoints: weights, optimiser state and metrics so far, one folder per step; the two newest are kept."""
+"""Checkpoints: a folder per step with weights, optimiser state and metrics so far. How they are written: saving.py.
+
+    model.safetensors  optimizer.safetensors     of one process: whole tensors
+    shard-00001-….safetensors                    of several: what each has of weights and optimiser together
+    metrics.jsonl  digests.json
+
+Either is read by any number of processes.
+"""
 
 import re
-from collections.abc import Collection
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from archlab.config.schema import Keep
 from archlab.digests import DIGESTS, names_with_digest, verify, write_digests
 from archlab.errors import UserError
-from archlab.files import folder_atomic, remove_folder
+from archlab.files import remove_folder
+from archlab.train.stored import Form, Parts, Stored, Whole, parts_in
 
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 METRICS = "metrics.jsonl"
 
 
-def save_checkpoint(
-    folder: Path, step: int, model: nn.Module, optimizer: Optimizer | None, metrics: bytes = b""
-) -> None:
-    """Write `folder/step-N`, then remove all others but the one before it.
-
-    Without an optimiser it is the last checkpoint of a finished run; then the one before is removed too. A checkpoint
-    is complete in itself: the weights (persistent buffers among them), the optimiser's state, the metrics up to its
-    step, and the digests of these files.
-    """
+def step_folder(folder: Path, step: int) -> Path:
+    """Where a step's checkpoint stands, without the damaged one that may be there: its steps were made again."""
     path = folder / f"step-{step:08d}"
-    if path.exists():  # a damaged one, whose steps were made again
+    if path.exists():
         remove_folder(path)
-    try:
-        with folder_atomic(path) as temporary:
-            save_file({name: t.contiguous() for name, t in model.state_dict().items()}, temporary / WEIGHTS)
-            if optimizer is not None:
-                save_file(_state(model, optimizer), temporary / OPTIMIZER)
-            (temporary / METRICS).write_bytes(metrics)
-            write_digests(temporary)
-    except SafetensorError as error:  # how it reports a full disk
-        raise UserError(f"{folder}: cannot write the checkpoint of step {step}: {error}") from None
-    others = sorted((n, other) for n, other in _steps(folder).items() if n != step)
-    before = [other for n, other in others if n < step and optimizer is not None]
-    for _, other in others:
-        if other not in before[-1:]:
-            remove_folder(other)
+    return path
+
+
+def state_of(model: nn.Module, optimizer: Optimizer | None) -> dict[str, dict[str, Tensor]]:
+    """File -> name -> tensor: the weights (persistent buffers among them), and the optimiser's state unless None."""
+    state = {WEIGHTS: model.state_dict()}
+    return state if optimizer is None else state | {OPTIMIZER: _state(model, optimizer)}
+
+
+def write_whole(temporary: Path, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """File -> name -> tensor, as one process has them; UserError where the disk is full."""
+    for file, tensors in state.items():
+        try:
+            save_file({name: x.contiguous() for name, x in tensors.items()}, temporary / file)
+        except SafetensorError as error:  # how it reports a full disk
+            raise UserError(f"{temporary.parent}: cannot write {file} of a checkpoint: {error}") from None
+
+
+def complete(temporary: Path, metrics: bytes) -> None:
+    """Add the metrics up to its step, and the digests of all files."""
+    (temporary / METRICS).write_bytes(metrics)
+    write_digests(temporary)
+
+
+def remove_others(folder: Path, step: int, keep: Keep, *, is_last: bool) -> None:
+    """All checkpoints but `step` and those to be kept beside it; the last one of a finished run needs none before."""
+    others = {n: path for n, path in _steps(folder).items() if n != step}
+    before = sorted(n for n in others if n < step)
+    kept = set() if is_last else set(before[max(0, len(before) + 1 - keep.last) :])
+    kept |= {n for n in before if keep.every and n % keep.every == 0}
+    for n, path in others.items():
+        if n not in kept:
+            remove_folder(path)
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -52,29 +73,29 @@ def has_checkpoint(folder: Path) -> bool:
     return bool(_steps(folder))
 
 
-def newest_checkpoint(folder: Path, only: Collection[str] = ()) -> tuple[tuple[int, Path] | None, list[str]]:
+def newest_checkpoint(folder: Path, *, weights_only: bool = False) -> tuple[tuple[int, Path] | None, list[str]]:
     """(step, path) of the newest undamaged checkpoint in a folder of checkpoints, and what is wrong with newer ones.
 
-    `only` names the files that have to be undamaged, if not all. A training that goes on may remove old checkpoints
-    meanwhile.
+    `weights_only`: nothing else has to be undamaged. A training that goes on may remove old checkpoints meanwhile.
     """
     damaged: list[str] = []
     for step, path in sorted(_steps(folder).items(), reverse=True):
         try:
-            _verify(path, only)
+            _verify(path, weights_only)
             return (step, path), damaged
         except (UserError, FileNotFoundError) as error:
             if not path.exists():  # the training has newer ones by now
-                return newest_checkpoint(folder, only)
+                return newest_checkpoint(folder, weights_only=weights_only)
             damaged.append(str(error))
     return None, damaged
 
 
-def _verify(path: Path, only: Collection[str]) -> None:
+def _verify(path: Path, weights_only: bool) -> None:
     names = names_with_digest(path)
     if not names:
         raise UserError(f"{path / DIGESTS}: missing, so damage would not be noticed")
-    for name in only or names:
+    needed = ([file.name for file in parts_in(path)] or [WEIGHTS]) if weights_only else names
+    for name in needed:
         if name not in names or not (path / name).is_file():
             raise UserError(f"{path / name}: missing")
         verify(path / name, remedy="")
@@ -82,17 +103,15 @@ def _verify(path: Path, only: Collection[str]) -> None:
 
 def load_weights(path: Path, model: nn.Module) -> None:
     """Fill the model from a checkpoint; names, shapes and dtypes must be the model's."""
-    tensors = _read(path / WEIGHTS)
-    held = model.state_dict()
-    wrong = sorted(tensors.keys() ^ held.keys())
-    wrong += [name for name, t in held.items() if name in tensors and not _alike(tensors[name], t)]
+    stored, held = _stored(path, WEIGHTS), model.state_dict()
+    forms = {name: form for name, form in stored.forms.items() if not _is_of_optimizer(name)}
+    wrong = sorted(forms.keys() ^ held.keys())
+    wrong += [name for name, x in held.items() if name in forms and Form(x.shape, x.dtype) != forms[name]]
     if wrong:
         raise UserError(
             f"{path / WEIGHTS}: does not fit the config; missing, surplus or mis-shaped: {', '.join(wrong[:8])}"
         )
-    with torch.no_grad():
-        for name, tensor in held.items():
-            tensor.copy_(tensors[name])
+    stored.fill(held)
 
 
 def load_metrics(path: Path) -> bytes:
@@ -102,17 +121,33 @@ def load_metrics(path: Path) -> bytes:
 
 def load_optimizer(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
     """Fill the optimiser's state from a checkpoint."""
-    states: dict[str, dict[str, Tensor]] = {}
-    for key, value in _read(path / OPTIMIZER).items():
-        name, _, field = key.rpartition("/")
-        states.setdefault(name, {})[field] = value
-    parameters = dict(model.named_parameters())
+    stored, parameters = _stored(path, OPTIMIZER), dict(model.named_parameters())
+    forms = {name: form for name, form in stored.forms.items() if _is_of_optimizer(name)}
+    owners = {name: name.rpartition("/")[0] for name in forms}
     is_adamw = isinstance(optimizer, torch.optim.AdamW)  # another one may keep nothing of some parameters
-    if wrong := sorted(states.keys() ^ parameters.keys() if is_adamw else states.keys() - parameters.keys()):
+    found = set(owners.values())
+    if wrong := sorted(found ^ parameters.keys() if is_adamw else found - parameters.keys()):
         raise UserError(f"{path / OPTIMIZER}: does not fit the model; missing or surplus: {', '.join(wrong[:8])}")
-    for name, state in states.items():
-        parameter = parameters[name]
-        optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in state.items()}
+    state = {name: _empty(form, parameters[owners[name]]) for name, form in forms.items()}
+    stored.fill(state)
+    for name, value in state.items():
+        optimizer.state[parameters[owners[name]]][name.rpartition("/")[2]] = value
+
+
+def _stored(path: Path, file: str) -> Stored:
+    return Parts(path) if any(parts_in(path)) else Whole(path / file)
+
+
+def _is_of_optimizer(name: str) -> bool:
+    """`layers.0.mlp.up.weight/exp_avg`; no module's name has a slash."""
+    return "/" in name
+
+
+def _empty(form: Form, parameter: Tensor) -> Tensor:
+    """A place for what an optimiser keeps of a parameter: cut as that is, where it has its shape."""
+    if form.shape == parameter.shape:
+        return torch.empty_like(parameter, dtype=form.dtype, requires_grad=False)
+    return torch.empty(form.shape, dtype=form.dtype, device=parameter.device)
 
 
 def _state(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
@@ -122,25 +157,6 @@ def _state(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
         if not isinstance(value, Tensor):  # of a plug-in
             raise UserError(f"the optimiser keeps {name} = {value!r}; allowed in its state: tensors, to be saved")
     return found
-
-
-def _alike(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():  # opening a pipe would wait for a writer, and a device cannot be mapped
-        raise UserError(f"{path}: {'not a regular file' if path.exists() else 'missing'}")
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:  # safetensors cannot open a file whose name is no UTF-8
-        return load(path.read_bytes())
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise UserError(f"{path}: damaged: {error}") from None
-    except OSError as error:  # its message names no file
-        raise UserError(f"{path}: {error.strerror or error}") from None
 
 
 def _steps(folder: Path) -> dict[int, Path]:

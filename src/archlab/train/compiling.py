@@ -2,6 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+
+from torch.utils.checkpoint import checkpoint
 
 from archlab.config.schema import Config
 from archlab.config.training import ResolvedTrain
@@ -34,6 +37,12 @@ def compile_layers(model: Decoder) -> None:
     allow_forms()
     for layer in model.layers:
         layer.compile()
+
+
+def recompute_layers(model: Decoder) -> None:
+    """Let each layer keep its input alone for the backward pass, and go through it again there (Chen 2016)."""
+    for layer in model.layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """How well a model predicts what is held out."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from archlab.train.compiling import uncompiled
 from archlab.train.device import Device
 from archlab.train.loss import logits_in_pieces
 from archlab.train.step import chosen, hidden_and_targets
+from archlab.train.world import ALONE, World
 
 
 @dataclass(frozen=True)
@@ -88,19 +89,24 @@ def evaluate(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: in
 
 
 @torch.no_grad()
-def predict(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: int = 8192) -> Predictions:
-    """How well it predicts each token, as in evaluation: without dropout."""
+def predict(
+    model: Decoder, held_out: HeldOut, device: Device, batch_tokens: int = 8192, world: World = ALONE
+) -> Predictions:
+    """How well it predicts each token, as in evaluation: without dropout. Each process of the world passes some of the
+    windows, and has the predictions of all."""
     was_training = model.training
     model.eval()
     nats = np.zeros(held_out.scored.shape, np.float32)
     right = np.zeros(held_out.scored.shape, bool) if held_out.bytes is None else None
     rows = max(1, batch_tokens // held_out.tokens.shape[1])
-    for start in range(0, len(nats), rows):
-        some = slice(start, start + rows)
-        windows_BT = torch.from_numpy(held_out.tokens[some]).to(device.type)
+    for some in _shared(len(nats), rows, world):
+        passed = some if some.start < len(nats) else slice(1)
+        windows_BT = torch.from_numpy(held_out.tokens[passed]).to(device.type)
         scored_BT = torch.from_numpy(held_out.scored[some]).to(device.type)
         with uncompiled(model):  # batches of other shapes than training's, which are not worth compiling for
             hidden_BTD, targets_BT = hidden_and_targets(model, windows_BT, device, held_out.separator)
+        if passed is not some:
+            continue  # only because the others pass theirs, which takes all
         losses, hits = list[torch.Tensor](), list[torch.Tensor]()
         for _, logits_NV, targets_N in logits_in_pieces(
             model, chosen(hidden_BTD, scored_BT), chosen(targets_BT, scored_BT), device
@@ -112,4 +118,13 @@ def predict(model: Decoder, held_out: HeldOut, device: Device, batch_tokens: int
         if right is not None:
             right[some][held_out.scored[some]] = torch.cat(hits).cpu().numpy()
     model.train(was_training)
+    world.sum(torch.from_numpy(nats))
+    if right is not None:
+        right = world.sum(torch.from_numpy(right).int()).bool().numpy()
     return Predictions(nats, right)
+
+
+def _shared(n_windows: int, rows: int, world: World) -> Iterator[slice]:
+    """The windows of this process, `rows` at a time; all have as many turns, the last ones without windows."""
+    for start in range(0, n_windows, rows * world.size):
+        yield slice(start + world.rank * rows, start + (world.rank + 1) * rows)

@@ -2,7 +2,6 @@
 number."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,7 +58,7 @@ def probe(
     """
     was_training = model.training
     model.eval()
-    collected: Collected = defaultdict(list)
+    collected = Collected()
     try:
         with torch.enable_grad(), uncompiled(model):
             with watched(model) as notes:

@@ -1,6 +1,5 @@
 """What the routers of mixtures of experts ask of training: losses beside the cross-entropy, and corrections."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ from archlab.model.context import Collected
 from archlab.model.decoder import Decoder
 from archlab.model.moe import MoE
 from archlab.model.router import Load, collected_loads
+from archlab.train.world import World
 
 
 class RouterLosses(NamedTuple):
@@ -23,16 +23,18 @@ class RouterLosses(NamedTuple):
 
 
 class Routers:
-    """All routers of a model during one update, and the loads and losses of its micro batches so far."""
+    """All routers of a model during one update, and the loads and losses of its micro batches so far, those of all
+    processes of the world together."""
 
-    def __init__(self, model: Decoder) -> None:
+    def __init__(self, model: Decoder, world: World) -> None:
+        self._world = world
         components = (component for layer in model.layers for component in layer.children())
         self.mixtures = [component for component in components if isinstance(component, MoE)]
         self._passes: list[tuple[list[Load], RouterLosses]] = []
 
     def collector(self) -> Collected | None:
         """What a pass is given to collect loads in; None where nothing is to be collected."""
-        return defaultdict(list) if self.mixtures else None
+        return Collected() if self.mixtures else None
 
     def minimised(self, collected: Collected | None) -> list[Tensor]:
         """What a pass adds to the objective, empty without routers; remembered until the update."""
@@ -58,18 +60,20 @@ class Routers:
         if not self.mixtures:
             return {}
         losses = [losses for _, losses in self._passes]
+        n_passes = len(losses) * self._world.size
         largest = torch.stack([(load.chosen_E / load.tokens).max() for load in self._loads()]).max()
         dead = torch.stack([(load.chosen_E == 0).sum() for load in self._loads()]).sum()
         return {
-            "balance_loss": torch.stack([x.balance for x in losses]).mean().item(),
-            "router_z_loss": torch.stack([x.z for x in losses]).mean().item(),
+            "balance_loss": self._world.sum(torch.stack([x.balance for x in losses]).sum()).item() / n_passes,
+            "router_z_loss": self._world.sum(torch.stack([x.z for x in losses]).sum()).item() / n_passes,
             "largest_load": largest.item(),
             "dead_experts": int(dead.item()),
         }
 
     def _loads(self) -> list[Load]:
         """Of each router, over all passes."""
-        return [added(list(loads)) for loads in zip(*(loads for loads, _ in self._passes), strict=True)]
+        here = (added(list(loads)) for loads in zip(*(loads for loads, _ in self._passes), strict=True))
+        return [Load(*map(self._world.sum, load)) for load in here]
 
 
 def router_losses(mixtures: Sequence[MoE], loads: Sequence[Load]) -> RouterLosses:

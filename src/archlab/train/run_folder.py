@@ -8,7 +8,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,10 @@ from archlab.train.checkpoint import METRICS
 from archlab.train.evaluate import DocumentScore
 from archlab.train.summary import RunSummary
 
-NO_EFFECT_ON_RESULT = ("train.eval_every", "train.checkpoint_every", "train.probe_every")
-"""Fields that do not decide how a run ends, so they may change when it goes on."""
+NO_EFFECT_ON_RESULT = (
+    "train.eval_every", "train.checkpoint_every", "train.probe_every", "train.keep", "train.recompute", "parallel",
+)  # fmt: skip
+"""Fields and sections that do not decide how a run ends, so they may change when it goes on."""
 
 _OUTCOMES = {"dtype": "train.dtype", "device": "train.device", "compiled": "train.compile"}
 """Part of the environment -> the field of which it is what came of it; the run goes on where that is the same."""
@@ -47,7 +49,7 @@ SUMMARY = "summary.json"
 DOCUMENTS = "documents.json"
 _DOCUMENTS = TypeAdapter(list[DocumentScore])
 _LOCK = ".lock"
-_CHANGES_ROUNDING = ("threads", "torch", "processor")
+_CHANGES_ROUNDING = ("threads", "torch", "processor", "processes")
 """Parts of the environment. Where one differs, numbers are rounded in another way: a run that goes on is then only
 nearly the uninterrupted one."""
 
@@ -150,7 +152,7 @@ class RunFolder:
         refused = {
             field: values
             for field, values in changed.items()
-            if field not in (*NO_EFFECT_ON_RESULT, *known, "plugins") and not (moved and field in _WHERE_IT_LIES)
+            if not _is_of(field, (*NO_EFFECT_ON_RESULT, *known, "plugins")) and not (moved and field in _WHERE_IT_LIES)
         }
         self._refuse(refused, "holds a run of another config; name another folder")
         for what in ("corpus", "plugins", *_OUTCOMES):
@@ -250,6 +252,36 @@ class RunFolder:
             return {}
         verify(path)
         return _read_object(path)
+
+
+class SeenByOthers(RunFolder):
+    """The folder as those of several processes have it that are not the first: they read, and write nothing."""
+
+    def claim(self, config: Config, env: dict[str, Any], tokenizer: Path | None) -> list[str]:
+        """The first process has done it."""
+        return []
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """The first process holds the lock."""
+        yield
+
+    def rewind(self, metrics: bytes) -> None:
+        """Nothing is kept here."""
+
+    def log(self, **values: Any) -> None:
+        """Nothing is kept here."""
+
+    def logged(self) -> bytes:
+        """Nothing."""
+        return b""
+
+    def write_documents(self, scores: Sequence[DocumentScore]) -> None:
+        """The first process writes them."""
+
+
+def _is_of(field: str, sections: Iterable[str]) -> bool:
+    return any(field == section or field.startswith(f"{section}.") for section in sections)
 
 
 def _with_plugins(config: Config) -> dict[str, str | bytes]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -13,11 +13,13 @@ from torch.optim import Optimizer
 from archlab.config.training import ResolvedTrain
 from archlab.data.training_data import Windows
 from archlab.model.context import Collected
+from archlab.model.cut import whole
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
 from archlab.train.loss import backward_through_head
 from archlab.train.optim import set_rate
 from archlab.train.routers import Routers
+from archlab.train.world import ALONE, World
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class StepResult:
     grad_norm: float
     """Global norm before clipping."""
     lr: float
+    updated: bool
+    """Whether the weights were changed."""
     routers: Mapping[str, float] = field(default_factory=dict)
     """Losses and loads of mixtures of experts, by name; empty without one."""
 
@@ -46,28 +50,35 @@ def update(
     step: int,
     device: Device,
     separator: int | None = None,
+    world: World = ALONE,
+    refuses: Callable[[float, float], bool] = lambda _loss, _grad_norm: False,
 ) -> StepResult:
-    """Gradient over the windows, clipped, and one update; no update where it is not finite.
+    """Gradient over the windows, clipped, and one update; none where it is not finite, or where `refuses`, which is
+    given loss and gradient norm, says so.
 
     `separator` is the token that begins a document, where documents do not see each other; None where they do.
+    `world`: each process is given all windows, and passes its part of their micro batches through the model.
 
-    Dropout has a seed of its own per (train.seed, step), so a resumed run drops what an uninterrupted one would drop.
+    Dropout has a seed of its own per train.seed, step and micro batch, so a resumed run drops what an uninterrupted one
+    would drop, with any number of processes.
     """
-    _seed(_dropout_seed(train.seed, step), device)
-    micro_batches = _micro_batches(windows, train.micro_batch_tokens, device)
-    loss, routers = torch.zeros((), device=device.type), Routers(model)
-    for micro_BT, scored_BT, share in micro_batches:
+    loss, routers = torch.zeros((), device=device.type), Routers(model, world)
+    for index, micro_BT, scored_BT, share in _micro_batches(windows, train.micro_batch_tokens, device, world):
+        _seed(_dropout_seed(train.seed, step, index), device)
         collected = routers.collector()
         hidden_BTD, targets_BT = hidden_and_targets(model, micro_BT, device, separator, collected)
         hidden_ND, targets_N = chosen(hidden_BTD, scored_BT), chosen(targets_BT, scored_BT)
-        gradient_ND, cross_entropy = backward_through_head(model, hidden_ND, targets_N, train.z_loss, share, device)
+        weight = share * world.size  # the processes' gradients are averaged
+        gradient_ND, cross_entropy = backward_through_head(model, hidden_ND, targets_N, train.z_loss, weight, device)
         # A number whose gradient with respect to the hidden states is the one found, beside what the routers ask for.
         carrier = (hidden_ND * gradient_ND).sum()
-        sum((asked * share for asked in routers.minimised(collected)), carrier).backward()
+        sum((asked * weight for asked in routers.minimised(collected)), carrier).backward()
         loss += cross_entropy * share
-    grad_norm = clip_grad_norm_(model.parameters(), train.grad_clip or math.inf)
-    result = StepResult(loss.item(), grad_norm.item(), learning_rate(train, step), routers.metrics())
-    if result.is_finite:
+    grad_norm = whole(clip_grad_norm_(model.parameters(), train.grad_clip or math.inf))
+    found = world.sum(loss).item(), grad_norm.item()
+    updated = all(map(math.isfinite, found)) and not refuses(*found)
+    result = StepResult(*found, learning_rate(train, step), updated, routers.metrics())
+    if updated:
         set_rate(optimizer, result.lr)
         optimizer.step()
         routers.correct()
@@ -76,16 +87,22 @@ def update(
 
 
 def _micro_batches(
-    windows: Windows, micro_batch_tokens: int, device: Device
-) -> list[tuple[Tensor, Tensor | None, float]]:
-    """(tokens, which predicted ones are trained on, their share of all that are) of each pass of an update."""
+    windows: Windows, micro_batch_tokens: int, device: Device, world: World
+) -> Iterator[tuple[int, Tensor, Tensor | None, float]]:
+    """(index, tokens, which predicted ones are trained on, their share of all that are) of this process's passes of an
+    update."""
     rows = micro_batch_tokens // (windows.tokens.shape[1] - 1)
-    tokens = torch.from_numpy(windows.tokens).to(device.type).split(rows)
-    if windows.scored is None:
-        return [(some, None, 1 / len(tokens)) for some in tokens]
-    scored = torch.from_numpy(windows.scored).to(device.type).split(rows)
-    shares = [int(some.sum()) / int(windows.scored.sum()) for some in scored]
-    return list(zip(tokens, scored, shares, strict=True))
+    tokens = torch.from_numpy(windows.tokens).split(rows)
+    every = None if windows.scored is None else torch.from_numpy(windows.scored)
+    scored = None if every is None else every.split(rows)
+    own = len(tokens) // world.size
+    for index in range(world.rank * own, (world.rank + 1) * own):
+        micro_BT = tokens[index].to(device.type)
+        if scored is None or every is None:
+            yield index, micro_BT, None, 1 / len(tokens)
+        else:
+            share = int(scored[index].sum()) / int(every.sum())
+            yield index, micro_BT, scored[index].to(device.type), share
 
 
 def chosen(x_BT: Tensor, scored_BT: Tensor | None) -> Tensor:
@@ -101,8 +118,9 @@ def _seed(seed: int, device: Device) -> None:
         torch.default_generator.manual_seed(seed)
 
 
-def _dropout_seed(seed: int, step: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed}/dropout/{step}".encode()).digest()[:8], "little") >> 1
+def _dropout_seed(seed: int, step: int, micro_batch: int) -> int:
+    stream = f"{seed}/dropout/{step}" + (f"/{micro_batch}" if micro_batch else "")
+    return int.from_bytes(hashlib.sha256(stream.encode()).digest()[:8], "little") >> 1
 
 
 def hidden_and_targets(

@@ -10,6 +10,7 @@ from pydantic import model_validator
 from archlab.config.base import Base, Natural, NonNegative, Positive
 from archlab.model.decoder import Decoder
 from archlab.train.device import Device
+from archlab.train.spikes import SPIKE
 
 NOT_FINITE = "a loss or gradient is NaN or infinite"
 
@@ -44,6 +45,8 @@ class RunSummary(Base):
     """Median over the steps, evaluation and checkpoints left out."""
     mfu: NonNegative | None
     """Model FLOPs (attention over visible pairs) per second over the peak measured on this machine."""
+    spikes: Natural = 0
+    """Steps whose loss or gradient was far above those before (train.spikes)."""
     parameters: Natural
     device: str
     dtype: str
@@ -100,6 +103,7 @@ def summarise(
         train_loss=statistics.fmean(m["loss"] for m in last_tenth) if last_tenth else None,
         tokens_per_second=speed,
         mfu=speed * mfu_per_speed if speed else None,
+        spikes=sum(SPIKE in m for m in metrics),
         parameters=sum(p.numel() for p in model.parameters()),
         device=device.name,
         dtype=device.format,

@@ -1,7 +1,5 @@
 """How a router shares tokens among experts before any training."""
 
-from collections import defaultdict
-
 import altair as alt
 import torch
 
@@ -32,7 +30,7 @@ def load_points(config: Config, seed: int = 0) -> list[dict[str, float]]:
     """The share of the tokens that each expert has, in the first layer with a router; random weights and tokens."""
     generator = torch.Generator().manual_seed(seed)
     tokens_BT = torch.randint(config.model.vocab_size, (1, _TOKENS), generator=generator)
-    collected: Collected = defaultdict(list)
+    collected = Collected()
     Decoder(config.model, seed=seed).eval()(tokens_BT, collected=collected)
     load = collected_loads(collected)[0]
     return [{"expert": i, "share": share} for i, share in enumerate((load.chosen_E / load.tokens).tolist(), 1)]

@@ -1,0 +1,13 @@
+"""How the processes of torchrun divide a training."""
+
+from archlab.config.base import Base, Count
+
+
+class ParallelConfig(Base):
+    """How many processes stand along each way of dividing; their product is the number that torchrun starts."""
+
+    replicate: Count = 1
+    """Groups that hold all of the model each; they average their gradients."""
+    shard: Count | None = None
+    """Processes of a group, among which weights, gradients and the optimiser's state are cut (ZeRO 3, Rajbhandari
+    2020; torch's fully_shard). null: all that are left."""

@@ -1,0 +1,108 @@
+"""One run by several processes, as torchrun starts them: the same losses, stopped and killed, on other numbers of them."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lab import lines, wait_until
+
+SAME = 1e-5
+"""Between losses of the same run: float32 sums in another order."""
+
+CONFIGS = Path(__file__).with_name("processes.yaml")
+
+
+class Torchrun:
+    """`torchrun` in a lab's folder."""
+
+    def __init__(self, lab):
+        self.lab = lab
+
+    def start(self, n, *arguments):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}", *arguments]
+        return subprocess.Popen(
+            [*map(str, command)], cwd=self.lab.folder, env=self.lab.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, start_new_session=True,
+        )  # fmt: skip
+
+    def run(self, n, *arguments):
+        process = self.start(n, *arguments)
+        out, err = process.communicate(timeout=240)
+        assert process.returncode == 0, err
+        return out, err
+
+
+@pytest.fixture(scope="module")
+def torchrun(shared_lab):
+    return Torchrun(shared_lab)
+
+
+def losses(run):
+    return [line["loss"] for line in lines(run / "metrics.jsonl") if "lr" in line]
+
+
+def scores(run):
+    return [line["held_out_loss"] for line in lines(run / "metrics.jsonl") if "held_out_loss" in line]
+
+
+def test_every_component_trains_as_in_one_process(torchrun):
+    """One start of torchrun trains all configs of processes.yaml; so does one process."""
+    worker, folder = Path(__file__).with_name("train_many.py"), torchrun.lab.folder
+    alone = subprocess.run(
+        [sys.executable, worker, CONFIGS, folder / "alone"], env=torchrun.lab.env, capture_output=True, text=True
+    )
+    assert alone.returncode == 0, alone.stderr
+    torchrun.run(4, worker, CONFIGS, folder / "four")
+    names = sorted(path.name for path in (folder / "alone").iterdir())
+    assert len(names) > 5
+    for name in names:
+        one, four = folder / "alone" / name, folder / "four" / name
+        assert len(losses(one)) == 6, name
+        assert losses(four) == pytest.approx(losses(one), rel=SAME), name
+        assert scores(four) == pytest.approx(scores(one), rel=SAME), name
+
+
+RUN = ("-m", "archlab", "train", "tiny.yaml", "train.batch_tokens=192", "train.micro_batch_tokens=32", "--out")
+
+
+def test_stopped_and_resumed_with_other_numbers_of_processes(torchrun):
+    """Saved by two, by three, by one: no window lost or repeated, for the losses are those of one process."""
+    lab = torchrun.lab
+    lab.run(*RUN[2:], "whole-192")
+    run = lab.folder / "elastic"
+    for n, stop_at in ((2, 20), (3, 50)):
+        process = torchrun.start(n, *RUN, run)
+        assert wait_until(lambda at=stop_at: len(losses(run)) >= at, process), process.communicate()[1]
+        os.kill(process.pid, signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+        assert "[rank" not in err, "a process ended by an exception; torchrun's own traceback says that it was stopped"
+        files = sorted(path.name for path in max((run / "checkpoints").iterdir()).glob("shard-*"))
+        assert len(files) == n
+    lab.run("generate", run, "--prompt", "the cat", "--max-new-tokens", "2")
+    lab.run(*RUN[2:], run)
+    metrics = lines(run / "metrics.jsonl")
+    assert [line["step"] for line in metrics if "lr" in line] == list(range(1, 101))
+    assert losses(run) == pytest.approx(losses(lab.folder / "whole-192"), rel=SAME)
+
+
+def test_a_process_that_is_killed_ends_the_others_and_the_run_goes_on(torchrun):
+    run = torchrun.lab.folder / "killed-rank"
+    process = torchrun.start(2, *RUN, run)
+    assert wait_until(lambda: len(losses(run)) >= 25, process), process.communicate()[1]
+    ranks = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    os.kill(int(ranks[-1]), signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "Signal 9 (SIGKILL)" in err
+    torchrun.run(2, *RUN, run)
+    assert losses(run) == pytest.approx(losses(torchrun.lab.folder / "whole-192"), rel=SAME)
+
+
+def test_what_cannot_be_divided_is_said_once(torchrun):
+    process = torchrun.start(2, *RUN, "refused", "parallel.replicate=3")
+    _, err = process.communicate(timeout=60)
+    assert err.count("parallel.replicate  3, of 2 processes; allowed: a divisor of their number") == 1
+    assert not (torchrun.lab.folder / "refused").exists()

@@ -1,0 +1,136 @@
+"""Steps whose loss or gradient jumps: found by a plain formula, and noted, skipped or passed over."""
+
+import numpy as np
+import pytest
+import torch
+from tiny import config, write_text
+
+from archlab.config.schema import Spikes
+from archlab.data.text_data import TextData
+from archlab.data.training_data import Windows
+from archlab.model.decoder import Decoder
+from archlab.train import training
+from archlab.train.loop import train
+from archlab.train.progress import Callback
+from archlab.train.run_folder import RunFolder
+from archlab.train.spikes import MOST_REWINDS, SpikeWatch
+
+AT = 13
+"""The batch, counted from 0, whose text is unlike all other."""
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory):
+    return write_text(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The batches that were read; from AT on `bad` of them are of one token that no other text has so often."""
+    seen, plain = [], TextData.batch
+
+    def batch(data, seed, step, rows, seq_len):
+        seen.append(step)
+        if step in bad:
+            return Windows(np.full((rows, seq_len + 1), 7))
+        return plain(data, seed, step, rows, seq_len)
+
+    bad = {AT}
+    monkeypatch.setattr(TextData, "batch", batch)
+    return seen, bad
+
+
+def settings(text, action, *more):
+    spikes = f"train.spikes={{action: {action}, window: 8, deviations: 5}}"
+    return config(spikes, "train.tokens=1280", "train.checkpoint_every=5", "train.eval_every=20", *more, data=text)
+
+
+def test_deviations_above_the_mean_of_the_window():
+    watch = SpikeWatch(Spikes(window=4, deviations=3), [])
+    losses, norms = [3.0, 3.1, 2.9, 3.05, 3.02, 9.0, 3.0], [1.0, 1.2, 0.9, 1.1, 5.0, 1.0, 1.0]
+    found = [watch.found(*pair) for pair in zip(losses, norms, strict=True)]
+
+    def above(values, i):
+        window = values[i - 4 : i]
+        return (values[i] - np.mean(window)) / np.std(window, ddof=1)
+
+    assert found[:4] == [None] * 4, "the window is not full"
+    assert found[4] == pytest.approx(above(norms, 4))
+    assert found[5] == pytest.approx(above(losses, 5))
+    assert found[6] is None
+
+
+def test_a_run_that_goes_on_knows_the_window():
+    whole, draw = SpikeWatch(Spikes(window=5, deviations=1), []), np.random.default_rng(0)
+    pairs = draw.random((20, 2)).tolist()
+    found = [whole.found(*pair) for pair in pairs]
+    lines = [{"step": i + 1, "loss": a, "grad_norm": b} for i, (a, b) in enumerate(pairs)]
+    for done in (0, 3, 11):
+        again = SpikeWatch(Spikes(window=5, deviations=1), lines[:done])
+        assert [again.found(*pair) for pair in pairs[done:]] == found[done:]
+
+
+def test_noted(text, tmp_path, read):
+    summary = train(settings(text, "note"), tmp_path, Callback())
+    metrics = RunFolder(tmp_path).metrics()
+    assert [line["step"] for line in metrics if "spike" in line] == [AT + 1]
+    assert (summary.spikes, summary.steps) == (1, 20)
+
+
+def test_skipped(text, tmp_path, read, monkeypatch):
+    """No update is made of the batch; all others are."""
+    changed, update = [], training.update
+
+    def watched(model: Decoder, *args):
+        before = [p.clone() for p in model.parameters()]
+        result = update(model, *args)
+        changed.append(not all(map(torch.equal, before, model.parameters())))
+        return result
+
+    monkeypatch.setattr(training, "update", watched)
+    summary = train(settings(text, "skip"), tmp_path, Callback())
+    assert [i for i, moved in enumerate(changed) if not moved] == [AT]
+    line = next(line for line in RunFolder(tmp_path).metrics() if "spike" in line)
+    assert line["skipped"] == 1
+    assert "lr" not in line
+    assert (summary.spikes, summary.steps) == (1, 19)
+
+
+def test_gone_back(text, tmp_path, read):
+    """To the checkpoint of step 10, and on with the text after the spike; a run that is stopped later goes on so too."""
+    seen, _ = read
+    whole = train(settings(text, "rewind"), tmp_path / "whole", Callback())
+    assert seen == [*range(AT + 1), *range(AT + 1, AT + 11)]
+    (line,) = (line for line in RunFolder(tmp_path / "whole").metrics() if "spike" in line)
+    assert (line["step"], line["rewound_from"], line["batches_passed_over"]) == (10, AT + 1, AT + 1 - 10)
+    assert (whole.spikes, whole.steps) == (1, 20)
+
+    class Stop(Callback):
+        def on_step(self, metrics):
+            if len(seen) == 18:
+                raise KeyboardInterrupt
+
+    seen.clear()
+    with pytest.raises(KeyboardInterrupt):
+        train(settings(text, "rewind"), tmp_path / "stopped", Stop())
+    assert train(settings(text, "rewind"), tmp_path / "stopped", Callback()).loss == whole.loss
+
+
+def test_where_the_text_after_it_spikes_as_often_the_batches_are_skipped(text, tmp_path, read):
+    _, bad = read
+    bad |= {*range(AT, AT + 40)}
+    summary = train(settings(text, "rewind"), tmp_path, Callback())
+    assert len([line for line in RunFolder(tmp_path).metrics() if "rewound_from" in line]) <= MOST_REWINDS
+    assert summary.tokens == 1280 or summary.status == "diverged"
+
+
+def test_a_spike_before_any_checkpoint_is_skipped(text, tmp_path, read):
+    seen, _ = read
+    train(settings(text, "rewind", "train.checkpoint_every=100"), tmp_path, Callback())
+    assert seen == list(range(20))
+    assert [line["step"] for line in RunFolder(tmp_path).metrics() if "skipped" in line] == [AT + 1]
