@@ -33,6 +33,9 @@ from archlab.train.run_folder import RunFolder, imported
 from archlab.train.step import update
 from archlab.train.summary import NOT_FINITE, RunSummary, summarise
 
+WORTH_REPEATING = 4
+"""Passes over a text up to which it teaches about as much as new text would (Muennighoff 2023, arXiv 2305.16264)."""
+
 
 @dataclass(frozen=True)
 class _Run:
@@ -75,12 +78,18 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
     run = _Run.of(config)
     data = run.data
     if corpus not in (None, data.fingerprint):
-        raise UserError(f"{config.data.path}: the text has changed since the study began; begin another one")
+        raise UserError(f"{config.data.named}: the text has changed since the study began; begin another one")
     callback = callback or progress_callback()
     known = data.known_tokens
     if config.model.vocab_size > known:
         rows = f"rows from {known:,} on are never used"
         callback.on_note(f"model.vocab_size {config.model.vocab_size:,}; the data has {known:,} token ids: {rows}")
+    for name, passes in data.passes(run.settings.steps * run.settings.rows, run.settings.seq_len).items():
+        if passes > WORTH_REPEATING:
+            callback.on_note(
+                f"{name} is read {passes:.1f} times; what is repeated more than {WORTH_REPEATING} times teaches "
+                "less and less (Muennighoff 2023)"
+            )
     folder = RunFolder(Path(out))
     with folder.locked():
         how = {"compiled": run.is_compiled, "attention": dict(run.kernels)}

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from archlab.config.base import Base
 from archlab.config.identity import diff
 from archlab.config.plugins import is_file
+from archlab.config.problems import is_under
 from archlab.config.schema import Config
 from archlab.config.sources import deciding
 from archlab.config.yaml_text import to_yaml, to_yaml_line
@@ -39,7 +40,7 @@ _OUTCOMES = {"dtype": "train.dtype", "device": "train.device", "compiled": "trai
 PROBES = "probes"
 """Field of a line of metrics that holds what a probe found."""
 
-_WHERE_IT_LIES = ("data.path", "data.held_out")
+_WHERE_IT_LIES = ("data.path", "data.mixture", "data.held_out")
 """Fields that decide the text, which may lie elsewhere by now; its tokens are compared by themselves."""
 
 IMPORTED = "imported.json"
@@ -145,12 +146,12 @@ class RunFolder:
 
     def _check_same(self, changed: Changed, env: dict[str, Any], before: dict[str, Any]) -> None:
         """The path of the text may differ as long as its tokens are the same, and `auto` may be said or not."""
-        known = _OUTCOMES.values() if before else ()
-        moved = before.get("corpus") == env["corpus"]
+        may_differ = (*NO_EFFECT_ON_RESULT, *(_OUTCOMES.values() if before else ()), "plugins")
+        moved = _WHERE_IT_LIES if before.get("corpus") == env["corpus"] else ()
         refused = {
             field: values
             for field, values in changed.items()
-            if field not in (*NO_EFFECT_ON_RESULT, *known, "plugins") and not (moved and field in _WHERE_IT_LIES)
+            if field not in may_differ and not is_under([field], moved)
         }
         self._refuse(refused, "holds a run of another config; name another folder")
         for what in ("corpus", "plugins", *_OUTCOMES):
