@@ -23,6 +23,9 @@ from archlab.data.tokenizer import TOKENIZER
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
 
+_GAP = 1 << 16
+"""Tokens between two windows that are read at once; mostly a document begins among the first."""
+
 _BEGINNING = 24
 """Tokens by which a person knows a document again."""
 
@@ -129,7 +132,7 @@ def _goes_on(fold: Tokens, starts: np.ndarray, seq_len: int, end_of_text: int) -
     """bool [n]: whether each window begins in the document with which the one before ends."""
 
     def at(before: int, start: int) -> bool:
-        gap = before + seq_len + 1, start + 1
-        return gap[0] == gap[1] or end_of_text not in fold.read(*gap)
+        parts = range(before + seq_len + 1, start + 1, _GAP)
+        return not any(end_of_text in fold.read(part, min(part + _GAP, start + 1)) for part in parts)
 
     return np.array([False, *(at(int(before), int(start)) for before, start in pairwise(starts))])

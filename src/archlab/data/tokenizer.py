@@ -75,6 +75,11 @@ def load(path: Path) -> Tokenizer:
     return _plain(tokenizer)
 
 
+def from_text(text: str) -> Tokenizer:
+    """The tokenizer of `to_str`, which does not say all of it, when it is one of `train` or `load`."""
+    return _plain(Tokenizer.from_str(text))
+
+
 def read(path: Path) -> Tokenizer:
     """Any `tokenizer.json`, or that of a folder, without truncation or padding; UserError when it cannot be used."""
     path = own_tokenizer(path) if path.is_dir() else path
