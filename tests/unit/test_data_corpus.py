@@ -172,9 +172,8 @@ def save_as_datasets_does(folder: Path, texts: list[str]) -> None:
     folder.mkdir(parents=True)
     for n, part in enumerate((texts[:20], texts[20:])):
         table = pa.table({"id": range(len(part)), "text": part})
-        with pa.OSFile(str(folder / f"data-{n:05}-of-00002.arrow"), "wb") as file:
-            with pa.ipc.new_stream(file, table.schema) as stream:
-                stream.write_table(table, max_chunksize=7)
+        with pa.ipc.new_stream(str(folder / f"data-{n:05}-of-00002.arrow"), table.schema) as stream:
+            stream.write_table(table, max_chunksize=7)
     for name in ("dataset_info.json", "state.json"):
         (folder / name).write_text('{"text": "no text of it"}')
 

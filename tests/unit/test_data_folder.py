@@ -355,10 +355,12 @@ def test_a_disk_that_loses_bits_of_a_small_set_is_noticed(
 def two_billion_tokens(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data folder most of which is a hole of 4 GB; its hash is taken as read."""
     folder, tokens = made(texts, tmp_path / "out").path, 2 * 10**9
-    os.truncate(folder / "rest-00000.bin", 0)
+    (folder / "rest-00000.bin").touch()
     os.truncate(folder / "rest-00000.bin", 2 * tokens)
     rest = json.loads((folder / "manifest.json").read_text())["rest"]
-    edit(folder, rest=rest | {"shards": [{"file": "rest-00000.bin", "tokens": tokens, "sha256": "0"}]})
+    edit(
+        folder, rest=rest | {"tokens": tokens, "shards": [{"file": "rest-00000.bin", "tokens": tokens, "sha256": "0"}]}
+    )
     full, part = divmod(2 * tokens, intact.BLOCK)
     blocks = [zlib.crc32(bytes(intact.BLOCK))] * full + [zlib.crc32(bytes(part))]
     digests = intact.digests

@@ -257,12 +257,13 @@ def test_a_run_of_a_mixture_goes_on_as_if_it_had_never_stopped(
 
 
 def test_a_source_that_is_read_too_often_is_noted(folders: dict[str, DataFolder], tmp_path: Path) -> None:
-    notes, seen = (
-        Notes(),
-        folders["code"].manifest.parts[0].tokens + sum(p.tokens for p in folders["code"].manifest.folds),
-    )
-    steps = math.ceil(9.2 * seen / 64)
-    trained(folders, tmp_path / "run", notes, f"train.tokens={steps * 64}", "train.eval_every=10000",
-            "train.checkpoint_every=10000", "model.n_layers=1")  # fmt: skip
+    (tmp_path / "short").mkdir()
+    for i in range(20):
+        (tmp_path / "short" / f"{i}.txt").write_text(f"{WORDS['code']} {i}\n" * 3)
+    known = folders["prose"].path / "tokenizer.json"
+    short = prepare([str(tmp_path / "short")], tmp_path / "short-tokens", None, known, 0.1)
+    notes, steps = Notes(), math.ceil(9.2 * len(short.train) / 64)
+    trained({"prose": folders["prose"], "short": short}, tmp_path / "run", notes, f"train.tokens={steps * 64}",
+            "train.eval_every=10000", "train.checkpoint_every=10000", "model.n_layers=1")  # fmt: skip
     [note] = [note for note in notes.notes if "is read" in note]
-    assert note.startswith("code is read 5.")
+    assert note.startswith("short is read 4.")
