@@ -88,7 +88,7 @@ def library(home: Path, workers: int) -> Round:
 
 def tiktoken(home: Path, workers: int) -> Round:
     """With the same tokens, in the order in which they were learned, and the same pattern."""
-    from tiktoken import Encoding
+    from tiktoken import Encoding  # pyright: ignore[reportMissingImports]
 
     tokenizer = bpe.load(home / TOKENIZER)
     ranks = {bpe.bytes_of(tokenizer, n): n for n in range(bpe.vocab_size(tokenizer)) if n != bpe.end_of_text(tokenizer)}

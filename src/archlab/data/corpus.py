@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from archlab.config.problems import nearest
 from archlab.config.text import visible
@@ -32,7 +32,7 @@ FIELD = "text"
 _NOT_STDLIB = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 _MACHINE_MADE = ("config-", "_sysconfigdata")
 _COMPRESSED = (".gz", ".zst")
-_LINES = (".jsonl",)
+_LINES = ".jsonl"
 _TABLES = {".parquet": "a Parquet file", ".arrow": "a stream of Arrow"}
 _WILDCARD = re.compile(r"[*?\[]")
 
@@ -60,12 +60,12 @@ class File(NamedTuple):
         if self.path.suffix not in _COMPRESSED:
             return self.path.suffix
         inner = Path(self.path.stem).suffix
-        return ".jsonl" if inner in (".jsonl", ".json") else ".txt"
+        return _LINES if inner in (_LINES, ".json") else ".txt"
 
     @property
     def holds_records(self) -> bool:
         """Several texts, each in a field of a record."""
-        return self.kind in (*_LINES, *_TABLES)
+        return self.kind in (_LINES, *_TABLES)
 
 
 class NotTextError(Exception):
@@ -190,7 +190,7 @@ def _walk(folder: Path, named_from: Path, excluded: set[str]) -> Iterator[File]:
 
 
 def _read(file: File, field: str) -> Iterator[Document]:
-    if file.kind in _LINES:
+    if file.kind == _LINES:
         return _read_jsonl(file, field)
     if file.kind in _TABLES:
         return _read_table(file, field)
@@ -198,7 +198,7 @@ def _read(file: File, field: str) -> Iterator[Document]:
         return iter([Document(file.name, _decode(content.read(), file.is_python))])
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _opened(path: Path) -> io.BufferedIOBase:
     """The file's content, decompressed as it is read."""
     if path.suffix == ".gz":
         return gzip.open(path)

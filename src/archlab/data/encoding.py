@@ -4,7 +4,7 @@ import multiprocessing as mp
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import resource_tracker
@@ -22,7 +22,7 @@ BATCH = 1_000_000
 """Characters that are encoded at once, in a second at most; a Ctrl-C is noticed after them."""
 
 WORTH_A_PROCESS = 8_000_000
-"""Characters. One process encodes them in a few seconds; another one takes half a second to begin."""
+"""Characters. A process encodes them in about five seconds, and takes one to begin."""
 
 _AHEAD = 2
 """Batches that wait for each process, so that memory does not grow with the text."""
@@ -37,7 +37,9 @@ class Encoded(NamedTuple):
     text_bytes: int
 
 
-def encoded(tokenizer: Tokenizer, pieces: Iterable[Piece], characters: int, workers: int) -> Iterator[Encoded]:
+def encoded(
+    tokenizer: Tokenizer, pieces: Iterable[Piece], characters: int, workers: int
+) -> Generator[Encoded, None, None]:
     """Every piece, in order; UserError where the tokenizer changes a text. Close it to end the processes.
 
     `characters`: about how many there are. `workers`: processes that encode; for 1, or for a short text, it is this

@@ -1,6 +1,6 @@
 """Which windows a step sees: a pure function of seed, step and rank, so resuming is one integer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 
 import numpy as np
@@ -58,7 +58,7 @@ def window_starts(n_tokens: int, seq_len: int, seed: int, numbers: Sequence[int]
 
 
 @lru_cache(_SOURCES)
-def _order(n_tokens: int, seq_len: int, seed: int):
+def _order(n_tokens: int, seq_len: int, seed: int) -> Callable[[int], np.ndarray]:
     """Of an epoch's number; two of them are kept, for a batch may span them."""
     return lru_cache(2)(partial(_epoch, n_tokens, seq_len, seed))
 

@@ -20,7 +20,7 @@ def hub_files(source: str) -> tuple[tuple[Path, str], ...]:
     """The .arrow files into which `datasets` brings a data set of the hub, and a name of each that does not depend on
     where they lie. They are fetched once, into the library's own cache."""
     try:
-        from datasets import load_dataset
+        from datasets import load_dataset  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise UserError(f"{source}: needs the datasets library; run: pip install 'archlab[datasets]'") from None
     name, config, split = (*source.removeprefix(HUB).split(":"), "", "")[:3]
