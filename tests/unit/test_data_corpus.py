@@ -1,8 +1,14 @@
 """Sources to documents, and which of them are held out."""
 
+import gzip
 import json
 import os
 import random
+import re
+import shutil
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow as pa
@@ -110,6 +116,107 @@ def test_jsonl_and_parquet(tmp_path: Path):
     assert list(Corpus([str(tmp_path / "a.jsonl")]))[1] == Document("a.jsonl:2", "é ☃")
 
 
+def as_gzip(data: bytes) -> bytes:
+    return gzip.compress(data[:40]) + gzip.compress(data[40:])
+
+
+def as_zstd(data: bytes) -> bytes:
+    return b"".join(pa.compress(part, "zstd", asbytes=True) for part in (data[:40], data[40:]))
+
+
+COMPRESSED = [("gz", as_gzip), ("zst", as_zstd)]
+
+
+@pytest.mark.parametrize(("suffix", "compress"), COMPRESSED)
+def test_compressed_text_and_lines(tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]):
+    """In several frames, as compressors with several threads write them; large sets of lines are often called .json."""
+    lines = "\n".join(json.dumps({"text": f"text {i} é"}) for i in range(50)).encode()
+    for name, content in (
+        ("a.jsonl", lines),
+        ("b.json", lines),
+        ("c.txt", "é\n".encode() * 99),
+        ("d.tar", b"x\0" * 99),
+    ):
+        (tmp_path / f"{name}.{suffix}").write_bytes(compress(content))
+    corpus = Corpus([str(tmp_path)])
+    assert [d.text for d in corpus] == [*[f"text {i} é" for i in range(50)] * 2, "é\n" * 99]
+    assert corpus.skipped == 1
+    assert next(iter(corpus)).name == f"{tmp_path.name}/a.jsonl.{suffix}:1"
+
+
+@pytest.mark.parametrize(("suffix", "compress"), COMPRESSED)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
+def test_damaged_compressed_files_are_named(tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes], name: str):
+    """Above all those that were cut: their end must not be lost in silence."""
+    draw, file = random.Random(0), tmp_path / f"{name}.{suffix}"
+    lines = "".join(json.dumps({"text": "".join(draw.choices("abcdef", k=90))}) + "\n" for _ in range(500))
+    whole = compress(lines.encode())
+    for cut in (whole[:-1], whole[:-9], whole[: len(whole) // 2], whole[:60], b"nonsense" + whole):
+        file.write_bytes(cut)
+        with pytest.raises(UserError, match=rf"{re.escape(str(file))}: damaged: "):
+            list(Corpus([str(file)]))
+
+
+def test_zstd_without_pyarrow_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "a.txt.zst").write_bytes(b"")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(UserError, match=r"a\.txt\.zst: needs pyarrow; run: pip install 'archlab\[zstd\]'"):
+        list(Corpus([str(tmp_path)]))
+
+
+TEXTS = [f"text {i} é\n" for i in range(30)]
+
+
+def save_as_datasets_does(folder: Path, texts: list[str]) -> None:
+    """Arrow streams in shards, and two files about them."""
+    folder.mkdir(parents=True)
+    for n, part in enumerate((texts[:20], texts[20:])):
+        table = pa.table({"id": range(len(part)), "text": part})
+        with pa.ipc.new_stream(str(folder / f"data-{n:05}-of-00002.arrow"), table.schema) as stream:
+            stream.write_table(table, max_chunksize=7)
+    for name in ("dataset_info.json", "state.json"):
+        (folder / name).write_text('{"text": "no text of it"}')
+
+
+def test_a_saved_data_set(tmp_path: Path):
+    save_as_datasets_does(tmp_path / "saved", TEXTS)
+    found = list(Corpus([str(tmp_path / "saved")]))
+    assert [d.text for d in found] == TEXTS
+    assert found[20].name == "saved/data-00001-of-00002.arrow:1"
+    with pytest.raises(UserError, match=r"no column 'body'; found id, text"):
+        list(Corpus([str(tmp_path / "saved")], "body"))
+    save_as_datasets_does(tmp_path / "split" / "train", TEXTS)
+    (tmp_path / "split" / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    with pytest.raises(UserError, match="with splits; name the folder of one of them: train"):
+        list(Corpus([str(tmp_path / "split")]))
+    shard = tmp_path / "saved" / "data-00000-of-00002.arrow"
+    for damaged, says in ((b"nonsense", "not a stream of Arrow"), (shard.read_bytes()[:-300], "damaged after row 14")):
+        shard.write_bytes(damaged)
+        with pytest.raises(UserError, match=rf"data-00000-of-00002\.arrow: {says}"):
+            list(Corpus([str(tmp_path / "saved")]))
+        shutil.rmtree(tmp_path / "saved")
+        save_as_datasets_does(tmp_path / "saved", TEXTS)
+
+
+def test_data_sets_of_the_library_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Where it is installed, what it saves and fetches is what we read; elsewhere, the hub is refused."""
+    if find_spec("datasets") is None:
+        with pytest.raises(UserError, match=r"hf:owner/name: needs the datasets library; run: pip install"):
+            list(Corpus(["hf:owner/name"]))
+        return
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = import_module("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    made = datasets.Dataset.from_dict({"text": TEXTS}).select([3, 1, 2, *range(4, 30)])
+    made.save_to_disk(tmp_path / "saved", num_shards=3)
+    assert [d.text for d in Corpus([str(tmp_path / "saved")])] == made["text"][:]
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "train.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in TEXTS))
+    assert [d.text for d in Corpus([f"hf:{tmp_path / 'lines'}"])] == TEXTS
+    with pytest.raises(UserError, match=r"hf:.*lines::test: "):
+        list(Corpus([f"hf:{tmp_path / 'lines'}::test"]))
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -159,10 +266,10 @@ def test_damaged_parquet_is_named(tmp_path: Path):
 
 
 def test_a_file_that_does_not_fit_into_memory_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    def too_much(_: Path) -> bytes:
+    def too_much(*_: object) -> str:
         raise MemoryError
 
-    monkeypatch.setattr(Path, "read_bytes", too_much)
+    monkeypatch.setattr("archlab.data.corpus._decode", too_much)
     with pytest.raises(UserError, match=r"00\.txt: 220 bytes, more than fit into memory"):
         list(Corpus([str(folder)]))
 

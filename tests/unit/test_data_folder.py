@@ -5,6 +5,8 @@ import json
 import multiprocessing
 import os
 import shutil
+import time
+import zlib
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,11 +16,12 @@ import pytest
 from archlab.config.schema import DataConfig
 from archlab.config.tasks import Recall
 from archlab.cost.units import binary
-from archlab.data import corpus, file_cache, shards
+from archlab.data import corpus, file_cache, intact
 from archlab.data import prepare as making
 from archlab.data.open import tokens_per_byte
 from archlab.data.prepare import open_data, prepare
 from archlab.data.shards import DataFolder
+from archlab.data.text_data import Source, TextData
 from archlab.errors import UserError
 
 
@@ -280,9 +283,9 @@ def test_the_loser_of_a_race_uses_the_winners_folder(texts: Path, tmp_path: Path
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that were hashed or read as text."""
     names: list[str] = []
-    hash_of, read = shards.sha256, corpus._read
+    hash_of, read = intact.digests, corpus._read
 
-    def hashed(file: Path) -> str:
+    def hashed(file: Path):
         names.append(file.name)
         return hash_of(file)
 
@@ -290,7 +293,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(file.path.name)
         return read(file, field)
 
-    monkeypatch.setattr(shards, "sha256", hashed)
+    monkeypatch.setattr(intact, "digests", hashed)
     monkeypatch.setattr(corpus, "_read", as_text)
     monkeypatch.setattr(file_cache, "SETTLED", -1)  # else files that a test has just written are not cached
     return names
@@ -301,7 +304,7 @@ def test_a_data_folder_is_hashed_once_until_a_file_changes(
 ):
     folder = made(texts, tmp_path / "out").path
     reads.clear()
-    monkeypatch.setattr(shards, "LARGE", 1)
+    monkeypatch.setattr(intact, "LARGE", 1)
     assert DataFolder.open(folder).fingerprint == DataFolder.open(folder).fingerprint
     assert reads == []
     assert capsys.readouterr().err == ""
@@ -320,6 +323,78 @@ def test_a_data_folder_is_hashed_once_until_a_file_changes(
         for _ in range(2 * (altered != whole)):
             with pytest.raises(UserError, match=r"fold-01-00000\.bin: altered"):
                 DataFolder.open(folder)
+
+
+def lose_a_bit(file: Path, at: int) -> None:
+    with file.open("r+b") as content:
+        content.seek(at)
+        [byte] = content.read(1)
+        content.seek(at)
+        content.write(bytes([byte ^ 1]))
+
+
+def test_a_disk_that_loses_bits_of_a_small_set_is_noticed(
+    texts: Path, tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    """Nothing that the system says of the file has changed, and yet every block is looked at."""
+    folder = made(texts, tmp_path / "out").path
+    monkeypatch.setattr(file_cache, "_state", lambda files: (str(files), 0))
+    DataFolder.open(folder)
+    reads.clear()
+    DataFolder.open(folder)
+    for at in (0, 77):
+        lose_a_bit(folder / "fold-01-00000.bin", at)
+        with pytest.raises(UserError, match=r"fold-01-00000\.bin: altered"):
+            DataFolder.open(folder)
+        lose_a_bit(folder / "fold-01-00000.bin", at)
+    DataFolder.open(folder)
+    assert reads == []
+
+
+@pytest.fixture
+def two_billion_tokens(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder most of which is a hole of 4 GB; its hash is taken as read."""
+    folder, tokens = made(texts, tmp_path / "out").path, 2 * 10**9
+    (folder / "rest-00000.bin").touch()
+    os.truncate(folder / "rest-00000.bin", 2 * tokens)
+    rest = json.loads((folder / "manifest.json").read_text())["rest"]
+    edit(
+        folder, rest=rest | {"tokens": tokens, "shards": [{"file": "rest-00000.bin", "tokens": tokens, "sha256": "0"}]}
+    )
+    full, part = divmod(2 * tokens, intact.BLOCK)
+    blocks = [zlib.crc32(bytes(intact.BLOCK))] * full + [zlib.crc32(bytes(part))]
+    digests = intact.digests
+
+    def known(file: Path):
+        return {"sha256": "0", "blocks": blocks} if file.name == "rest-00000.bin" else digests(file)
+
+    monkeypatch.setattr(intact, "digests", known)
+    monkeypatch.setattr(file_cache, "SETTLED", -1)
+    DataFolder.open(folder)
+    return folder
+
+
+def test_a_large_set_opens_in_a_moment(two_billion_tokens: Path, monkeypatch: pytest.MonkeyPatch):
+    read = list[int]()
+    block = intact._block
+    monkeypatch.setattr(intact, "_block", lambda file, at: (read.append(at), block(file, at))[1])
+    start = time.process_time()
+    data = TextData([Source("large", DataFolder.open(two_billion_tokens))])
+    assert data.held_out(16, 65536, masked=False).tokens.shape[1] == 17
+    assert time.process_time() - start < 1
+    assert len(data.sources[0].folder.train) > 2 * 10**9
+    assert len(read) == len({*read}) == intact.SPOTS
+    assert max(read) > 10**9
+
+
+def test_much_damage_to_a_large_set_is_noticed(two_billion_tokens: Path, monkeypatch: pytest.MonkeyPatch):
+    """Every second block: to miss it has odds of 1 to 2^32."""
+    monkeypatch.setattr(file_cache, "_state", lambda files: (str(files), 0))
+    DataFolder.open(two_billion_tokens)
+    for at in range(0, 4 * 10**9, 2 * intact.BLOCK):
+        lose_a_bit(two_billion_tokens / "rest-00000.bin", at)
+    with pytest.raises(UserError, match=r"rest-00000\.bin: altered"):
+        DataFolder.open(two_billion_tokens)
 
 
 def test_a_manifest_with_other_hashes_does_not_pass(texts: Path, tmp_path: Path, reads: list[str]):

@@ -7,27 +7,40 @@ import numpy as np
 import pytest
 
 from archlab.data import sampler
-from archlab.data.sampler import batch, held_out_starts, window_starts, windows_per_epoch
+from archlab.data.sampler import samples, windows_per_epoch
 from archlab.data.shards import Tokens
+from archlab.data.text_data import Source, TextData
 from archlab.errors import UserError
 
 
 @dataclass
 class Named:
     source: str = "text"
+    end_of_text: int = -1
 
 
 @dataclass
 class Data:
     train: Tokens
     held_out: Tokens
+    token_bytes: np.ndarray
     manifest: Named
 
 
 def counting(n: int, *cuts: int) -> Any:
     """Data whose token i is i, in shards cut at some places."""
     tokens = Tokens(np.split(np.arange(n, dtype=np.uint32), cuts))
-    return Data(tokens, tokens, Named())
+    return Data(tokens, tokens, np.ones(n, dtype=np.int32), Named())
+
+
+def batch(data: Any, *which: int) -> np.ndarray:
+    return TextData([Source("text", data)]).batch(*which).tokens
+
+
+def window_starts(
+    n_tokens: int, seq_len: int, seed: int, step: int, batch_size: int, rank: int = 0, world_size: int = 1
+) -> np.ndarray:
+    return sampler.window_starts(n_tokens, seq_len, seed, samples(step, batch_size, rank, world_size))
 
 
 def test_a_batch_does_not_depend_on_what_came_before():
@@ -35,7 +48,7 @@ def test_a_batch_does_not_depend_on_what_came_before():
     expected = batch(data, 7, 11, 8, 16)
     for step in (3, 900, 0):
         batch(data, 7, step, 8, 16)
-    sampler._epoch.cache_clear()
+    sampler._order.cache_clear()
     np.testing.assert_array_equal(batch(data, 7, 11, 8, 16), expected)
     assert expected.shape == (8, 17)
     assert expected.dtype == np.int64
@@ -103,7 +116,7 @@ def test_a_batch_that_cannot_be_divided_is_refused():
 
 
 def held_out_windows(data: Any, seq_len: int, n_tokens: int) -> np.ndarray:
-    return data.held_out.windows(held_out_starts(data, seq_len, n_tokens), seq_len + 1)
+    return TextData([Source("text", data)]).held_out(seq_len, n_tokens, masked=False).tokens
 
 
 def test_held_out_windows_are_spread_evenly_and_do_not_overlap():

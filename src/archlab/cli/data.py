@@ -4,8 +4,10 @@ from pathlib import Path
 
 from archlab.cli.arguments import AtLeastOne
 from archlab.config.text import note
+from archlab.cores import cores
 from archlab.data.corpus import FIELD
 from archlab.data.prepare import prepare
+from archlab.data.progress import shown
 
 
 def run(
@@ -15,13 +17,14 @@ def run(
     tokenizer: Path | None = None,
     held_out: float = 0.05,
     field: str = FIELD,
+    workers: AtLeastOne | None = None,
 ) -> None:
     """Turn text into a folder of token shards.
 
     Parameters
     ----------
     src
-        Text files, folders, globs, JSONL or Parquet, or python-stdlib.
+        Text files, folders, globs, JSONL, Parquet, python-stdlib, or hf:NAME of the Hugging Face hub.
     out
         The data folder, for data.path.
     vocab_size
@@ -31,9 +34,11 @@ def run(
     held_out
         Share of the text in one fold; data.fold says which one is kept for evaluation.
     field
-        Where the records of JSONL or Parquet have their text.
+        Where records of JSONL or Parquet have their text.
+    workers
+        Processes that tokenise; one per core when left out.
     """
-    made = prepare(list(src), out, vocab_size, tokenizer, held_out, field)
+    made = prepare(list(src), out, vocab_size, tokenizer, held_out, field, workers or cores(), shown)
     print(made)
     if vocab_size and made.manifest.vocab_size < vocab_size:
         note(f"the text has no more than {made.manifest.vocab_size:,} tokens of {vocab_size:,} to learn")

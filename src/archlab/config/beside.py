@@ -1,5 +1,6 @@
 """Files that a config or a study names in its own file."""
 
+import re
 from collections.abc import Iterator
 from glob import has_magic, iglob
 from pathlib import Path
@@ -12,9 +13,12 @@ from archlab.files import expand_user
 _DEFAULT = DataConfig().path
 """No file: the running Python's own source."""
 
+_TEXT = re.compile(r"data\.(mixture\.[^.]+\.)?path")
+
 
 def find_text(values: Any, home: Path) -> None:
-    """Put the full path where `data.path` names text: a file, folder or pattern in `home`, or in the working folder.
+    """Put the full path where `data.path`, or a source of `data.mixture`, names text: a file, folder or pattern in
+    `home`, or in the working folder.
 
     `values` may say it as `data.path` or as `data: {path: …}`. Where nothing is there, `home` is where it is missing.
     """
@@ -48,7 +52,10 @@ def _is_there(path: str, folder: Path) -> bool:
     return next(iglob(str(begin.with_name(begin.name.replace("**", "*"))), root_dir=folder), None) is not None
 
 
-def _places(values: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    for section, key in ((values, "data.path"), (values.get("data") if isinstance(values, dict) else None, "path")):
-        if isinstance(section, dict) and isinstance(given := section.get(key), str) and given not in ("", _DEFAULT):
-            yield section, key
+def _places(values: Any, at: str = "") -> Iterator[tuple[dict[str, Any], str]]:
+    for key, value in values.items() if isinstance(values, dict) else ():
+        name = f"{at}{key}"
+        if isinstance(value, dict) and name.partition(".")[0] == "data":
+            yield from _places(value, f"{name}.")
+        elif isinstance(value, str) and value not in ("", _DEFAULT) and _TEXT.fullmatch(name):
+            yield values, key

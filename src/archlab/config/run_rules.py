@@ -7,8 +7,9 @@ from archlab.config.plugins import registered_by
 from archlab.config.position import WITHOUT_QUERIES
 from archlab.config.problems import choose
 from archlab.config.rule import Rule, needs_a_norm
-from archlab.config.schema import Config, TrainConfig
+from archlab.config.schema import Config, DataConfig, TrainConfig
 from archlab.config.sources import used
+from archlab.config.tasks import AnyTask
 from archlab.config.training import resolve_train
 
 
@@ -123,6 +124,18 @@ def _plugins_name_what_is_used(c: Config) -> str | None:
     return None
 
 
+def _mixture_is_all_the_text(c: Config) -> str | None:
+    if not c.data.mixture or c.data.path == DataConfig().path:
+        return None
+    return f"{c.data.path}, but data.mixture names what is read; leave one out, as in data.mixture=null"
+
+
+def _mixture_is_of_text(c: Config) -> str | None:
+    if not c.data.mixture or not isinstance(c.data.task, AnyTask):
+        return None
+    return f"{', '.join(c.data.mixture)} beside data.task = {c.data.task.kind}; allowed: one of the two"
+
+
 def _is_of_adamw(field: str) -> Rule[Config]:
     """A rule: the field is at its default where another optimiser would not read it."""
 
@@ -154,6 +167,8 @@ CONFIG_RULES: tuple[Rule[Config], ...] = (
     Rule("train.warmup", (*_SEQ_LEN, "train.tokens", "train.batch_tokens", "train.warmup"), _warmup_ends),
     Rule("train.decay", ("train.decay", "train.schedule"), _decay_is_for_wsd),
     Rule("train.final_lr", ("train.final_lr", "train.schedule"), _constant_ends_at_its_peak),
+    Rule("data.path", ("data.path", "data.mixture"), _mixture_is_all_the_text),
+    Rule("data.mixture", ("data.mixture", "data.task"), _mixture_is_of_text),
     _is_of_adamw("betas"),
     _is_of_adamw("eps"),
     Rule("plugins", ("plugins", "model", "train.optimizer"), _plugins_name_what_is_used),

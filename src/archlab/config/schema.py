@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from archlab.config.base import (
     Base,
@@ -111,17 +111,42 @@ class TrainConfig(Base):
     """Steps between probes of gradients, activations and attention, kept in metrics.jsonl. null: never."""
 
 
+class MixtureSource(Base):
+    """A part of a mixture."""
+
+    path: str
+    """A folder made by `archlab data`, with the same --tokenizer as the others."""
+    weight: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    """Its share of the training windows, relative to the other sources' weights."""
+
+
+def _no_mixture(value: Any) -> Any:
+    return {} if value is None else value
+
+
+_Sources = dict[str, MixtureSource]
+_Mixture = Annotated[_Sources, BeforeValidator(_no_mixture, json_schema_input_type=_Sources | None)]
+"""By name; null takes away what a base says."""
+
+
 class DataConfig(Base):
     """What it is trained on."""
 
     path: str = "python-stdlib"
     """python-stdlib (the running Python's source), a folder made by `archlab data`, or text to prepare."""
+    mixture: _Mixture = Field(default_factory=dict)
+    """Texts in place of one, by name; each is read in its share of the training windows. null: none."""
     held_out: Probability = 0.05
     """Share of the text in one fold, of whole files in the order of their names' hashes (text prepared here only)."""
     fold: Natural = 0
     """Which fold is kept for evaluation; the others are trained on."""
     task: TaskOrText = NoTask()
     """Windows of a synthetic task instead of text, in all tokens of the vocabulary; path and held_out are not used."""
+
+    @property
+    def named(self) -> str:
+        """What a message calls the text."""
+        return "data.mixture" if self.mixture else self.path
 
 
 class Config(Base):

@@ -1,5 +1,9 @@
-"""From sources to documents: the source code of the running Python, text files, folders, globs, JSONL, Parquet."""
+"""From sources to documents: the source code of the running Python, text files, folders, globs, JSONL, Parquet, Arrow.
 
+Text and JSONL may be compressed, by gzip or zstd.
+"""
+
+import gzip
 import io
 import json
 import os
@@ -7,13 +11,15 @@ import platform
 import re
 import sysconfig
 import tokenize
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from archlab.config.problems import nearest
 from archlab.config.text import visible
+from archlab.data.saved import ABOUT_IT, HUB, SPLITS, hub_files
 from archlab.errors import UserError
 from archlab.files import expand_user
 
@@ -21,10 +27,13 @@ STDLIB = "python-stdlib"
 """A source that every machine has: the standard library of the running Python."""
 
 FIELD = "text"
-"""The field of a JSONL or Parquet record that holds the text, unless another one is named."""
+"""The field of a record of JSONL, Parquet or Arrow that holds the text, unless another one is named."""
 
 _NOT_STDLIB = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 _MACHINE_MADE = ("config-", "_sysconfigdata")
+_COMPRESSED = (".gz", ".zst")
+_LINES = ".jsonl"
+_TABLES = {".parquet": "a Parquet file", ".arrow": "a stream of Arrow"}
 _WILDCARD = re.compile(r"[*?\[]")
 
 
@@ -46,9 +55,17 @@ class File(NamedTuple):
     """Then a coding line may name its encoding."""
 
     @property
+    def kind(self) -> str:
+        """The suffix that says what it holds. Compressed JSON is JSONL: that is how large texts are published."""
+        if self.path.suffix not in _COMPRESSED:
+            return self.path.suffix
+        inner = Path(self.path.stem).suffix
+        return _LINES if inner in (_LINES, ".json") else ".txt"
+
+    @property
     def holds_records(self) -> bool:
         """Several texts, each in a field of a record."""
-        return self.path.suffix in (".jsonl", ".parquet")
+        return self.kind in (_LINES, *_TABLES)
 
 
 class NotTextError(Exception):
@@ -61,17 +78,19 @@ class Corpus:
 
     sources: Sequence[str]
     field: str = FIELD
-    """Where records of JSONL or Parquet have their text."""
+    """Where records have their text."""
     skipped: int = 0
     """Binary files left out by the latest iteration."""
 
     def files(self) -> Iterator[File]:
         """The files that an iteration reads, each once: under two names, a file could belong to both splits."""
         if not all(self.sources) or not self.sources:
-            raise UserError(f"no source; give {STDLIB}, or files, folders or globs of text, JSONL or Parquet")
+            raise UserError(
+                f"no source; give {STDLIB}, {HUB}NAME, or files, folders or globs of text, JSONL or Parquet"
+            )
         seen: set[str] = set()
         for source in self.sources:
-            for file in _stdlib_files() if source == STDLIB else _files(source):
+            for file in _files(source):
                 if (real := os.path.realpath(file.path)) not in seen:
                     seen.add(real)
                     yield file
@@ -83,13 +102,15 @@ class Corpus:
                 yield from (d for d in _read(file, self.field) if d.text)
             except NotTextError:
                 if file.named_by_user:
-                    raise UserError(f"{file.path}: binary; expected UTF-8 text, .jsonl or .parquet") from None
+                    raise UserError(f"{file.path}: binary; expected UTF-8 text, .jsonl, .parquet or .arrow") from None
                 self.skipped += 1
             except MemoryError:
                 size = file.path.stat().st_size
                 raise UserError(f"{file.path}: {size:,} bytes, more than fit into memory; cut it up") from None
+            except (EOFError, zlib.error) as error:
+                raise UserError(f"{file.path}: damaged: {error}") from None
             except OSError as error:
-                raise UserError(f"{file.path}: {error.strerror or error}") from None
+                raise UserError(f"{file.path}: {error.strerror or f'damaged: {error}'}") from None
 
     def __str__(self) -> str:
         field = "" if self.field == FIELD else f" (field {self.field!r})"
@@ -108,7 +129,16 @@ def _stdlib_files() -> Iterator[File]:
 
 
 def _files(source: str) -> Iterator[File]:
+    if source == STDLIB:
+        yield from _stdlib_files()
+        return
+    if source.startswith(HUB):
+        for path, name in hub_files(source):
+            yield File(path, name, named_by_user=True)
+        return
     path = expand_user(source)
+    if (path / SPLITS).is_file():
+        raise UserError(f"{source}: a data set with splits; name the folder of one of them: {_folders(path)}")
     if path.is_dir():
         yield from _walk(path, path.absolute().parent, set())
     elif path.is_file():
@@ -122,6 +152,10 @@ def _files(source: str) -> Iterator[File]:
     else:
         beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         raise UserError(f"{source}: no such file or folder{nearest(path.name, [*beside, STDLIB])}")
+
+
+def _folders(path: Path) -> str:
+    return ", ".join(sorted(inside.name for inside in path.iterdir() if inside.is_dir()))
 
 
 def _glob(path: Path) -> list[File]:
@@ -145,6 +179,7 @@ def _walk(folder: Path, named_from: Path, excluded: set[str]) -> Iterator[File]:
     paths: list[Path] = []
     for at, folders, files in os.walk(folder):
         folders[:] = [f for f in folders if f not in excluded and not f.startswith(".")]
+        files = [f for f in files if f not in ABOUT_IT] if set(files) >= ABOUT_IT else files
         paths += [p for f in files if not f.startswith(".") and (p := Path(at, f)).is_file()]
     named = [(p.absolute().relative_to(named_from).as_posix(), p) for p in paths]
     for name, path in sorted(named):
@@ -155,11 +190,30 @@ def _walk(folder: Path, named_from: Path, excluded: set[str]) -> Iterator[File]:
 
 
 def _read(file: File, field: str) -> Iterator[Document]:
-    if file.path.suffix == ".jsonl":
+    if file.kind == _LINES:
         return _read_jsonl(file, field)
-    if file.path.suffix == ".parquet":
-        return _read_parquet(file, field)
-    return iter([Document(file.name, _decode(file.path.read_bytes(), file.is_python))])
+    if file.kind in _TABLES:
+        return _read_table(file, field)
+    with _opened(file.path) as content:
+        return iter([Document(file.name, _decode(content.read(), file.is_python))])
+
+
+def _opened(path: Path) -> io.BufferedIOBase:
+    """The file's content, decompressed as it is read."""
+    if path.suffix == ".gz":
+        return gzip.open(path)
+    if path.suffix == ".zst":
+        arrow = _pyarrow(path, "zstd")  # zstandard's reader takes a file that was cut for a whole one
+        return io.BufferedReader(arrow.CompressedInputStream(arrow.OSFile(os.fspath(path)), "zstd"))
+    return path.open("rb")
+
+
+def _pyarrow(path: Path, extra: str) -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise UserError(f"{path}: needs pyarrow; run: pip install 'archlab[{extra}]'") from None
+    return pyarrow
 
 
 def _decode(data: bytes, is_python: bool) -> str:
@@ -179,7 +233,7 @@ def _decode(data: bytes, is_python: bool) -> str:
 
 
 def _read_jsonl(file: File, field: str) -> Iterator[Document]:
-    with file.path.open("rb") as lines:
+    with _opened(file.path) as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -195,29 +249,37 @@ def _read_jsonl(file: File, field: str) -> Iterator[Document]:
             yield Document(f"{file.name}:{number}", _checked(record[field], field, where))
 
 
-def _read_parquet(file: File, field: str) -> Iterator[Document]:
+def _read_table(file: File, field: str) -> Iterator[Document]:
+    arrow, number = _pyarrow(file.path, "parquet"), 0
     try:
-        from pyarrow import ArrowException, parquet
-    except ImportError:
-        raise UserError(f"{file.path}: Parquet needs pyarrow; run: pip install 'archlab[parquet]'") from None
-    number = 0
-    try:
-        table = parquet.ParquetFile(file.path, page_checksum_verification=True)
-        columns = table.schema_arrow.names
-        if columns.count(field) != 1:
-            raise UserError(f"{file.path}: no column {field!r}; {_others(field, columns)}")
-        for rows in table.iter_batches(columns=[field]):
-            for value in rows.column(0):
+        for column in _column(file.path, field):
+            for value in column:
                 number += 1
                 yield Document(f"{file.name}:{number}", _checked(value.as_py(), field, f"{file.path}, row {number}"))
     except UnicodeDecodeError:
         where = f"{file.path}, row {number}: {field!r}" if number else f"{file.path}: its header"
         raise UserError(f"{where} is not valid UTF-8") from None
-    except (ArrowException, OSError, ValueError) as error:
+    except (arrow.ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.strerror:
             raise
-        what = f"damaged after row {number}" if number else "not a Parquet file, or damaged"
+        what = f"damaged after row {number}" if number else f"not {_TABLES[file.kind]}, or damaged"
         raise UserError(f"{file.path}: {what}: {_first_line(error)}") from None
+
+
+def _column(path: Path, field: str) -> Iterator[Any]:
+    """The field's values, some rows at a time."""
+    from pyarrow import OSFile, ipc, parquet
+
+    if path.suffix == ".parquet":
+        table = parquet.ParquetFile(path, page_checksum_verification=True)
+        names, batches = table.schema_arrow.names, table.iter_batches(columns=[field])
+    else:
+        batches = ipc.open_stream(OSFile(os.fspath(path)))
+        names = batches.schema.names
+    if names.count(field) != 1:
+        raise UserError(f"{path}: no column {field!r}; {_others(field, names)}")
+    for rows in batches:
+        yield rows.column(field)
 
 
 def _others(field: str, found: list[str]) -> str:

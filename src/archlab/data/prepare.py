@@ -3,7 +3,7 @@
 import errno
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,9 +13,12 @@ from tokenizers import Tokenizer
 from archlab.config.schema import DataConfig
 from archlab.data import tokenizer as bpe
 from archlab.data.corpus import FIELD, STDLIB, Corpus
+from archlab.data.encoding import encoded
 from archlab.data.file_cache import cached, clear_cache
+from archlab.data.progress import Progress, unseen
+from archlab.data.saved import HUB
 from archlab.data.shards import FORMAT, LITTLE_ENDIAN, MANIFEST, DataFolder, Manifest, Part, Shard
-from archlab.data.split import Piece, SplitRule, choose_split, hash_share
+from archlab.data.split import SplitRule, choose_split, hash_share
 from archlab.digests import sha256
 from archlab.errors import UserError
 from archlab.files import cache_folder, expand_user, folder_atomic
@@ -28,9 +31,6 @@ TOKENIZER_CHARACTERS = 16_000_000
 SHARD_TOKENS = 100_000_000
 """Tokens after which the next shard begins."""
 
-_BATCH_CHARACTERS = 1_000_000
-"""Text that is encoded at once, in a second at most; a Ctrl-C is noticed after it."""
-
 
 def prepare(
     source: list[str],
@@ -39,19 +39,24 @@ def prepare(
     tokenizer: Path | None,
     held_out: float,
     field: str = FIELD,
+    workers: int = 1,
+    progress: Progress = unseen,
 ) -> DataFolder:
     """Make a data folder of some sources: learn a tokenizer of `vocab_size`, or use that `tokenizer.json`.
 
-    `field` is where records of JSONL or Parquet have their text. A folder that already holds exactly this is checked,
-    every byte of it, and opened; one that holds anything else is refused.
+    `field` is where records have their text. `workers` processes tokenise, the same for any number; where it is more
+    than 1, they import the caller's main file. A folder that already holds exactly this is checked, every byte of it,
+    and opened; one that holds anything else is refused.
     """
     if vocab_size and tokenizer:
         raise UserError("--vocab-size and --tokenizer: give one; a tokenizer has its own vocabulary")
     corpus = Corpus(source, field)
     if field != FIELD and not any(file.holds_records for file in corpus.files()):
-        raise UserError(f"--field {field}: there is neither JSONL nor Parquet in {corpus}; leave it out")
+        raise UserError(f"--field {field}: there is neither JSONL nor Parquet nor Arrow in {corpus}; leave it out")
     clear_cache()
-    return _build(_Recipe(corpus, held_out, vocab_size or DEFAULT_VOCAB_SIZE, tokenizer), out)
+    return _build(
+        _Recipe(corpus, held_out, vocab_size or DEFAULT_VOCAB_SIZE, tokenizer), out, workers=workers, progress=progress
+    )
 
 
 def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
@@ -78,7 +83,7 @@ class _Recipe:
         self.given_tokenizer = bpe.load(tokenizer) if tokenizer else None
         self.vocab_size = vocab_size
         self.corpus = corpus
-        sources = [source if source == STDLIB else str(Path(source).absolute()) for source in corpus.sources]
+        sources = [s if s == STDLIB or s.startswith(HUB) else str(Path(s).absolute()) for s in corpus.sources]
         split = cached(
             ["split", FORMAT, sources, corpus.field, held_out],
             [file.path for file in corpus.files()],
@@ -103,7 +108,13 @@ class _Recipe:
         return bpe.train(sample, self.vocab_size)
 
 
-def _build(recipe: _Recipe, out: Path, fold: int = 0) -> DataFolder:
+def _build(
+    recipe: _Recipe,
+    out: Path,
+    fold: int = 0,
+    workers: int = 1,
+    progress: Progress = unseen,
+) -> DataFolder:
     raise_if_interrupted()
     out = expand_user(out).absolute()
     if out.is_file() or (out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).is_file()):
@@ -111,7 +122,7 @@ def _build(recipe: _Recipe, out: Path, fold: int = 0) -> DataFolder:
     if not (out / MANIFEST).is_file():
         try:
             with folder_atomic(out) as folder:
-                _write(recipe, folder)
+                _write(recipe, folder, workers, progress)
         except OSError as error:
             # Another process made the same folder meanwhile; its work is as good as ours.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
@@ -122,24 +133,19 @@ def _build(recipe: _Recipe, out: Path, fold: int = 0) -> DataFolder:
     return data
 
 
-def _write(recipe: _Recipe, folder: Path) -> None:
+def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> None:
     tokenizer = recipe.tokenizer()
     vocab_size, end = bpe.vocab_size(tokenizer), bpe.end_of_text(tokenizer)
     dtype = "uint16" if vocab_size <= 1 << 16 else "uint32"
     rest = ShardWriter(folder, "rest", dtype)
     folds = [ShardWriter(folder, f"fold-{fold:02}", dtype) for fold in range(len(recipe.split.cuts))]
-    n_bytes = bpe.token_bytes(tokenizer)
-    for pieces in _batches(recipe.split.pieces(recipe.corpus)):
-        for piece, ids in zip(pieces, bpe.encode(tokenizer, [p.text for p in pieces]), strict=True):
-            text_bytes = len(piece.text.encode())
-            if (found := n_bytes[ids].sum()) != text_bytes:
-                raise UserError(
-                    f"{piece.name}: the tokenizer changes its text ({text_bytes} bytes became {found}), "
-                    "so bits per byte could not be exact; use one without a normalizer or added prefix"
-                )
-            tokens = np.concatenate([[end], ids]) if piece.begins_document else ids
-            writer = rest if piece.fold is None else folds[piece.fold]
-            writer.append(tokens, text_bytes, documents=int(piece.begins_document))
+    pieces, characters = recipe.split.pieces(recipe.corpus), recipe.split.characters
+    with closing(encoded(tokenizer, pieces, characters, workers)) as found, progress(characters) as seen:
+        for part in found:
+            tokens = np.concatenate([[end], part.ids]) if part.begins_document else part.ids
+            writer = rest if part.fold is None else folds[part.fold]
+            writer.append(tokens, part.text_bytes, documents=int(part.begins_document))
+            seen(part.text_bytes)
     (folder / bpe.TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
     manifest = Manifest(
         format=FORMAT,
@@ -155,20 +161,6 @@ def _write(recipe: _Recipe, folder: Path) -> None:
         stretches=recipe.split.by == "position",
     )
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
-
-
-def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Lists of pieces; each list has about as much text as is worth encoding at once."""
-    batch: list[Piece] = []
-    size = 0
-    for piece in pieces:
-        batch.append(piece)
-        size += len(piece.text)
-        if size >= _BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 class ShardWriter:

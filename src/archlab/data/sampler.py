@@ -1,11 +1,44 @@
-"""Which tokens a step sees: a pure function of seed, step and rank, so resuming is one integer."""
+"""Which windows a step sees: a pure function of seed, step and rank, so resuming is one integer."""
 
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 
 import numpy as np
 
-from archlab.data.shards import DataFolder, Tokens
 from archlab.errors import UserError
+
+_SOURCES = 64
+"""Of which the order of windows is kept in memory; more are put in order again for each batch."""
+
+
+def samples(step: int, batch_size: int, rank: int = 0, world_size: int = 1) -> range:
+    """Which samples a rank reads at a step, counted over the whole run from 0 on.
+
+    Each rank takes a contiguous part of the batch, so the batch is the same for any number of ranks.
+    """
+    if batch_size % world_size:
+        raise UserError(f"train.batch_tokens: {batch_size} sequences cannot be divided among {world_size} processes")
+    share = batch_size // world_size
+    first = step * batch_size + rank * share
+    return range(first, first + share)
+
+
+def divided(weights: Sequence[float], wanted: range) -> tuple[np.ndarray, np.ndarray]:
+    """Of each sample of a mixture, int64: the number of its source, and its own number among that source's samples.
+
+    The first n samples are shared out as Webster (Sainte-Lague) shares out n seats: sample j of a source is due at
+    (j + 1/2) / weight, and they come in the order in which they are due. So after any number of samples a source has
+    had its share of them, give or take 1/2 + half its share of the number of sources.
+    """
+    each, n = np.array(weights, dtype=np.float64), len(weights)
+    total = each.sum()
+    low = np.maximum(np.floor(each * (wanted.start - n) / total) - 1, 0).astype(np.int64)
+    high = (np.ceil(each * (wanted.stop + n) / total) + 1).astype(np.int64)
+    source = np.repeat(np.arange(n), high - low)
+    number = np.concatenate([np.arange(*ends) for ends in zip(low, high, strict=True)])
+    first = wanted.start - int(low.sum())  # all before `low` are due earlier than these
+    order = np.lexsort((source, (number + 0.5) / each[source]))[first : first + len(wanted)]
+    return source[order], number[order]
 
 
 def windows_per_epoch(n_tokens: int, seq_len: int) -> int:
@@ -13,27 +46,23 @@ def windows_per_epoch(n_tokens: int, seq_len: int) -> int:
     return max((n_tokens - seq_len) // seq_len, 1)
 
 
-def window_starts(
-    n_tokens: int, seq_len: int, seed: int, step: int, batch_size: int, rank: int = 0, world_size: int = 1
-) -> np.ndarray:
-    """int64 [batch_size / world_size]: where the windows of a rank at a step begin.
-
-    Samples are counted over the whole run, step * batch_size + i. Each rank takes a contiguous part of the batch, so
-    the batch is the same for any number of ranks.
-    """
-    if batch_size % world_size:
-        raise UserError(f"train.batch_tokens: {batch_size} sequences cannot be divided among {world_size} processes")
-    share = batch_size // world_size
-    samples = step * batch_size + rank * share + np.arange(share)
-    epochs, indices = np.divmod(samples, windows_per_epoch(n_tokens, seq_len))
-    starts = np.empty(share, dtype=np.int64)
+def window_starts(n_tokens: int, seq_len: int, seed: int, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
+    """int64 [len(numbers)]: where those windows begin, counted over the whole run from 0 on."""
+    order = _order(n_tokens, seq_len, seed)
+    epochs, indices = np.divmod(np.asarray(numbers, dtype=np.int64), windows_per_epoch(n_tokens, seq_len))
+    starts = np.empty(len(epochs), dtype=np.int64)
     for epoch in np.unique(epochs):
         chosen = epochs == epoch
-        starts[chosen] = _epoch(n_tokens, seq_len, seed, int(epoch))[indices[chosen]]
+        starts[chosen] = order(int(epoch))[indices[chosen]]
     return starts
 
 
-@lru_cache(maxsize=4)
+@lru_cache(_SOURCES)
+def _order(n_tokens: int, seq_len: int, seed: int) -> Callable[[int], np.ndarray]:
+    """Of an epoch's number; two of them are kept, for a batch may span them."""
+    return lru_cache(2)(partial(_epoch, n_tokens, seq_len, seed))
+
+
 def _epoch(n_tokens: int, seq_len: int, seed: int, epoch: int) -> np.ndarray:
     """Starts of an epoch's windows: multiples of seq_len after a random offset, in random order."""
     count = windows_per_epoch(n_tokens, seq_len)
@@ -43,25 +72,11 @@ def _epoch(n_tokens: int, seq_len: int, seed: int, epoch: int) -> np.ndarray:
     return np.argsort(bits[:-1], kind="stable") * seq_len + offset
 
 
-def batch(
-    data: DataFolder, seed: int, step: int, batch_size: int, seq_len: int, rank: int = 0, world_size: int = 1
-) -> np.ndarray:
-    """int64 [batch_size / world_size, seq_len + 1]; inputs are `[:, :-1]`, targets `[:, 1:]`."""
-    _check_length(data, data.train, "training", seq_len)
-    starts = window_starts(len(data.train), seq_len, seed, step, batch_size, rank, world_size)
-    return data.train.windows(starts, seq_len + 1)
+def held_out_starts(n_tokens: int, seq_len: int, count: int) -> np.ndarray:
+    """int64 [count]: where always the same windows of a held-out text begin, spread evenly; they do not overlap."""
+    return np.arange(count) * held_out_windows(n_tokens, seq_len) // count * seq_len
 
 
-def held_out_starts(data: DataFolder, seq_len: int, n_tokens: int) -> np.ndarray:
-    """int64 [n]: where the windows of always the same n_tokens of held-out text (or all there are) begin, spread
-    evenly; they do not overlap."""
-    _check_length(data, data.held_out, "held-out", seq_len)
-    available = (len(data.held_out) - 1) // seq_len
-    count = min(max(n_tokens // seq_len, 1), available)
-    return np.arange(count) * available // count * seq_len
-
-
-def _check_length(data: DataFolder, tokens: Tokens, split: str, seq_len: int) -> None:
-    if len(tokens) <= seq_len:
-        found = f"the {split} text of {data.manifest.source} has {len(tokens)} tokens"
-        raise UserError(f"train.seq_len: {seq_len}; {found}; allowed: up to {len(tokens) - 1}, or more text")
+def held_out_windows(n_tokens: int, seq_len: int) -> int:
+    """How many there are that do not overlap."""
+    return (n_tokens - 1) // seq_len

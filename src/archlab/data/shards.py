@@ -23,12 +23,10 @@ from pydantic import Field, ValidationError
 from tokenizers import Tokenizer
 
 from archlab.config.base import Base, Count, Natural
-from archlab.config.text import note
-from archlab.cost.units import binary
 from archlab.data import tokenizer as bpe
-from archlab.data.file_cache import cached
+from archlab.data.intact import altered
 from archlab.data.tokenizer import TOKENIZER
-from archlab.digests import REMAKE, sha256
+from archlab.digests import REMAKE
 from archlab.errors import UserError
 from archlab.files import read_object
 
@@ -36,9 +34,6 @@ FORMAT = 2
 """Version of the format. It is raised whenever older folders can no longer be read."""
 
 MANIFEST = "manifest.json"
-
-LARGE = 2**27
-"""Bytes from which on reading them all is worth a word: about half a second."""
 
 LITTLE_ENDIAN = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 """The number formats of shards, as they are on disk whatever the machine."""
@@ -153,8 +148,8 @@ class Tokens:
 
 @dataclass(frozen=True)
 class DataFolder:
-    """An opened data folder of which one fold is held out; every file was checked against the manifest's hashes since
-    it last changed."""
+    """An opened data folder of which one fold is held out; every byte of its files was compared with the manifest's
+    hashes since they last changed."""
 
     path: Path
     manifest: Manifest
@@ -227,12 +222,5 @@ def _check_content(folder: Path, manifest: Manifest) -> None:
         expected[folder / shard.file] = shard.sha256
     if not (folder / TOKENIZER).is_file():
         raise UserError(f"{folder / TOKENIZER}: missing; {REMAKE}")
-    for file, digest in expected.items():
-        if cached(["sha256", str(file.absolute())], [file], lambda file=file: _digest(file)) != digest:
-            raise UserError(f"{file}: altered (its sha256 is not the manifest's); {REMAKE}")
-
-
-def _digest(file: Path) -> str:
-    if (size := file.stat().st_size) >= LARGE:
-        note(f"{file}: {binary(size)} are compared with their hash, and again only when the file changes")
-    return sha256(file)
+    if file := altered(expected):
+        raise UserError(f"{file}: altered (its sha256 is not the manifest's); {REMAKE}")

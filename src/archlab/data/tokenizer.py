@@ -30,10 +30,11 @@ _END_NAMES = (
 )
 
 # GPT-4's split (cl100k), with numbers in pairs: a small vocabulary has no room for a thousand triples.
-_WORDS = (
+WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+"""What is a word, of which tokens are parts."""
 
 LONGEST_WORD = 256
 """Characters that the trainer sees of a word at once. Its time grows with the square of a word's length, and a million
@@ -49,7 +50,7 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     if vocab_size < SMALLEST_VOCAB:
         raise UserError(f"vocab_size: {vocab_size}; allowed: from {SMALLEST_VOCAB} (256 bytes and {END_OF_TEXT})")
     tokenizer = Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(Regex(_WORDS), behavior="isolated")
+    split = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     in_parts = pre_tokenizers.FixedLength(length=LONGEST_WORD)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, in_parts, to_bytes])
@@ -73,6 +74,11 @@ def load(path: Path) -> Tokenizer:
     if reason:
         raise UserError(f"{path}: {reason}, so bits per byte could not be exact; allowed: byte-level BPE")
     return _plain(tokenizer)
+
+
+def from_text(text: str) -> Tokenizer:
+    """The tokenizer of `to_str`, which does not say all of it, when it is one of `train` or `load`."""
+    return _plain(Tokenizer.from_str(text))
 
 
 def read(path: Path) -> Tokenizer:

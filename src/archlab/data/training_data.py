@@ -1,5 +1,6 @@
 """What a run reads: windows to train on and windows by which it is judged, of text or of a task."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -42,6 +43,10 @@ class TrainingData(Protocol):
 
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         """What a step trains on; so many windows of seq_len predicted tokens."""
+        ...
+
+    def passes(self, n_windows: int, seq_len: int) -> Mapping[str, float]:
+        """Source of text -> how often a run of so many windows reads it through; empty for a task."""
         ...
 
     def held_out(self, seq_len: int, n_tokens: int | None, *, masked: bool) -> HeldOut:

@@ -62,7 +62,7 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
     trained = _is_trained(folder)
     if trained and data.tokenizer and not same_tokenizer(own_file(folder, own_tokenizer(folder).name), data.tokenizer):
         raise UserError(
-            f"{config.data.path}: has another tokenizer than {source}; make it with --tokenizer {source}/{TOKENIZER}"
+            f"{config.data.named}: has another tokenizer than {source}; make it with --tokenizer {source}/{TOKENIZER}"
         )
     if trained and is_run_folder(folder):
         _check_held_out(RunFolder(folder).environment().get("corpus"), load_config(source), config, data)

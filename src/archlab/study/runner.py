@@ -1,12 +1,12 @@
 """Running a study: tune every arm, train every arm with every seed, time them, and summarise what has ended."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from archlab.config.study_schema import AddedSeeds, Seeds, StudyConfig, first_seeds
 from archlab.config.training import resolve_train
+from archlab.cores import cores
 from archlab.cost.params import parameters
 from archlab.errors import UserError
 from archlab.study.collect import summarise
@@ -39,10 +39,9 @@ class Study:
         self.name, self.config, self.folder = name, config, folder
         self.arms = _compiled_alike(arms(config))
         self.outcomes = named_outcomes(config, self.arms)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         side_by_side = _small_on_cpu(self.arms)
-        self.workers = workers or (cores if side_by_side else 1)
-        self.threads = 1 if side_by_side else cores
+        self.workers = workers or (cores() if side_by_side else 1)
+        self.threads = 1 if side_by_side else cores()
         self._damaged: dict[str, RunProgress] = {}
         """Name of a run whose files are damaged -> that it failed, and why."""
 

@@ -20,6 +20,9 @@ from archlab.train.summary import RunSummary
 from archlab.train.training import Means, Training
 from archlab.train.world import World, joined
 
+WORTH_REPEATING = 4
+"""Passes over a text up to which it teaches about as much as new text would (Muennighoff 2023, arXiv 2305.16264)."""
+
 
 def train(config: Config, out: str | Path, callback: Callback | None = None, corpus: str | None = None) -> RunSummary:
     """Train in the folder `out`, or go on there from its last checkpoint; a finished run is only read.
@@ -42,15 +45,21 @@ def _joined(
     means = _means(config, device, world)
     data = means.data
     if corpus not in (None, data.fingerprint):
-        raise UserError(f"{config.data.path}: the text has changed since the study began; begin another one")
+        raise UserError(f"{config.data.named}: the text has changed since the study began; begin another one")
     if world.told(lambda: data.fingerprint) != data.fingerprint:
-        raise UserError(f"{config.data.path}: process {world.rank} has another text than process 0; give all the same")
+        raise UserError(f"{config.data.named}: process {world.rank} has another text than process 0; give all the same")
     folder = RunFolder(out) if world.is_first else SeenByOthers(out)
     callback = callback if world.is_first else Callback()
     known = data.known_tokens
     if config.model.vocab_size > known:
         rows = f"rows from {known:,} on are never used"
         callback.on_note(f"model.vocab_size {config.model.vocab_size:,}; the data has {known:,} token ids: {rows}")
+    for name, passes in data.passes(means.settings.steps * means.settings.rows, means.settings.seq_len).items():
+        if passes > WORTH_REPEATING:
+            callback.on_note(
+                f"{name} is read {passes:.1f} times; what is repeated more than {WORTH_REPEATING} times teaches "
+                "less and less (Muennighoff 2023)"
+            )
     with folder.locked():
         how = {"compiled": means.is_compiled, "attention": dict(means.kernels), "processes": world.size}
         env = environment(device) | how | {"corpus": data.fingerprint}

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from archlab.config.base import Base
 from archlab.config.identity import diff
 from archlab.config.plugins import is_file
+from archlab.config.problems import is_under
 from archlab.config.schema import Config
 from archlab.config.sources import deciding
 from archlab.config.yaml_text import to_yaml, to_yaml_line
@@ -41,7 +42,7 @@ _OUTCOMES = {"dtype": "train.dtype", "device": "train.device", "compiled": "trai
 PROBES = "probes"
 """Field of a line of metrics that holds what a probe found."""
 
-_WHERE_IT_LIES = ("data.path", "data.held_out")
+_WHERE_IT_LIES = ("data.path", "data.mixture", "data.held_out")
 """Fields that decide the text, which may lie elsewhere by now; its tokens are compared by themselves."""
 
 IMPORTED = "imported.json"
@@ -147,13 +148,9 @@ class RunFolder:
 
     def _check_same(self, changed: Changed, env: dict[str, Any], before: dict[str, Any]) -> None:
         """The path of the text may differ as long as its tokens are the same, and `auto` may be said or not."""
-        known = _OUTCOMES.values() if before else ()
-        moved = before.get("corpus") == env["corpus"]
-        refused = {
-            field: values
-            for field, values in changed.items()
-            if not _is_of(field, (*NO_EFFECT_ON_RESULT, *known, "plugins")) and not (moved and field in _WHERE_IT_LIES)
-        }
+        may_differ = (*NO_EFFECT_ON_RESULT, *(_OUTCOMES.values() if before else ()), "plugins")
+        moved = _WHERE_IT_LIES if before.get("corpus") == env["corpus"] else ()
+        refused = {field: values for field, values in changed.items() if not is_under([field], (*may_differ, *moved))}
         self._refuse(refused, "holds a run of another config; name another folder")
         for what in ("corpus", "plugins", *_OUTCOMES):
             if before and what in env and (began := before.get(what, False)) != env[what]:
@@ -278,10 +275,6 @@ class SeenByOthers(RunFolder):
 
     def write_documents(self, scores: Sequence[DocumentScore]) -> None:
         """The first process writes them."""
-
-
-def _is_of(field: str, sections: Iterable[str]) -> bool:
-    return any(field == section or field.startswith(f"{section}.") for section in sections)
 
 
 def _with_plugins(config: Config) -> dict[str, str | bytes]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +51,10 @@ class TaskData:
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         """Only answers are trained on."""
         return windows(self.task, seed, step * batch_size, batch_size, seq_len, self.vocab_size)
+
+    def passes(self, n_windows: int, seq_len: int) -> Mapping[str, float]:
+        """Its windows never come again."""
+        return {}
 
     def held_out(self, seq_len: int, n_tokens: int | None, *, masked: bool) -> HeldOut:
         """A task has no documents to mask."""

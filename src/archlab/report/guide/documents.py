@@ -17,6 +17,7 @@ HOW_TO = (
     "cost",
     "drawing",
     "run_folder",
+    "data",
     "scaling",
     "claims",
     "plugins",

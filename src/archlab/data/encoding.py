@@ -1,0 +1,125 @@
+"""Text to tokens in several processes, in order: the same tokens for any number of them."""
+
+import multiprocessing as mp
+import os
+import threading
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
+from typing import NamedTuple
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from archlab.data import tokenizer as bpe
+from archlab.data.split import Piece
+from archlab.errors import UserError
+from archlab.interrupt import interrupts_blocked
+
+BATCH = 1_000_000
+"""Characters that are encoded at once, in a second at most; a Ctrl-C is noticed after them."""
+
+WORTH_A_PROCESS = 8_000_000
+"""Characters. A process encodes them in about five seconds, and takes one to begin."""
+
+_AHEAD = 2
+"""Batches that wait for each process, so that memory does not grow with the text."""
+
+
+class Encoded(NamedTuple):
+    """A piece of text as tokens."""
+
+    fold: int | None
+    begins_document: bool
+    ids: np.ndarray
+    text_bytes: int
+
+
+def encoded(
+    tokenizer: Tokenizer, pieces: Iterable[Piece], characters: int, workers: int
+) -> Generator[Encoded, None, None]:
+    """Every piece, in order; UserError where the tokenizer changes a text. Close it to end the processes.
+
+    `characters`: about how many there are. `workers`: processes that encode; for 1, or for a short text, it is this
+    one, with the threads of the tokenizers library.
+    """
+    workers = min(workers, characters // WORTH_A_PROCESS)
+    batches = _batches(pieces)
+    if workers <= 1:
+        encoder = _Encoder(tokenizer)
+        for batch in batches:
+            yield from encoder.encode(batch)
+        return
+    pool = ProcessPoolExecutor(workers, mp.get_context("spawn"), _begin, (tokenizer.to_str(),))
+    waiting = deque[Future[list[Encoded]]]()
+    try:
+        resource_tracker.ensure_running()  # else the first process would start it, which unblocks Ctrl-C
+        with interrupts_blocked():
+            pool.submit(os.getpid)  # anything, for the processes start with the first work
+        for batch in batches:
+            waiting.append(pool.submit(_encode, batch))
+            if len(waiting) > _AHEAD * workers:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
+    except BrokenProcessPool:
+        raise UserError("a process that tokenises has died; often that is too little memory: fewer --workers") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    batch: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        batch.append(piece)
+        size += len(piece.text)
+        if size >= BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class _Encoder:
+    """Encodes without loss, or not at all."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer, self._n_bytes = tokenizer, bpe.token_bytes(tokenizer)
+
+    def encode(self, pieces: Sequence[Piece]) -> list[Encoded]:
+        found = bpe.encode(self._tokenizer, [piece.text for piece in pieces])
+        return [self._checked(piece, ids) for piece, ids in zip(pieces, found, strict=True)]
+
+    def _checked(self, piece: Piece, ids: np.ndarray) -> Encoded:
+        text_bytes = len(piece.text.encode())
+        if (found := self._n_bytes[ids].sum()) != text_bytes:
+            raise UserError(
+                f"{piece.name}: the tokenizer changes its text ({text_bytes} bytes became {found}), "
+                "so bits per byte could not be exact; use one without a normalizer or added prefix"
+            )
+        return Encoded(piece.fold, piece.begins_document, ids.astype(np.uint32), text_bytes)
+
+
+# --- in a process that encodes ----------------------------------------------------------------------------
+
+_encoder: _Encoder
+
+
+def _begin(tokenizer: str) -> None:
+    global _encoder
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each core has a process already
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _encoder = _Encoder(bpe.from_text(tokenizer))
+
+
+def _end_with_parent() -> None:
+    if parent := mp.parent_process():
+        parent.join()
+        os._exit(1)
+
+
+def _encode(pieces: list[Piece]) -> list[Encoded]:
+    return _encoder.encode(pieces)

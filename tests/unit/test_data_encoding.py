@@ -1,0 +1,191 @@
+"""Tokenising in several processes: the same bytes, no more memory, nothing left behind."""
+
+import gzip
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from archlab.data import encoding
+from archlab.data.encoding import encoded
+from archlab.data.prepare import prepare
+from archlab.data.split import Piece
+from archlab.data.tokenizer import train
+from archlab.errors import UserError
+
+WORDS = [
+    "the",
+    "cat",
+    "sat",
+    "on",
+    "a",
+    "mat",
+    "and",
+    "saw",
+    "<|endoftext|>",
+    "one",
+    "dog",
+    "é",
+    "☃",
+    "run",
+    "far",
+    "away",
+]
+
+
+@pytest.fixture(autouse=True)
+def every_text_is_worth_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(encoding, "WORTH_A_PROCESS", 1)
+    monkeypatch.setattr(encoding, "BATCH", 500)
+
+
+def test_any_number_of_processes_writes_the_same_bytes(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    lines = [json.dumps({"text": " ".join(draw.choices(WORDS, k=draw.randrange(1, 60)))}) for _ in range(400)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    found = []
+    for workers in (1, 2, 3):
+        made = prepare([str(tmp_path / "a.jsonl")], tmp_path / f"{workers}", 300, None, 0.2, workers=workers)
+        found.append({file.name: file.read_bytes() for file in made.path.iterdir()})
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) > 5
+    assert not multiprocessing.active_children()
+
+
+def test_an_error_in_a_process_is_told_and_ends_them() -> None:
+    tokenizer = train(["plain text"], 257)
+    from tokenizers import normalizers
+
+    tokenizer.normalizer = normalizers.NFC()
+    pieces = [Piece(None, f"{i}.txt", "cafe" * 200 + "\u0301" * (i == 30), True) for i in range(60)]
+    with pytest.raises(UserError, match=r"^30\.txt: the tokenizer changes its text"):
+        list(encoded(tokenizer, pieces, 10**6, 2))
+    assert not multiprocessing.active_children()
+
+
+def test_only_so_many_batches_wait() -> None:
+    """However long the text is, it is read no further than the processes are."""
+    read = 0
+
+    def pieces():
+        nonlocal read
+        while True:
+            read += 1
+            yield Piece(None, "endless", "x" * 500, True)
+
+    found = encoded(train(["plain text"], 257), pieces(), 10**6, 2)
+    for wanted in range(1, 40):
+        assert next(found).text_bytes == 500
+        assert read <= wanted + 2 * 2
+    found.close()
+    assert not multiprocessing.active_children()
+
+
+MEASURED = """
+import re, sys
+from pathlib import Path
+from archlab.data import encoding
+from archlab.data.prepare import prepare
+encoding.WORTH_A_PROCESS = 1
+encoding.BATCH = 100_000
+if __name__ == "__main__":
+    source, out, tokenizer = map(Path, sys.argv[1:])
+    prepare([str(source)], out, None, tokenizer, 0.1, workers=2)
+    print(re.findall(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[0])
+"""
+
+
+def peak(script: Path, source: Path, out: Path, tokenizer: Path) -> int:
+    """Bytes that the process which reads and writes took."""
+    done = subprocess.run(
+        [sys.executable, script, source, out, tokenizer], capture_output=True, text=True, check=True, env=os.environ
+    )
+    return int(done.stdout) * 1024
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(train([" ".join(WORDS)], 257).to_str())
+    (tmp_path / "measured.py").write_text(MEASURED)
+    draw, found = random.Random(0), list[int]()
+    line = json.dumps({"text": " ".join(draw.choices(WORDS, k=4000))}) + "\n"
+    for copies in (100, 1000):
+        source = tmp_path / f"{copies}.jsonl.gz"
+        with gzip.open(source, "wt", compresslevel=1) as file:
+            file.writelines(line for _ in range(copies))
+        found.append(peak(tmp_path / "measured.py", source, tmp_path / f"out{copies}", tmp_path / "tokenizer.json"))
+    grown, text = found[1] - found[0], 900 * len(line)
+    assert text > 15e6
+    assert grown < text / 4
+
+
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+    """However it ends; here by a kill, which lets it tell nobody."""
+    script = tmp_path / "endless.py"
+    script.write_text(
+        "import itertools, multiprocessing as mp\n"
+        "from archlab.data import encoding\n"
+        "from archlab.data.split import Piece\n"
+        "from archlab.data.tokenizer import train\n"
+        "if __name__ == '__main__':\n"
+        "    pieces = (Piece(None, 'a', 'x' * 10**6, True) for _ in itertools.count())\n"
+        "    for n, _ in enumerate(encoding.encoded(train(['text'], 257), pieces, 10**9, 2)):\n"
+        "        if n == 0: print(*[child.pid for child in mp.active_children()], flush=True)\n"
+    )
+    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    children = [int(pid) for pid in process.stdout.readline().split()]
+    assert len(children) == 2
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 60
+    while any(is_alive(pid) for pid in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.stdout.close()
+
+
+def test_ctrl_c_ends_all_processes_and_leaves_nothing(tmp_path: Path) -> None:
+    """Also where a terminal sends it to every process."""
+    (tmp_path / "tokenizer.json").write_text(train([" ".join(WORDS)], 257).to_str())
+    (tmp_path / "long.txt").write_text(f"{' '.join(WORDS)}\n" * (2 * 8_000_000 // 60))
+    before = sorted(tmp_path.iterdir())
+    command = ["data", "long.txt", "--out", "tokens", "--tokenizer", "tokenizer.json", "--workers", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "archlab", *command], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    while not (children := children_of(process.pid)) or not any(tmp_path.glob(".archlab-tmp-*/*.bin")):
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert "interrupted" in said
+    assert sorted(p for p in tmp_path.iterdir() if p.name != "cache") == before
+    assert not [pid for pid in children if is_alive(pid)]
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that it started, without the one that only looks after shared resources."""
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+            found.append(int(child))
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
