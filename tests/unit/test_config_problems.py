@@ -229,6 +229,16 @@ ONES = [1] * 16
 MOE = "model.mlp={kind: moe, experts: 8, active: 3, %s}"
 BROKEN_RULES = [
     (
+        ["data.mixture={code: {path: a, weight: 1}}", "data.path=b"],
+        "data.path",
+        "b, but data.mixture names what is read; leave one out",
+    ),
+    (
+        ["data.mixture={code: {path: a, weight: 1}}", "data.task={kind: recall}"],
+        "data.mixture",
+        "code beside data.task = recall; allowed: one of the two",
+    ),
+    (
         ["model.attention={n_heads: 3, n_kv_heads: 3}"],
         "model.attention.n_heads",
         "3 does not divide d_model = 128; give",
