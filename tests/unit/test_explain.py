@@ -21,7 +21,7 @@ from archlab.errors import UserError
 from archlab.evidence.field_help import FieldHelp
 from archlab.evidence.look_up import look_up, plain
 from archlab.evidence.price import configured, prices
-from archlab.evidence.topics import Topic, chapters, topics
+from archlab.evidence.topics import Chapter, Topic, chapters, topics
 from archlab.evidence.usage import usage, values
 
 TESTS = Path(__file__).parents[1]
@@ -298,3 +298,15 @@ def test_all_are_listed(capsys: pytest.CaptureFixture[str]):
 
 def test_a_topic_knows_what_makes_it():
     assert Topic.model_validate({**TOPICS["gqa"].model_dump(by_alias=True)}) == TOPICS["gqa"]
+
+
+@pytest.mark.parametrize(
+    ("word", "title"), [("norms", "Norms"), ("positional encoding", "Positions"), ("BPE", "Vocabulary")]
+)
+def test_a_word_for_many_choices_is_the_chapter_of_them(word: str, title: str, capsys: pytest.CaptureFixture[str]):
+    found = look_up(word)
+    assert isinstance(found, Chapter)
+    assert found.title == title
+    assert main(["explain", word]) == 0
+    said = capsys.readouterr().out
+    assert all(f"{name}: {topic.does.split()[0]}" in said for name, topic in found.topics.items())

@@ -11,7 +11,7 @@ from archlab.evidence.ledger import ledger
 from archlab.evidence.look_up import look_up
 from archlab.evidence.price import BASE, CONTEXT, Price, price_rows, prices
 from archlab.evidence.read import cited, claims, sources
-from archlab.evidence.topics import Topic, chapters, topics_that_set
+from archlab.evidence.topics import Chapter, Topic, chapters, topics_that_set
 from archlab.evidence.usage import Usage, in_words, usage, values
 from archlab.report.ledger_words import in_a_line
 
@@ -45,7 +45,12 @@ def run(*topic: str, json: Flag = False) -> None:
             out.print(line, soft_wrap=True)
         return
     found = look_up(" ".join(topic))
-    if isinstance(found, tuple):
+    if isinstance(found, Chapter):
+        if json:
+            print_json({"title": found.title, "about": found.about, "topics": list(found.topics)})
+            return
+        lines = _chapter_lines(found, width)
+    elif isinstance(found, tuple):
         name, explained = found
         if json:
             print_json(_topic_json(name, explained))
@@ -67,6 +72,16 @@ def _contents(width: int) -> Iterator[str]:
             "  ".join(chapter.topics), width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
         )
         yield ""
+
+
+def _chapter_lines(chapter: Chapter, width: int) -> Iterator[str]:
+    """What its topics have in common, and what each does."""
+    yield chapter.title
+    yield ""
+    yield from textwrap.wrap(chapter.about, width)
+    yield ""
+    for name, topic in chapter.topics.items():
+        yield from textwrap.wrap(f"{name}: {topic.does}", width, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _topic_json(name: str, topic: Topic) -> dict[str, Any]:

@@ -8,15 +8,15 @@ from archlab.config.problems import nearest
 from archlab.config.vocabulary import meant
 from archlab.errors import UserError
 from archlab.evidence.field_help import FieldHelp, field_help
-from archlab.evidence.topics import Topic, topics
+from archlab.evidence.topics import Chapter, Topic, chapters, topics
 
 Named = tuple[str, Topic]
 
 
-def look_up(text: str) -> Named | list[FieldHelp]:
-    """The topic of that name, or the fields: by dotted path or the end of one, by a value they may have, or by what
-    others call them. UserError for a word that is not known, or of something that archlab lacks."""
-    if found := by_name().get(plain(text)):
+def look_up(text: str) -> Named | Chapter | list[FieldHelp]:
+    """The topic of that name, the chapter, or the fields: by dotted path or the end of one, by a value they may have,
+    or by what others call them. UserError for a word that is not known, or of something that archlab lacks."""
+    if found := by_name().get(plain(text)) or _chapters_by_name().get(plain(text)):
         return found
     if "=" in text:
         return _of_setting(text.replace(" ", "")) or _unknown(text)
@@ -38,6 +38,16 @@ def by_name() -> dict[str, Named]:
     """Every spelling of every topic, plain -> the topic."""
     return {
         plain(spelling): (name, topic) for name, topic in topics() for spelling in (name, topic.title, *topic.aliases)
+    }
+
+
+@cache
+def _chapters_by_name() -> dict[str, Chapter]:
+    """Every spelling of every chapter, plain -> the chapter."""
+    return {
+        plain(spelling): chapter
+        for name, chapter in chapters().items()
+        for spelling in (name, chapter.title, *chapter.aliases)
     }
 
 

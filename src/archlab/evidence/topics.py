@@ -70,6 +70,8 @@ class Chapter(Base):
     title: str
     about: str
     """What the choices have in common."""
+    aliases: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """What people call all of it, beside its title."""
     topics: dict[str, Topic]
     """By the name that `archlab explain` lists."""
 

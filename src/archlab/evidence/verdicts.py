@@ -11,7 +11,7 @@ from archlab.config.base import Base
 from archlab.evidence.rankings import Agreement, agreement
 from archlab.evidence.results import Results, results_name
 from archlab.evidence.schema import Claim, Expectation
-from archlab.study.formatting import amount, interval, with_unit
+from archlab.study.formatting import effect
 from archlab.study.record import Comparison, Heading, Measured
 from archlab.study.scales import AS_IT_STANDS, library_study
 from archlab.study.stats import ALPHA
@@ -52,10 +52,7 @@ class Judged(Base):
         """`-0.021 [-0.030, -0.012] bits per byte`; empty where there is none."""
         if self.outcome is None or self.comparison is None or self.comparison.difference is None:
             return ""
-        unit = self.outcome.unit
-        value = amount(self.comparison.difference, unit)
-        around = interval(self.comparison.low, self.comparison.high, unit)
-        said = with_unit(f"{value} {around}".strip(), unit)
+        said = effect(self.comparison.difference, self.comparison.low, self.comparison.high, self.outcome.unit)
         return said if self.share is None else f"{said} ({self.share:+.1%})"
 
 

@@ -45,22 +45,29 @@ def verdicts(entry: Entry) -> str:
 
 
 def in_a_line(entry: Entry) -> str:
-    """`4. gates: -.05 log-perplexity for SwiGLU. Here: undecided`."""
-    claim = entry.claim
-    return f"{claim.number}. {claim.name}: {claim.in_short}. Here: {verdicts(entry).replace(chr(10), ', ')}"
+    """`4. gates: Gated MLPs beat plain ones. This as a whole, here: undecided; 3 of 5 as claimed; undecided: GLU, …`.
+
+    The verdict is of all that the claim predicts, which may be more than what a topic is about.
+    """
+    claim, found = entry.claim, found_here(entry.found[0])
+    here = f"{verdicts(entry).replace(chr(10), ', ')}{found and f'; {found}'}"
+    return f"{claim.number}. {claim.name}: {claim.statement} This as a whole, here: {here}"
 
 
 def found_here(found: ClaimAtScale) -> str:
-    """How many expectations were found, and the first effect that there is."""
-    effect = next((f"{one.label}: {one.effect}" for one in found.judged if one.effect), "")
+    """How many predictions were found, and the effect that decides where not all of them were."""
     done = [one for one in found.judged if one.found != "not run yet"]
     if not done:
         return ""
     as_said = sum(one.found == "as claimed" for one in done)
     opposite = sum(one.found == "the opposite" for one in done)
-    against = f", {opposite} against it" if opposite else ""
     missing = f", {len(found.judged) - len(done)} not run" if len(done) < len(found.judged) else ""
-    return f"{as_said} of {len(found.judged)} as claimed{against}{missing}" + (f"; {effect}" if effect else "")
+    said = f"{as_said} of {len(found.judged)} as claimed{missing}"
+    decides = next((one for kind in ("the opposite", "undecided") for one in done if one.found == kind), None)
+    if decides is None or decides.outcome is None:
+        return said
+    side = f"{opposite} against it" if opposite else "undecided"
+    return f"{said}; {side}: {decides.label}, {decides.outcome.title}, {decides.effect}"
 
 
 def published(effect: Effect) -> tuple[str, str, str, str]:
@@ -74,7 +81,9 @@ def expected(judged: Judged) -> tuple[str, str, str, str]:
     against = f" against {judged.against}" if judged.against else ""
     outcome = judged.outcome.title if judged.outcome else judged.expected.outcome
     what = f"{judged.label}{against}" + (f", {outcome}" if outcome else "")
-    margin = f" (margin {judged.expected.margin:g})" if judged.expected.margin else ""
+    needs = judged.expected.verdict in ("equivalent", "not worse", "not better")
+    margin = judged.expected.margin or (judged.comparison.margin if judged.comparison and needs else None)
+    margin = f" (margin {margin:g})" if margin else ""
     return f"{judged.expected.study}: {what}", f"{judged.expected.verdict}{margin}", judged.effect, judged.why
 
 

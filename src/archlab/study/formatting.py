@@ -50,6 +50,12 @@ def interval(low: float | None, high: float | None, unit: Unit = "bits per byte"
     return "" if low is None or high is None else f"[{amount(low, unit)}, {amount(high, unit)}]"
 
 
+def effect(difference: float, low: float | None, high: float | None, unit: Unit) -> str:
+    """`-0.021 [-0.030, -0.012] bits per byte`; of shares `-46.5 [-48.2, -44.7] percentage points`."""
+    said = f"{amount(difference, unit)} {interval(low, high, unit)}".strip()
+    return f"{said.replace('%', '')} percentage points" if unit == "share" else with_unit(said, unit)
+
+
 def p_value(p: float) -> str:
     """`0.004`, `< 0.001`; rounded up, so that 0.0497 is not 0.050, beyond significance, and a bound stays one."""
     if p < 0.001:

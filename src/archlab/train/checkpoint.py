@@ -42,13 +42,13 @@ def state_of(model: nn.Module, optimizer: Optimizer | None) -> dict[str, dict[st
     return state if optimizer is None else state | {OPTIMIZER: _state(model, optimizer)}
 
 
-def write_whole(temporary: Path, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+def write_whole(temporary: Path, step: int, state: Mapping[str, Mapping[str, Tensor]]) -> None:
     """File -> name -> tensor, as one process has them; UserError where the disk is full."""
     for file, tensors in state.items():
         try:
             save_file({name: x.contiguous() for name, x in tensors.items()}, temporary / file)
         except SafetensorError as error:  # how it reports a full disk
-            raise UserError(f"{temporary.parent}: cannot write {file} of a checkpoint: {error}") from None
+            raise UserError(f"{temporary.parent}: cannot write the checkpoint of step {step}: {error}") from None
 
 
 def complete(temporary: Path, metrics: bytes) -> None:

@@ -41,7 +41,7 @@ class Saver:
         with ExitStack() as stack:
             enter = stack.enter_context
             temporary = self._world.told(lambda: enter(folder_atomic(path)))
-            write = self._writing(temporary, model, optimizer)
+            write = self._writing(temporary, step, model, optimizer)
             begun = stack.pop_all()
 
         def finish() -> None:
@@ -75,14 +75,14 @@ class Saver:
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
 
-    def _writing(self, temporary: Path, model: nn.Module, optimizer: Optimizer | None) -> Callable[[], None]:
+    def _writing(self, temporary: Path, step: int, model: nn.Module, optimizer: Optimizer | None) -> Callable[[], None]:
         """Copies the state; what is returned writes the copy."""
         state = state_of(model, optimizer)
         if self._group is None:
             copies = {
                 file: {name: x.detach().to("cpu", copy=True) for name, x in of.items()} for file, of in state.items()
             }
-            return lambda: write_whole(temporary, copies)
+            return lambda: write_whole(temporary, step, copies)
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
         from torch.distributed.checkpoint.state_dict_saver import async_save
 
