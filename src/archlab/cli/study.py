@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,11 +97,14 @@ def report(folder: Path, /, *, json: Flag = False) -> None:
 def list_studies(*, json: Flag = False) -> None:
     """The studies that come with archlab: what each asks, what its claim predicts, and what it takes at its scales.
 
+    In the order of the claims.
+
     Parameters
     ----------
     json
         JSON instead.
     """
+    from archlab.config.io import studies
     from archlab.cost.hardware import load_hardware
     from archlab.evidence.read import claim_of
     from archlab.report.study_list import entry
@@ -110,13 +114,16 @@ def list_studies(*, json: Flag = False) -> None:
 
     this = _this_machine()
     here = dict.fromkeys((QUICKEST, AS_IT_STANDS), as_timed(this)) if this else {}
-    every = listed_studies({**here, "gpu": at_best(load_hardware("h100"))})
+    claims = {name: claim_of(name) for name in studies()}
+    numbers = {name: [claim.number for claim in found] for name, found in claims.items()}
+    in_order = sorted(claims, key=lambda name: numbers[name] or [inf])
+    every = listed_studies(in_order, {**here, "gpu": at_best(load_hardware("h100"))})
     if json:
-        print_json([{**one.model_dump(mode="json"), "claims": [c.number for c in claim_of(one.name)]} for one in every])
+        print_json([{**one.model_dump(mode="json"), "claims": numbers[one.name]} for one in every])
         return
     out = console()
     for one in every:
-        for line in entry(one, claim_of(one.name), out.width):
+        for line in entry(one, claims[one.name], out.width):
             out.print(line)
     out.print(
         "cpu is the study as it stands, timed for this machine once `archlab hardware --measure` has measured it; gpu "

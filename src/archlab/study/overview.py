@@ -1,9 +1,8 @@
 """The studies that come with archlab, with what each will take, before any text is prepared."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from archlab.config.base import Base
-from archlab.config.io import studies
 from archlab.study.design import arms
 from archlab.study.forecast import Clock, Forecast, forecast
 from archlab.study.scales import AS_IT_STANDS, library_study, scales_of
@@ -24,9 +23,9 @@ class Listed(Base):
     """Scale -> what it takes; null where only the prepared text tells how many tokens its bytes are."""
 
 
-def listed_studies(clocks: Mapping[str, Clock]) -> Iterator[Listed]:
-    """By name. `clocks`: scale -> how its time is foretold; without one it is not."""
-    for name in studies():
+def listed_studies(names: Iterable[str], clocks: Mapping[str, Clock]) -> Iterator[Listed]:
+    """Those of the names, in their order. `clocks`: scale -> how its time is foretold; without one it is not."""
+    for name in names:
         study = library_study(name, AS_IT_STANDS)
         yield Listed(
             name=name,
