@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from scipy.special import logsumexp
-from tiny import config, write_text
+from tiny import config
 
 from archlab.data.held_out import HeldOut
 from archlab.model.decoder import Decoder
@@ -308,13 +308,8 @@ def test_what_is_not_finite_is_null():
 
 
 @pytest.fixture(autouse=True)
-def _cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
-@pytest.fixture(scope="session")
-def text(tmp_path_factory):
-    return write_text(tmp_path_factory.mktemp("corpus"))
+def _cache(shared_cache):
+    """For all that trains below."""
 
 
 def lines(folder):

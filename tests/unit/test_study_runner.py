@@ -47,11 +47,6 @@ from archlab.train.run_folder import RunFolder
 from archlab.train.summary import RunSummary
 
 
-@pytest.fixture(scope="session")
-def text(tmp_path_factory):
-    return write_text(tmp_path_factory.mktemp("corpus"))
-
-
 def silent(runs):
     """As the terminal's progress, but silent."""
     return lambda progress: None

@@ -5,7 +5,7 @@ import signal
 
 import numpy as np
 import pytest
-from tiny import config, write_text
+from tiny import config
 
 from archlab.data.prepare import prepare
 from archlab.errors import UserError
@@ -17,15 +17,7 @@ from archlab.train.progress import Callback
 from archlab.train.run_folder import RunFolder
 from archlab.train.summary import divergence
 
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
-@pytest.fixture(scope="session")
-def text(tmp_path_factory):
-    return write_text(tmp_path_factory.mktemp("corpus"))
+pytestmark = pytest.mark.usefixtures("shared_cache")
 
 
 class Recorder(Callback):

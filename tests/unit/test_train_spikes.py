@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from tiny import config, write_text
+from tiny import config
 
 from archlab.config.schema import Spikes
 from archlab.data.text_data import TextData
@@ -19,14 +19,7 @@ AT = 13
 """The batch, counted from 0, whose text is unlike all other."""
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
-@pytest.fixture(scope="session")
-def text(tmp_path_factory):
-    return write_text(tmp_path_factory.mktemp("corpus"))
+pytestmark = pytest.mark.usefixtures("shared_cache")
 
 
 @pytest.fixture

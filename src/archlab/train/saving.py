@@ -37,10 +37,9 @@ class Saver:
         Without an optimiser it is the last one, of a finished run. UserError where the one before could not be written.
         """
         self.wait()
-        path = step_folder(self._folder, step)
         with ExitStack() as stack:
             enter = stack.enter_context
-            temporary = self._world.told(lambda: enter(folder_atomic(path)))
+            temporary = self._world.told(lambda: enter(folder_atomic(step_folder(self._folder, step))))
             write = self._writing(temporary, step, model, optimizer)
             begun = stack.pop_all()
 

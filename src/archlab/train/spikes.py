@@ -1,9 +1,10 @@
 """Finding updates whose loss or gradient is far above those before them, and what of it is in the log."""
 
-import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from archlab.config.schema import Spikes
 
@@ -40,8 +41,8 @@ class SpikeWatch:
 
 
 def _above(value: float, usual: Sequence[float]) -> float:
-    deviation = statistics.stdev(usual)
-    return (value - statistics.fmean(usual)) / deviation if deviation else 0.0
+    deviation = float(np.std(usual, ddof=1))
+    return (value - float(np.mean(usual))) / deviation if deviation else 0.0
 
 
 def batches_passed_over(metrics: Sequence[Mapping[str, Any]]) -> int:
