@@ -15,7 +15,7 @@ demo: install
 	$(BIN)/archlab demo
 
 test: check
-	$(PYTEST) tests/parity tests/invariants -n auto --dist worksteal
+	$(PYTEST) tests/integration tests/parity tests/invariants -n auto --dist worksteal
 	$(PYTEST) tests/e2e -n auto --dist loadfile
 
 check: lint unit

@@ -21,7 +21,7 @@ from archlab.infer.load import from_pretrained
 from archlab.model.decoder import Decoder
 from tests.parity.cases import CASES
 from tests.parity.tiny import Case, tiny_model
-from tests.unit.tiny import write_text
+from tiny import write_text
 
 torch.set_num_threads(1)
 

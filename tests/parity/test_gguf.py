@@ -25,7 +25,7 @@ from archlab.exchange.gguf.write import save_gguf
 from archlab.exchange.load import load_hf
 from tests.parity.test_exchange import SHAPES, TRAIN
 from tests.parity.tiny import SMALL, Case, tiny_model
-from tests.unit.tiny import write_text
+from tiny import write_text
 
 torch.set_num_threads(1)
 

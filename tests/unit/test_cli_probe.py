@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import config, write_text
 
 import archlab
 from archlab.cli import app
@@ -22,6 +21,7 @@ from archlab.train.device import Device
 from archlab.train.loop import train
 from archlab.train.probes import OF_LAYERS
 from archlab.train.progress import Callback
+from tiny import config, write_text
 
 SMALL = ("model.d_model=32", "model.n_layers=3", "model.vocab_size=300", "model.attention={n_heads: 4, n_kv_heads: 2}")
 

@@ -13,7 +13,7 @@ from archlab.report.drawings.block import block_diagram
 from archlab.report.drawings.diff_page import render
 from archlab.report.drawings.lettering import text_width
 from tests.reference.drawn import Picture, Rect
-from tests.unit.tiny import config
+from tiny import config
 
 PRESETS = sorted({*presets()} - {*facts()})
 

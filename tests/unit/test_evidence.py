@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import sample_study
 from scipy import stats
 
+import sample_study
 from archlab.cli.app import main
 from archlab.config.io import studies
 from archlab.errors import UserError
@@ -210,9 +210,11 @@ def test_without_runs_nothing_is_said():
     assert judge(claiming(("low", "better")), {"gates": planted(FOUND)}, "gpu").verdict == "not run yet"
 
 
-def test_what_a_scale_leaves_out_is_not_run_yet():
+def test_what_a_scale_leaves_out_is_not_asked_there():
+    """An arm that a scale does not have; an outcome that was not measured is not run yet."""
     results = {"gates": planted(FOUND)}
-    assert judge(claiming(("bilinear", "better")), results, "cpu").verdict == "not run yet"
+    assert judge(claiming(("bilinear", "better")), results, "cpu").verdict == "no study yet"
+    assert judge(claiming(("bilinear", "better"), ("low", "better")), results, "cpu").verdict == "supported"
     expected = Expectation(study="gates", arm="low", outcome="cache", verdict="better")
     claim = claiming(("low", "better")).model_copy(update={"expected": (expected,)})
     assert judge(claim, results, "cpu").verdict == "not run yet"

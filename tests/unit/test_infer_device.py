@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
-from accelerator import Accelerator, There
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import archlab
+import tiny
+from accelerator import Accelerator, There
 from archlab.cli.app import main
 from archlab.data.tokenizer import train as train_tokenizer
 from archlab.errors import UserError

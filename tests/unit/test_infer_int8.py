@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from tiny import config
 
 import archlab
 from archlab.infer.int8 import Int8Projection, to_int8
 from archlab.model.decoder import Decoder
 from archlab.model.projection import Projection
+from tiny import config
 
 TOKENS = torch.randint(0, 17, (2, 12), generator=torch.Generator().manual_seed(0))
 

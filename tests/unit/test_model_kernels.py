@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import softmax
-from tiny import config
 from torch.nn.attention import flex_attention
 from torch.profiler import ProfilerActivity, profile
 
@@ -34,6 +33,7 @@ from archlab.model.softmax import Softmax
 from archlab.train import attention_kernels as measured
 from archlab.train.attention_kernels import attention_kernels, products_up_to
 from archlab.train.device import Device
+from tiny import config
 
 RNG = np.random.default_rng(0)
 

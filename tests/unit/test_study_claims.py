@@ -3,8 +3,8 @@
 import re
 
 import pytest
-import sample_study
 
+import sample_study
 from archlab.evidence.changes import explaining
 from archlab.evidence.ledger import about_study, ledger
 from archlab.evidence.read import claims, find_claim

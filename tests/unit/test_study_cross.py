@@ -5,7 +5,6 @@ import re
 import numpy as np
 import pytest
 from scipy import stats
-from tiny import MODEL, TRAIN
 
 from archlab.config.check import validate
 from archlab.config.outcomes import BitsPerByte
@@ -18,6 +17,7 @@ from archlab.study.cross import overrides_of_arms
 from archlab.study.design import arms
 from archlab.study.outcomes.compared import heading, measured
 from archlab.study.study_file import read_study
+from tiny import MODEL, TRAIN
 
 HEADING = heading("bits_per_byte", BitsPerByte())
 PLACED = {"model.norm.placement": ["pre", "post"], "train.warmup": [0, 0.1]}

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from tiny import MODEL, TRAIN
 
 from archlab.config.check import validate
 from archlab.config.identity import diff
@@ -24,6 +23,7 @@ from archlab.study.forecast import as_timed, at_best, forecast
 from archlab.study.match import describe_equal, quantity
 from archlab.study.outcomes.named import named_outcomes
 from archlab.study.study_file import read_study
+from tiny import MODEL, TRAIN
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny import config, write_text
 
 from archlab.config.check import validate
 from archlab.config.outcomes import (
@@ -56,6 +55,7 @@ from archlab.train.loop import train
 from archlab.train.progress import Callback
 from archlab.train.run_folder import PROBES
 from archlab.train.summary import RunSummary
+from tiny import config, write_text
 
 
 def ended(

@@ -5,9 +5,8 @@ import re
 
 import numpy as np
 import pytest
-import sample_study
-from tiny import config, write_text
 
+import sample_study
 from archlab.report.page import render
 from archlab.report.probe_measures import OF_LAYERS as SHOWN
 from archlab.report.study_probes import depth_probes, time_probes
@@ -19,6 +18,7 @@ from archlab.train.probing import training_probes
 from archlab.train.progress import Callback
 from archlab.train.run_folder import RunFolder
 from archlab.train.summary import RunSummary
+from tiny import config, write_text
 
 
 def ended(probes, status="finished"):

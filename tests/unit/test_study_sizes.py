@@ -5,7 +5,6 @@ from math import log
 import numpy as np
 import pytest
 from scipy import stats
-from tiny import MODEL, TRAIN
 
 from archlab.config.check import validate
 from archlab.config.outcomes import BitsPerByte
@@ -18,6 +17,7 @@ from archlab.study.contrasts import comparisons
 from archlab.study.design import arms
 from archlab.study.outcomes.compared import measured
 from archlab.study.trends import planned_trends, size_trends
+from tiny import MODEL, TRAIN
 
 SIZES = [100_000, 200_000, 400_000]
 NORMS = {"rms": {}, "layer": {"model.norm.kind": "layernorm"}}

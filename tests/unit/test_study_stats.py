@@ -5,11 +5,11 @@ import re
 
 import numpy as np
 import pytest
-import sample_study
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
+import sample_study
 from archlab.config.outcomes import Source
 from archlab.config.study_schema import AddedSeeds
 from archlab.study.answer import answer

@@ -9,7 +9,6 @@ from threading import Event
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import config
 
 from archlab import digests, files
 from archlab.config.schema import Keep
@@ -27,6 +26,7 @@ from archlab.train.checkpoint import (
 from archlab.train.optim import make_optimizer
 from archlab.train.saving import Saver, save_checkpoint
 from archlab.train.world import ALONE
+from tiny import config
 
 
 def trained():

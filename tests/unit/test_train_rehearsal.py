@@ -1,12 +1,12 @@
 """What a clock times: the work of a run's own step."""
 
 import numpy as np
-from tiny import MODEL, TRAIN
 
 from archlab.config.check import validate
 from archlab.config.schema import Config
 from archlab.data.tasks.task_data import TaskData
 from archlab.train import rehearsal
+from tiny import MODEL, TRAIN
 
 
 def test_a_task_is_timed_on_what_it_asks(monkeypatch):

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny import config
 from torch import Tensor
 
 from archlab.config.schema import Config
@@ -18,6 +17,7 @@ from archlab.train.device import Device
 from archlab.train.optim import groups_by_role, make_optimizer
 from archlab.train.step import StepResult, update
 from tests.reference.moe import Choices, balance_loss, router_z_loss
+from tiny import config
 
 CPU = Device("cpu", torch.float32)
 WINDOWS = np.random.default_rng(0).integers(0, 300, (4, 17))

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny import config, write_text
 
 from archlab import digests
 from archlab.errors import UserError
@@ -18,6 +17,7 @@ from archlab.train.loop import train
 from archlab.train.progress import Callback
 from archlab.train.run_folder import RunFolder
 from archlab.train.summary import RunSummary
+from tiny import config, write_text
 
 ENV = {"corpus": "c0ffee", "dtype": "float32", "device": "cpu", "threads": 1}
 
@@ -237,7 +237,12 @@ except UserError as error:
 
 def test_of_two_processes_that_begin_at_once_one_has_the_folder(tmp_path, tokenizer):
     command = [sys.executable, "-c", CLAIM, str(tmp_path / "run"), str(tokenizer)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": Path(__file__).parent}
+    pipes = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "text": True,
+        "cwd": Path(__file__).parents[1] / "shared",
+    }
     both = {rate: subprocess.Popen([*command, rate], **pipes) for rate in ("0.5", "0.25")}
     for process in both.values():
         assert process.stdout.readline() == "ready\n"

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from tiny import config
 
 from archlab.config.schema import Spikes
 from archlab.data.text_data import TextData
@@ -14,6 +13,7 @@ from archlab.train.loop import train
 from archlab.train.progress import Callback
 from archlab.train.run_folder import RunFolder
 from archlab.train.spikes import MOST_REWINDS, SpikeWatch
+from tiny import config
 
 AT = 13
 """The batch, counted from 0, whose text is unlike all other."""

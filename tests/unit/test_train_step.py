@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny import config
 from torch._dynamo.testing import CompileCounter
 
 from archlab.config.io import build_config
@@ -27,6 +26,7 @@ from archlab.train.optim import groups_by_role, make_optimizer
 from archlab.train.routers import Routers
 from archlab.train.step import update
 from archlab.train.world import ALONE
+from tiny import config
 
 CPU = Device("cpu", torch.float32)
 

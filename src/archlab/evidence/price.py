@@ -37,13 +37,13 @@ def prices(topic: Topic) -> tuple[Price, Price] | None:
 
 
 def price_rows(chosen: Price, other: Price) -> list[tuple[str, str, str]]:
-    """What is counted, with the choice and without, for people; empty where the two cost the same."""
+    """What is counted, with the choice and without, for people; empty where all of it reads the same."""
     rows = [("parameters", units.count(chosen.parameters), units.count(other.parameters))]
     if (chosen.parameters, other.parameters) != (chosen.active, other.active):
         rows.append(("of them used by a token", units.count(chosen.active), units.count(other.active)))
     rows.append(("FLOPs per token", units.si(chosen.flops), units.si(other.flops)))
     rows.append(("kept for decoding", units.binary(chosen.state_bytes), units.binary(other.state_bytes)))
-    return [] if chosen == other else rows
+    return rows if any(with_it != without for _, with_it, without in rows) else []
 
 
 def configured(change: dict[str, Any]) -> Config:

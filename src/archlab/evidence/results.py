@@ -102,6 +102,11 @@ class Results(Base):
             self._shared_folds() if by_seed else None,
         )
 
+    @property
+    def names(self) -> set[str]:
+        """Of arms and contrasts: a study may compare others at another scale."""
+        return {arm.name for arm in self.about.arms} | factor_contrasts(self.about.arms).keys()
+
     def heading(self, outcome: str | None) -> Heading:
         """What the outcome of that name is; the answer's where it is None."""
         return next(one for one in self.about.outcomes if outcome in (None, one.name))

@@ -20,7 +20,7 @@ Finding = Literal["as claimed", "the opposite", "undecided", "not run yet"]
 """Of one expectation."""
 
 Verdict = Literal["supported", "contradicted", "undecided", "not run yet", "no study yet"]
-"""Of a claim at a scale."""
+"""Of a claim at a scale; "no study yet" where none of its predictions is about what was compared at that scale."""
 
 
 class Judged(Base):
@@ -67,7 +67,8 @@ class ClaimAtScale(Base):
 
 def judge(claim: Claim, results: Mapping[str, Results], scale: str) -> ClaimAtScale:
     """`results`: by name, as they are committed. A study that has none at this scale is not run yet."""
-    judged = [_judged(one, results.get(results_name(one.study, scale))) for one in claim.expected]
+    found = {one: results.get(results_name(one.study, scale)) for one in claim.expected}
+    judged = [_judged(one, ran) for one, ran in found.items() if ran is None or one.arm in ran.names]
     rankings = [
         agreement(ranking, found)
         for ranking in claim.rankings

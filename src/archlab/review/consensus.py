@@ -2,7 +2,7 @@
 
 from archlab.review import measures
 from archlab.review.case import Case, of_layers
-from archlab.review.rule import Between, Measured, ShapeRule, always, is_large, of_large
+from archlab.review.rule import Between, Measured, MoreThanZero, ShapeRule, always, is_large
 
 _KAPLAN = ("kaplan2020", "figure 5")
 _READ_OFF = ("kaplan2020", "figure 5, 50M parameters, read off")
@@ -24,6 +24,10 @@ def usual_vocabulary(languages: int | None) -> Between:
 
 def _vocabulary_for(case: Case) -> Between | None:
     return usual_vocabulary(case.languages) if is_large(case) else None
+
+
+def _head_width_for(case: Case) -> Between:
+    return Between(64 if is_large(case) else 8, None)
 
 
 CONSENSUS: tuple[ShapeRule, ...] = (
@@ -94,8 +98,9 @@ CONSENSUS: tuple[ShapeRule, ...] = (
         name="head_dim from 64",
         level="note",
         measure=of_layers(measures.head_widths),
-        usual=of_large(Between(64, None)),
-        why="Few dimensions leave a head few keys to tell apart, and use only a part of a tensor core; 128 is usual.",
+        usual=_head_width_for,
+        why="Few dimensions leave a head few keys to tell apart, and use only a part of a tensor core; 128 is usual. "
+        "In a model of an experiment's width, below d_model = 512, from 8.",
         sources=("vaswani2017",),
         claims=(8,),
         broken_by=("model.attention.head_dim=32",),
@@ -103,6 +108,16 @@ CONSENSUS: tuple[ShapeRule, ...] = (
         measured=(
             Measured(16, "32 heads of 16: perplexity 5.01 (translation) against 4.92 of 8 heads of 64", "vaswani2017"),
         ),
+    ),
+    ShapeRule(
+        name="a norm in every layer",
+        level="note",
+        measure=of_layers(measures.norms),
+        usual=always(MoreThanZero()),
+        why="Without a norm nothing bounds the stream, to which every layer adds; every model of the atlas has norms.",
+        sources=(),
+        broken_by=("model.norm.kind=none",),
+        kept_by=("model.norm.kind=layernorm",),
     ),
     ShapeRule(
         name="vocabulary",

@@ -72,6 +72,11 @@ def mixture_ratio(layer: LayerConfig) -> Iterator[Reading]:
         yield Reading("active experts' d_ff / d_model", width / layer.d_model, "mixtures")
 
 
+def norms(layer: LayerConfig) -> Iterator[Reading]:
+    """Whether a layer has its norms."""
+    yield Reading("layers with a norm", int(not isinstance(layer.norm, NoNorm)))
+
+
 def stream_width(case: Case) -> Iterator[Reading]:
     """The width of the stream."""
     yield Reading("d_model", case.config.model.d_model)

@@ -5,7 +5,6 @@ import signal
 
 import numpy as np
 import pytest
-from tiny import config
 
 from archlab.data.prepare import prepare
 from archlab.errors import UserError
@@ -16,6 +15,7 @@ from archlab.train.loop import train
 from archlab.train.progress import Callback
 from archlab.train.run_folder import RunFolder
 from archlab.train.summary import divergence
+from tiny import config
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 

@@ -12,13 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import tiny
 import torch
 import yaml
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 import archlab
+import tiny
 from archlab.config import plugins
 from archlab.config.identity import resolved
 from archlab.config.io import build_config

@@ -14,7 +14,6 @@ import torch
 from rich.console import Console
 from scipy import stats
 from scipy.stats import t
-from tiny import MODEL, TRAIN, write_text
 
 from archlab import digests
 from archlab.code import code_digest, meaning
@@ -45,6 +44,7 @@ from archlab.train import compiling
 from archlab.train.device import choose_device, environment
 from archlab.train.run_folder import RunFolder
 from archlab.train.summary import RunSummary
+from tiny import MODEL, TRAIN, write_text
 
 
 def silent(runs):

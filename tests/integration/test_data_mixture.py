@@ -23,7 +23,7 @@ from archlab.train.loop import train
 from archlab.train.progress import Callback
 from archlab.train.run_folder import RunFolder
 from archlab.train.summary import RunSummary
-from tests.unit.tiny import config as tiny
+from tiny import config as tiny
 
 WORDS = {"prose": "the cat sat on a mat and saw one dog", "code": "if x: return y + [f(z) for z in x]"}
 

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sample_study
-import tiny
 
 import archlab
 import archlab.cost.params as counted
+import sample_study
+import tiny
 from archlab.config.study_schema import StudyConfig
 from archlab.config.yaml_text import to_yaml
 from archlab.errors import UserError

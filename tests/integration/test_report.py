@@ -14,9 +14,9 @@ from typing import Any, get_args
 import altair as alt
 import jsonschema
 import pytest
-import sample_study
 from rich.console import Console
 
+import sample_study
 from archlab.cli.study import present
 from archlab.errors import UserError
 from archlab.report import curve_charts, row_charts

@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from scipy.special import logsumexp
-from tiny import config
 
 from archlab.data.held_out import HeldOut
 from archlab.model.decoder import Decoder
@@ -22,6 +21,7 @@ from archlab.train.probes import OF_LAYERS, probe
 from archlab.train.probing import Probing
 from archlab.train.progress import Callback
 from archlab.train.run_folder import RunFolder
+from tiny import config
 
 CPU = Device("cpu", torch.float32)
 WINDOWS = torch.randint(1, 300, (3, 17), generator=torch.Generator().manual_seed(0))

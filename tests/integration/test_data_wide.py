@@ -10,7 +10,7 @@ from archlab.data.prepare import prepare
 from archlab.data.text_data import Source, TextData
 from archlab.infer.score import score
 from archlab.train.loop import train
-from tests.unit.tiny import config
+from tiny import config
 
 MANY = 66_000
 
