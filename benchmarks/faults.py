@@ -1,0 +1,122 @@
+"""Kill a training again and again, at random moments, and hold its end against the end of one that was never killed.
+
+python benchmarks/faults.py                  # 50 kills of one process, and 50 of two that train together
+python benchmarks/faults.py --kills 10
+
+A kill is -9, of all processes at once. Every step is a checkpoint, so that many kills fall into one that is being
+written; others fall into the start, before the run goes on. Exit code 1, and no record, where an end is another: a
+weight, a loss, a score, by a single bit.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from rounds import finish
+from safetensors.torch import load_file
+
+from archlab.files import TEMPORARY
+
+STEPS = 240
+RUN = (
+    "-m", "archlab", "train", "tiny-llama", f"train.tokens={STEPS * 256}", "train.batch_tokens=256", "train.seq_len=64",
+    "train.micro_batch_tokens=128", "train.checkpoint_every=1", "train.eval_every=100", "train.eval_tokens=2048",
+    "train.dtype=float32", "model.dropout=0.1",
+)  # fmt: skip
+TOGETHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+STARTS: dict[str, tuple[str, ...]] = {"one process": RUN, "two processes": (*TOGETHER, *RUN)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50)
+    kills, seed = parser.parse_args().kills, time.time_ns()
+    print(f"moments drawn with seed {seed}")
+    draw, found = random.Random(seed), dict[str, dict[str, int]]()
+    with tempfile.TemporaryDirectory() as home:
+        for name, command in STARTS.items():
+            whole, killed = Path(home) / f"{name} whole", Path(home) / f"{name} killed"
+            to_the_end(command, whole)
+            found[name] = dict(Counter(kill(command, killed, draw) for _ in range(kills)))
+            print(f"{name}: {found[name]}")
+            to_the_end(command, killed)
+            if end(killed) != end(whole) or not same_weights(killed, whole):
+                print(f"{name}: the end is another one")
+                return 1
+    ratios = {f"same end, {name}": 1.0 for name in STARTS}
+    return finish("faults", ratios, {"kills": found, "steps": STEPS}, check=False)
+
+
+def to_the_end(command: tuple[str, ...], run: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, *command, "--out", run], env=environment, check=True, capture_output=True)
+
+
+def kill(command: tuple[str, ...], run: Path, draw: random.Random) -> str:
+    """Start it, kill it at some moment, and say what it was about."""
+    before, environment = len(lines(run)), {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, *command, "--out", run], env=environment, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    if draw.random() < 0.1:
+        time.sleep(draw.uniform(0.5, 5))
+    else:
+        enough = before + draw.randint(1, 3)
+        while process.poll() is None and len(lines(run)) < enough:
+            time.sleep(0.001)
+        time.sleep(draw.uniform(0, 0.05))
+    ended = process.poll() is not None
+    for each in [process.pid, *descendants(process.pid)]:
+        os.kill(each, signal.SIGKILL)
+    said = process.communicate()[1]
+    if ended:
+        raise SystemExit(f"it ended by itself: {said.decode()}")
+    if any((run / "checkpoints").glob(f"{TEMPORARY}*")):
+        return "while it saved"
+    return "between two saves" if len(lines(run)) > before else "before it went on"
+
+
+def descendants(pid: int) -> list[int]:
+    """torchrun's workers are in sessions of their own."""
+    children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
+    return [each for child in map(int, children) for each in (child, *descendants(child))]
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    """The whole lines of its log."""
+    file = run / "metrics.jsonl"
+    text = file.read_text() if file.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def end(run: Path) -> list[dict[str, Any]]:
+    """What must not depend on kills."""
+    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines(run)]
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    """Of their only checkpoints, bit by bit."""
+    (ours,), (theirs,) = ([*(run / "checkpoints").iterdir()] for run in (one, other))
+    names = {file.name for file in ours.glob("*.safetensors")}
+    if not names or names != {file.name for file in theirs.glob("*.safetensors")}:
+        return False
+    for name in names:
+        mine, yours = load_file(ours / name), load_file(theirs / name)
+        if mine.keys() != yours.keys() or not all(torch.equal(mine[key], yours[key]) for key in mine):
+            return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())
