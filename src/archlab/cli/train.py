@@ -13,7 +13,8 @@ from archlab.review.findings import warnings
 from archlab.review.lines import in_one_line
 
 _PATIENCE = 5.0
-"""Seconds that the others wait with an error: mostly the first process has the same, and torchrun then ends them."""
+"""Seconds that the others wait with an error: mostly the first process has the same, or they miss one that has ended,
+and torchrun then ends them."""
 
 
 def run(config: str, /, *overrides: str, out: Path) -> int:
@@ -68,6 +69,8 @@ def _first_speaks() -> Iterator[None]:
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         try:
             yield
-        except UserError as error:
+        except Exception as error:
             time.sleep(_PATIENCE)
-            raise UserError(f"process {rank}: {error}") from error
+            if isinstance(error, UserError):
+                raise UserError(f"process {rank}: {error}") from error
+            raise

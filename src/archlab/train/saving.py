@@ -5,14 +5,14 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Thread
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from archlab.config.schema import Keep
-from archlab.files import folder_atomic
+from archlab.files import disk_errors, folder_atomic
 from archlab.train.checkpoint import complete, remove_others, state_of, step_folder, write_whole
 from archlab.train.world import ALONE, World
 
@@ -89,13 +89,25 @@ class Saver:
         writer = HuggingFaceStorageWriter(path=str(temporary), save_distributed=True)
         future = async_save(every, storage_writer=writer, process_group=self._group)
         assert isinstance(future, Future)
-        return lambda: future.result()
+        return lambda: _written(future, self._folder)
 
     def _caught(self, finish: Callable[[], None]) -> None:
         try:
             finish()
         except BaseException as error:  # raised where the training goes on
             self._error = error
+
+
+def _written(future: Future[Any], folder: Path) -> None:
+    """Wait for all processes' parts; UserError in all of them where the disk of one takes no more."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    with disk_errors(folder):
+        try:
+            future.result()
+        except CheckpointException as error:
+            first, _ = next(iter(error.failures.values()))
+            raise first from error
 
 
 def _group_of_all() -> torch.distributed.ProcessGroup:
