@@ -6,6 +6,10 @@ from archlab.cli.loading import load_shape
 from archlab.errors import UserError
 
 
+_A_LINE = 40
+"""Characters of a heading that are as wide as the narrowest diagram."""
+
+
 def run(config: str, /, *overrides: str, out: Path) -> None:
     """Draw a block diagram of a config: its layers as they are wired, with norms, branches, heads and widths.
 
@@ -27,4 +31,12 @@ def run(config: str, /, *overrides: str, out: Path) -> None:
     from archlab.report.drawings.block import block_diagram
     from archlab.report.drawings.write import write_picture
 
-    print(write_picture(block_diagram(load_shape(config, overrides), config), out))
+    print(write_picture(block_diagram(load_shape(config, overrides), _title(config, overrides)), out))
+
+
+def _title(config: str, overrides: tuple[str, ...]) -> str:
+    """With what is changed, where a line has room for it."""
+    changed = f"{config} with {' '.join(overrides)}"
+    if len(changed) <= _A_LINE:
+        return changed if overrides else config
+    return f"{config} with {len(overrides)} field{'s' if len(overrides) > 1 else ''} changed"
