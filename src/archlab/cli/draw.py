@@ -5,7 +5,6 @@ from pathlib import Path
 from archlab.cli.loading import load_shape
 from archlab.errors import UserError
 
-
 _A_LINE = 44
 """Characters of a heading that are as wide as the narrowest diagram."""
 

@@ -126,14 +126,13 @@ class LargestGradient(Outcome):
 
 
 class Spikes(Outcome):
-    """Updates whose gradient has more than `times` the median norm of the fifty before them, after the first tenth."""
+    """Steps that `train.spikes` finds: loss or gradient far above those of the window before. A run that has no more
+    steps than that window has none."""
 
     kind: Literal["spikes"] = "spikes"
-    times: Annotated[float, Field(gt=1)] = 3.0
-    """How much more."""
     source: ClassVar[Source] = "log"
     unit: ClassVar[Unit] = "count"
-    heading: ClassVar[str] = "gradients above {times:g} times the usual"
+    heading: ClassVar[str] = "spikes of loss or gradient"
 
 
 ProbeName = Literal[

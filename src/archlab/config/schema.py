@@ -35,12 +35,12 @@ class Keep(Base):
 
 
 class Spikes(Base):
-    """What is done about an update whose loss or gradient is far above those before it."""
+    """What is done about a step whose loss or gradient is far above those before it."""
 
     deviations: Positive = 6.0
     """From which on it is a spike: standard deviations above the mean of the window."""
     window: Annotated[int, Field(ge=2)] = 100
-    """Updates, those without a spike, that say what is usual; until there are as many nothing is a spike."""
+    """Steps before it that say what is usual; until there are as many nothing is a spike."""
     action: Literal["note", "skip", "rewind"] = "note"
     """note: it is in the log. skip: no update is made of that batch. rewind: the training goes back to its newest
     checkpoint, and on from there with the text after the spike (PaLM, Chowdhery 2022)."""

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
 
-import numpy as np
-
 from archlab.config.outcomes import (
     OF_EVERY_LAYER,
     Accuracy,
@@ -20,9 +18,6 @@ from archlab.config.outcomes import (
 )
 from archlab.study.runs import Ended
 from archlab.train.run_folder import PROBES
-
-_USUAL = 50
-"""Updates whose median gradient is the usual one of the next."""
 
 
 def from_log(outcome: Outcome, run: Ended) -> float | None:
@@ -48,7 +43,7 @@ def from_log(outcome: Outcome, run: Ended) -> float | None:
         case LargestGradient():
             return max(_after_a_tenth(_gradients(run)), default=None)
         case Spikes():
-            return float(_spikes(_gradients(run), outcome.times))
+            return float(summary.spikes)
         case _:
             raise TypeError(f"no log has a {type(outcome).__name__}")
 
@@ -94,9 +89,3 @@ def _gradients(run: Ended) -> list[float]:
 
 def _after_a_tenth(values: Sequence[float]) -> Sequence[float]:
     return values[len(values) // 10 :]
-
-
-def _spikes(gradients: Sequence[float], times: float) -> int:
-    first = max(len(gradients) // 10, 1)
-    usual = [np.median(gradients[max(i - _USUAL, 0) : i]) for i in range(first, len(gradients))]
-    return sum(norm > times * median for norm, median in zip(gradients[first:], usual, strict=True))
