@@ -130,6 +130,13 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+def write_page(path: Path, content: str) -> Path:
+    """As `write_atomic`, with the folders above it; its path."""
+    make_folder(path.parent)
+    write_atomic(path, content)
+    return path
+
+
 @contextmanager
 def file_atomic(path: Path) -> Iterator[Path]:
     """The name of a temporary file to write, renamed to `path` at the end of the block, or removed if it fails.

@@ -22,11 +22,13 @@ from archlab.evidence.read import claims, sources
 from archlab.evidence.topics import chapters, topics
 from archlab.report import html
 from archlab.report.drawings.pictures import pictures
+from archlab.report.guide.bibliography import bibliography
 from archlab.report.guide.documents import HOW_TO, TUTORIALS
 from archlab.report.guide.markdown import line
 from archlab.report.guide.python_api import described
 from archlab.report.guide.reference import ReferencePage, groups
 from archlab.report.guide.write import write_guide
+from archlab.report.ledger_words import said
 
 DOCS = Path(archlab.__file__).parent.parent.parent / "docs"
 
@@ -235,8 +237,9 @@ def test_the_ledger_in_the_guide_has_its_pictures(site: dict[str, Page]):
 
 def test_every_source_is_in_the_bibliography_with_its_topics_and_claims(site: dict[str, Page]):
     links = site["bibliography.html"].links
-    cites = {name for name, _ in topics()} | {f"claim-{number}" for number in claims()}
+    cites = {name for name, _ in topics()} | {f"claim-{number}" for number in claims()} | {"mistakes-heading"}
     assert {link.partition("#")[2] for link in links if re.match(r"(\d|ledger).*#", link)} == cites
+    assert bibliography().keys() == {said(source) for source in sources().values()}
 
 
 def test_a_source_is_cited_alike_on_the_pages_of_topics_and_in_the_bibliography(site: dict[str, Page]):

@@ -441,11 +441,13 @@ def test_ticks_of_both_sides(low: float, high: float, near: float, ticks: list[f
 
 
 def test_a_study_that_was_changed_is_named(monkeypatch: pytest.MonkeyPatch):
-    (entry,) = ledger(
-        {"gates": planted(FOUND)},
-        [claims()[4].model_copy(update={"expected": claiming(("low", "better")).expected, "rankings": ()})],
-    )
+    claim = claims()[4].model_copy(update={"expected": claiming(("low", "better")).expected, "rankings": ()})
+    older = planted(FOUND)
+    (entry,) = ledger({"gates": older}, [claim])
     assert entry.changed == ["gates"]
+    about = older.about.model_copy(update={"digest": digest(library_study("gates", "cpu"))})
+    (entry,) = ledger({"gates": older.model_copy(update={"about": about})}, [claim])
+    assert entry.changed == []
 
 
 def test_an_unknown_claim(capsys: pytest.CaptureFixture[str]):

@@ -1,6 +1,7 @@
 """Kinds of argument that several verbs take."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter, Token
@@ -66,3 +67,9 @@ SeveralAtLeastOne = Annotated[
     ),
 ]
 """One `AtLeastOne`, or several between commas."""
+
+
+def check_one_answer(json: bool, html: Path | None) -> None:
+    """UserError where an answer is asked for as JSON and as a page."""
+    if json and html is not None:
+        raise UserError("--json and --html: allowed: one of them")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from archlab.cli.arguments import AtLeastOne, Flag
+from archlab.cli.arguments import AtLeastOne, Flag, check_one_answer
 from archlab.cli.loading import load_shape
 from archlab.cli.terminal import console, print_json
 from archlab.report.check_words import as_json, lines
@@ -47,6 +47,7 @@ def run(
         JSON instead.
     """
     found = findings(Case(load_shape(config, overrides), tensor, languages))
+    check_one_answer(json, html)
     if html is not None:
         from archlab.report.check_page import write_check
 

@@ -5,7 +5,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from archlab.cli.arguments import Devices, Flag, Price, SeveralAtLeastOne
+from archlab.cli.arguments import Devices, Flag, Price, SeveralAtLeastOne, check_one_answer
 from archlab.cli.loading import load_several
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.schema import Config
@@ -68,8 +68,7 @@ def run(
     json
         JSON instead, exact: an object, or a list of them where several are asked for.
     """
-    if json and html is not None:
-        raise UserError("--json and --html: allowed: one of them")
+    check_one_answer(json, html)
     configs = load_several(config, more)
     contexts = context or (min(resolve_train(c).seq_len for c in configs.values()),)
     device = None if hardware is None else load_hardware(hardware)

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from archlab.cli.arguments import Flag
+from archlab.cli.arguments import Flag, check_one_answer
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.identity import diff
 from archlab.config.yaml_text import to_yaml_line
-from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 
 
@@ -26,8 +25,7 @@ def run(a: str, b: str, /, *, model_only: Flag = False, html: Path | None = None
     json
         JSON instead: field -> [value in A, value in B].
     """
-    if json and html is not None:
-        raise UserError("--json and --html: allowed: one of them")
+    check_one_answer(json, html)
     first, second = load_config(a), load_config(b)
     differences = diff(first, second)
     if model_only:

@@ -119,7 +119,7 @@ def _topic_lines(topic: Topic, width: int) -> Iterator[str]:
 def _price_lines(chosen: Price, other: Price) -> Iterator[str]:
     rows = price_rows(chosen, other)
     if not rows:
-        yield f"{_INDENT}{BASE}: the same parameters, FLOPs and cache as without it"
+        yield f"{_INDENT}{BASE}: as without it to three digits, norms and sums aside"
         return
     for row, with_it, without in [(f"{BASE} at {CONTEXT} tokens", "with it", "without"), *rows]:
         yield f"{_INDENT}{row:<26}{with_it:>12}{without:>12}"

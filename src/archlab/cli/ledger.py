@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from archlab.cli.arguments import Flag
+from archlab.cli.arguments import Flag, check_one_answer
 from archlab.cli.terminal import console, print_json, print_table
 from archlab.errors import UserError
 from archlab.evidence.ledger import Entry, ledger
@@ -22,6 +22,7 @@ def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = F
     json
         JSON instead.
     """
+    check_one_answer(json, html)
     if html is not None:
         from archlab.report.ledger_page import write_ledger
 

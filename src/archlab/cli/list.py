@@ -11,7 +11,7 @@ from archlab.atlas.rows import Row, rows
 from archlab.atlas.select import fields_of, select
 from archlab.atlas.table import evolution
 from archlab.cli import hardware
-from archlab.cli.arguments import Flag, MayBeginWithDash
+from archlab.cli.arguments import Flag, MayBeginWithDash, check_one_answer
 from archlab.cli.terminal import console, print_json, print_table
 from archlab.config.io import presets, studies
 from archlab.config.yaml_text import first_comment, read_yaml
@@ -56,6 +56,7 @@ def run(
     published = {row.preset for row in models}
     if models:
         models = select(models, filter, sort)
+    check_one_answer(json, html)
     if html is not None:
         from archlab.report.atlas_page import write_atlas
 

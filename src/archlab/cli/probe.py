@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from archlab.cli.arguments import AtLeastOne, Flag
+from archlab.cli.arguments import AtLeastOne, Flag, check_one_answer
 from archlab.cli.loading import load_several
 from archlab.cli.terminal import print_json, print_table
-from archlab.errors import UserError
 
 
 def run(
@@ -34,8 +33,7 @@ def run(
     json
         JSON instead, exact: an object, or a list of them where several are asked for.
     """
-    if json and html is not None:
-        raise UserError("--json and --html: allowed: one of them")
+    check_one_answer(json, html)
     from archlab.infer.probe import probe_starts, shared_context
     from archlab.report.probe_tables import of_models, over_depth, ropes
     from archlab.train.probing import training_probes

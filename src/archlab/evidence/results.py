@@ -104,8 +104,8 @@ class Results(Base):
 
     @property
     def names(self) -> set[str]:
-        """Of arms and contrasts: a study may compare others at another scale."""
-        return {arm.name for arm in self.about.arms} | factor_contrasts(self.about.arms).keys()
+        """Of the arms and contrasts that are compared; at another scale a study may compare others."""
+        return {arm.name for arm in self.about.arms if arm.reference} | factor_contrasts(self.about.arms).keys()
 
     def heading(self, outcome: str | None) -> Heading:
         """What the outcome of that name is; the answer's where it is None."""

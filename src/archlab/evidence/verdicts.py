@@ -1,7 +1,8 @@
 """Whether a claim holds in our runs: a verdict on every expectation, and from these one on the claim.
 
 Supported: every expectation was found. Contradicted: the opposite of one was found. Undecided: all else, for "not
-distinguishable" says neither. Each is of the scale that was run, and of no other.
+distinguishable" says neither. What is counted and not measured decides nothing. Each is of the scale that was run, and
+of no other.
 """
 
 from collections.abc import Mapping
@@ -40,10 +41,17 @@ class Judged(Base):
     """The difference as a share of the reference's mean; null where that says nothing, and where nothing was run."""
 
     @property
+    def is_counted(self) -> bool:
+        """Whether it follows from the config, as the bytes of a cache do: no run could find anything else."""
+        return self.outcome is not None and self.outcome.source == "config"
+
+    @property
     def why(self) -> str:
         """`as claimed: better`."""
         if self.comparison is None:
             return self.found
+        if self.is_counted:
+            return f"counted, not measured: {self.comparison.verdict}"
         is_small = self.comparison.verdict in ("better", "worse", "differs") and is_within_margin(self.comparison)
         return f"{self.found}: {self.comparison.verdict}" + (", but by less than the margin" if is_small else "")
 
@@ -74,7 +82,8 @@ def judge(claim: Claim, results: Mapping[str, Results], scale: str) -> ClaimAtSc
         for ranking in claim.rankings
         if (found := results.get(results_name(ranking.study, scale)))
     ]
-    return ClaimAtScale(scale=scale, verdict=_verdict([one.found for one in judged]), judged=judged, rankings=rankings)
+    tested: list[Finding] = [one.found for one in judged if not one.is_counted]
+    return ClaimAtScale(scale=scale, verdict=_verdict(tested), judged=judged, rankings=rankings)
 
 
 def _verdict(found: list[Finding]) -> Verdict:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from archlab.atlas.cells import FIGURES, HEADINGS, LEGEND, LEGEND_OF_MORE, MARKS, MORE, cells, more, remarks
 from archlab.atlas.rows import Row
-from archlab.files import write_atomic
+from archlab.files import write_page
 from archlab.report import html
 from archlab.report.atlas_charts import CHOICES, SHAPES, kinds, shape, shares
 from archlab.report.atlas_sizes import KINDS, by_size
@@ -14,9 +14,7 @@ from archlab.report.palette import MODES, PALETTES, dots_theme
 
 def write_atlas(rows: Sequence[Row], path: Path) -> Path:
     """Write the page, and the folders above it; its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, render(rows))
-    return path
+    return write_page(path, render(rows))
 
 
 def render(rows: Sequence[Row]) -> str:

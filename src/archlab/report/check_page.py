@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from archlab.evidence.read import cited
-from archlab.files import write_atomic
+from archlab.files import write_page
 from archlab.report import check_words, html
 from archlab.review.findings import Finding
 from archlab.review.lines import summary
@@ -12,9 +12,7 @@ from archlab.review.lines import summary
 
 def write_check(config: str, found: Sequence[Finding], path: Path) -> Path:
     """Write the page, and the folders above it; its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, render(config, found))
-    return path
+    return write_page(path, render(config, found))
 
 
 def render(config: str, found: Sequence[Finding]) -> str:

@@ -12,7 +12,7 @@ from archlab.cost.memory import Format
 from archlab.cost.roofline import ideal
 from archlab.cost.summary import Cost, cost
 from archlab.cost.units import binary, si
-from archlab.files import write_atomic
+from archlab.files import write_page
 from archlab.report import html
 from archlab.report.cost_charts import heads, memory, over, roofline
 from archlab.report.cost_tables import Point, side_by_side
@@ -30,9 +30,7 @@ def write_costs(
     path: Path,
 ) -> Path:
     """Write the page, and the folders above it; its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, render(configs, found, device, dtype))
-    return path
+    return write_page(path, render(configs, found, device, dtype))
 
 
 def render(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from archlab.evidence.ledger import Entry
 from archlab.evidence.read import cited, mistakes, sources
-from archlab.files import write_atomic
+from archlab.files import write_page
 from archlab.report import html, ledger_words
 from archlab.report.ledger_chart import predictions
 from archlab.report.ledger_rows import panels
@@ -15,9 +15,7 @@ from archlab.report.palette import MODES, PALETTES, vega_theme
 
 def write_ledger(entries: Sequence[Entry], path: Path) -> Path:
     """Write the page, and the folders above it; its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, render(entries))
-    return path
+    return write_page(path, render(entries))
 
 
 def render(entries: Sequence[Entry], guide: str | None = None) -> str:

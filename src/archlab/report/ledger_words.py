@@ -55,14 +55,15 @@ def in_a_line(entry: Entry) -> str:
 
 
 def found_here(found: ClaimAtScale) -> str:
-    """How many predictions were found, and the effect that decides where not all of them were."""
-    done = [one for one in found.judged if one.found != "not run yet"]
+    """How many predictions that could fail were found, and the effect that decides where not all were."""
+    tested = [one for one in found.judged if not one.is_counted]
+    done = [one for one in tested if one.found != "not run yet"]
     if not done:
         return ""
     as_said = sum(one.found == "as claimed" for one in done)
     opposite = sum(one.found == "the opposite" for one in done)
-    missing = f", {len(found.judged) - len(done)} not run" if len(done) < len(found.judged) else ""
-    said = f"{as_said} of {len(found.judged)} as claimed{missing}"
+    missing = f", {len(tested) - len(done)} not run" if len(done) < len(tested) else ""
+    said = f"{as_said} of {len(tested)} as claimed{missing}"
     decides = next((one for kind in ("the opposite", "undecided") for one in done if one.found == kind), None)
     if decides is None or decides.outcome is None:
         return said

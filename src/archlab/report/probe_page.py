@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from archlab.cost.units import count
-from archlab.files import write_atomic
+from archlab.files import write_page
 from archlab.infer.probe import Start
 from archlab.report import html
 from archlab.report.cost_tables import Table
@@ -17,9 +17,7 @@ def write_probes(
     starts: Mapping[str, Start], trained: Mapping[str, Sequence[Row]], tables: Sequence[Table], path: Path
 ) -> Path:
     """Write the page, and the folders above it; its path. `trained`: the probes of runs, by name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, render(starts, trained, tables))
-    return path
+    return write_page(path, render(starts, trained, tables))
 
 
 def render(starts: Mapping[str, Start], trained: Mapping[str, Sequence[Row]], tables: Sequence[Table]) -> str:

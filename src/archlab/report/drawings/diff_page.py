@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from archlab.config.schema import Config
 from archlab.config.yaml_text import to_yaml_line
-from archlab.files import make_folder, write_atomic
+from archlab.files import write_page
 from archlab.report import html
 from archlab.report.drawings.block import side_by_side
 
@@ -17,9 +17,7 @@ Named = tuple[str, Config]
 
 def write_diff(a: Named, b: Named, differences: Mapping[str, tuple[Any, Any]], path: Path) -> Path:
     """Write the page, and the folders above it; its path."""
-    make_folder(path.parent)
-    write_atomic(path, render(a, b, differences))
-    return path
+    return write_page(path, render(a, b, differences))
 
 
 def render(a: Named, b: Named, differences: Mapping[str, tuple[Any, Any]]) -> str:

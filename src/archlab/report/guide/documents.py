@@ -44,10 +44,11 @@ def address(name: str) -> str:
 
 def document(name: str) -> Rendered:
     """One of TUTORIALS or HOW_TO."""
-    return render(_text(name), links_from(PurePosixPath(name).parent))
+    return render(text_of(name), links_from(PurePosixPath(name).parent))
 
 
-def _text(name: str) -> str:
+def text_of(name: str) -> str:
+    """Its Markdown."""
     return (documents_folder() / f"{name}.md").read_text(encoding="utf-8")
 
 
@@ -63,7 +64,7 @@ def links_from(here: PurePosixPath) -> Links:
 
     def title(said: str) -> str:
         linked = normpath(here / said).removesuffix(".md")
-        return _text(linked).partition("\n")[0].removeprefix("# ") if linked in (*TUTORIALS, *HOW_TO) else said
+        return text_of(linked).partition("\n")[0].removeprefix("# ") if linked in (*TUTORIALS, *HOW_TO) else said
 
     def image(source: str) -> str:
         drawn = (documents_folder() / here / source).read_bytes()
