@@ -29,10 +29,12 @@ from archlab.exchange.configs import load_config
 from archlab.files import TEMPORARY, disk_errors, make_folder, read_bytes, remove_leftovers, write_atomic
 from archlab.train.checkpoint import METRICS
 from archlab.train.evaluate import DocumentScore
+from archlab.train.sinks.copies import Copies
 from archlab.train.summary import RunSummary
 
 NO_EFFECT_ON_RESULT = (
-    "train.eval_every", "train.checkpoint_every", "train.probe_every", "train.keep", "train.recompute", "parallel",
+    "train.eval_every", "train.checkpoint_every", "train.probe_every", "train.log", "train.keep", "train.recompute",
+    "parallel",
 )  # fmt: skip
 """Fields and sections that do not decide how a run ends, so they may change when it goes on."""
 
@@ -94,6 +96,7 @@ class RunFolder:
         self._metrics = path / METRICS
         self._logged: bytearray | None = None
         """The metrics of a training that goes on: a change of their file meanwhile does not reach the result."""
+        self.copies = Copies({})
 
     def claim(self, config: Config, env: dict[str, Any], tokenizer: Path | None) -> list[str]:
         """Make it this run's folder, or check that it is. UserError when it holds something else.
@@ -186,6 +189,8 @@ class RunFolder:
         """Go on from these metrics, which are a checkpoint's; what came later will be written again."""
         self._logged = bytearray(metrics)
         write_atomic(self._metrics, metrics)
+        *_, last = ({"step": -1}, *self.metrics())
+        self.copies.begin(last["step"] + 1)
 
     def log(self, **values: Any) -> None:
         """Append one line of metrics."""
@@ -194,6 +199,7 @@ class RunFolder:
             self._logged += line.encode()
         with disk_errors(self._metrics), open(self._metrics, "a") as file:
             file.write(line)
+        self.copies.log(values)
 
     def logged(self) -> bytes:
         """All lines so far, as they were written."""
