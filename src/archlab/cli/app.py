@@ -29,6 +29,7 @@ VERBS = (
     ("hardware", "hardware:run", "A device that costs are computed for, or this machine, measured."),
     ("data", "data:run", "Text to token shards."),
     ("train", "train:run", "Train a model; run again, it resumes."),
+    ("report", "report:run", "Curves, spikes, probes and speed of runs as one page, also while they train."),
     ("eval", "eval:run", "Bits per byte on held-out text."),
     ("generate", "generate:run", "Continue a text with a trained model."),
     ("import", "import_:run", "Make a run folder of a published model."),

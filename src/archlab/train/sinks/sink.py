@@ -12,8 +12,8 @@ class Sink(Protocol):
     """A tool that draws metrics, open for one run. Whatever it raises ends the copying, not the training."""
 
     def begin(self, step: int) -> None:
-        """The training goes on with this step: at its start with 0, when it goes on or back with another. What was logged
-        of this step and those after it will be logged again."""
+        """The training goes on with this step: 0 at its start, another where it goes on or back. What was logged of it
+        and of steps after it will be logged again."""
         ...
 
     def log(self, step: int, measures: Measures) -> None:
