@@ -31,6 +31,7 @@ VERBS = (
     ("train", "train:run", "Train a model; run again, it resumes."),
     ("report", "report:run", "Curves, spikes, probes and speed of runs as one page, also while they train."),
     ("eval", "eval:run", "Bits per byte on held-out text."),
+    ("lm-eval", "lm_eval:run", "Score a model on tasks of lm_eval: a run, a published model or a hub id."),
     ("generate", "generate:run", "Continue a text with a trained model."),
     ("import", "import_:run", "Make a run folder of a published model."),
     ("export", "export:run", "Write a trained model as a Hugging Face folder, or for llama.cpp."),
