@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from archlab.config.problems import choose
 from archlab.errors import UserError
 from archlab.files import cache_folder
 
@@ -41,7 +41,9 @@ def run_tasks(
         raise UserError("no task; name some, as in arc_easy piqa (`lm_eval ls tasks` lists them)")
     for name in tasks:
         if not manager.match_tasks([name]):
-            raise UserError(f"{name}: no such task{choose(name, manager.all_tasks)}")
+            near = get_close_matches(name, manager.all_tasks, n=3)
+            hint = f"did you mean {', '.join(near)}? " if near else ""
+            raise UserError(f"{name}: no such task; {hint}`lm_eval ls tasks` lists all {len(manager.all_tasks):,}")
     model = ArchlabLM(path, tokenizer=str(tokenizer) if tokenizer else None)
     cache = cache_folder() / "lm-eval" / model.fingerprint
     if fresh:
