@@ -335,7 +335,7 @@ def test_bands_of_curves_leave_out_what_a_seed_does_to_all_arms() -> None:
         assert row["high"] - row["low"] == pytest.approx(0, abs=1e-9)
         assert row["mean"] == pytest.approx(row["low"])
     assert {round(row["high"] - row["low"], 6) for row in mean_rows(moved(1), drawn)} == {0.4}
-    logarithmic = drawn._replace(is_logarithmic=True)
+    logarithmic = drawn._replace(axis=drawn.axis._replace(is_logarithmic=True))
     assert {round(row["high"] - row["low"], 6) for row in mean_rows(moved(2), logarithmic)} == {0.4}
 
 
