@@ -21,7 +21,7 @@ from archlab.cli.study import present
 from archlab.errors import UserError
 from archlab.report import curve_charts, row_charts
 from archlab.report.columns import fitted
-from archlab.report.curve_rows import Quantity, mean_rows
+from archlab.report.curve_rows import Axis, Quantity, mean_rows
 from archlab.report.page import render, write_page, write_picture
 from archlab.report.palette import MODES, PALETTES, SHAPES, VERDICTS, arm_colours
 from archlab.report.ranges import without_outliers
@@ -330,12 +330,12 @@ def test_bands_of_curves_leave_out_what_a_seed_does_to_all_arms() -> None:
         ]  # fmt: skip
         return study.model_copy(update={"arms": arms})
 
-    drawn = Quantity("bits", "bits per byte", lambda curve: (curve.tokens, curve.values))
+    drawn = Quantity(Axis("bits", "bits per byte"), lambda curve: (curve.tokens, curve.values))
     for row in mean_rows(moved(2), drawn):
         assert row["high"] - row["low"] == pytest.approx(0, abs=1e-9)
         assert row["mean"] == pytest.approx(row["low"])
     assert {round(row["high"] - row["low"], 6) for row in mean_rows(moved(1), drawn)} == {0.4}
-    logarithmic = drawn._replace(is_logarithmic=True)
+    logarithmic = drawn._replace(axis=drawn.axis._replace(is_logarithmic=True))
     assert {round(row["high"] - row["low"], 6) for row in mean_rows(moved(2), logarithmic)} == {0.4}
 
 

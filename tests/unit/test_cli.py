@@ -98,11 +98,12 @@ NEEDS = {
     "show": "CONFIG", "draw": "CONFIG", "diff": "A", "flatten": "CONFIG", "check": "CONFIG", "cost": "CONFIG", "data": "--out", "train": "CONFIG",
     "eval": "CONFIG", "generate": "FOLDER", "import": "HF_FOLDER", "export": "FOLDER", "inspect": "FOLDER",
     "convert": "HF_FOLDER", "study run": "STUDY", "study report": "FOLDER", "study show": "STUDY",
-    "bench train": "CONFIG", "bench decode": "CONFIG", "probe": "CONFIG", "guide": "--out",
+    "bench train": "CONFIG", "bench decode": "CONFIG", "probe": "CONFIG", "guide": "--out", "report": "RUN",
+    "lm-eval": "PATH",
 }  # fmt: skip
 """What a command asks for first."""
 
-WRITES = {"demo", "draw", "guide", "size", "data", "train", "import", "export", "convert", "study run"}
+WRITES = {"demo", "draw", "guide", "size", "data", "train", "import", "export", "convert", "study run", "report"}
 """Those that take --out."""
 
 COMMANDS = sorted({*[verb for verb, *_ in app.VERBS if verb not in ("study", "bench")], *(TAKES.keys() | NEEDS.keys())})

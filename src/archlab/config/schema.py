@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from archlab.config.base import (
     Base,
@@ -44,6 +44,16 @@ class Spikes(Base):
     action: Literal["note", "skip", "rewind"] = "note"
     """note: it is in the log. skip: no update is made of that batch. rewind: the training goes back to its newest
     checkpoint, and on from there with the text after the spike (PaLM, Chowdhery 2022)."""
+
+
+LogTo = Literal["tensorboard", "wandb", "trackio", "mlflow"]
+"""What metrics can be copied to. Each is an extra of the same name."""
+
+
+def _each_once(names: tuple[LogTo, ...]) -> tuple[LogTo, ...]:
+    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise ValueError(f"names {twice[0]} twice; allowed: each once")
+    return names
 
 
 class TrainConfig(Base):
@@ -109,6 +119,8 @@ class TrainConfig(Base):
     third more time."""
     probe_every: Count | None = None
     """Steps between probes of gradients, activations and attention, kept in metrics.jsonl. null: never."""
+    log: Annotated[tuple[LogTo, ...], Field(strict=False), AfterValidator(_each_once)] = ()
+    """Where its metrics go beside metrics.jsonl, each an extra of its name, as in `pip install 'archlab[wandb]'`."""
 
 
 class MixtureSource(Base):

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 import altair as alt
 
 from archlab.report.arm_lines import YAxis, colour, dashes, names, opacity, single_out, tall_enough
-from archlab.report.curve_rows import Quantity, diverged_rows, mean_rows
+from archlab.report.curve_rows import Axis, Quantity, diverged_rows, mean_rows
 from archlab.report.marks import ON_A_PHONE, Width, data, layered, tooltip
 from archlab.report.ranges import of_ends, of_lines, padded
 from archlab.report.rows import Row, labels
 from archlab.report.ticks import LARGE, logarithmic, plain, spaced
 from archlab.study.record import StudySummary
 
-LOSS = Quantity("nats per token", "nats per token", lambda curve: (curve.trained, curve.losses))
-GRADIENT = Quantity("norm", "norm", lambda curve: (curve.trained, curve.gradients), is_logarithmic=True)
+LOSS = Quantity(Axis("nats per token", "nats per token"), lambda curve: (curve.trained, curve.losses))
+GRADIENT = Quantity(Axis("norm", "norm", is_logarithmic=True), lambda curve: (curve.trained, curve.gradients))
 
 _GAP, _GAP_ON_A_PHONE = 0.08, 0.26
 """Between the labels of training tokens, as a share of the axis."""
@@ -40,7 +40,7 @@ def updates(summary: StudySummary, drawn: Quantity) -> alt.LayerChart | None:
 
 def _evaluated(summary: StudySummary) -> Quantity:
     title = {"bits per byte": "bits per byte on held-out text", "share": "share of right answers"}[summary.evaluated]
-    return Quantity(title, summary.evaluated, lambda curve: (curve.tokens, curve.values))
+    return Quantity(Axis(title, summary.evaluated), lambda curve: (curve.tokens, curve.values))
 
 
 def _curves(
@@ -52,9 +52,29 @@ def _curves(
     second_half: bool = False,
     height: int = 340,
 ) -> alt.LayerChart | None:
-    """Mean over the seeds, in a band from the lowest to the highest. A run that diverged is a thin line that ends in a
-    cross, held at the edge where the line leaves the picture."""
     means, gone = mean_rows(summary, drawn), diverged_rows(summary, drawn)
+    named = list(labels(summary).values())
+    return curves(
+        named, means, gone, drawn.axis, width=width, from_zero=from_zero, second_half=second_half, height=height
+    )
+
+
+def curves(
+    named: Sequence[str],
+    means: Sequence[Row],
+    gone: Sequence[Row],
+    drawn: Axis,
+    *,
+    marks: Sequence[Row] = (),
+    width: Width = "container",
+    from_zero: bool = False,
+    second_half: bool = False,
+    named_beside: bool = True,
+    height: int = 260,
+) -> alt.LayerChart | None:
+    """A line for each name through its means, in a band from the lowest to the highest; None where there are none. What
+    diverged (`gone`) is a thin line that ends in a cross, held at the edge where the line leaves the picture. `marks`
+    are triangles, held there too. `named_beside`: names stand where the lines end."""
     last = max((row["tokens"] for row in means or gone), default=0)
     begin = last // 2 if second_half else 0
     means, gone = ([row for row in rows if row["tokens"] >= begin] for rows in (means, gone))
@@ -63,9 +83,8 @@ def _curves(
     low, high = of_ends(lines) if second_half else of_lines(lines)
     y = YAxis(drawn.title, drawn.unit, *padded(low, high, drawn.is_logarithmic), drawn.is_logarithmic)
     x = _x(lines, begin, last, from_zero, width)
-    named = list(labels(summary).values())
     base = alt.Chart(data(means)).encode(x=x, color=colour(named), tooltip=tooltip("arm", "text"))
-    height = tall_enough(height, len(named))
+    height = tall_enough(height, len(named)) if named_beside else height
     layers = [
         base.mark_area(clip=True).encode(y=y("low"), y2="high:Q", opacity=opacity(0.16, 0.03)),
         base.mark_line(clip=True, strokeWidth=2).encode(
@@ -73,9 +92,10 @@ def _curves(
         ),
         base.mark_point(clip=True, size=90, opacity=0, filled=True).encode(y=y("mean")),
         *_diverged(gone, x, y, named),
-        names([*gone, *means], y, width, height, named),
+        *_marked([row for row in marks if row["tokens"] >= begin], x, y, named),
+        *([names([*gone, *means], y, width, height, named)] if named_beside else []),
     ]
-    description = f"{drawn.title} over training tokens, one line per arm, with a band over its seeds"
+    description = f"{drawn.title} over training tokens, a line for each, with a band from the lowest to the highest"
     return layered(layers, width, height, description).add_params(single_out())
 
 
@@ -114,3 +134,11 @@ def _diverged(gone: Sequence[Row], x: alt.X, y: YAxis, named: Sequence[str]) -> 
     base = base.encode(opacity=opacity(0.9, 0.12))
     end = base.transform_filter("datum.last").mark_point(shape="cross", angle=45, size=110, filled=True)
     return [base.mark_line(clip=True, strokeWidth=1).encode(y=y("mean")), end.encode(y=y("held"))]
+
+
+def _marked(marks: Sequence[Row], x: alt.X, y: YAxis, named: Sequence[str]) -> list[alt.Chart]:
+    if not marks:
+        return []
+    base = alt.Chart(data([{**row, "held": y.held(row["mean"])} for row in marks]))
+    base = base.encode(x=x, y=y("held"), color=colour(named), tooltip=tooltip("arm", "text"), opacity=opacity(1, 0.12))
+    return [base.mark_point(shape="triangle-down", size=70, filled=True, yOffset=-8)]

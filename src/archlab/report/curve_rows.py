@@ -11,13 +11,11 @@ from archlab.study.formatting import amount, span
 from archlab.study.record import ArmSummary, Curve, StudySummary
 
 
-class Quantity(NamedTuple):
-    """What is drawn over the training tokens."""
+class Axis(NamedTuple):
+    """The vertical one."""
 
     title: str
     unit: Unit
-    of: Callable[[Curve], tuple[Sequence[int], Sequence[float]]]
-    """Training tokens and values of one run."""
     is_logarithmic: bool = False
 
     def text(self, value: float) -> str:
@@ -25,11 +23,19 @@ class Quantity(NamedTuple):
         return amount(value, self.unit)
 
 
+class Quantity(NamedTuple):
+    """What is drawn over the training tokens."""
+
+    axis: Axis
+    of: Callable[[Curve], tuple[Sequence[int], Sequence[float]]]
+    """Training tokens and values of one run."""
+
+
 def mean_rows(summary: StudySummary, drawn: Quantity) -> list[Row]:
     """Per arm and training length: the mean over the seeds that finished, and the lowest and highest of them without
     what a seed, and the text that it is judged on, does to all arms alike."""
     by_arm = {arm.name: _by_tokens(arm, drawn) for arm in summary.arms}
-    away = {} if drawn.is_logarithmic else _shared(list(by_arm.values()))
+    away = {} if drawn.axis.is_logarithmic else _shared(list(by_arm.values()))
     named = labels(summary)
     return [
         _mean_row(named[arm], tokens, values, away.get(tokens, {}), drawn)
@@ -68,14 +74,15 @@ def _shared(arms: Sequence[_Points]) -> _Points:
 def _mean_row(arm: str, tokens: int, values: Mapping[int, float], away: Mapping[int, float], drawn: Quantity) -> Row:
     mean, seeds = fmean(values.values()), values.values()
     aligned = [value - away.get(seed, 0.0) for seed, value in values.items()]
-    shown = span(drawn.text(min(seeds)), drawn.text(max(seeds)))
+    text = drawn.axis.text
+    shown = span(text(min(seeds)), text(max(seeds)))
     return {
         "arm": arm,
         "tokens": tokens,
         "mean": mean,
         "low": min(aligned),
         "high": max(aligned),
-        "text": f"{drawn.text(mean)} at {count(tokens)} tokens, seeds {shown}",
+        "text": f"{text(mean)} at {count(tokens)} tokens, seeds {shown}",
     }
 
 

@@ -70,8 +70,13 @@ PALETTES: dict[Mode, Palette] = {
 
 def arm_colours(summary: StudySummary, mode: Mode) -> list[str]:
     """One colour per arm, in the study's order."""
-    n, palette = len(summary.arms), PALETTES[mode]
-    if summary.against == "previous" or n > _MOST_DISTINCT:
+    return colours(len(summary.arms), mode, is_ladder=summary.against == "previous")
+
+
+def colours(n: int, mode: Mode, *, is_ladder: bool = False) -> list[str]:
+    """Of so many lines."""
+    palette = PALETTES[mode]
+    if is_ladder or n > _MOST_DISTINCT:
         return [_between(palette.ramp, i / max(1, n - 1)) for i in range(n)]
     return list(palette.distinct[:n])
 

@@ -37,7 +37,12 @@ def time_probes(summary: StudySummary) -> list[Probe]:
     measures = {**OF_LAYERS, "log_z": LOG_Z}
     lines = {name: {arm: _line(of_arm, name) for arm, of_arm in _probed(summary).items()} for name in measures}
     return [
-        Probe(f"time-{name}", measure.title, f"{measure.says}{_of(name)}", over_training(lines[name], measure))
+        Probe(
+            f"time-{name}",
+            measure.title,
+            f"{measure.says}{over_layers_in_words(name)}",
+            over_training(lines[name], measure),
+        )
         for name, measure in measures.items()
         if any(values for _, values in lines[name].values())
     ]
@@ -52,7 +57,8 @@ def _line(probed: ProbedArm | None, name: str) -> tuple[Sequence[int], Sequence[
     return (probed.tokens, probed.over_time[name]) if probed and name in probed.over_time else ([], [])
 
 
-def _of(name: str) -> str:
+def over_layers_in_words(name: str) -> str:
+    """What became of the layers' numbers; empty for what is of the whole model."""
     if name not in OF_LAYERS:
         return ""
     return " The largest of all layers." if name in LARGEST else " The mean over the layers."

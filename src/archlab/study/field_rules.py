@@ -17,7 +17,7 @@ DECIDED_BY = {"train.tokens": "budget", "train.seed": "seeds", "data.fold": "fol
 
 SAME_FOR_ALL = (
     "data", "train.eval_tokens", "train.eval_seq_len", "train.eval_every", "train.checkpoint_every",
-    "train.probe_every", "train.device", "train.spikes.window", "train.spikes.deviations",
+    "train.probe_every", "train.device", "train.log", "train.spikes.window", "train.spikes.deviations",
 )  # fmt: skip
 """Fields, or sections, in which arms cannot differ: all are evaluated on the same text in the same way."""
 

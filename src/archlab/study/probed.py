@@ -26,7 +26,7 @@ _MOST = 50
 def probed_arm(ended: Mapping[int, Ended]) -> ProbedArm | None:
     """`ended`: the runs of an arm by seed. None where they share no probe."""
     finished = {seed: run for seed, run in ended.items() if run.summary.status != "diverged"} or ended
-    by_seed = {seed: found for seed, run in finished.items() if (found := _probes(run))}
+    by_seed = {seed: found for seed, run in finished.items() if (found := probes_of(run.metrics))}
     shared = sorted(set[int].intersection(*map(set, by_seed.values()))) if by_seed else []
     if not shared:
         return None
@@ -35,7 +35,7 @@ def probed_arm(ended: Mapping[int, Ended]) -> ProbedArm | None:
     recorded = {name for of_seeds in probes for probe in of_seeds for name in probe}
     layers = {name: [_means(name, of_seeds) for of_seeds in probes] for name in OF_LAYERS if name in recorded}
     of_model = {name: [_mean([probe.get(name) for probe in of_seeds]) for of_seeds in probes] for name in OF_MODEL}
-    over_time = {name: [_over_layers(name, one) for one in found] for name, found in layers.items()} | of_model
+    over_time = {name: [over_layers(name, one) for one in found] for name, found in layers.items()} | of_model
     return ProbedArm(
         seeds=list(by_seed),
         tokens=tokens,
@@ -44,10 +44,10 @@ def probed_arm(ended: Mapping[int, Ended]) -> ProbedArm | None:
     )
 
 
-def _probes(run: Ended) -> dict[int, dict[str, Any]]:
+def probes_of(metrics: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
     """By training tokens."""
-    tokens = {0: 0} | {line["step"]: line["tokens"] for line in run.metrics if "tokens" in line}
-    return {tokens[line["step"]]: line[PROBES] for line in run.metrics if PROBES in line}
+    tokens = {0: 0} | {line["step"]: line["tokens"] for line in metrics if "tokens" in line}
+    return {tokens[line["step"]]: line[PROBES] for line in metrics if PROBES in line}
 
 
 def _thinned(tokens: Sequence[int]) -> list[int]:
@@ -66,7 +66,8 @@ def _mean(values: Sequence[Number]) -> Number:
     return fmean(known) if len(known) == len(values) else None
 
 
-def _over_layers(name: str, layers: Sequence[Number]) -> Number:
+def over_layers(name: str, layers: Sequence[Number]) -> Number:
+    """One number of all layers: the largest of them or their mean, by the measure."""
     known = [value for value in layers if value is not None]
     return (max if name in LARGEST else fmean)(known) if known else None
 

@@ -1,5 +1,6 @@
 """From a config and a folder to a finished run."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 from archlab.allocator import keep_freed_memory
@@ -16,6 +17,7 @@ from archlab.train.compiling import is_compiled
 from archlab.train.device import Device, choose_device, environment
 from archlab.train.progress import Callback, progress_callback
 from archlab.train.run_folder import RunFolder, SeenByOthers
+from archlab.train.sinks.opened import check_installed, opened
 from archlab.train.summary import RunSummary
 from archlab.train.training import Means, Training
 from archlab.train.world import World, joined
@@ -67,13 +69,18 @@ def _joined(
             env["plugins"] = code
         for note in folder.claim(config, env, data.tokenizer):
             callback.on_note(note)
-        return world.told(folder.summary) or Training(means, folder, callback).run()
+        if ended := world.told(folder.summary):
+            return ended
+        with opened(folder, config, callback.on_note) if world.is_first else nullcontext():
+            return Training(means, folder, callback).run()
 
 
 def _means(config: Config, device: Device, world: World) -> Means:
     """UserError for what the model, this machine or the text cannot do."""
     settings = among(resolve_train(config), config, world.size)
     check_next_token(config.model)
+    if world.is_first:
+        check_installed(settings.log)
     if world.size > 1 and settings.probe_every:
         found = f"{settings.probe_every}; probes are of one process, and there are {world.size}; allowed: null"
         raise ConfigError([Problem("train.probe_every", found)], "the config")

@@ -8,10 +8,11 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from pydantic import TypeAdapter
 
@@ -29,10 +30,12 @@ from archlab.exchange.configs import load_config
 from archlab.files import TEMPORARY, disk_errors, make_folder, read_bytes, remove_leftovers, write_atomic
 from archlab.train.checkpoint import METRICS
 from archlab.train.evaluate import DocumentScore
+from archlab.train.sinks.copies import Copies
 from archlab.train.summary import RunSummary
 
 NO_EFFECT_ON_RESULT = (
-    "train.eval_every", "train.checkpoint_every", "train.probe_every", "train.keep", "train.recompute", "parallel",
+    "train.eval_every", "train.checkpoint_every", "train.probe_every", "train.log", "train.keep", "train.recompute",
+    "parallel",
 )  # fmt: skip
 """Fields and sections that do not decide how a run ends, so they may change when it goes on."""
 
@@ -50,6 +53,8 @@ SUMMARY = "summary.json"
 DOCUMENTS = "documents.json"
 _DOCUMENTS = TypeAdapter(list[DocumentScore])
 _LOCK = ".lock"
+_LOOK = 0.1
+"""Seconds in which whoever only asks about the lock (`is_locked`) has let it go."""
 _CHANGES_ROUNDING = ("threads", "torch", "processor", "processes")
 """Parts of the environment. Where one differs, numbers are rounded in another way: a run that goes on is then only
 nearly the uninterrupted one."""
@@ -94,6 +99,7 @@ class RunFolder:
         self._metrics = path / METRICS
         self._logged: bytearray | None = None
         """The metrics of a training that goes on: a change of their file meanwhile does not reach the result."""
+        self.copies = Copies({})
 
     def claim(self, config: Config, env: dict[str, Any], tokenizer: Path | None) -> list[str]:
         """Make it this run's folder, or check that it is. UserError when it holds something else.
@@ -174,18 +180,32 @@ class RunFolder:
             # The errors of the training are not those of this file. A pipe in its place would wait for a reader.
             file = open(self.path / _LOCK, "a", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK, 0o666))  # noqa: SIM115
         with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BusyError(f"{self.path}: another process is training this run") from None
+            if not (_taken(file) or _taken(file, after=_LOOK)):
+                raise BusyError(f"{self.path}: another process is training this run")
             for folder in (self.path, self.checkpoints):
                 remove_leftovers(folder)
             yield
+
+    def is_locked(self) -> bool:
+        """Whether a process is training the run now."""
+        try:
+            descriptor = os.open(self.path / _LOCK, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
 
     def rewind(self, metrics: bytes) -> None:
         """Go on from these metrics, which are a checkpoint's; what came later will be written again."""
         self._logged = bytearray(metrics)
         write_atomic(self._metrics, metrics)
+        *_, last = ({"step": -1}, *self.metrics())
+        self.copies.begin(last["step"] + 1)
 
     def log(self, **values: Any) -> None:
         """Append one line of metrics."""
@@ -194,6 +214,7 @@ class RunFolder:
             self._logged += line.encode()
         with disk_errors(self._metrics), open(self._metrics, "a") as file:
             file.write(line)
+        self.copies.log(values)
 
     def logged(self) -> bytes:
         """All lines so far, as they were written."""
@@ -275,6 +296,16 @@ class SeenByOthers(RunFolder):
 
     def write_documents(self, scores: Sequence[DocumentScore]) -> None:
         """The first process writes them."""
+
+
+def _taken(file: TextIO, after: float = 0.0) -> bool:
+    """The lock, if nobody holds it so many seconds from now."""
+    time.sleep(after)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _with_plugins(config: Config) -> dict[str, str | bytes]:

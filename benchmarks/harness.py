@@ -1,0 +1,87 @@
+"""What lm_eval hears from our plug-in, against what it hears from its own `hf` of the same weights. Needs the extra
+`lm-eval`, accelerate and transformers; nothing is downloaded.
+
+python benchmarks/harness.py RUN               # exit code 1 where they differ
+
+The run's export is asked, that export with a tokenizer that puts its first token before each text, and the run itself.
+"""
+
+import json
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from lm_eval.models.huggingface import HFLM  # pyright: ignore[reportMissingImports]
+from tokenizers import Tokenizer, processors
+
+from archlab.data.tokenizer import TOKENIZER, end_of_text
+from archlab.infer.harness import ArchlabLM
+from archlab.infer.import_export import export_model
+
+NEAR = 1e-4
+"""Nats by which two sums of log-likelihoods in float32 may differ."""
+
+WORDS = (
+    "def class return import self for while if else try except None True False print len range open str list".split()  # noqa: SIM905
+)
+
+
+def requests() -> tuple[list[Any], list[Any], list[Any]]:
+    """Pairs, a few of them without a context or longer than the model sees; whole texts; texts to go on with."""
+    draw = random.Random(0)
+
+    def text(least: int, most: int) -> str:
+        return " ".join(draw.choices(WORDS, k=draw.randint(least, most)))
+
+    pairs = [(context, f" {text(1, 4)}") for context in (text(3, 14) for _ in range(40)) for _ in range(4)]
+    pairs += [("", text(2, 9)) for _ in range(20)] + [(text(80, 120), f" {text(1, 3)}") for _ in range(20)]
+    how = {"until": ["\n", ")"], "max_gen_toks": 12, "do_sample": False}
+    asked = (pairs, [(text(30, 90),) for _ in range(40)], [(text(3, 14), how) for _ in range(40)])
+    return tuple([SimpleNamespace(args=args) for args in some] for some in asked)  # pyright: ignore[reportReturnType]
+
+
+def compared(path: Path, reference: Any, length: int) -> dict[str, Any]:
+    """How far our answers are from the reference's."""
+    ours = ArchlabLM(str(path), max_length=length, dtype="float32", device="cpu")
+    pairs, texts, prompts = requests()
+    likely = list(zip(ours.loglikelihood(pairs), reference.loglikelihood(pairs), strict=True))
+    whole = list(zip(ours.loglikelihood_rolling(texts), reference.loglikelihood_rolling(texts), strict=True))
+    written = list(zip(ours.generate_until(prompts), reference.generate_until(prompts), strict=True))
+    return {
+        "of": path.name,
+        "pairs": max(abs(a[0] - b[0]) for a, b in likely),
+        "texts, per nat": max(abs(a - b) / abs(b) for a, b in whole),
+        "other greedy flags": sum(a[1] != b[1] for a, b in likely),
+        "other texts": sum(a != b for a, b in written),
+    }
+
+
+def main(run: Path, length: int = 64) -> int:
+    """Print a line of JSON for each; 1 where one of them differs."""
+    with tempfile.TemporaryDirectory() as home:
+        export, begun = Path(home) / "export", Path(home) / "begun"
+        found = []
+        for folder in (export, begun):
+            export_model(run, folder)
+            if folder is begun:
+                tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+                first = tokenizer.id_to_token(end_of_text(tokenizer))
+                tokenizer.post_processor = processors.TemplateProcessing(
+                    single=f"{first} $A", special_tokens=[(first, end_of_text(tokenizer))]
+                )
+                tokenizer.save(str(folder / TOKENIZER))
+            hf = HFLM(pretrained=str(folder), device="cpu", dtype="float32", batch_size=8, max_length=length)
+            found += [compared(path, hf, length) for path in ((run, folder) if folder is export else (folder,))]
+    for line in found:
+        print(json.dumps(line))
+    return int(any(max(line["pairs"], line["texts, per nat"]) > NEAR or line["other texts"] for line in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

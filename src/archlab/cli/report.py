@@ -1,0 +1,47 @@
+"""`archlab report`."""
+
+import time
+from pathlib import Path
+
+from archlab.cli.arguments import AtLeastOne, Flag
+from archlab.cli.terminal import print_json, print_table
+from archlab.config.text import note, visible
+from archlab.errors import UserError
+
+
+def run(run: Path, /, *more: Path, out: Path | None = None, live: AtLeastOne | None = None, json: Flag = False) -> None:
+    """Curves, spikes, probes and speed of a run, or of several side by side, as one page; also while they train.
+
+    Parameters
+    ----------
+    run
+        A run folder.
+    more
+        Further run folders, to compare with it.
+    out
+        The page. Left out: report.html in the first run's folder.
+    live
+        Write the page anew every so many seconds, and have browsers read it anew, until all runs have ended or Ctrl-C.
+    json
+        Print how each run stands as JSON instead.
+    """
+    if json and live is not None:
+        raise UserError("--json and --live: allowed: one of them")
+    from archlab.report.run_page import COLUMNS, run_rows, standing, write_runs
+    from archlab.report.watched import watch
+
+    paths = [run, *more]
+    runs = watch(paths)
+    if json:
+        print_json(standing(runs))
+        return
+    page = (out or run / "report.html").resolve()
+    if live is not None:
+        note(f"{page} is written anew every {live} s, until all runs have ended or Ctrl-C")
+        while not all(watched.summary for watched in runs):
+            write_runs(runs, page, again=live)
+            time.sleep(live)
+            runs = watch(paths)
+    write_runs(runs, page)
+    print_table(COLUMNS, run_rows(runs), right=COLUMNS[2:])
+    print(f"report: {visible(str(page))}")

@@ -1,0 +1,126 @@
+"""What evaluations ask: likelihoods against a full pass of each text alone, in float64 by hand, and texts against those
+that are written one at a time. The interface of lm_eval itself is compared with its own by benchmarks/harness.py."""
+
+import random
+import sys
+
+import pytest
+import torch
+from tiny import config
+from tokenizers import Tokenizer
+
+from archlab.cli.app import main
+from archlab.data import tokenizer as bpe
+from archlab.infer.answers import Answers, Pair
+from archlab.infer.generate import generate
+from archlab.infer.sampling import Sampling
+from archlab.model.decoder import Decoder
+
+CHOICES = {
+    "attention": (),
+    "a ring of keys": ("model.attention.window=4",),
+    "mamba": (
+        "model.mixer={kind: mamba2, n_heads: 4, head_dim: 8, d_state: 4}",
+        "model.attention.kind=none",
+        "model.position.kind=none",
+    ),
+    "learned positions": ("model.position.kind=learned", "model.max_seq_len=64"),
+    "angles by length": (
+        "model.position.scaling={kind: dynamic, factor: 4, original_max_seq_len: 8}",
+        "model.max_seq_len=32",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return bpe.train(["the cat sat on a mat and saw one dog run far away from its old red house"] * 4, 300)
+
+
+def answers(tokenizer: Tokenizer, *choices: str, **more) -> Answers:
+    """Of weights large enough that no two tokens are nearly alike."""
+    model = Decoder(config(*choices).model, seed=1).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    return Answers(model, tokenizer, (bpe.end_of_text(tokenizer),), **more)
+
+
+def pairs(n_contexts: int = 6) -> list[Pair]:
+    draw = random.Random(0)
+
+    def some(least: int, most: int) -> tuple[int, ...]:
+        return tuple(draw.randrange(300) for _ in range(draw.randint(least, most)))
+
+    contexts = [some(1, 14) for _ in range(n_contexts)]
+    asked = [Pair(context, some(1, 6)) for context in contexts for _ in range(4)]
+    asked += [Pair(some(1, 14), some(1, 6)) for _ in range(5)]
+    draw.shuffle(asked)
+    return asked
+
+
+def alone(model: Decoder, pair: Pair) -> tuple[float, bool]:
+    with torch.no_grad():
+        rows = model(torch.tensor([pair.read]))[0].double()[len(pair.context) - 1 :]
+    likely = rows - torch.log(torch.exp(rows - rows.max()).sum(-1, keepdim=True)) - rows.max()
+    chosen = [float(row[token]) for row, token in zip(likely, pair.continuation, strict=True)]
+    return sum(chosen), all(int(row.argmax()) == t for row, t in zip(rows, pair.continuation, strict=True))
+
+
+@pytest.mark.parametrize("batch_tokens", [8192, 24])
+@pytest.mark.parametrize("choices", CHOICES.values(), ids=CHOICES)
+def test_a_likelihood_is_that_of_the_text_alone(tokenizer, choices, batch_tokens):
+    asked = answers(tokenizer, *choices, batch_tokens=batch_tokens)
+    found = dict(asked.likelihoods(pairs()))
+    assert sorted(found) == list(range(len(pairs())))
+    for i, pair in enumerate(pairs()):
+        likely, is_likeliest = alone(asked.model, pair)
+        assert found[i] == (pytest.approx(likely, abs=2e-4), is_likeliest)
+
+
+def test_the_likeliest_continuation_is_known_as_such(tokenizer):
+    asked = answers(tokenizer)
+    context = (5, 6, 7)
+    written = tuple(generate(asked.model, torch.tensor([context]), 4)[0, 3:].tolist())
+    other = (*written[:3], (written[3] + 1) % 300)
+    found = dict(asked.likelihoods([Pair(context, written), Pair(context, other), Pair(context, written[:1])]))
+    assert [found[i][1] for i in range(3)] == [True, False, True]
+
+
+def test_a_context_of_several_continuations_is_read_once(tokenizer, monkeypatch):
+    asked, read = answers(tokenizer), []
+    hidden = Decoder.hidden
+    monkeypatch.setattr(
+        Decoder, "hidden", lambda self, x_BT, **more: read.append(x_BT.shape) or hidden(self, x_BT, **more)
+    )
+    context = tuple(range(12))
+    list(asked.likelihoods([Pair(context, (20, 21, 22)), Pair(context, (30,)), Pair(context, (40, 41))]))
+    assert read == [(1, 12), (3, 2)], "the context, and what else is read of each"
+    read.clear()
+    list(asked.likelihoods([Pair(context, (20,)), Pair(context, (30,))]))
+    assert read == [(1, 12)], "of single tokens nothing else is read"
+
+
+@pytest.mark.parametrize("stop", [(), ("a",), ("ab", "t")])
+def test_texts_side_by_side_are_each_what_they_are_alone(tokenizer, stop):
+    asked = answers(tokenizer)
+    prompts = [pair.context for pair in pairs()[:12]]
+    found = dict(asked.written(prompts, 10, Sampling(), stop))
+    for i, prompt in enumerate(prompts):
+        new = generate(asked.model, torch.tensor([prompt]), 10, end_of_text=asked.ends)[0, len(prompt) :].tolist()
+        new = new[: new.index(asked.ends[0])] if asked.ends[0] in new else new
+        text = tokenizer.decode(new)
+        assert found[i] == text[: min((at for one in stop if (at := text.find(one)) >= 0), default=len(text))]
+
+
+def test_writing_ends_where_all_texts_have_stopped(tokenizer, monkeypatch):
+    asked, steps = answers(tokenizer), []
+    monkeypatch.setattr(Answers, "_text", lambda self, tokens: steps.append(len(tokens)) or "x" * len(tokens))
+    assert dict(asked.written([(1, 2), (3,)], 50, Sampling(), ["xxx"])) == {0: "", 1: ""}
+    assert max(steps) == 3
+
+
+def test_without_lm_eval_the_command_says_how_it_is_installed(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    assert main(["lm-eval", "runs/a", "piqa"]) == 2
+    assert "pip install 'archlab[lm-eval]'" in capsys.readouterr().err
