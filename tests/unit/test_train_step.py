@@ -1,7 +1,6 @@
 """One update: decay groups, the objective, gradient accumulation, bits per byte."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.model import graphs
 from archlab.model.decoder import Decoder
-from archlab.model.roles import ROLES
 from archlab.train import compiling, loss
 from archlab.train.compiling import is_compiled
 from archlab.train.device import Device

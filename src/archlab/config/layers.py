@@ -116,6 +116,10 @@ class LayerConfig(Base):
         counts["norms"] += self._norms_around()
         return counts
 
+    def in_matrices(self) -> int:
+        """Learned numbers that are in matrices."""
+        return sum(component.in_matrices(self.site) for component in self.components)
+
     def held_by_one(self, tensor: int) -> float:
         """Learned numbers that each of `tensor` devices holds which share its matrices."""
         return self._norms_around() + sum(b.component.held_by_one(self.site, tensor) for b in self.branches)

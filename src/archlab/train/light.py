@@ -1,5 +1,5 @@
-"""torch's AdamW without its compiler, which it loads, a second's work, only to keep itself out of graphs: nothing compiles
-an optimiser here."""
+"""torch's AdamW without torch's compiler, which it loads, a second's work, only to keep itself out of graphs: nothing
+compiles an optimiser here."""
 
 from inspect import unwrap
 

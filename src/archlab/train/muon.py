@@ -10,14 +10,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from archlab.config import optimizer as schema
 from archlab.model.cut import part_of, whole
 from archlab.train.light import LightAdamW
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the polynomial a s + b s^3 + c s^5 that every step takes of all singular values s: as steep at 0 as one may be whose
-results stay within 0.7 and 1.2 (Jordan 2024; torch.optim.Muon has the same)."""
+"""Of the polynomial a s + b s^3 + c s^5 that every step takes of all singular values s: as steep at 0 as one may be
+that leaves them between 0.68 and 1.13 (Jordan 2024; torch.optim.Muon has the same)."""
 LEAST_NORM = 1e-7
 """By which a matrix is divided."""
 
@@ -37,6 +38,9 @@ class Muon(LightAdamW):
     def __init__(self, groups: list[dict[str, Any]], config: schema.Muon, **of_adamw: Any) -> None:
         super().__init__(groups, **of_adamw)
         self._config = config
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        Optimizer.__setstate__(self, state)  # AdamW's looks for its own averages everywhere, to mend old checkpoints
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
