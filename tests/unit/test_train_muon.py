@@ -5,6 +5,7 @@ import pytest
 import torch
 from tiny import config
 from torch import nn
+from torch.optim._muon import _single_tensor_muon  # the class loads torch's compiler, five seconds' work
 
 from archlab.config.optimizer import Muon as Config
 from archlab.config.training import resolve_train
@@ -41,14 +42,16 @@ def drawn(*shape, n=1):
 )  # fmt: skip
 def test_of_one_matrix_it_is_torchs(shape, settings, theirs, monkeypatch):
     """Which multiplies in bfloat16 whatever it is given: here it is made to stay in float32."""
-    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.float)
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
     start, *gradients = drawn(*shape, n=4)
-    reference = nn.Parameter(start.clone())
-    optimizer = torch.optim.Muon([reference], lr=0.02, weight_decay=0.1, **theirs)
+    reference, mean = start.clone(), torch.zeros_like(start)
+    usual = {"momentum": 0.95, "nesterov": True, "ns_steps": 5, "eps": 1e-7, "has_complex": False}
     for gradient in gradients:
-        reference.grad = gradient.clone()
-        optimizer.step()
-    torch.testing.assert_close(stepped(start, gradients, Config(**settings)), reference.detach(), atol=1e-5, rtol=1e-5)
+        _single_tensor_muon(
+            [reference], [gradient], [mean], lr=0.02, weight_decay=0.1, ns_coefficients=(3.4445, -4.7750, 2.0315),
+            **{**usual, **theirs},
+        )  # fmt: skip
+    torch.testing.assert_close(stepped(start, gradients, Config(**settings)), reference, atol=1e-5, rtol=1e-5)
 
 
 def test_bfloat16_is_another_rounding():

@@ -42,7 +42,7 @@ Optimizer = Annotated[AdamW | Muon | PlugInOptimizer, Field(discriminator="kind"
 
 
 class LrMultipliers(Base):
-    """Factors on the learning rate by role, whatever the optimiser; weight decay, which is times the rate, goes along."""
+    """Factors on the learning rate by role, of any optimiser; weight decay, which is times the rate, goes along."""
 
     embedding: Positive = 1.0
     """Tables looked up: tokens, positions, distances beside the scores."""
