@@ -22,6 +22,7 @@ from archlab.config.component import expect
 from archlab.config.dense import Dense, GatedMLP
 from archlab.config.dropout import Dropout, DropoutPlaces
 from archlab.config.multi_head import MultiHead
+from archlab.config.mup import MuP
 from archlab.config.norm import Norm, RMSNorm
 from archlab.config.position import Position, Rope
 from archlab.config.unions import MLP, Attention, Mixer, NoMixer
@@ -67,23 +68,24 @@ class Head(Base):
     """Use the embedding matrix as the head's."""
     bias: bool = False
     """Add a learned bias to the logits."""
-    scale: Positive = 1.0
-    """Factor on the logits (Cohere; Granite divides)."""
+    scale: Positive | None = None
+    """Factor on the logits (Cohere; Granite divides). null: 1; with model.mup its base_width / d_model."""
     softcap: Positive | None = None
     """Logits z become c tanh(z / c), after the scale (Gemma 2). null: not."""
 
 
 class Init(Base):
-    """Standard deviations by role; norms start at weight 1 and bias 0, biases at 0."""
+    """Standard deviations by role; norms start at weight 1 and bias 0, biases at 0. With model.mup those of its
+    base_width."""
 
     embedding: Positive | None = None
-    """Token and position embeddings. null: 1 / sqrt(d_model)."""
+    """Token and position embeddings. null: 1 / sqrt(d_model); with model.mup 1 / sqrt(its base_width)."""
     input: Positive | None = None
     """Projections that read the stream (q, k, v, up, gate). null: 1 / sqrt(fan-in)."""
     output: Positive | None = None
     """Projections that write to the stream (attention out, MLP down). null: 1 / sqrt(fan-in)."""
     head: Positive | None = None
-    """The untied head. null: 1 / sqrt(d_model)."""
+    """The untied head. null: as embedding."""
     depth_scaled: bool = False
     """Divide the output projections' deviation by the root of the number of branches: 2 n_layers where each layer
     has attention and an MLP (GPT-2)."""
@@ -144,6 +146,15 @@ class ModelConfig(Base):
     """Initial standard deviations by role."""
     layers: Layers | None = None
     """Layers that differ from each other: named kinds and their cycle. null: all the same."""
+    mup: MuP | None = None
+    """What changes with the width, so that what was tuned at a smaller one holds. null: nothing but deviations by
+    fan-in (the standard parametrisation)."""
+
+    @property
+    def readout(self) -> Head:
+        """The head with its factor written out."""
+        derived = 1.0 if self.mup is None else 1 / self.mup.wider(self.d_model)
+        return self.head.model_copy(update={"scale": self.head.scale or derived})
 
     @property
     def multi_head(self) -> MultiHead:

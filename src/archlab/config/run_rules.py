@@ -2,6 +2,7 @@
 
 from archlab.config.any_attention import AnyAttention
 from archlab.config.model_schema import ModelConfig
+from archlab.config.mup_rules import MUP_CONFIG_RULES, MUP_MODEL_RULES
 from archlab.config.plug_in import PlugInOptimizer
 from archlab.config.plugins import registered_by
 from archlab.config.position import WITHOUT_QUERIES
@@ -59,6 +60,7 @@ MODEL_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("layers", ("layers", "n_layers"), _layer_kinds_are_used),
     Rule("position.kind", ("position", "attention", "layers"), _position_has_attention),
     Rule("init.head", ("init", "head"), _tied_head_has_no_values),
+    *MUP_MODEL_RULES,
 )
 
 
@@ -174,5 +176,6 @@ CONFIG_RULES: tuple[Rule[Config], ...] = (
     _is_of_adamw("betas"),
     _is_of_adamw("eps"),
     *ROLE_RULES,
+    *MUP_CONFIG_RULES,
     Rule("plugins", ("plugins", "model", "train.optimizer"), _plugins_name_what_is_used),
 )

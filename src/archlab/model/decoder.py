@@ -53,7 +53,7 @@ class Head(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.config = config.head
+        self.config = config.readout
         width = config.embedding.width
         self.narrow = Projection(config.d_model, width, bias=False, role="head") if width else Same()
         shape = (config.vocab_size, width or config.d_model)

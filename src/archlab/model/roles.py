@@ -36,22 +36,34 @@ class Role:
 
 
 def _input(model: ModelConfig, fan_in: int) -> float:
-    return model.init.input or 1 / math.sqrt(fan_in)
+    return _of_matrix(model, model.init.input, fan_in)
 
 
 def _output(model: ModelConfig, fan_in: int) -> float:
-    deviation = model.init.output or 1 / math.sqrt(fan_in)
+    deviation = _of_matrix(model, model.init.output, fan_in)
     if not model.init.depth_scaled:
         return deviation
     return deviation / math.sqrt(sum(len(layer.branches) for layer in layer_configs(model)))
 
 
+def _of_matrix(model: ModelConfig, given: float | None, fan_in: int) -> float:
+    """What is given is that of muP's base width, where there is one."""
+    if given is None:
+        return 1 / math.sqrt(fan_in)
+    return given / math.sqrt(model.mup.wider(model.d_model)) if model.mup else given
+
+
 def _embedding(model: ModelConfig, _fan_in: int) -> float:
-    return model.init.embedding or 1 / math.sqrt(model.d_model)
+    return model.init.embedding or 1 / math.sqrt(_base(model))
 
 
 def _head(model: ModelConfig, _fan_in: int) -> float:
-    return model.init.head or 1 / math.sqrt(model.d_model)
+    return model.init.head or 1 / math.sqrt(_base(model))
+
+
+def _base(model: ModelConfig) -> int:
+    """The width that tables start by."""
+    return model.mup.base_width if model.mup else model.d_model
 
 
 def _convolution(_model: ModelConfig, fan_in: int) -> float:

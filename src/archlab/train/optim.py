@@ -6,10 +6,13 @@ from typing import Any, NamedTuple
 from torch import nn
 from torch.optim import Optimizer
 
+from archlab.config.model_schema import ModelConfig
+from archlab.config.optimizer import AdamW as AdamWConfig
 from archlab.config.optimizer import Muon as MuonConfig
 from archlab.config.plug_in import PlugInOptimizer
 from archlab.config.schema import TrainConfig
 from archlab.errors import UserError
+from archlab.model.decoder import Decoder
 from archlab.model.roles import Role, roles_of
 from archlab.train.light import LightAdamW
 from archlab.train.muon import Muon
@@ -18,35 +21,33 @@ from archlab.train.muon import Muon
 class Treatment(NamedTuple):
     """How a parameter is updated; those of one treatment are a group of the optimiser."""
 
-    decays: bool
-    """Under weight decay."""
+    weight_decay: float
     lr_multiplier: float
 
 
-def groups_by_role(model: nn.Module, train: TrainConfig) -> dict[Treatment, list[nn.Parameter]]:
+def groups_by_role(model: Decoder, train: TrainConfig) -> dict[Treatment, list[nn.Parameter]]:
     """Treatment -> the parameters whose roles say so."""
     groups: dict[Treatment, list[nn.Parameter]] = {}
     for _, parameter, role, _ in roles_of(model):
-        groups.setdefault(_treatment(role, train), []).append(parameter)
+        groups.setdefault(_treatment(role, model.config, train), []).append(parameter)
     assert sum(p.numel() for group in groups.values() for p in group) == sum(p.numel() for p in model.parameters())
     return groups
 
 
-def _treatment(role: Role, train: TrainConfig) -> Treatment:
+def _treatment(role: Role, model: ModelConfig, train: TrainConfig) -> Treatment:
+    """With muP AdamW's rate of matrices falls with the width; what decays in a step, rate times decay, does not. Muon's
+    updates have the right size by themselves (Yang 2023)."""
     decays = role.decays == "always" or (role.decays == "if_asked" and train.decay_embeddings)
-    return Treatment(decays, getattr(train.lr_multipliers, role.name))
+    weight_decay, multiplier = train.weight_decay * decays, getattr(train.lr_multipliers, role.name)
+    if model.mup and role.group == "matrix" and isinstance(train.optimizer, AdamWConfig):
+        wider = model.mup.wider(model.d_model)
+        return Treatment(weight_decay * wider, multiplier / wider)
+    return Treatment(weight_decay, multiplier)
 
 
-def make_optimizer(model: nn.Module, train: TrainConfig) -> Optimizer:
+def make_optimizer(model: Decoder, train: TrainConfig) -> Optimizer:
     """The config's optimiser over the groups; `set_rate` says at which learning rate."""
-    groups = [
-        {
-            "params": parameters,
-            "weight_decay": train.weight_decay if how.decays else 0.0,
-            "lr_multiplier": how.lr_multiplier,
-        }
-        for how, parameters in groups_by_role(model, train).items()
-    ]
+    groups = [{"params": of_it, **how._asdict()} for how, of_it in groups_by_role(model, train).items()]
     match train.optimizer:
         case PlugInOptimizer() as config:
             return _own(config, model, groups)
@@ -60,7 +61,7 @@ def make_optimizer(model: nn.Module, train: TrainConfig) -> Optimizer:
             return LightAdamW(groups, lr=train.lr, betas=train.betas, eps=train.eps, fused=True)
 
 
-def _by_kind(model: nn.Module, groups: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _by_kind(model: Decoder, groups: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The groups cut finer, so that each has parameters of one kind and says which (`group`: matrix, table, vector)."""
     what = {parameter: role.group for _, parameter, role, _ in roles_of(model)}
     for group in groups:
@@ -68,7 +69,7 @@ def _by_kind(model: nn.Module, groups: list[dict[str, Any]]) -> Iterator[dict[st
             yield {**group, "params": [p for p in group["params"] if what[p] == one], "group": one}
 
 
-def _own(config: PlugInOptimizer, model: nn.Module, groups: list[dict[str, Any]]) -> Optimizer:
+def _own(config: PlugInOptimizer, model: Decoder, groups: list[dict[str, Any]]) -> Optimizer:
     """Of a plug-in. Its groups say what their parameters are, too: it may treat matrices unlike vectors."""
     optimizer = config.registered.make(list(_by_kind(model, groups)), config.own)
     if not isinstance(optimizer, Optimizer):
