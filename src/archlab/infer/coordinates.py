@@ -29,6 +29,8 @@ from archlab.train.step import update
 SEEDS = 3
 """Of weights and text, from train.seed on; sizes are means over them."""
 
+LOGITS = "logits"
+
 Sizes = dict[str, tuple[float, float]]
 """By place: the RMS after the updates, and of the difference to what was there before them."""
 
@@ -112,12 +114,15 @@ def _moved(config: Config, device: Device, windows: Pass, steps: int, seed: int)
     tokens = np.random.default_rng(seed).integers(0, config.model.vocab_size, (rows, context + 1))
     model = Decoder(config.model, seed=seed).to(device.type).train()
     optimizer = make_optimizer(model, train)
-    read = torch.from_numpy(tokens[:, :-1]).to(device.type)
+    read, next_BT = (torch.from_numpy(x).to(device.type) for x in (tokens[:, :-1], tokens[:, 1:]))
     before = _activations(model, read)
     for step in range(steps):
         update(model, optimizer, Windows(tokens), train, step, device)
     after = _activations(model, read)
-    return {name: (rms(after[name]).item(), rms(after[name] - before[name]).item()) for name in after}
+    found = {name: (rms(after[name]).item(), rms(after[name] - before[name]).item()) for name in after}
+    gained_BTV = after[LOGITS] - before[LOGITS]
+    of_next_BT = gained_BTV.gather(-1, next_BT[..., None])[..., 0] - gained_BTV.mean(-1)
+    return {**found, LOGITS: (found[LOGITS][0], of_next_BT.mean().item())}
 
 
 @torch.no_grad()
@@ -133,8 +138,8 @@ def _activations(model: Decoder, tokens_BT: Tensor) -> dict[str, Tensor]:
     with ExitStack() as stack:
         for name, module in modules.items():
             stack.callback(module.register_forward_hook(partial(note, name)).remove)
-        found["logits"] = model(tokens_BT)
-    return {name: found[name] for name in (*modules, "logits")}
+        found[LOGITS] = model(tokens_BT)
+    return {name: found[name] for name in (*modules, LOGITS)}
 
 
 def _mean(found: Sequence[Sizes]) -> Sizes:
