@@ -6,7 +6,7 @@ from archlab.config.base import Base, Width
 
 
 class MuP(Base):
-    """Maximal update parametrisation (muP; Yang 2022, Tensor Programs V, table 8): rates tuned at one width hold at all.
+    """Maximal update parametrisation (muP; Yang 2022, Tensor Programs V, table 8): rates tuned at one width hold.
 
     With m = d_model / base_width, against the same config without it: the rate of matrices by AdamW is m times lower
     (and their weight decay m times higher, so that what decays in a step stays), embeddings and an untied head start

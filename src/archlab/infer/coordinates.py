@@ -43,7 +43,8 @@ class Place:
     size: Sequence[float]
     """RMS after the updates, a number per width."""
     change: Sequence[float]
-    """RMS of the difference to what stood there before them, of the same text."""
+    """RMS of the difference to what stood there before them, of the same text; of the logits, by how much that of the
+    next token rose above the mean of all on average, which is what updates do together and not by chance."""
     slope: float | None
     """Power of the width with which the change grows; None: it is nowhere, or not finite."""
 
@@ -75,7 +76,8 @@ def coordinates(config: Config, name: str, widths: Sequence[int], steps: int, co
     windows = Pass(max(1, PROBED_TOKENS // context), context, bytes_each=FLOAT32_BYTES, is_training=True)
     widths = sorted(set(widths))
     configs = [_without_dropout(at_width(config, name, width)) for width in widths]
-    devices = [_device_for(one, f"{name} at width {width}", windows) for one, width in zip(configs, widths, strict=True)]
+    names = [f"{name} at width {width:,}" for width in widths]
+    devices = [_device_for(one, called, windows) for one, called in zip(configs, names, strict=True)]
     seeds = [config.train.seed + i for i in range(SEEDS)]
     found = [
         _mean([_moved(one, device, windows, steps, seed) for seed in seeds])

@@ -32,10 +32,11 @@ def at_width(config: Config, name: str, width: int) -> Config:
     _check_all_follow(model, name)
     raw = config.model_dump(mode="json")
     raw["model"]["layers"] = expand(raw["model"]["layers"] or {})
-    grown = {field: value * factor for field, value in flatten(raw["model"]).items() if value and _GROWS.fullmatch(field)}
+    growing = {field: value for field, value in flatten(raw["model"]).items() if value and _GROWS.fullmatch(field)}
+    grown = {field: value * factor for field, value in growing.items()}
     for field, value in grown.items():
         if value.denominator > 1:
-            found = f"{model.d_model} of d_model have {value / factor}, {width} would have {float(value):g}"
+            found = f"{growing[field]} at d_model {model.d_model}, so {float(value):g} at {width}"
             raise UserError(f"{name}: model.{field}: {found}; allowed: widths with a whole number")
     change = {f"model.{field}": int(value) for field, value in grown.items()}
     return build_config(overlay(config.model_dump(mode="json"), {"model.d_model": width, **change}, Config), (), name)
