@@ -78,7 +78,7 @@ def test_where_a_layer_sees_to_both_sides_nothing_is_decoded_from_a_cache():
     assert found.read_bytes_per_decoded_token is None
 
 
-def test_training_keeps_sixteen_bytes_per_parameter_and_muon_twelve_of_a_matrix():
+def test_training_keeps_sixteen_bytes_per_parameter():
     counts = parameters(load_config("tiny-llama").model)
     plan = training_memory(counts, AdamW())
     assert (plan.weights, plan.gradients, plan.optimizer) == tuple(n * counts.total for n in (4, 4, 8))

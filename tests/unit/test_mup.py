@@ -82,29 +82,6 @@ def test_what_it_derives_is_written_out_and_read_again():
     assert again.model.head.scale == 0.25
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("model.mlp={kind: moe, experts: 4}", r"model\.mlp\.kind +moe, for which muP .* allowed: plain, gated, none"),
-        ("model.mixer.kind=mamba2", r"model\.mixer\.kind +mamba2, for which muP"),
-        ("model.attention={kind: latent, n_heads: 4, kv_rank: 16, nope_dim: 8, rope_dim: 4}", r"attention\.kind +latent"),
-        ("model.attention.gate={per: head}", r"model\.attention\.gate +a factor per head"),
-        ("model.attention.scale=0.5", r"attention\.scale +0\.5, but muP says 0\.353553; leave it out"),
-        ("model.norm.kind=scalenorm", r"model\.norm\.kind +scalenorm"),
-        ("model.position={kind: shaw}", r"model\.position\.kind +shaw"),
-        ("model.embedding.width=8", r"model\.embedding\.width +8"),
-        ("model.embedding.scale=sqrt_d_model", r"embedding\.scale +sqrt_d_model grows .* as 5\.65685, its value"),
-        ("model.head.bias=true", r"model\.head\.bias +a bias that is divided"),
-        ("model.head.scale=0.5", r"model\.head\.scale +0\.5, but muP says base_width / d_model = 1; leave it out"),
-        ("train.optimizer.kind=muon", r"train\.optimizer +muon with scale adamw"),
-        ("model.layers={a: {mlp: {kind: moe, experts: 4}}, pattern: [a]}", r"moe, for which muP"),
-    ],
-)  # fmt: skip
-def test_what_it_has_no_rule_for_is_refused_by_name(change, message):
-    with pytest.raises(UserError, match=message):
-        config(*MUP, change)
-
-
 def test_it_is_exported_where_a_family_has_its_factors_and_refused_elsewhere(tmp_path):
     wide = Decoder(config(*WIDE, *MUP, "model.norm.eps=1e-6").model)
     save_pretrained(wide, tmp_path / "granite")
