@@ -227,7 +227,7 @@ def test_the_largest_that_is_taken_is_shown_and_counted(overrides):
 
 ONES = [1] * 16
 MOE = "model.mlp={kind: moe, experts: 8, active: 3, %s}"
-MUP = ("model.mup={base_width: 64, base_head_dim: 32}", "model.embedding.scale=8")
+MUP = ("model.mup={base_width: 64, base_head_dim: 32}",)
 
 BROKEN_RULES = [
     (
@@ -471,11 +471,6 @@ BROKEN_RULES = [
     ([*MUP, "model.norm.kind=scalenorm"], "model.norm.kind", "scalenorm, one number for the whole width"),
     ([*MUP, "model.position={kind: shaw}"], "model.position.kind", "shaw, which is multiplied by the scores' factor"),
     ([*MUP, "model.embedding.width=8"], "model.embedding.width", "8, a narrower table, for which muP"),
-    (
-        [*MUP, "model.embedding.scale=sqrt_d_model"],
-        "model.embedding.scale",
-        "allowed: a number, as 8, its value at base",
-    ),
     ([*MUP, "model.head.bias=true"], "model.head.bias", "a bias that is divided with the logits"),
     ([*MUP, "model.head.scale=1"], "model.head.scale", "1, but muP says base_width / d_model = 0.5; leave it out"),
     ([*MUP, "train.optimizer.kind=muon"], "train.optimizer", "muon with scale adamw, whose updates grow with the root"),

@@ -52,6 +52,7 @@ def test_every_role_has_its_row_of_table_8():
             assert deviation == pytest.approx(deviates * was_deviation, rel=0.15), name  # of 32 x 32 numbers and more
     model = config(*WIDE, *MUP).model
     assert Decoder(model).head.config.scale == 1 / 4
+    assert Decoder(config(*WIDE, *MUP, "model.embedding.scale=sqrt_d_model").model).embedding.scale == math.sqrt(32)
     assert layer_configs(model)[0].multi_head.scale == pytest.approx(math.sqrt(8) / 32)
 
 

@@ -165,7 +165,7 @@ def resolve(model: ModelConfig) -> ModelConfig:
     if model.mup and isinstance(attention, AnyAttention) and getattr(model.attention, "scale", None) is None:
         scale = model.mup.score_scale(attention.query_width)
         components["attention"] = attention.model_copy(update={"scale": scale})
-    around = {"embedding": model.embedding.resolve(model.d_model), "head": model.readout}
+    around = {"embedding": model.embedding.resolve(model.base_width), "head": model.readout}
     return model.model_copy(update={**components, **around})
 
 

@@ -49,15 +49,16 @@ class Embedding(Base):
     """Of a narrower matrix, whose rows a projection widens to d_model, and to which another narrows the stream again
     before the head (Lan 2019; OPT-350m). null: d_model, without projections."""
     scale: Positive | Literal["sqrt_d_model"] = 1.0
-    """Factor on the embedding before positions are added; sqrt_d_model as in 2017 and Gemma."""
+    """Factor on the embedding before positions are added; sqrt_d_model as in 2017 and Gemma (with model.mup of its
+    base_width)."""
     round_scale: bool = False
     """Round the scale to the number format of the weights first, as Gemma's code does: by 0.2% in bfloat16 at most."""
     norm: bool = False
     """A norm of the model's kind on the embedding (BLOOM)."""
 
-    def resolve(self, d_model: int) -> Self:
+    def resolve(self, base_width: int) -> Self:
         """The same with the scale as a number; resolving twice changes nothing."""
-        scale = math.sqrt(d_model) if self.scale == "sqrt_d_model" else self.scale
+        scale = math.sqrt(base_width) if self.scale == "sqrt_d_model" else self.scale
         return self.model_copy(update={"scale": scale})
 
 
@@ -151,10 +152,14 @@ class ModelConfig(Base):
     fan-in (the standard parametrisation)."""
 
     @property
+    def base_width(self) -> int:
+        """By which tables start, and are scaled: muP's, or d_model."""
+        return self.mup.base_width if self.mup else self.d_model
+
+    @property
     def readout(self) -> Head:
         """The head with its factor written out."""
-        derived = 1.0 if self.mup is None else 1 / self.mup.wider(self.d_model)
-        return self.head.model_copy(update={"scale": self.head.scale or derived})
+        return self.head.model_copy(update={"scale": self.head.scale or self.base_width / self.d_model})
 
     @property
     def multi_head(self) -> MultiHead:

@@ -10,9 +10,9 @@ class MuP(Base):
 
     With m = d_model / base_width, against the same config without it: the rate of matrices by AdamW is m times lower
     (and their weight decay m times higher, so that what decays in a step stays), embeddings and an untied head start
-    as at base_width, given deviations of matrices are divided by the root of m, logits are divided by m, and scores by
-    head_dim, not its root. At base_width and base_head_dim nothing differs. Widths within layers are meant to grow as
-    d_model does.
+    and are scaled as at base_width, given deviations of matrices are divided by the root of m, logits are divided by m,
+    and scores by head_dim, not its root. At base_width and base_head_dim nothing differs. Widths within layers are
+    meant to grow as d_model does.
     """
 
     base_width: Width

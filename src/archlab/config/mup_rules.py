@@ -80,13 +80,6 @@ def _embedding_width(m: ModelConfig, _: MuP) -> str | None:
     return _no_rule(f"{m.embedding.width}, a narrower table", "null") if m.embedding.width else None
 
 
-def _embedding_scale(m: ModelConfig, mup: MuP) -> str | None:
-    if m.embedding.scale != "sqrt_d_model":
-        return None
-    same = f"{math.sqrt(mup.base_width):.6g}, its value at base_width"
-    return f"sqrt_d_model grows with the width, where muP's embedding stays; allowed: a number, as {same}"
-
-
 def _head_bias(m: ModelConfig, _: MuP) -> str | None:
     return _no_rule("a bias that is divided with the logits", "false") if m.head.bias else None
 
@@ -100,7 +93,6 @@ def _head_scale(m: ModelConfig, mup: MuP) -> str | None:
 
 MUP_MODEL_RULES: tuple[Rule[ModelConfig], ...] = (
     _with_mup("embedding.width", _embedding_width),
-    _with_mup("embedding.scale", _embedding_scale),
     _with_mup("head.bias", _head_bias),
     _with_mup("head.scale", _head_scale),
 )

@@ -79,7 +79,7 @@ def before_layers(model: ModelConfig, this: Pass) -> Iterator[Operation]:
     yield Operation("embedding", "embedding", 0.0, weights=rows, moved=this.rows * width * this.bytes_each)
     if model.embedding.width:
         yield this.product("embedding", width, d)
-    if model.embedding.resolve(d).scale != 1:
+    if model.embedding.resolve(model.base_width).scale != 1:
         yield this.element_wise("element-wise", "embedding", d, flops=1)
     match model.position:
         case Learned():

@@ -54,16 +54,11 @@ def _of_matrix(model: ModelConfig, given: float | None, fan_in: int) -> float:
 
 
 def _embedding(model: ModelConfig, _fan_in: int) -> float:
-    return model.init.embedding or 1 / math.sqrt(_base(model))
+    return model.init.embedding or 1 / math.sqrt(model.base_width)
 
 
 def _head(model: ModelConfig, _fan_in: int) -> float:
-    return model.init.head or 1 / math.sqrt(_base(model))
-
-
-def _base(model: ModelConfig) -> int:
-    """The width that tables start by."""
-    return model.mup.base_width if model.mup else model.d_model
+    return model.init.head or 1 / math.sqrt(model.base_width)
 
 
 def _convolution(_model: ModelConfig, fan_in: int) -> float:

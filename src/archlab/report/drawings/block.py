@@ -202,7 +202,7 @@ class _Stages:
 
 def _below(model: ModelConfig) -> list[_Boxed]:
     """From the tokens to where positions are added."""
-    embedding = model.embedding.resolve(model.d_model)
+    embedding = model.embedding.resolve(model.base_width)
     width = embedding.width or model.d_model
     boxes = [_Boxed("embedding", "io", Words("Token embedding", (f"{model.vocab_size:,} × {width:,}",)))]
     if embedding.scale != 1:

@@ -14,6 +14,7 @@ TUTORIALS = ("tutorials/student", "tutorials/researcher", "tutorials/engineer")
 HOW_TO = (
     "studies",
     "probes",
+    "optimisers",
     "cost",
     "drawing",
     "run_folder",
