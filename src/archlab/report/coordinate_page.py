@@ -8,6 +8,7 @@ import altair as alt
 from archlab.files import write_atomic
 from archlab.infer.coordinates import Coordinates
 from archlab.report import html
+from archlab.report.coordinate_tables import shown
 from archlab.report.cost_tables import Table
 from archlab.report.palette import MODES, dots_theme
 from archlab.report.ticks import logarithmic
@@ -38,12 +39,14 @@ def render(found: Mapping[str, Coordinates], tables: Sequence[Table]) -> str:
 
 
 def over_widths(found: Coordinates, ends: tuple[float, float]) -> alt.LayerChart:
-    """A line per place, from the embedding to the logits: how far the updates moved it. Both axes are logarithmic;
-    `ends` are those of the vertical one, which pictures share."""
-    places = [place.name for place in found.places]
+    """A line per place that the table has, from the embedding to the logits: how far the updates moved it.
+
+    Both axes are logarithmic; `ends` are those of the vertical one, which pictures share."""
+    drawn = shown(found.places)
+    places = [place.name for place in drawn]
     points = [
-        {"place": place.name, "depth": i, "x": width, "y": y, "text": f"{place.name}, width {width:,}: {y:.3g}"}
-        for i, place in enumerate(found.places)
+        {"place": place.name, "x": width, "y": y, "text": f"{place.name}, width {width:,}: {y:.3g}"}
+        for place in drawn
         for width, y in zip(found.widths, place.change, strict=True)
         if y > 0
     ]
