@@ -75,6 +75,12 @@ class Head(Base):
     """Logits z become c tanh(z / c), after the scale (Gemma 2). null: not."""
 
 
+class ResolvedHead(Head):
+    """The head with its factor written out."""
+
+    scale: float  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+
+
 class Init(Base):
     """Standard deviations by role; norms start at weight 1 and bias 0, biases at 0. With model.mup those of its
     base_width."""
@@ -157,9 +163,10 @@ class ModelConfig(Base):
         return self.mup.base_width if self.mup else self.d_model
 
     @property
-    def readout(self) -> Head:
+    def readout(self) -> ResolvedHead:
         """The head with its factor written out."""
-        return self.head.model_copy(update={"scale": self.head.scale or self.base_width / self.d_model})
+        scale = self.head.scale or self.base_width / self.d_model
+        return ResolvedHead.model_construct(**{**dict(self.head), "scale": scale})
 
     @property
     def multi_head(self) -> MultiHead:
