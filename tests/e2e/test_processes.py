@@ -1,6 +1,7 @@
 """One run by several processes, as torchrun starts them: the same losses, stopped and killed, on other numbers of them."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ SAME = 1e-5
 """Between losses of the same run: float32 sums in another order."""
 
 CONFIGS = Path(__file__).with_name("processes.yaml")
+PLUG_INS = Path(__file__).parents[2] / "docs" / "plugins.md"
 
 
 class Torchrun:
@@ -49,11 +51,15 @@ def scores(run):
 
 
 def test_every_component_trains_as_in_one_process(torchrun):
-    """One start of torchrun trains all configs of processes.yaml; so does one process."""
+    """One start of torchrun trains all configs of processes.yaml; so does one process. A plug-in is the documents'."""
     worker, folder = Path(__file__).with_name("train_many.py"), torchrun.lab.folder
+    lion = re.search(r"^# lion\.py\n.*?(?=^```)", PLUG_INS.read_text(), re.M | re.S)
+    assert lion
+    (folder / "lion.py").write_text(lion[0])
     alone = subprocess.run(
-        [sys.executable, worker, CONFIGS, folder / "alone"], env=torchrun.lab.env, capture_output=True, text=True
-    )
+        [sys.executable, worker, CONFIGS, folder / "alone"],
+        cwd=folder, env=torchrun.lab.env, capture_output=True, text=True,
+    )  # fmt: skip
     assert alone.returncode == 0, alone.stderr
     torchrun.run(4, worker, CONFIGS, folder / "four")
     names = sorted(path.name for path in (folder / "alone").iterdir())
@@ -65,7 +71,9 @@ def test_every_component_trains_as_in_one_process(torchrun):
         assert scores(four) == pytest.approx(scores(one), rel=SAME), name
 
 
-RUN = ("-m", "archlab", "train", "tiny.yaml", "train.batch_tokens=192", "train.micro_batch_tokens=32", "--out")
+BATCHES = ("train.batch_tokens=192", "train.micro_batch_tokens=32")
+RUN = ("-m", "archlab", "train", "tiny.yaml", *BATCHES, "train.optimizer.kind=muon", "--out")
+"""Muon keeps one thing of matrices and AdamW two of the rest: between them all that is kept of a parameter."""
 
 
 def test_stopped_and_resumed_with_other_numbers_of_processes(torchrun):

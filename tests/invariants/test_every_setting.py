@@ -29,6 +29,7 @@ from archlab.config.layers import PER_LAYER, layer_configs, resolve, with_overri
 from archlab.config.merge import Raw
 from archlab.config.model_schema import Init, ModelConfig
 from archlab.config.moe import Balance
+from archlab.config.mup import MuP
 from archlab.config.plug_in import PlugIn
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.training import resolve_train
@@ -160,10 +161,19 @@ def default(path: str, field: FieldInfo) -> Change:
 
 
 def by_path() -> dict[str, dict[str, list[Setting]]]:
-    """Field -> value -> the settings that give it, in different company."""
+    """Field of `model` -> value -> the settings that give it, in different company."""
     found: dict[str, dict[str, list[Setting]]] = {}
-    for setting in walk(ModelConfig):
-        found.setdefault(setting.path, {}).setdefault(repr(setting.after[-1][1]), []).append(setting)
+    for path, settings in of_section(ModelConfig).items():
+        for setting in settings:
+            found.setdefault(path, {}).setdefault(repr(setting.after[-1][1]), []).append(setting)
+    return found
+
+
+def of_section(schema: type[BaseModel]) -> dict[str, list[Setting]]:
+    """Field -> its settings."""
+    found: dict[str, list[Setting]] = {}
+    for setting in walk(schema):
+        found.setdefault(setting.path, []).append(setting)
     return found
 
 
@@ -198,8 +208,9 @@ def test_the_grid_has_every_choice_that_a_forward_pass_sees() -> None:
         for section in (model, *(with_overrides(model, change) for change in kinds)):
             for schema, name, value in found(section):
                 seen.setdefault((schema, name), set()).add(repr(value))
-    of_training = {Dropout, Init, Balance}  # and of the parameters that the grid draws
-    for schema in classes(ModelConfig) - of_training:
+    elsewhere = {Dropout, Init, Balance}  # in training, and in the parameters that the grid draws
+    derived = {MuP}  # factors on scores and logits, which the grid has by themselves
+    for schema in classes(ModelConfig) - elsewhere - derived:
         for name, field in schema.model_fields.items():
             values = seen.get((schema, name), set())
             assert values, f"no config of the grid has a {schema.__name__}"
@@ -234,9 +245,14 @@ def outputs(config: Config) -> Iterator[Tensor]:
     yield model.bfloat16()(tokens)
 
 
+PLAIN = -1
+"""Not of the grid: what all of its configs change, for a setting that goes with few choices."""
+
+
 @cache
 def base(index: int) -> Raw:
-    return overlay(grid.BASE, parse_overrides(grid.grid()[index])[0], Config)
+    overrides = () if index == PLAIN else grid.grid()[index]
+    return overlay(grid.BASE, parse_overrides(overrides)[0], Config)
 
 
 def built(index: int, change: Change) -> Config | str:
@@ -315,7 +331,7 @@ def bases() -> list[int]:
         if any(seen[override] < 2 for override in overrides):
             chosen.append(index)
             seen.update(overrides)
-    return chosen
+    return [PLAIN, *chosen]
 
 
 BASES = bases()
@@ -357,6 +373,7 @@ TRAINED: list[Raw] = [
     {"train": SMALL | {"schedule": "wsd", "tokens": 16 * 64}},
     {"train": SMALL | {"tokens": 12, "batch_tokens": 2, "seq_len": 1}},
     {"train": SMALL | {"weight_decay": 0.5}, "model": {"head": {"scale": 9.0}}},
+    {"train": SMALL, "model": {"mlp": {"kind": "moe", "experts": 4}, "mixer": {"kind": "short_conv"}}},  # every role
 ]
 
 
@@ -375,6 +392,14 @@ def trajectory(config: Config) -> list[float]:
     return losses
 
 
+def of_training(change: Change) -> Raw:
+    """As fields of a whole config; a later one is laid over those before it."""
+    raw: Raw = {}
+    for path, value in change:
+        raw = overlay(raw, {f"train.{path}": value}, Config)
+    return raw
+
+
 def trained(base: Raw, change: Raw) -> Config | str:
     try:
         return build_config(overlay(overlay(grid.BASE, base, Config), change, Config))
@@ -382,25 +407,25 @@ def trained(base: Raw, change: Raw) -> Config | str:
         return str(error)
 
 
-OWN = ("optimizer",)
-"""Of a module of the user's: test_plugins.py trains with one."""
+WHAT = {path: list(settings) for path, settings in of_section(TrainConfig).items() if path.split(".")[0] not in HOW}
+"""Field -> its settings, in different company; without plug-ins: test_plugins.py trains with one."""
 
 
-@pytest.mark.parametrize("name", [name for name in TrainConfig.model_fields if name not in (*HOW, *OWN)])
-def test_every_training_setting_changes_the_losses_or_is_refused(name: str) -> None:
-    results = {}
-    for value in values(hint_of(TrainConfig.model_fields[name])):
-        for base in TRAINED:
-            was, is_now = trained(base, {}), trained(base, {f"train.{name}": value})
-            assert isinstance(was, Config)
-            if isinstance(is_now, str):
-                assert name in is_now
-                results.setdefault(repr(value), "refused")
-            elif resolved(was) != resolved(is_now) and value != "auto":
-                works = trajectory(was) != trajectory(is_now)
-                results[repr(value)] = "works" if works else "silent"
-                if works:
-                    break
+@pytest.mark.parametrize("path", [path for path in WHAT if path != "lr_multipliers"])  # a section's own value is {}
+def test_every_training_setting_changes_the_losses_or_is_refused(path: str) -> None:
+    results: dict[str, str] = {}
+    for setting, base in itertools.product(WHAT[path], TRAINED):
+        value = repr(setting.after[-1][1])
+        befores = (trained(base, of_training(before)) for before in reversed(setting.before))
+        was = next((config for config in befores if isinstance(config, Config)), None)
+        if results.get(value) == "works" or was is None:
+            continue
+        is_now = trained(base, of_training(setting.after))
+        if isinstance(is_now, str):
+            assert path.split(".")[-1] in is_now
+            results.setdefault(value, "refused")
+        elif resolved(was) != resolved(is_now) and setting.after[-1][1] != "auto":
+            results[value] = "works" if trajectory(was) != trajectory(is_now) else "silent"
     assert "silent" not in results.values(), results
     assert "works" in results.values(), results
 

@@ -22,6 +22,7 @@ from archlab.errors import UserError
 from archlab.model import flex
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import KERNELS, prefer_products
+from archlab.model.roles import roles_of
 from archlab.model.state import Cache
 
 T = grid.SEQ_LEN
@@ -298,8 +299,10 @@ def test_the_cache_is_as_large_as_predicted(index: int) -> None:
 
 @every_config
 def test_parameters_are_counted_as_they_are_allocated(index: int) -> None:
-    allocated = sum(p.numel() for p in grid.model(index).parameters())
-    assert parameters(grid.config(index).model).total == allocated
+    roles = list(roles_of(grid.model(index)))
+    counts = parameters(grid.config(index).model)
+    assert counts.total == sum(p.numel() for _, p, _, _ in roles)
+    assert counts.matrices == sum(p.numel() for _, p, role, _ in roles if role.group == "matrix")
 
 
 def test_a_cache_is_refused_where_later_tokens_change_earlier_ones() -> None:

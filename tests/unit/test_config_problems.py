@@ -173,7 +173,7 @@ def test_one_mistake_is_one_line(override, path, message):
         ("lr=1", "lr", "unknown; write train.lr"),
         ("model.bias=true", "model.bias", "unknown; write model.norm.bias or model.mixer.bias or model.mlp.bias or model.head.bias"),
         ("train.max_steps=9", "train.max_steps", "unknown; write train.tokens (steps times train.batch_tokens)"),
-        ("model.mup=true", "model.mup", "unknown; archlab has no muP"),
+        ("model.mutransfer=true", "model.mutransfer", "unknown; write model.mup.base_width=256"),
         ("model.mlp.num_experts=8", "model.mlp.num_experts", "unknown; write model.mlp.kind=moe model.mlp.experts=8"),
         ("model.layers={a: {d_ff: 8}, pattern: [a]}", "model.layers.a.d_ff", "unknown; write mlp.d_ff"),
     ],
@@ -227,6 +227,8 @@ def test_the_largest_that_is_taken_is_shown_and_counted(overrides):
 
 ONES = [1] * 16
 MOE = "model.mlp={kind: moe, experts: 8, active: 3, %s}"
+MUP = ("model.mup={base_width: 64, base_head_dim: 32}",)
+
 BROKEN_RULES = [
     (
         ["data.mixture={code: {path: a, weight: 1}}", "data.path=b"],
@@ -442,6 +444,36 @@ BROKEN_RULES = [
     (["train.tokens=100"], "train.tokens", "100 is less than one batch of 8192 tokens (train.batch_tokens)"),
     (["train.decay=0.1"], "train.decay", "only schedule wsd has a decay phase; schedule is cosine"),
     (["train.schedule=constant", "train.final_lr=0.1"], "train.final_lr", "schedule constant never changes"),
+    (
+        ["train.lr_multipliers.head=2"],
+        "train.lr_multipliers.head",
+        "2, but no parameter of this model has the role head",
+    ),
+    (
+        ["train.lr_multipliers.narrow=2"],
+        "train.lr_multipliers.narrow",
+        "no parameter of this model has the role narrow",
+    ),
+    (
+        ["train.lr_multipliers.convolution=2"],
+        "train.lr_multipliers.convolution",
+        "has the role convolution; leave it out",
+    ),
+    ([*MUP, "model.mlp={kind: moe, experts: 4}"], "model.mlp.kind", "moe, for which muP (model.mup) has no rule here"),
+    ([*MUP, "model.mixer.kind=mamba2"], "model.mixer.kind", "mamba2, for which muP (model.mup) has no rule here"),
+    (
+        [*MUP, "model.attention={kind: latent, n_heads: 4, kv_rank: 16, nope_dim: 8, rope_dim: 4}"],
+        "model.attention.kind",
+        "latent, for which muP (model.mup) has no rule here; allowed: multihead, none",
+    ),
+    ([*MUP, "model.attention.gate={per: head}"], "model.attention.gate", "a factor per head, whose number may stay"),
+    ([*MUP, "model.attention.scale=0.5"], "model.attention.scale", "0.5, but muP says 0.176777; leave it out"),
+    ([*MUP, "model.norm.kind=scalenorm"], "model.norm.kind", "scalenorm, one number for the whole width"),
+    ([*MUP, "model.position={kind: shaw}"], "model.position.kind", "shaw, which is multiplied by the scores' factor"),
+    ([*MUP, "model.embedding.width=8"], "model.embedding.width", "8, a narrower table, for which muP"),
+    ([*MUP, "model.head.bias=true"], "model.head.bias", "a bias that is divided with the logits"),
+    ([*MUP, "model.head.scale=1"], "model.head.scale", "1, but muP says base_width / d_model = 0.5; leave it out"),
+    ([*MUP, "train.optimizer.kind=muon"], "train.optimizer", "muon with scale adamw, whose updates grow with the root"),
 ]
 
 

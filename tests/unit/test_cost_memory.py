@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from archlab.config.optimizer import AdamW, Muon
 from archlab.cost.flops import forward_flops
 from archlab.cost.memory import kv_bytes_per_token, kv_cache_bytes, training_memory
+from archlab.cost.params import parameters
 from archlab.cost.summary import cost
 from archlab.cost.units import binary, count, si
 from archlab.errors import UserError
@@ -77,8 +79,13 @@ def test_where_a_layer_sees_to_both_sides_nothing_is_decoded_from_a_cache():
 
 
 def test_training_keeps_sixteen_bytes_per_parameter():
-    plan = training_memory(1000)
-    assert (plan.weights, plan.gradients, plan.optimizer, plan.total) == (4000, 4000, 8000, 16_000)
+    counts = parameters(load_config("tiny-llama").model)
+    plan = training_memory(counts, AdamW())
+    assert (plan.weights, plan.gradients, plan.optimizer) == tuple(n * counts.total for n in (4, 4, 8))
+    by_muon = training_memory(counts, Muon())
+    assert plan.total - by_muon.total == 4 * counts.matrices
+    layer = 2 * (128 * 128 + 64 * 128) + 3 * 128 * 344  # q, out, k, v; gate, up, down
+    assert counts.matrices == 6 * layer
 
 
 def test_the_summary_joins_the_counts():

@@ -28,11 +28,11 @@ def test_sharding_by_hand():
     """Of Llama 3 8B 16 bytes a parameter, an eighth; weights gathered twice in bfloat16 and gradients summed in
     float32 for each of 16 texts, each device sending seven eighths of them."""
     one = planned("shard=8")
-    assert one.memory["weights, gradients, AdamW"] == 16 * N // 8
+    assert one.memory["weights, gradients, averages"] == 16 * N // 8
     ends = 2 * 128_256 * 4096 + 4096  # embedding, head and final norm are gathered once
     assert one.sent["shard"] == round(16 * 7 / 8 * ((2 * 2 + 4) * N - 2 * ends))
     assert one.sending == pytest.approx(one.sent["shard"] / 450e9)
-    assert planned("data=8").memory["weights, gradients, AdamW"] == 16 * N
+    assert planned("data=8").memory["weights, gradients, averages"] == 16 * N
     assert planned("data=8").memory["bfloat16 weights"] == 2 * N
     assert planned("data=8").sent["data"] == round(2 * 7 / 8 * 4 * N)
 
@@ -63,7 +63,7 @@ def test_tensor_parallelism_sends_the_stream_at_every_branch():
     one = planned("tensor=8")
     assert one.sent["tensor"] == 32 * 2 * 4 * 128 * 8192 * 4096 * 2 * 7 // 8
     norms = 2 * 32 * 4096  # whole on every device
-    assert one.memory["weights, gradients, AdamW"] == 16 * (N + 7 * norms) // 8
+    assert one.memory["weights, gradients, averages"] == 16 * (N + 7 * norms) // 8
 
 
 def test_activations_of_a_layer_as_published():
@@ -183,12 +183,12 @@ def test_every_stage_has_layers_and_the_fullest_sets_the_pace():
     model = ["gemma-2-2b", "train.seq_len=1024"]
     of_26, alone = planned("pipeline=16", *model, tokens=1024), planned("pipeline=1", *model, tokens=1024)
     assert of_26.computing * (1 - of_26.bubble) > alone.computing * 2 / 26
-    assert of_26.memory["weights, gradients, AdamW"] < alone.memory["weights, gradients, AdamW"] / 3
+    assert of_26.memory["weights, gradients, averages"] < alone.memory["weights, gradients, averages"] / 3
 
 
 def test_a_tied_matrix_stands_at_both_ends_of_a_pipeline():
     tied = load_config("gemma-2-2b").model
-    assert 2 * planned("pipeline=2", "gemma-2-2b", tokens=1024).memory["weights, gradients, AdamW"] > 16 * (
+    assert 2 * planned("pipeline=2", "gemma-2-2b", tokens=1024).memory["weights, gradients, averages"] > 16 * (
         parameters(tied).total + tied.vocab_size * tied.d_model
     )
 
@@ -201,7 +201,7 @@ def test_devices_beyond_the_kv_heads_hold_copies():
     """Falcon's one KV head: each of eight devices holds it whole, of head_dim 64 and 4544 wide."""
     model = ["llama-3-8b", "model.attention={n_heads: 32, n_kv_heads: 1}"]
     total = parameters(load_config(*model).model).total
-    held = planned("tensor=8", *model).memory["weights, gradients, AdamW"]
+    held = planned("tensor=8", *model).memory["weights, gradients, averages"]
     norms = (2 * 32) * 4096  # whole on every device
     copied = 32 * 2 * 128 * 4096
     assert held == 2 * (total + 7 * norms + 7 * copied)
@@ -295,4 +295,4 @@ def test_what_is_printed(capsys):
 
 def test_parameters_of_stages_sum_to_at_least_the_model():
     model = load_config("llama-3-8b").model
-    assert 8 * planned("pipeline=8").memory["weights, gradients, AdamW"] >= 16 * parameters(model).total
+    assert 8 * planned("pipeline=8").memory["weights, gradients, averages"] >= 16 * parameters(model).total

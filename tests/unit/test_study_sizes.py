@@ -60,6 +60,12 @@ def test_the_rate_falls_as_the_width_grows_unless_it_stays_or_is_set():
             1e-3 * MODEL["d_model"] / arm.config.model.d_model, rel=1e-3
         )
     assert {arm.config.train.lr for arm in arms(study(rate_over_sizes="same"))} == {1e-3}
+    mup = {"model.mup.base_width": 32}
+    assert {arm.config.train.lr for arm in arms(study(rate_over_sizes="same", set=mup))} == {1e-3}
+    with pytest.raises(
+        UserError, match=r"base\.yaml: rate_over_sizes: inverse_width, but with model\.mup the rate falls"
+    ):
+        arms(study(set=mup))
     own = arms(study(arms={"a": {}, "b": {"train.lr": 0.5}}))
     assert [arm.config.train.lr for arm in own[1::2]] == [0.5] * 3
 

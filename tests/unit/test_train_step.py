@@ -1,7 +1,6 @@
 """One update: decay groups, the objective, gradient accumulation, bits per byte."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.model import graphs
 from archlab.model.decoder import Decoder
-from archlab.model.roles import ROLES
 from archlab.train import compiling, loss
 from archlab.train.compiling import is_compiled
 from archlab.train.device import Device
@@ -59,7 +57,7 @@ EVERY_PARAMETER = (
 def test_only_projections_decay(overrides, decay_embeddings):
     model = Decoder(config(*overrides).model)
     names = {parameter: name for name, parameter in model.named_parameters()}
-    groups = groups_by_role(model, decay_embeddings)
+    groups = groups_by_role(model, config(f"train.decay_embeddings={decay_embeddings}".lower()).train)
     decayed, kept = ([names[p] for p in groups[decays, 1.0]] for decays in (True, False))
     assert sorted(decayed + kept) == sorted(names.values())
 
@@ -80,9 +78,10 @@ def test_the_groups_reach_the_optimiser():
     assert sum(p.numel() for g in (decayed, kept) for p in g["params"]) == sum(p.numel() for p in model.parameters())
 
 
-def test_a_roles_multiplier_reaches_its_parameters_rate(monkeypatch):
-    monkeypatch.setitem(ROLES, "output", replace(ROLES["output"], lr_multiplier=0.25))
-    settings = resolve_train(config("train.lr=0.002", "train.schedule=constant", "train.warmup=0"))
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_roles_multiplier_reaches_its_parameters_rate(optimizer):
+    more = ("train.lr_multipliers.output=0.25", f"train.optimizer.kind={optimizer}")
+    settings = resolve_train(config("train.lr=0.002", "train.schedule=constant", "train.warmup=0", *more))
     model = Decoder(config().model)
     optimizer = make_optimizer(model, settings)
     update(model, optimizer, given(), settings, 0, CPU)

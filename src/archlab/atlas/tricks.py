@@ -173,8 +173,8 @@ def _ends(config: Config) -> Iterator[Trick]:
         yield "tied", "head.tied"
     if model.head.bias:
         yield "head bias", "head.bias"
-    if model.head.scale != 1:
-        yield f"logits ×{_factor(model.head.scale)}", "head.scale"
+    if model.readout.scale != 1:
+        yield f"logits ×{_factor(model.readout.scale)}", "head.scale"
     if model.dropout.branch:
         yield f"dropout {model.dropout.branch:g}", "dropout"
     if config.train.z_loss:

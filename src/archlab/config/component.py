@@ -76,6 +76,16 @@ class Component(Base):
         component calls its own."""
         raise NotImplementedError
 
+    def vectors(self, site: Site) -> int:
+        """Learned numbers that are in no matrix: biases, convolutions, rates of forgetting. Norms and positions, which
+        are in none, are not counted."""
+        return 0
+
+    def in_matrices(self, site: Site) -> int:
+        """Learned numbers that are in matrices, of which an optimiser may make other updates."""
+        parts = self.parameters(site)
+        return sum(parts.values()) - parts.get("norms", 0) - parts.get("positions", 0) - self.vectors(site)
+
     def active_parameters(self, site: Site) -> int:
         """Learned numbers that one token makes use of."""
         return sum(self.parameters(site).values())

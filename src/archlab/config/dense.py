@@ -74,10 +74,13 @@ class ResolvedDense(Dense):
 
     def parameters(self, site: Site) -> dict[str, int]:
         """Matrices, biases, what the activation learns, and the norm before the last matrix."""
-        d, inputs = site.d_model, self.matrices - 1
-        own = ACTIVATION_PARAMETERS.get(self.activation, 0)
-        projections = inputs * self.d_ff * (d + self.bias) + (self.d_ff + self.bias) * d
-        return {"mlp": projections + own, "norms": self.sub_norm * site.norm.n_parameters(self.d_ff)}
+        projections = self.matrices * self.d_ff * site.d_model
+        return {"mlp": projections + self.vectors(site), "norms": self.sub_norm * site.norm.n_parameters(self.d_ff)}
+
+    def vectors(self, site: Site) -> int:
+        """Biases, and what the activation learns."""
+        biases = self.bias * ((self.matrices - 1) * self.d_ff + site.d_model)
+        return biases + ACTIVATION_PARAMETERS.get(self.activation, 0)
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """Products, the activation, and the gate's."""

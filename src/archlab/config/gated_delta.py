@@ -76,8 +76,11 @@ class ResolvedGatedDelta(GatedDelta):
 
     def parameters(self, site: Site) -> dict[str, int]:
         """Projections, the convolution, and per value head its decay."""
-        own = self.conv_width * self.taps + 2 * self.n_value_heads
-        return {"mixer": self._projections(site.d_model) + own, "norms": self.value_dim}
+        return {"mixer": self._projections(site.d_model) + self.vectors(site), "norms": self.value_dim}
+
+    def vectors(self, site: Site) -> int:
+        """The convolution and the decays."""
+        return self.conv_width * self.taps + 2 * self.n_value_heads
 
     def check_tensor(self, tensor: int) -> None:
         """Whole key heads, with the value heads that they serve."""

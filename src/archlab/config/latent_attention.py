@@ -76,11 +76,14 @@ class ResolvedLatent(Latent, AnyResolved):  # pyright: ignore[reportIncompatible
 
     def parameters(self, site: Site) -> dict[str, int]:
         """Projections; norms of the narrow vectors; a table of distances beside the scores."""
-        narrow = (self.q_rank or 0) + self.kept_width
-        biases = self.qkv_bias * narrow + self.out_bias * site.d_model
         norms = self.narrow_norm.n_parameters((self.q_rank or 0) + self.kv_rank)
         positions = site.position.of_a_layer(self.n_heads, self.query_width)
-        return {"attention": self._matrices(site) + biases, "norms": norms, "positions": positions}
+        return {"attention": self._matrices(site) + self.vectors(site), "norms": norms, "positions": positions}
+
+    def vectors(self, site: Site) -> int:
+        """Biases."""
+        narrow = (self.q_rank or 0) + self.kept_width
+        return self.qkv_bias * narrow + self.out_bias * site.d_model
 
     def held_by_one(self, site: Site, tensor: int) -> float:
         """As of every component; all devices make the narrow vectors that their heads read."""

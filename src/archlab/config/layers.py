@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
+from archlab.config.any_attention import AnyAttention
 from archlab.config.base import Base, Overrides
 from archlab.config.component import Absent, Component, Site, expect
 from archlab.config.dense import ResolvedDense
@@ -116,6 +117,10 @@ class LayerConfig(Base):
         counts["norms"] += self._norms_around()
         return counts
 
+    def in_matrices(self) -> int:
+        """Learned numbers that are in matrices."""
+        return sum(component.in_matrices(self.site) for component in self.components)
+
     def held_by_one(self, tensor: int) -> float:
         """Learned numbers that each of `tensor` devices holds which share its matrices."""
         return self._norms_around() + sum(b.component.held_by_one(self.site, tensor) for b in self.branches)
@@ -156,7 +161,12 @@ class LayerConfig(Base):
 def resolve(model: ModelConfig) -> ModelConfig:
     """The same model with derived fields written out; resolving twice changes nothing."""
     components = {name: getattr(model, name).resolve(model.d_model) for name in COMPONENTS}
-    return model.model_copy(update={**components, "embedding": model.embedding.resolve(model.d_model)})
+    attention = components["attention"]
+    if model.mup and isinstance(attention, AnyAttention) and getattr(model.attention, "scale", None) is None:
+        scale = model.mup.score_scale(attention.query_width)
+        components["attention"] = attention.model_copy(update={"scale": scale})
+    around = {"embedding": model.embedding.resolve(model.base_width), "head": model.readout}
+    return model.model_copy(update={**components, **around})
 
 
 def resolve_layers(model: ModelConfig) -> Layers | None:

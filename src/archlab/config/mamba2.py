@@ -75,10 +75,18 @@ class ResolvedMamba2(Mamba2):
 
     def parameters(self, site: Site) -> dict[str, int]:
         """Projections, the convolution, and per head its decay, its skip and the bias of its step."""
-        inputs = self.inner_width + self.conv_width + self.n_heads
-        projections = inputs * (site.d_model + self.in_bias) + (self.inner_width + self.out_bias) * site.d_model
-        own = self.conv_width * (self.taps + self.conv_bias) + 3 * self.n_heads
-        return {"mixer": projections + own, "norms": self.inner_width * (self.norm.kind != "none")}
+        projections = (self._inputs + self.inner_width) * site.d_model
+        return {"mixer": projections + self.vectors(site), "norms": self.inner_width * (self.norm.kind != "none")}
+
+    def vectors(self, site: Site) -> int:
+        """All but the projections' matrices."""
+        biases = self._inputs * self.in_bias + site.d_model * self.out_bias
+        return biases + self.conv_width * (self.taps + self.conv_bias) + 3 * self.n_heads
+
+    @property
+    def _inputs(self) -> int:
+        """Numbers that projections make of the stream."""
+        return self.inner_width + self.conv_width + self.n_heads
 
     def check_tensor(self, tensor: int) -> None:
         """Whole groups, with their B and C."""

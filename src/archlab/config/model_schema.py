@@ -22,6 +22,7 @@ from archlab.config.component import expect
 from archlab.config.dense import Dense, GatedMLP
 from archlab.config.dropout import Dropout, DropoutPlaces
 from archlab.config.multi_head import MultiHead
+from archlab.config.mup import MuP
 from archlab.config.norm import Norm, RMSNorm
 from archlab.config.position import Position, Rope
 from archlab.config.unions import MLP, Attention, Mixer, NoMixer
@@ -48,15 +49,16 @@ class Embedding(Base):
     """Of a narrower matrix, whose rows a projection widens to d_model, and to which another narrows the stream again
     before the head (Lan 2019; OPT-350m). null: d_model, without projections."""
     scale: Positive | Literal["sqrt_d_model"] = 1.0
-    """Factor on the embedding before positions are added; sqrt_d_model as in 2017 and Gemma."""
+    """Factor on the embedding before positions are added; sqrt_d_model as in 2017 and Gemma (with model.mup of its
+    base_width)."""
     round_scale: bool = False
     """Round the scale to the number format of the weights first, as Gemma's code does: by 0.2% in bfloat16 at most."""
     norm: bool = False
     """A norm of the model's kind on the embedding (BLOOM)."""
 
-    def resolve(self, d_model: int) -> Self:
+    def resolve(self, base_width: int) -> Self:
         """The same with the scale as a number; resolving twice changes nothing."""
-        scale = math.sqrt(d_model) if self.scale == "sqrt_d_model" else self.scale
+        scale = math.sqrt(base_width) if self.scale == "sqrt_d_model" else self.scale
         return self.model_copy(update={"scale": scale})
 
 
@@ -67,23 +69,30 @@ class Head(Base):
     """Use the embedding matrix as the head's."""
     bias: bool = False
     """Add a learned bias to the logits."""
-    scale: Positive = 1.0
-    """Factor on the logits (Cohere; Granite divides)."""
+    scale: Positive | None = None
+    """Factor on the logits (Cohere; Granite divides). null: 1; with model.mup its base_width / d_model."""
     softcap: Positive | None = None
     """Logits z become c tanh(z / c), after the scale (Gemma 2). null: not."""
 
 
+class ResolvedHead(Head):
+    """The head with its factor written out."""
+
+    scale: float  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+
+
 class Init(Base):
-    """Standard deviations by role; norms start at weight 1 and bias 0, biases at 0."""
+    """Standard deviations by role; norms start at weight 1 and bias 0, biases at 0. With model.mup those of its
+    base_width."""
 
     embedding: Positive | None = None
-    """Token and position embeddings. null: 1 / sqrt(d_model)."""
+    """Token and position embeddings. null: 1 / sqrt(d_model); with model.mup 1 / sqrt(its base_width)."""
     input: Positive | None = None
     """Projections that read the stream (q, k, v, up, gate). null: 1 / sqrt(fan-in)."""
     output: Positive | None = None
     """Projections that write to the stream (attention out, MLP down). null: 1 / sqrt(fan-in)."""
     head: Positive | None = None
-    """The untied head. null: 1 / sqrt(d_model)."""
+    """The untied head. null: as embedding."""
     depth_scaled: bool = False
     """Divide the output projections' deviation by the root of the number of branches: 2 n_layers where each layer
     has attention and an MLP (GPT-2)."""
@@ -144,6 +153,20 @@ class ModelConfig(Base):
     """Initial standard deviations by role."""
     layers: Layers | None = None
     """Layers that differ from each other: named kinds and their cycle. null: all the same."""
+    mup: MuP | None = None
+    """What changes with the width, so that what was tuned at a smaller one holds. null: nothing but deviations by
+    fan-in (the standard parametrisation)."""
+
+    @property
+    def base_width(self) -> int:
+        """By which tables start, and are scaled: muP's, or d_model."""
+        return self.mup.base_width if self.mup else self.d_model
+
+    @property
+    def readout(self) -> ResolvedHead:
+        """The head with its factor written out."""
+        scale = self.head.scale or self.base_width / self.d_model
+        return ResolvedHead.model_construct(**{**dict(self.head), "scale": scale})
 
     @property
     def multi_head(self) -> MultiHead:

@@ -153,6 +153,13 @@ class ResolvedMoE(MoE):
         """The router, every expert, the shared one and its gate."""
         return {"mlp": self._learned(site, self.experts)}
 
+    def vectors(self, site: Site) -> int:
+        """Biases of the router and of every expert, and what activations learn."""
+        own = ACTIVATION_PARAMETERS.get(self.activation, 0)
+        routed = self.experts * (self.expert_mlp.vectors(site) - own) + own
+        beside = 0 if self.shared_mlp is None else self.shared_mlp.vectors(site)
+        return self.experts * self.router.bias + routed + beside
+
     def active_parameters(self, site: Site) -> int:
         """The router, and as many experts as a token passes through."""
         return self._learned(site, self.active)

@@ -145,6 +145,11 @@ class ResolvedMultiHead(MultiHead, AnyResolved):  # pyright: ignore[reportIncomp
         positions = site.position.of_a_layer(self.n_heads, self.query_width)
         return {"attention": projections + gate + sinks, "norms": norms, "positions": positions}
 
+    def vectors(self, site: Site) -> int:
+        """Biases and sinks."""
+        of_gate = self.gate_width * (self.gate is not None and self.gate.bias)
+        return self.qkv_width * self.qkv_bias + site.d_model * self.out_bias + of_gate + self.n_heads * self.sinks
+
     def check_tensor(self, tensor: int) -> None:
         """As of every component; and whole KV heads, or copies of one."""
         super().check_tensor(tensor)

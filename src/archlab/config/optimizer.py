@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from archlab.config.base import Base
+from archlab.config.base import Base, Positive
 from archlab.config.plug_in import PlugInOptimizer
 
 
@@ -14,4 +14,47 @@ class AdamW(Base):
     kind: Literal["adamw"] = "adamw"
 
 
-Optimizer = Annotated[AdamW | PlugInOptimizer, Field(discriminator="kind")]
+class Muon(Base):
+    """Matrices by their orthogonalised momentum (Jordan 2024), all other parameters by AdamW.
+
+    Matrices are those of the roles input, narrow and output; each expert's is one by itself. Tables (embedding, head),
+    convolutions, norms and biases are AdamW's, at train.betas and train.eps.
+    """
+
+    kind: Literal["muon"] = "muon"
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    """Share of the earlier gradients' mean that stays in it at each update."""
+    nesterov: bool = True
+    """Orthogonalise the mean with the new gradient mixed in once more, as Nesterov looks ahead."""
+    steps: Annotated[int, Field(ge=1, le=20)] = 5
+    """Newton-Schulz steps towards the nearest matrix whose singular values are all 1; five bring them to 0.7 to 1.2."""
+    scale: Literal["adamw", "jordan", "spectral"] = "adamw"
+    """Factor on the orthogonal matrix [d_out, d_in]. adamw: 0.2 sqrt(max(d_out, d_in)), an update as large as AdamW's,
+    so that its learning rates and weight decay hold (Liu 2025, Moonlight). jordan: sqrt(max(1, d_out / d_in))
+    (Jordan 2024; rates about 0.02). spectral: sqrt(d_out / d_in) (Bernstein 2025)."""
+    adam_lr: Positive | None = None
+    """Peak learning rate of AdamW for all that is no matrix; it follows the schedule of train.lr. null: train.lr."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the Newton-Schulz products; bfloat16 as in Jordan's code is the faster on a GPU."""
+
+
+Optimizer = Annotated[AdamW | Muon | PlugInOptimizer, Field(discriminator="kind")]
+
+
+class LrMultipliers(Base):
+    """Factors on the learning rate by role, of any optimiser; weight decay, which is times the rate, goes along."""
+
+    embedding: Positive = 1.0
+    """Tables looked up: tokens, positions, distances beside the scores."""
+    input: Positive = 1.0
+    """Projections that read the stream: q, k, v, up, gate and those of mixers."""
+    narrow: Positive = 1.0
+    """Projections to few numbers that are read all together: routers of experts, latents."""
+    output: Positive = 1.0
+    """Projections that write to the stream: attention's output, the MLP's down."""
+    head: Positive = 1.0
+    """The untied head, and the projection before it."""
+    convolution: Positive = 1.0
+    """Kernels of convolutions over tokens."""
+    constant: Positive = 1.0
+    """What starts at a given value: norms, biases, sinks, rates of forgetting."""

@@ -91,6 +91,10 @@ class PlugInComponent(PlugIn, Component):
         """As its own class says."""
         return self.own.parameters(site)
 
+    def vectors(self, site: Site) -> int:
+        """As its own class says; by default none."""
+        return self.own.vectors(site)
+
     def active_parameters(self, site: Site) -> int:
         """As its own class says; by default all."""
         return self.own.active_parameters(site)

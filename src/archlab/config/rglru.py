@@ -48,8 +48,11 @@ class ResolvedRGLRU(RGLRU):
 
     def parameters(self, site: Site) -> dict[str, int]:
         """Projections and gates with their biases, the convolution, and per channel its rate of forgetting."""
-        projections = 2 * self.lru_width * (site.d_model + 1) + site.d_model * (self.lru_width + 1)
-        return {"mixer": projections + self._gates + self.lru_width * (self.taps + 4)}
+        return {"mixer": 3 * self.lru_width * site.d_model + self._gates + self.vectors(site)}
+
+    def vectors(self, site: Site) -> int:
+        """Biases of projections, gates and the convolution, its kernel, and the rates."""
+        return self.lru_width * (self.taps + 6) + site.d_model
 
     def check_tensor(self, tensor: int) -> None:
         """Whole groups of channels."""

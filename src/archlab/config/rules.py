@@ -9,6 +9,7 @@ from archlab.config.component import Absent
 from archlab.config.component_rules import COMPONENT_RULES, HEAD_WIDTH, qk_norm
 from archlab.config.layers import COMPONENTS
 from archlab.config.model_schema import ModelConfig
+from archlab.config.mup_rules import MUP_LAYER_RULES
 from archlab.config.position import DynamicNTK, Llama3Scaling, Longrope, Proportional, Rope, Yarn
 from archlab.config.rule import Rule, cast_has_a_weight, offset_has_a_weight
 
@@ -145,6 +146,7 @@ def _norm(m: ModelConfig) -> Any:
 
 LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
     *COMPONENT_RULES,
+    *MUP_LAYER_RULES,
     Rule("attention.kind", COMPONENTS, _a_layer_has_a_branch),
     Rule("norm.unit_offset", ("norm",), offset_has_a_weight(_norm)),
     Rule("norm.cast", ("norm",), cast_has_a_weight(_norm)),

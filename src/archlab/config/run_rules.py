@@ -2,10 +2,12 @@
 
 from archlab.config.any_attention import AnyAttention
 from archlab.config.model_schema import ModelConfig
-from archlab.config.optimizer import AdamW
+from archlab.config.mup_rules import MUP_CONFIG_RULES, MUP_MODEL_RULES
+from archlab.config.plug_in import PlugInOptimizer
 from archlab.config.plugins import registered_by
 from archlab.config.position import WITHOUT_QUERIES
 from archlab.config.problems import choose
+from archlab.config.role_rules import ROLE_RULES
 from archlab.config.rule import Rule, needs_a_norm
 from archlab.config.schema import Config, DataConfig, TrainConfig
 from archlab.config.sources import used
@@ -58,6 +60,7 @@ MODEL_RULES: tuple[Rule[ModelConfig], ...] = (
     Rule("layers", ("layers", "n_layers"), _layer_kinds_are_used),
     Rule("position.kind", ("position", "attention", "layers"), _position_has_attention),
     Rule("init.head", ("init", "head"), _tied_head_has_no_values),
+    *MUP_MODEL_RULES,
 )
 
 
@@ -141,7 +144,8 @@ def _is_of_adamw(field: str) -> Rule[Config]:
 
     def broken(c: Config) -> str | None:
         optimizer = c.train.optimizer
-        if isinstance(optimizer, AdamW) or getattr(c.train, field) == TrainConfig.model_fields[field].default:
+        default = TrainConfig.model_fields[field].default
+        if not isinstance(optimizer, PlugInOptimizer) or getattr(c.train, field) == default:
             return None
         return f"is AdamW's, and {optimizer.name} does not read it; leave it out"
 
@@ -171,5 +175,7 @@ CONFIG_RULES: tuple[Rule[Config], ...] = (
     Rule("data.mixture", ("data.mixture", "data.task"), _mixture_is_of_text),
     _is_of_adamw("betas"),
     _is_of_adamw("eps"),
+    *ROLE_RULES,
+    *MUP_CONFIG_RULES,
     Rule("plugins", ("plugins", "model", "train.optimizer"), _plugins_name_what_is_used),
 )

@@ -17,7 +17,7 @@ from archlab.config.base import (
     Tokens,
 )
 from archlab.config.model_schema import ModelConfig
-from archlab.config.optimizer import AdamW, Optimizer
+from archlab.config.optimizer import AdamW, LrMultipliers, Optimizer
 from archlab.config.parallel import ParallelConfig
 from archlab.config.plugins import PlugIns, load_plugins
 from archlab.config.tasks import NoTask, TaskOrText
@@ -81,15 +81,17 @@ class TrainConfig(Base):
     decay: Share | None = None
     """wsd only: share of the steps after the warm-up that decay. null: 0.2 (other schedules: 0)."""
     optimizer: Optimizer = AdamW()
-    """What makes an update of the gradient: AdamW, or a plug-in."""
+    """What makes an update of the gradient: AdamW, Muon, or a plug-in."""
+    lr_multipliers: LrMultipliers = LrMultipliers()
+    """Factors on the learning rate by what a parameter is for."""
     weight_decay: NonNegative = 0.1
     """Decoupled weight decay of matrices and of convolutions; norms and biases never decay (Loshchilov 2019)."""
     decay_embeddings: bool = False
     """Decay tables, too: the token and position embeddings, distances beside the scores, and the head."""
     betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = (0.9, 0.95)
-    """AdamW's averaging factors."""
+    """AdamW's averaging factors, also beside Muon."""
     eps: Positive = 1e-8
-    """AdamW's epsilon."""
+    """AdamW's epsilon, also beside Muon."""
     grad_clip: Positive | None = 1.0
     """Largest global gradient norm; larger ones are scaled down. null: no clipping."""
     spikes: Spikes = Spikes()

@@ -23,7 +23,11 @@ class ShortConv(Component):
 
     def parameters(self, site: Site) -> dict[str, int]:
         """Projections of x and of both gates, the convolution, the output projection."""
-        return {"mixer": site.d_model * (4 * (site.d_model + self.bias) + self.taps + self.bias)}
+        return {"mixer": 4 * site.d_model**2 + self.vectors(site)}
+
+    def vectors(self, site: Site) -> int:
+        """Biases, and the convolution."""
+        return site.d_model * (5 * self.bias + self.taps)
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """The same in every counting."""

@@ -133,6 +133,10 @@ WRITE = {
     "maxgradnorm clip gradclipnorm gradientclipping": "train.grad_clip",
     "adambeta1 adambeta2 beta1 beta2": "train.betas=[0.9,0.95]",
     "adamepsilon adameps": "train.eps",
+    "adam": "train.optimizer.kind=adamw",
+    "newtonschulz muonlr": "train.optimizer.kind=muon (with its fields momentum, steps, scale, adam_lr)",
+    "embeddinglr lrscale layerwiselr": "train.lr_multipliers.embedding=2 (or another role)",
+    "mutransfer maximalupdate mupbasewidth": "model.mup.base_width=256 (d_model at which the rate was tuned)",
     "wd": "train.weight_decay",
     "bf16 bfloat fp32 float precision mixedprecision torchdtype": "train.dtype=bfloat16 (or float32)",
     "evalinterval evalsteps": "train.eval_every",
@@ -144,13 +148,12 @@ WRITE = {
 """Words that mean the same (without case, dashes, underscores) -> fields and values to write; a remark in brackets."""
 
 LACKING = {
-    "mup mutransfer maximalupdate": "no muP (widths do not change learning rates; `archlab study` tunes one per arm)",
     "mamba mamba1 selectivescan rwkv retnet hyena": "no such recurrent mixer; model.mixer.kind has others",
     "batchnorm groupnorm instancenorm": "no norm over other texts or tokens",
     "deepnorm": "no DeepNorm",
     "xpos fire kerple cope": "no such positions",
     "mtp multitokenprediction": "no prediction of several tokens",
-    "adam adamw muon lion sgd adafactor shampoo soap": "no optimiser but AdamW, or one of your own: docs/plugins.md",
+    "lion sgd adafactor shampoo soap": "no optimiser but AdamW and Muon, or one of your own: docs/plugins.md",
     "inversesqrt inversesquareroot noam": "no inverse square root schedule",
     "fp16 float16 half amp": "no float16",
     "flash flashattention attnimplementation": "no choice of kernel: the fastest that fits is taken",

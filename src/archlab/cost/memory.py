@@ -10,7 +10,9 @@ from archlab.config.base import Base
 from archlab.config.component import StateTensor
 from archlab.config.layers import distinct_layers, sees_as
 from archlab.config.model_schema import ModelConfig
+from archlab.config.optimizer import Muon, Optimizer
 from archlab.config.work import FLOAT32_BYTES
+from archlab.cost.params import Parameters
 
 Format = Literal["bfloat16", "float32"]
 BYTES: dict[Format, int] = {"bfloat16": 2, "float32": FLOAT32_BYTES}
@@ -18,7 +20,7 @@ BYTES: dict[Format, int] = {"bfloat16": 2, "float32": FLOAT32_BYTES}
 
 
 class TrainingMemory(Base):
-    """Bytes that training holds whatever the batch: float32 weights, gradients and AdamW's averages.
+    """Bytes that training holds whatever the batch: float32 weights, gradients and the optimiser's averages.
 
     Activations are not in it: they depend on the kernels, on recomputation and on the batch.
     """
@@ -26,7 +28,7 @@ class TrainingMemory(Base):
     weights: int
     gradients: int
     optimizer: int
-    """AdamW's running means of the gradient and of its square."""
+    """Running means of the gradient and, but for matrices that Muon updates, of its square."""
 
     @computed_field
     @property
@@ -60,7 +62,12 @@ def _state(model: ModelConfig, context: int) -> Iterator[tuple[StateTensor, int]
             yield from ((tensor, n) for tensor in branch.component.state(layer.site, context))
 
 
-def training_memory(n_parameters: int) -> TrainingMemory:
-    """16 bytes per parameter."""
-    one = n_parameters * BYTES["float32"]
-    return TrainingMemory(weights=one, gradients=one, optimizer=2 * one)
+def training_memory(counts: Parameters, optimizer: Optimizer) -> TrainingMemory:
+    """16 bytes per parameter; 12 of one that is in a matrix where Muon updates it. Of a plug-in AdamW's are counted."""
+    one = counts.total * BYTES["float32"]
+    return TrainingMemory(weights=one, gradients=one, optimizer=2 * one - counts.matrices * spared(optimizer))
+
+
+def spared(optimizer: Optimizer) -> int:
+    """Bytes per number of a matrix that it keeps less than AdamW."""
+    return BYTES["float32"] if isinstance(optimizer, Muon) else 0

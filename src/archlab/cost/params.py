@@ -27,6 +27,9 @@ class Parameters(Base):
     """An untied head's matrix, the projection before it, and the logits' bias."""
     idle: int
     """How many of all these a token makes no use of: experts that it is not sent to."""
+    matrices: int
+    """How many of all these are in matrices of layers, which Muon updates by itself: not tables, biases, norms and
+    convolutions."""
 
     @property
     def parts(self) -> dict[str, int]:
@@ -58,16 +61,18 @@ def parameters(model: ModelConfig) -> Parameters:
     narrow, vocab = model.embedding.width, model.vocab_size
     width, projection = narrow or model.d_model, (narrow or 0) * model.d_model
     counts = Counter(positions=shared_positions(model), norms=outer_norms(model))
-    idle = 0
+    idle, matrices = 0, projection
     for layer, n in distinct_layers(model).items():
         own = layer.parameters()
         counts.update({part: n * number for part, number in own.items()})
         idle += n * (own.total() - layer.active_parameters())
+        matrices += n * layer.in_matrices()
     return Parameters(
         embedding=vocab * width + projection,
         **counts,
         head=(0 if model.head.tied else vocab * width) + (vocab if model.head.bias else 0) + projection,
         idle=idle,
+        matrices=matrices,
     )
 
 

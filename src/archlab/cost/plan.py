@@ -19,7 +19,7 @@ from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.config.work import FLOAT32_BYTES, Operation, Pass
 from archlab.cost.hardware import Hardware
-from archlab.cost.memory import BYTES, Format, training_memory
+from archlab.cost.memory import BYTES, Format, spared
 from archlab.cost.parallel import Parallel
 from archlab.cost.params import outer_norms, parameters, shared_positions
 from archlab.cost.roofline import ideal
@@ -28,8 +28,8 @@ from archlab.cost.step_memory import logits_bytes
 from archlab.cost.work import BACKWARD, after_layers, before_layers, by_kind, loss, update
 from archlab.errors import UserError
 
-OWNED = training_memory(1).total
-"""Bytes per parameter: float32 weight, gradient and AdamW's two averages."""
+OWNED = 4 * FLOAT32_BYTES
+"""Bytes per parameter: weight, gradient and AdamW's two averages."""
 PLANNED: Format = "bfloat16"
 """What products are in."""
 SHORT = BYTES[PLANNED]
@@ -92,6 +92,8 @@ class _Stage:
     """Each with how many there are."""
     index: int
     of: int
+    spared: int
+    """Bytes per number of a matrix that the optimiser keeps less than AdamW."""
 
     @property
     def is_first(self) -> bool:
@@ -118,6 +120,10 @@ class _Stage:
         """Learned numbers of one device of a tensor group."""
         return sum(n * layer.held_by_one(tensor) for layer, n in self.layers.items()) + self.around / tensor
 
+    def in_matrices(self, tensor: int) -> float:
+        """Those of them that are in matrices of layers, each cut evenly."""
+        return sum(n * layer.in_matrices() for layer, n in self.layers.items()) / tensor
+
     def operations(self, this: Pass, *, recompute: bool) -> Iterator[Operation]:
         """Of a micro-batch, without the update."""
         passes = 1 + BACKWARD
@@ -139,7 +145,7 @@ def plan(config: Config, parallel: Parallel, device: Hardware, *, recompute: boo
     model = config.model
     _check(model, parallel)
     batch, p = _batch(config, parallel), parallel.pipeline
-    stages = _stages(model, p)
+    stages = _stages(model, p, spared(config.train.optimizer))
     memory = max((_memory(stage, parallel, batch, recompute) for stage in stages), key=lambda m: sum(m.values()))
     slots = batch.turns + p - 1
     seconds = [_seconds(stage, parallel, device, batch, recompute) for stage in stages]
@@ -184,7 +190,7 @@ def _check(model: ModelConfig, parallel: Parallel) -> None:
             branch.component.check_tensor(parallel.tensor)
 
 
-def _stages(model: ModelConfig, n: int) -> list[_Stage]:
+def _stages(model: ModelConfig, n: int, spared: int) -> list[_Stage]:
     """Of stages that are alike the first alone: it begins most micro-batches. Where the number of layers does not
     divide, the last stages have one more, for the same reason."""
     layers = layer_configs(model)
@@ -192,7 +198,7 @@ def _stages(model: ModelConfig, n: int) -> list[_Stage]:
     ends = [(i + 1) * size + max(0, i + 1 - (n - more)) for i in range(n)]
     found: dict[object, _Stage] = {}
     for i, (start, end) in enumerate(pairwise([0, *ends])):
-        stage = _Stage(model, Counter(layers[start:end]), i, n)
+        stage = _Stage(model, Counter(layers[start:end]), i, n, spared)
         found.setdefault((frozenset(stage.layers.items()), stage.is_first, stage.is_last), stage)
     return list(found.values())
 
@@ -205,7 +211,7 @@ def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -
     waiting, in_use = saved(stage.layers, this, recompute=recompute)
     outer = outer_bytes(stage.model, this) if stage.is_last else 0
     return {
-        "weights, gradients, AdamW": math.ceil(OWNED * own / parallel.shard),
+        "weights, gradients, averages": math.ceil((OWNED * own - stage.spared * stage.in_matrices(t)) / parallel.shard),
         "bfloat16 weights": math.ceil(SHORT * own) if parallel.shard == 1 else 0,
         "gathered layers": _gathered(stage, t) if parallel.shard > 1 else 0,
         "activations": math.ceil((waiting * begun + in_use + outer) / t),

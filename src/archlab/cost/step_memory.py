@@ -3,6 +3,7 @@
 from archlab.config.base import Base
 from archlab.config.layers import distinct_layers
 from archlab.config.model_schema import ModelConfig
+from archlab.config.optimizer import AdamW, Optimizer
 from archlab.config.pieces import rows_at_once
 from archlab.config.work import FLOAT32_BYTES, Pass
 from archlab.cost.memory import training_memory
@@ -26,15 +27,22 @@ class StepMemory(Base):
     """The most at once, weights and optimiser included; beside what Python and torch take without a model."""
 
 
-def step_memory(model: ModelConfig, this: Pass, device_type: str = "cpu", *, micro_batches: int = 1) -> StepMemory:
-    """Of steps with so many times `this`.
+def step_memory(
+    model: ModelConfig,
+    this: Pass,
+    device_type: str = "cpu",
+    *,
+    micro_batches: int = 1,
+    optimizer: Optimizer | None = None,
+) -> StepMemory:
+    """Of steps with so many times `this`; without an optimiser, of AdamW.
 
     Two moments compete for the peak: the loss, when all activations are there and of the gradients that of the head,
     or all of them from the second micro-batch on; and the update, when all gradients are there and no activations.
     Between them layers give up what their gradients take.
     """
     layers = distinct_layers(model)
-    held = training_memory(parameters(model).total)
+    held = training_memory(parameters(model), optimizer or AdamW())
     head = _head_bytes(model)
     logits = logits_bytes(model, this, device_type)
     outer = outer_bytes(model, this)

@@ -104,7 +104,7 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
         recurrent_bytes=recurrent_bytes(model, batch, BYTES[dtype]),
         weight_bytes=counts.total * BYTES[dtype],
         read_bytes_per_decoded_token=None if sees_as(model, "two_sided") else _read(model, context, dtype),
-        training_memory=training_memory(counts.total),
+        training_memory=training_memory(counts, config.train.optimizer),
         step_memory=_step_memory(config, dtype),
         work={name: by_kind(operations) for name, operations in visible.items()},
         products={name: products_by_part(operations) for name, operations in visible.items()},
@@ -123,7 +123,8 @@ def training_pass(config: Config, dtype: Format) -> Pass:
 def _step_memory(config: Config, dtype: Format) -> StepMemory:
     train = resolve_train(config)
     micro_batch = replace(training_pass(config, dtype), texts=train.micro_batch_tokens // train.seq_len)
-    return step_memory(config.model, micro_batch, micro_batches=train.batch_tokens // train.micro_batch_tokens)
+    turns = train.batch_tokens // train.micro_batch_tokens
+    return step_memory(config.model, micro_batch, micro_batches=turns, optimizer=train.optimizer)
 
 
 def _passes(config: Config, batch: int, context: int, dtype: Format) -> dict[PassName, Pass]:

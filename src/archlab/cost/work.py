@@ -79,7 +79,7 @@ def before_layers(model: ModelConfig, this: Pass) -> Iterator[Operation]:
     yield Operation("embedding", "embedding", 0.0, weights=rows, moved=this.rows * width * this.bytes_each)
     if model.embedding.width:
         yield this.product("embedding", width, d)
-    if model.embedding.resolve(d).scale != 1:
+    if model.embedding.resolve(model.base_width).scale != 1:
         yield this.element_wise("element-wise", "embedding", d, flops=1)
     match model.position:
         case Learned():
@@ -95,7 +95,7 @@ def before_layers(model: ModelConfig, this: Pass) -> Iterator[Operation]:
 def after_layers(model: ModelConfig, this: Pass, rows: int) -> Iterator[Operation]:
     """The final norm, and the head of so many rows."""
     yield from this.norm(final_norm(model), model.d_model)
-    width, vocab, head = model.embedding.width or model.d_model, model.vocab_size, model.head
+    width, vocab, head = model.embedding.width or model.d_model, model.vocab_size, model.readout
     if model.embedding.width:
         yield this.product("head", model.d_model, width, rows=rows)
     pieces = ceil(rows / rows_at_once(vocab, "cpu"))

@@ -9,8 +9,9 @@ import torch
 from archlab.allocator import keep_freed_memory
 from archlab.config.base import Base
 from archlab.config.schema import Config
+from archlab.config.work import FLOAT32_BYTES
 from archlab.cost.flops import training_flops
-from archlab.cost.memory import Format, training_memory
+from archlab.cost.memory import Format
 from archlab.cost.params import parameters
 from archlab.cost.summary import cost
 from archlab.errors import UserError
@@ -71,7 +72,7 @@ def rehearse_decoding(
     """A model with initial values, and greedy steps after `context` tokens: `steps` of them with those that do not
     count, and one more."""
     keep_freed_memory()
-    device.check_memory(training_memory(parameters(config.model).total).weights, "to begin with (float32 weights)")
+    device.check_memory(parameters(config.model).total * FLOAT32_BYTES, "to begin with (float32 weights)")
     model = Decoder(config.model).to(device.type, device.dtype).eval()
     prompt = torch.zeros(batch, context, dtype=torch.int64)
     session = Session(model, prompt, context + steps + WARM_UP + 2, compile=compiled)

@@ -34,7 +34,7 @@ class TokenEmbedding(nn.Module):
         width = config.embedding.width
         self.weight = nn.Parameter(torch.empty(config.vocab_size, width or config.d_model))
         self.widen = Projection(width, config.d_model, bias=False, role="input") if width else Same()
-        self.scale = float(config.embedding.resolve(config.d_model).scale)
+        self.scale = float(config.embedding.resolve(config.base_width).scale)
         self.round_scale = config.embedding.round_scale
         self.norm = make_norm(config.norm if config.embedding.norm else NoNorm(), config.d_model)
 
@@ -53,7 +53,7 @@ class Head(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.config = config.head
+        self.config = config.readout
         width = config.embedding.width
         self.narrow = Projection(config.d_model, width, bias=False, role="head") if width else Same()
         shape = (config.vocab_size, width or config.d_model)

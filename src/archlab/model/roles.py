@@ -22,37 +22,43 @@ RoleName = Literal["embedding", "input", "narrow", "output", "head", "convolutio
 class Role:
     """What holds for every parameter of one role."""
 
+    name: RoleName
     deviation: Callable[[ModelConfig, int], float]
     """Standard deviation of its initial values, from the config and the fan-in."""
     decays: Literal["always", "if_asked", "never"]
     """Under weight decay; `if_asked`: with train.decay_embeddings."""
     group: Literal["matrix", "table", "vector"]
-    """What it is: a linear map, a table of which rows are looked up or compared, or all the rest. For optimisers that
-    treat them unlike; AdamW does not."""
+    """What it is: a linear map (the last two axes; those before them stack several), a table of which rows are looked
+    up or compared, or all the rest. Muon makes its updates of the first kind alone."""
     shard_axis: int | None
     """Along which tensor parallelism cuts it, counted from the end, for matrices may be stacked (experts); None: each
     process has all of it."""
-    lr_multiplier: float = 1.0
-    """On the learning rate; parameters of equal decay and multiplier are one group of the optimiser."""
 
 
 def _input(model: ModelConfig, fan_in: int) -> float:
-    return model.init.input or 1 / math.sqrt(fan_in)
+    return _of_matrix(model, model.init.input, fan_in)
 
 
 def _output(model: ModelConfig, fan_in: int) -> float:
-    deviation = model.init.output or 1 / math.sqrt(fan_in)
+    deviation = _of_matrix(model, model.init.output, fan_in)
     if not model.init.depth_scaled:
         return deviation
     return deviation / math.sqrt(sum(len(layer.branches) for layer in layer_configs(model)))
 
 
+def _of_matrix(model: ModelConfig, given: float | None, fan_in: int) -> float:
+    """What is given is that of muP's base width, where there is one."""
+    if given is None:
+        return 1 / math.sqrt(fan_in)
+    return given / math.sqrt(model.mup.wider(model.d_model)) if model.mup else given
+
+
 def _embedding(model: ModelConfig, _fan_in: int) -> float:
-    return model.init.embedding or 1 / math.sqrt(model.d_model)
+    return model.init.embedding or 1 / math.sqrt(model.base_width)
 
 
 def _head(model: ModelConfig, _fan_in: int) -> float:
-    return model.init.head or 1 / math.sqrt(model.d_model)
+    return model.init.head or 1 / math.sqrt(model.base_width)
 
 
 def _convolution(_model: ModelConfig, fan_in: int) -> float:
@@ -64,13 +70,16 @@ def _constant(_model: ModelConfig, _fan_in: int) -> float:
 
 
 ROLES: dict[RoleName, Role] = {
-    "embedding": Role(_embedding, decays="if_asked", group="table", shard_axis=-2),
-    "input": Role(_input, decays="always", group="matrix", shard_axis=-2),  # of what comes out, heads say
-    "narrow": Role(_input, decays="always", group="matrix", shard_axis=None),  # all is read at once
-    "output": Role(_output, decays="always", group="matrix", shard_axis=-1),  # of what goes in
-    "head": Role(_head, decays="if_asked", group="table", shard_axis=-2),
-    "convolution": Role(_convolution, decays="always", group="vector", shard_axis=-3),
-    "constant": Role(_constant, decays="never", group="vector", shard_axis=None),
+    role.name: role
+    for role in (
+        Role("embedding", _embedding, decays="if_asked", group="table", shard_axis=-2),
+        Role("input", _input, decays="always", group="matrix", shard_axis=-2),  # of what comes out, heads say
+        Role("narrow", _input, decays="always", group="matrix", shard_axis=None),  # all is read at once
+        Role("output", _output, decays="always", group="matrix", shard_axis=-1),  # of what goes in
+        Role("head", _head, decays="if_asked", group="table", shard_axis=-2),
+        Role("convolution", _convolution, decays="always", group="vector", shard_axis=-3),
+        Role("constant", _constant, decays="never", group="vector", shard_axis=None),
+    )
 }
 """`input` reads the stream (q, k, v, up, gate) or a narrow vector that `narrow` has made of it, `output` writes to it
 (attention out, MLP down), `convolution` is the kernel of one over tokens, `constant` starts at a given value (norms,

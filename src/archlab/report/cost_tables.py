@@ -53,7 +53,7 @@ def of_one(found: Cost, device: Hardware | None = None) -> Iterator[Table]:
         (f"training, windows of {found.training_window:,} tokens", ""),
         [
             *_training_flops(found),
-            ("weights, gradients and AdamW's state in float32", binary(memory.total)),
+            ("weights, gradients, averages in float32", binary(memory.total)),
             *_step_memory(found),
         ],
     )
@@ -220,7 +220,7 @@ WHOLE = (
     Quantity("weights", lambda c: c.weight_bytes, binary),
     Quantity("KV cache per token", lambda c: c.kv_bytes_per_token, binary),
     Quantity("training FLOPs per token", lambda c: c.training_flops_per_token, si),
-    Quantity("weights, gradients, AdamW", lambda c: c.training_memory.total, binary),
+    Quantity("weights, gradients, averages", lambda c: c.training_memory.total, binary),
 )
 """Whatever the context and the batch."""
 

@@ -16,9 +16,9 @@ from archlab.train.evaluate import DocumentScore
 from archlab.train.run_folder import NO_EFFECT_ON_RESULT, RunFolder
 from archlab.train.summary import RunSummary
 
-_NOT_MEANT = (*NO_EFFECT_ON_RESULT, "train.compile", "train.device", "train.dtype", "train.optimizer")
-"""Fields that do not say what is trained. The number format does, as it is on this machine, and so do plug-ins, an
-optimiser among them, with their code."""
+_NOT_MEANT = (*NO_EFFECT_ON_RESULT, "train.compile", "train.device", "train.dtype")
+"""Fields that do not say what is trained. The number format does, as it is on this machine, and so do plug-ins, with
+their code."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Run:
             "fold": self.config.data.fold,
         }
         if code := sources(self.config):
-            decides |= {"optimizer": plain["train"]["optimizer"], "plugins": code}
+            decides["plugins"] = code
         return config_hash(decides)
 
     def folder(self, study: Path) -> Path:

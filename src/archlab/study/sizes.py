@@ -49,6 +49,9 @@ def tuned_at(study: StudyConfig, size: int | None) -> Mapping[str, Any]:
 def _at(size: int, study: StudyConfig, base: Raw, config: Config) -> Sized:
     change = resized(base, study.base, size)
     if study.rate_over_sizes == "inverse_width":
+        if config.model.mup:
+            found = "inverse_width, but with model.mup the rate falls with the width by itself"
+            raise UserError(f"{study.base}: rate_over_sizes: {found}; allowed: same")
         rate = resolve_train(config).lr * config.model.d_model / change["model.d_model"]
         change["train.lr"] = float(f"{rate:.4g}")
     raw = overlay(base, change, Config)

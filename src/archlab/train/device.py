@@ -61,7 +61,7 @@ class Device:
             return torch.cuda.get_device_properties(0).total_memory
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
-    def check_memory(self, needed: int, what: str = "to train (float32 weights, gradients and AdamW's state)") -> None:
+    def check_memory(self, needed: int, what: str = "to train (float32 weights, gradients, averages)") -> None:
         """UserError when this machine cannot hold so many bytes; activations need more on top."""
         if needed > self.memory:
             raise UserError(

@@ -85,7 +85,7 @@ def _means(config: Config, device: Device, world: World) -> Means:
         found = f"{settings.probe_every}; probes are of one process, and there are {world.size}; allowed: null"
         raise ConfigError([Problem("train.probe_every", found)], "the config")
     shards = world.mesh.size(1) if world.mesh else 1
-    device.check_memory(training_memory(parameters(config.model).total).total // shards)
+    device.check_memory(training_memory(parameters(config.model), settings.optimizer).total // shards)
     with world.in_turn():
         data = open_training_data(config.data, config.model.vocab_size)
     held_out = data.held_out(settings.eval_seq_len, settings.eval_tokens, masked=settings.document_mask)

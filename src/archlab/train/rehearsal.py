@@ -43,7 +43,7 @@ def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
     keep_freed_memory()
     check_next_token(config.model)
     train, device = resolve_train(config), choose_device(config.train)
-    device.check_memory(training_memory(parameters(config.model).total).total)
+    device.check_memory(training_memory(parameters(config.model), train.optimizer).total)
     model = Decoder(config.model).to(device.type).train()
     prefer_products(model, products_up_to(device))
     optimizer = make_optimizer(model, train)

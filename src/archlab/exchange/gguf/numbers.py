@@ -54,7 +54,7 @@ def add_scales(writer: "GGUFWriter", config: ModelConfig) -> None:
     writer.add_embedding_scale(model.embedding.scale)
     writer.add_attention_scale(layer.multi_head.scale)
     writer.add_residual_scale(layer.block.mlp_multiplier)
-    writer.add_logit_scale(1 / model.head.scale)
+    writer.add_logit_scale(1 / model.readout.scale)
 
 
 def _add_position(writer: "GGUFWriter", local: list[LayerConfig], full: list[LayerConfig]) -> None:

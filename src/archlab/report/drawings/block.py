@@ -202,7 +202,7 @@ class _Stages:
 
 def _below(model: ModelConfig) -> list[_Boxed]:
     """From the tokens to where positions are added."""
-    embedding = model.embedding.resolve(model.d_model)
+    embedding = model.embedding.resolve(model.base_width)
     width = embedding.width or model.d_model
     boxes = [_Boxed("embedding", "io", Words("Token embedding", (f"{model.vocab_size:,} × {width:,}",)))]
     if embedding.scale != 1:
@@ -216,7 +216,7 @@ def _below(model: ModelConfig) -> list[_Boxed]:
 
 def _above(model: ModelConfig) -> list[_Boxed]:
     """From the last layer to the logits."""
-    norm, head = final_norm(model), model.head
+    norm, head = final_norm(model), model.readout
     width = model.embedding.width or model.d_model
     boxes = [] if isinstance(norm, NoNorm) else [_Boxed("final norm", "norm", norm_words(norm))]
     if model.embedding.width:

@@ -15,6 +15,7 @@ HOW_TO = (
     "studies",
     "probes",
     "watching",
+    "optimisers",
     "cost",
     "drawing",
     "run_folder",

@@ -1,0 +1,136 @@
+"""Muon: what it makes of a matrix, and which parameters it leaves to AdamW."""
+
+import numpy as np
+import pytest
+import torch
+from tiny import config
+from torch import nn
+from torch.optim._muon import _single_tensor_muon  # the class loads torch's compiler, five seconds' work
+
+from archlab.config.optimizer import Muon as Config
+from archlab.config.training import resolve_train
+from archlab.model.decoder import Decoder
+from archlab.model.roles import roles_of
+from archlab.train.muon import Muon, orthogonalised
+from archlab.train.optim import make_optimizer
+
+
+def stepped(parameter, gradients, settings, lr=0.02, weight_decay=0.1):
+    """The parameter after an update by each of the gradients."""
+    parameter = nn.Parameter(parameter.clone())
+    group = {"params": [parameter], "group": "matrix", "weight_decay": weight_decay}
+    optimizer = Muon([group], settings, lr=lr)
+    for gradient in gradients:
+        parameter.grad = gradient.clone()
+        optimizer.step()
+    return parameter.detach()
+
+
+def drawn(*shape, n=1):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=generator) for _ in range(n)]
+
+
+@pytest.mark.parametrize("shape", [(24, 40), (40, 24), (1, 16), (16, 16)])
+@pytest.mark.parametrize(
+    ("settings", "theirs"),
+    [
+        ({"scale": "jordan"}, {"adjust_lr_fn": "original"}),
+        ({"scale": "adamw", "nesterov": False}, {"adjust_lr_fn": "match_rms_adamw", "nesterov": False}),
+        ({"scale": "adamw", "momentum": 0.8, "steps": 3}, {"adjust_lr_fn": "match_rms_adamw", "momentum": 0.8, "ns_steps": 3}),
+    ],
+)  # fmt: skip
+def test_of_one_matrix_it_is_torchs(shape, settings, theirs, monkeypatch):
+    """Which multiplies in bfloat16 whatever it is given: here it is made to stay in float32."""
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+    start, *gradients = drawn(*shape, n=4)
+    reference, mean = start.clone(), torch.zeros_like(start)
+    usual = {"momentum": 0.95, "nesterov": True, "ns_steps": 5, "eps": 1e-7, "has_complex": False}
+    for gradient in gradients:
+        _single_tensor_muon(
+            [reference], [gradient], [mean], lr=0.02, weight_decay=0.1, ns_coefficients=(3.4445, -4.7750, 2.0315),
+            **{**usual, **theirs},
+        )  # fmt: skip
+    torch.testing.assert_close(stepped(start, gradients, Config(**settings)), reference, atol=1e-5, rtol=1e-5)
+
+
+def test_bfloat16_is_another_rounding():
+    (matrix,) = drawn(24, 40)
+    exact, rounded = orthogonalised(matrix, 5), orthogonalised(matrix, 5, torch.bfloat16)
+    assert rounded.dtype is torch.bfloat16
+    assert 1e-3 < (exact - rounded).norm() / exact.norm() < 0.05  # eight bits, and five steps that each lose some
+
+
+def by_svd(matrix, steps):
+    """In float64: the polynomial of the singular values, without any product of matrices."""
+    u, s, vt = np.linalg.svd(matrix.double().numpy(), full_matrices=False)
+    s = s / np.linalg.norm(s)
+    for _ in range(steps):
+        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+    return (u * s) @ vt
+
+
+@pytest.mark.parametrize("shape", [(5, 12, 20), (2, 3, 20, 12), (16, 16)])
+def test_every_matrix_of_a_stack_is_orthogonalised_by_itself(shape):
+    (stack,) = drawn(*shape)
+    found = orthogonalised(stack, 5).flatten(0, -3) if len(shape) > 2 else orthogonalised(stack, 5)[None]
+    for ours, matrix in zip(found, stack.reshape(-1, *shape[-2:]), strict=True):
+        np.testing.assert_allclose(ours.numpy(), by_svd(matrix, 5), atol=1e-5)
+        values = torch.linalg.svdvals(ours)
+        assert values[values > 0.3].min() > 0.6
+        assert values.max() < 1.2
+
+
+def test_a_matrix_without_a_gradient_or_with_one_of_zeros_only_decays():
+    (start,) = drawn(8, 4)
+    after = stepped(start, [torch.zeros(8, 4)], Config(), lr=0.1, weight_decay=0.5)
+    torch.testing.assert_close(after, start * 0.95)
+    parameter = nn.Parameter(start.clone())
+    Muon([{"params": [parameter], "group": "matrix", "weight_decay": 0.5}], Config(), lr=0.1).step()
+    assert torch.equal(parameter.detach(), start)
+
+
+def test_by_default_its_update_is_as_large_as_adamws():
+    """RMS 0.2 to 0.4 of the rate (Liu 2025): so a rate tuned for one is near that for the other."""
+    (start,), (gradient,) = drawn(256, 64), drawn(256, 64)
+    moved = stepped(start, [gradient], Config(), lr=1.0, weight_decay=0.0) - start
+    assert 0.15 < moved.square().mean().sqrt() < 0.25
+
+
+def test_adamw_updates_all_that_is_no_matrix_at_its_own_rate():
+    """To the bit what AdamW makes of them, and each optimiser keeps only what is its own."""
+    asked = resolve_train(config("train.optimizer={kind: muon, adam_lr: 5e-4}", "train.lr=2e-3"))
+    alone = resolve_train(config("train.lr=5e-4"))
+    models = [Decoder(config("model.mlp={kind: moe, experts: 4, d_ff: 16, bias: true}").model) for _ in range(2)]
+    optimizers = [make_optimizer(model, train) for model, train in zip(models, (asked, alone), strict=True)]
+    for optimizer, lr in zip(optimizers, (2e-3, 5e-4), strict=True):
+        for group in optimizer.param_groups:
+            group["lr"] = lr * group["lr_multiplier"]
+    for _ in range(2):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(
+                    parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())
+                )
+            optimizer.step()
+    ours, theirs = (dict(model.named_parameters()) for model in models)
+    kept = {}
+    for name, parameter, role, _ in roles_of(models[0]):
+        kept.setdefault(role.group, set()).add(frozenset(optimizers[0].state[parameter]))
+        assert torch.equal(parameter, theirs[name.removeprefix(".")]) == (role.group != "matrix"), name
+    averages = frozenset({"step", "exp_avg", "exp_avg_sq"})
+    assert kept == {"matrix": {frozenset({"momentum"})}, "table": {averages}, "vector": {averages}}
+    assert ours["layers.0.mlp.experts.up"].ndim == 3
+
+
+def test_its_state_is_loaded_as_torchs_is():
+    train = resolve_train(config("train.optimizer.kind=muon"))
+    model = Decoder(config().model)
+    optimizer = make_optimizer(model, train)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    again = make_optimizer(model, train)
+    again.load_state_dict(optimizer.state_dict())
+    again.step()
+    assert all(again.state[p].keys() == optimizer.state[p].keys() for p in model.parameters())
