@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import torch
-from tiny import config
 from tokenizers import Tokenizer
 
 from archlab.cli.app import main
@@ -15,6 +14,7 @@ from archlab.infer.answers import Answers, Pair
 from archlab.infer.generate import generate
 from archlab.infer.sampling import Sampling
 from archlab.model.decoder import Decoder
+from tiny import config
 
 CHOICES = {
     "attention": (),

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from tiny import config
 
 from archlab.cli import app
 from archlab.config.identity import resolved
@@ -21,6 +20,7 @@ from archlab.model.roles import roles_of
 from archlab.sizing.widths import at_width
 from archlab.train import optim
 from archlab.train.optim import make_optimizer
+from tiny import config
 
 WIDE = ("model.d_model=128", "model.attention={n_heads: 4, n_kv_heads: 2, head_dim: 32}", "model.mlp.d_ff=256")
 MUP = ("model.mup={base_width: 32, base_head_dim: 8}",)

@@ -7,7 +7,6 @@ from itertools import count
 
 import numpy as np
 import pytest
-from tiny import config
 
 from archlab.cli import report
 from archlab.cli.app import main
@@ -17,6 +16,7 @@ from archlab.report.run_curves import held_out, of_updates
 from archlab.report.watched import watch
 from archlab.train.run_folder import RunFolder
 from archlab.train.summary import RunSummary
+from tiny import config
 
 ENV = {"corpus": "c0ffee", "dtype": "float32", "device": "cpu", "threads": 1}
 STEPS = 500

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from tiny import config
 from torch import nn
 from torch.optim._muon import _single_tensor_muon  # the class loads torch's compiler, five seconds' work
 
@@ -13,6 +12,7 @@ from archlab.model.decoder import Decoder
 from archlab.model.roles import roles_of
 from archlab.train.muon import Muon, orthogonalised
 from archlab.train.optim import make_optimizer
+from tiny import config
 
 
 def stepped(parameter, gradients, settings, lr=0.02, weight_decay=0.1):

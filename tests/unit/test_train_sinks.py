@@ -11,7 +11,6 @@ from typing import ClassVar, get_args
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event
-from tiny import config
 
 from archlab.config.problems import ConfigError
 from archlab.config.schema import LogTo
@@ -21,6 +20,7 @@ from archlab.train.progress import Callback
 from archlab.train.run_folder import RunFolder
 from archlab.train.sinks import opened
 from archlab.train.sinks.sink import numbers
+from tiny import config
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
 

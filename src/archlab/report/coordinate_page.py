@@ -5,7 +5,7 @@ from pathlib import Path
 
 import altair as alt
 
-from archlab.files import write_atomic
+from archlab.files import write_page
 from archlab.infer.coordinates import Coordinates
 from archlab.report import html
 from archlab.report.coordinate_tables import shown
@@ -18,9 +18,7 @@ _HEIGHT = 260
 
 def write_coordinates(found: Mapping[str, Coordinates], tables: Sequence[Table], path: Path) -> Path:
     """Write the page, and the folders above it; its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, render(found, tables))
-    return path
+    return write_page(path, render(found, tables))
 
 
 def render(found: Mapping[str, Coordinates], tables: Sequence[Table]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from archlab.config.identity import flatten, resolved
 from archlab.config.yaml_text import to_yaml, to_yaml_line
 from archlab.cost.units import count, seconds
-from archlab.files import make_folder, write_atomic
+from archlab.files import write_page
 from archlab.report import html
 from archlab.report.palette import MODES, colours, vega_theme
 from archlab.report.run_curves import HELD_OUT, held_out, of_updates
@@ -19,9 +19,7 @@ _MISSING = "-"
 
 def write_runs(runs: Sequence[Watched], path: Path, again: int | None = None) -> Path:
     """Write the page, and the folders above it; its path. `again`: seconds after which a browser reads it anew."""
-    make_folder(path.parent)
-    write_atomic(path, render(runs, again))
-    return path
+    return write_page(path, render(runs, again))
 
 
 def render(runs: Sequence[Watched], again: int | None = None) -> str:
