@@ -14,6 +14,7 @@ from archlab.errors import UserError
 from archlab.train.attention_kernels import attention_kernels, products_up_to
 from archlab.train.compiling import is_compiled
 from archlab.train.device import Device, choose_device, environment
+from archlab.train.out_of_memory import out_of_memory_explained
 from archlab.train.progress import Callback, progress_callback
 from archlab.train.run_folder import RunFolder, SeenByOthers
 from archlab.train.summary import RunSummary
@@ -30,8 +31,8 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
     Where torchrun has started several processes, each calls it, and they train one run together.
 
     `callback` is called while the training goes on; without one, its progress is printed to stderr. Returns how the run
-    ended. Raises UserError for a folder that holds another run, and for text of another fingerprint than `corpus`;
-    KeyboardInterrupt, after a checkpoint, when the run is asked to stop.
+    ended. Raises UserError for a folder that holds another run, for text of another fingerprint than `corpus`, and for
+    a step that does not fit into memory; KeyboardInterrupt, after a checkpoint, when the run is asked to stop.
     """
     keep_freed_memory()
     device = choose_device(config.train)
@@ -67,7 +68,10 @@ def _joined(
             env["plugins"] = code
         for note in folder.claim(config, env, data.tokenizer):
             callback.on_note(note)
-        return world.told(folder.summary) or Training(means, folder, callback).run()
+        if world.size > 1:  # of which each has a part, that is not counted here
+            return world.told(folder.summary) or Training(means, folder, callback).run()
+        with out_of_memory_explained(config, device):
+            return folder.summary() or Training(means, folder, callback).run()
 
 
 def _means(config: Config, device: Device, world: World) -> Means:

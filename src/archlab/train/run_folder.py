@@ -178,6 +178,8 @@ class RunFolder:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise BusyError(f"{self.path}: another process is training this run") from None
+            except OSError as error:  # NFS without its lock service, Lustre mounted without `flock`
+                raise UserError(f"{self.path}: this disk cannot lock files: {error.strerror}") from None
             for folder in (self.path, self.checkpoints):
                 remove_leftovers(folder)
             yield
