@@ -24,7 +24,7 @@ from archlab.study.executors.elsewhere import ATTEMPTS, BrokenError, LostError, 
 from archlab.study.executors.executor import RunProgress
 from archlab.study.executors.local import usual_workers, visible_gpus
 from archlab.study.executors.named import make_executor
-from archlab.study.executors.needs import MOST_BESIDE_A_GPU, needs, usual_threads
+from archlab.study.executors.needs import MOST_BESIDE_A_GPU, needs, needs_of, usual_threads
 from archlab.study.executors.slurm import slurm_options
 from archlab.study.executors.task import Errand, settled, train_run
 from archlab.study.runs import Run
@@ -179,12 +179,12 @@ def test_a_run_for_a_gpu_is_planned_where_there_is_none(monkeypatch: pytest.Monk
 def test_what_a_run_needs() -> None:
     small, large = load_config("tiny-llama"), load_config("tiny-llama", "model.d_model=1024")
     here = ("train.device=cpu", "train.dtype=float32")
-    runs = [Run("", load_config("tiny-llama", *here, *more), "", 3) for more in ((), ("model.d_model=1024",))]
-    wanted = needs(runs)
+    configs = [load_config("tiny-llama", *here, *more) for more in ((), ("model.d_model=1024",))]
+    wanted = needs_of([Run("", config, "", threads=3) for config in configs])
     assert (wanted.cores, wanted.gpus) == (3, 0)
-    peak = step_memory_of(runs[1].config, "float32").peak
+    peak = step_memory_of(configs[1], "float32").peak
     assert peak + GIB < wanted.memory < 2 * peak + GIB, "enough for the larger one, and not all of a machine"
-    on_gpu = needs([Run("", load_config("tiny-llama", *ON_GPU), "", 2)])
+    on_gpu = needs([load_config("tiny-llama", *ON_GPU)], threads=2)
     held = training_memory(parameters(small.model).total).total
     assert (on_gpu.gpus, on_gpu.memory < 4 * GIB + held) == (1, True)
     assert re.fullmatch(r"2 cores, 1 GPU and [\d.]+ GiB of memory", str(on_gpu))
@@ -281,7 +281,7 @@ def test_what_submitit_writes_for_slurm(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr("submitit.core.utils.CommandFunction.__call__", lambda self: submit(self, self.command))
     assert SlurmExecutor.affinity() == 2
-    place = slurm._Queue(Errand.of(tmp_path), needs(some(2, *ON_GPU)), slurm_options(["partition=gpu", "time=90"]))
+    place = slurm._Queue(Errand.of(tmp_path), needs_of(some(2, *ON_GPU)), slurm_options(["partition=gpu", "time=90"]))
     with pytest.raises(UserError, match="sbatch takes no jobs: sbatch: error: invalid partition"):
         place.start(some(2, *ON_GPU))
     flags = set(re.findall(r"#SBATCH --(\S+)", written[0]))
@@ -321,7 +321,7 @@ def test_what_would_fit_is_the_most_that_does(monkeypatch: pytest.MonkeyPatch) -
     assert "recompute" not in fits(again, device, 100 * whole[0])
     both = fits(config, device, round(peak(1024, True) / 0.9) + 1)
     assert both == {"recompute": "true", "micro_batch_tokens": "1024"} or peak(1024, True) == peak(1024, False)
-    assert "not even one window of 1,024 tokens at a time fits this device" in what_would_fit(config, device, 1000)
+    assert "and 0.977 KiB are free; not even one window of 1,024 tokens" in what_would_fit(config, device, 1000)
 
 
 @pytest.mark.parametrize(
@@ -352,8 +352,9 @@ def test_out_of_memory_ends_one_run_and_tells_what_would_fit(
         failed = train_run(first, tmp_path / "study", Callback()).failed
     size = r"\([\d.]+ KiB\)"
     assert re.fullmatch(
-        r"out of memory on .+: a training step takes about [\d.]+ KiB, and [\d.]+ GiB were free without it; "
-        rf"these would fit, of all arms alike: train.recompute=true {size} or train.micro_batch_tokens=32 {size}",
+        r"out of memory on .+: a training step takes about [\d.]+ MiB, and [\d.]+ GiB are free now; other processes may "
+        r"have had them: in a study try fewer --workers; what would fit, in a study for all arms: "
+        rf"train.recompute=true {size}, which changes no result, or train.micro_batch_tokens=32 {size}",
         str(failed),
     )
     assert held[0]() is None

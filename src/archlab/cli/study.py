@@ -244,6 +244,7 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
         right=("shape", "parameters", "training tokens", "rate"),
     )
     print(_in_all(config, designed))
+    print(_at_once(designed))
 
 
 def _predicted(study: str) -> Iterator[str]:
@@ -268,6 +269,16 @@ def _in_all(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
     if found.seconds is None:
         return f"{begun}; for a time, measure this machine by `archlab hardware --measure`"
     return f"{begun}, about {seconds(found.seconds)} on this machine; evaluation comes on top"
+
+
+def _at_once(designed: Sequence["Arm"]) -> str:
+    from archlab.study.executors.local import usual_workers, visible_gpus
+    from archlab.study.executors.needs import needs, usual_threads
+
+    configs = [arm.config for arm in designed]
+    each = needs(configs, usual_threads(configs))
+    at_once = usual_workers(each.cores, visible_gpus() if each.gpus else [])
+    return f"each run takes {each}; at once on this machine: {at_once}"
 
 
 def present(summary: StudySummary, folder: Path) -> None:

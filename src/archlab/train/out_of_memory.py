@@ -36,15 +36,19 @@ def out_of_memory_explained(config: Config, device: Device) -> Iterator[None]:
 
 
 def what_would_fit(config: Config, device: Device, free: int) -> str:
-    """A sentence: what a step of this run takes, and with which settings it would fit into so many free bytes."""
+    """A sentence: what a step of this run takes, and with which settings it would fit into so many free bytes.
+
+    Where the count says that it fits, as it stands, less is taken to fit: it counts tensors alone, and other processes
+    may have had the rest.
+    """
     train = resolve_train(config)
     needed = _peak(config, device, train.micro_batch_tokens, recompute=train.recompute)
-    found = list(_fitting(config, device, round(_SAFE * free)))
-    options = " or ".join(found) or f"not even one window of {train.seq_len:,} tokens at a time fits this device"
-    return (
-        f"out of memory on {device.name}: a training step takes about {binary(needed)}, and {binary(free)} were free "
-        f"without it; {'these would fit, of all arms alike: ' if found else ''}{options}"
-    )
+    found = list(_fitting(config, device, round(_SAFE * min(free, needed))))
+    begun = f"out of memory on {device.name}: a training step takes about {binary(needed)}, and {binary(free)} are free"
+    others = " now; other processes may have had them: in a study try fewer --workers" if needed <= free else ""
+    if not found:
+        return f"{begun}{others}; not even one window of {train.seq_len:,} tokens at a time takes less than that"
+    return f"{begun}{others}; what would fit, in a study for all arms: {' or '.join(found)}"
 
 
 def _fitting(config: Config, device: Device, room: int) -> Iterator[str]:
@@ -59,7 +63,7 @@ def _fitting(config: Config, device: Device, room: int) -> Iterator[str]:
 
     again = _peak(config, device, train.micro_batch_tokens, recompute=True)
     if not train.recompute and again <= room:
-        yield _said("recompute", "true", again)
+        yield f"{_said('recompute', 'true', again)}, which changes no result,"
     if text := largest(train.recompute):
         yield text
     elif not train.recompute and again > room and (text := largest(recompute=True)):

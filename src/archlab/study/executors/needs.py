@@ -43,10 +43,17 @@ class Needs:
         return f"{plural(self.cores, 'core')}{gpus} and {binary(self.memory)} of memory"
 
 
-def needs(runs: Sequence[Run]) -> Needs:
-    """Enough for each of the runs, which are of one study."""
-    on = planned_device(runs[0].config.train).type
-    return Needs(max(run.threads for run in runs), int(on == "cuda"), max(_memory(run.config) for run in runs))
+def needs(configs: Sequence[Config], threads: int) -> Needs:
+    """Enough for a run of each, with so many threads; they are of one study."""
+    on = planned_device(configs[0].train).type
+    return Needs(threads, int(on == "cuda"), max(map(_memory, configs)))
+
+
+def needs_of(runs: Sequence[Run]) -> Needs:
+    """Enough for each of the runs; those of an arm differ in what costs nothing, such as their seeds."""
+    unseeded = (run.config.train.model_copy(update={"seed": 0}) for run in runs)
+    by_shape = {str((run.config.model, train)): run.config for run, train in zip(runs, unseeded, strict=True)}
+    return needs(list(by_shape.values()), max(run.threads for run in runs))
 
 
 def _memory(config: Config) -> int:

@@ -12,7 +12,7 @@ from archlab.errors import UserError
 from archlab.interrupt import interrupts_blocked
 from archlab.study.executors.elsewhere import BrokenError, LostError, run_elsewhere
 from archlab.study.executors.executor import OnProgress, RunProgress
-from archlab.study.executors.needs import Needs, needs
+from archlab.study.executors.needs import Needs, needs_of
 from archlab.study.executors.task import Errand
 from archlab.study.runs import Run
 
@@ -33,7 +33,7 @@ class Ray:
         """Train every run; see `Executor`."""
         if not runs:
             return []
-        place = _Cluster(Errand.of(study), needs(runs))
+        place = _Cluster(Errand.of(study), needs_of(runs))
         if (lacking := place.lacking()) is not None:
             on_progress(RunProgress(runs[0], 0.0, note=lacking))
         return run_elsewhere(place, runs, study, self.workers, on_progress)

@@ -19,7 +19,7 @@ from archlab.errors import UserError
 from archlab.interrupt import interrupts_blocked
 from archlab.study.executors.elsewhere import BrokenError, LostError, run_elsewhere
 from archlab.study.executors.executor import OnProgress, RunProgress
-from archlab.study.executors.needs import Needs, needs
+from archlab.study.executors.needs import Needs, needs_of
 from archlab.study.executors.task import Errand
 from archlab.study.runs import Run
 
@@ -60,7 +60,7 @@ class Slurm:
         """Train every run; see `Executor`."""
         if not runs:
             return []
-        place = _Queue(Errand.of(study), needs(runs), self.options)
+        place = _Queue(Errand.of(study), needs_of(runs), self.options)
         return run_elsewhere(place, runs, study, self.workers, on_progress)
 
 
