@@ -19,6 +19,7 @@ HOW_TO = (
     "run_folder",
     "data",
     "scaling",
+    "executors",
     "claims",
     "plugins",
     "conventions",
