@@ -19,6 +19,7 @@ from pathlib import Path
 from rounds import Round, finish, measure, options
 
 from archlab.cores import cores
+from archlab.data.open import open_training_data
 from archlab.exchange.configs import load_config
 from archlab.study.executors.executor import OnProgress, RunProgress
 from archlab.study.executors.named import make_executor
@@ -50,7 +51,8 @@ def handed_out(name: str, n: int) -> Round:
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  as the other executors' processes; Ray's own is 15
     executor = OneProcess() if name == ALONE else make_executor(name, cores(), EXECUTORS[name])
     configs = [load_config("tiny-llama", *OVERRIDES, f"train.seed={seed}") for seed in range(n)]
-    runs = [Run(f"run {seed}", config, None, threads=1) for seed, config in enumerate(configs)]
+    text = open_training_data(configs[0].data, configs[0].model.vocab_size).fingerprint
+    runs = [Run(f"run {seed}", config, text, threads=1) for seed, config in enumerate(configs)]
 
     def run() -> float:
         with tempfile.TemporaryDirectory() as folder:
