@@ -16,10 +16,7 @@ def user_message(error: BaseException) -> str | None:
     match error:
         case UserError():
             return str(error)
-        case MemoryError():
-            return _TOO_LITTLE_MEMORY
-        # torch's own error: on a GPU it is known by its class, on a CPU by its text.
-        case RuntimeError() if type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error):
+        case _ if is_out_of_memory(error):
             return _TOO_LITTLE_MEMORY
         case _ if where := _in_own_code(error):
             return f"plug-in {where}: {type(error).__name__}: {error}"
@@ -27,6 +24,12 @@ def user_message(error: BaseException) -> str | None:
             return f"{error.filename}: {error.strerror or error}" if error.filename else str(error.strerror or error)
         case _:
             return None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Python's error, or torch's: on a GPU it is known by its class, on a CPU by its text."""
+    torchs = type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error)
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and torchs)
 
 
 def _in_own_code(error: BaseException) -> str:

@@ -31,8 +31,8 @@ def _without_times(values):
     return {key: value for key, value in values.items() if key not in _TIMES}
 
 
-def run_here(runs, study, n_workers, on_progress):
-    """As a study's `run_all`, in this process: the runs that failed, which are none."""
+def run_here(_, runs, study, on_progress):
+    """As an executor's `run_all`, in this process: the runs that failed, which are none."""
     for run in runs:
         train(run.config, run.folder(study), Callback(), run.corpus)
     return []

@@ -12,7 +12,7 @@ from lab import wait_until
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.infer.load import load_codec, load_model
-from archlab.study import runner
+from archlab.study.executors.local import Local
 from archlab.study.runner import Study
 from archlab.study.study_file import read_study
 from archlab.train.loop import train
@@ -24,7 +24,7 @@ def folder(shared_lab):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ARCHLAB_CACHE", shared_lab.env["ARCHLAB_CACHE"])
         patch.chdir(shared_lab.folder)
-        patch.setattr(runner, "run_all", run_here)
+        patch.setattr(Local, "run_all", run_here)
         torch.set_num_threads(1)
         yield shared_lab.folder
 

@@ -10,7 +10,7 @@ from disk import MODES, Disk
 
 from archlab.exchange.configs import load_config
 from archlab.files import folder_atomic
-from archlab.study import runner
+from archlab.study.executors.local import Local
 from archlab.study.runner import Study
 from archlab.study.study_file import read_study
 from archlab.train.loop import train
@@ -75,7 +75,7 @@ def test_of_a_study(folder, monkeypatch):
         assert ended == Study(name, config, out).read()
         return [(arm.name, arm.values, arm.diverged, arm.curves, arm.comparison) for arm in ended.arms]
 
-    monkeypatch.setattr(runner, "run_all", run_here)
+    monkeypatch.setattr(Local, "run_all", run_here)
     left = cuts(folder / "studies", 0.02, 3, lambda: result(folder / "studies" / "out"))
     whole = result(folder / "studies" / "out")
     assert [(arm[0], len(arm[1]), arm[2]) for arm in whole] == [("first", 2, []), ("wild", 2, [0, 1])]

@@ -27,7 +27,7 @@ from archlab.config.yaml_text import read_yaml, to_yaml
 from archlab.cost.flops import forward_flops
 from archlab.errors import OWN_CODE, UserError, user_message
 from archlab.flatten.write import flatten
-from archlab.study import runner
+from archlab.study.executors.local import Local
 from archlab.study.record import StudySummary
 from archlab.study.runner import Study
 from archlab.study.study_file import read_study
@@ -133,7 +133,7 @@ def the_study(**changed: str) -> Study:
     text = text.replace("256K", "640").replace("train.seq_len: 64, train.batch_tokens: 1024", "train.seq_len: 16")
     write(text, "study.yaml")
     name, asked = read_study("study.yaml")
-    return Study(name, asked, Path("studies/study"), workers=1)
+    return Study(name, asked, Path("studies/study"), Local(workers=1))
 
 
 def run(study: Study) -> StudySummary:
@@ -146,7 +146,7 @@ def runs_of(summary: StudySummary, arm: str) -> set[str]:
 
 def test_the_study_of_the_document_as_its_files_change(monkeypatch: pytest.MonkeyPatch) -> None:
     first = run(the_study())
-    monkeypatch.setattr(runner, "run_all", tiny.run_here)
+    monkeypatch.setattr(Local, "run_all", tiny.run_here)
     assert first.failed == {}
     assert [[sorted(arm.values), len(arm.runs)] for arm in first.arms] == [[[0, 1], 2]] * 2
     guessed = first.by("guessed")
@@ -461,7 +461,7 @@ def test_an_error_in_one_is_told_by_its_line() -> None:
 
 
 def test_an_outcome_that_gives_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "run_all", tiny.run_here)
+    monkeypatch.setattr(Local, "run_all", tiny.run_here)
     found = run(the_study(**{"guesses.py": FILES["guesses.py"].replace(".item()", ".item() + float('nan')")}))
     assert set(found.failed.values()) == {"outcome guesses: its function gave nan; allowed: a finite number, or None"}
     none = run(the_study(**{"guesses.py": FILES["guesses.py"].replace("return (guessed", "return None and (guessed")}))

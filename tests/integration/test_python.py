@@ -12,7 +12,7 @@ import tiny
 from archlab.config.study_schema import StudyConfig
 from archlab.config.yaml_text import to_yaml
 from archlab.errors import UserError
-from archlab.study import runner
+from archlab.study.executors.local import Local
 from archlab.study.study_file import study_from_values
 from archlab.train import loop
 from archlab.train.run_folder import RunFolder
@@ -60,7 +60,7 @@ def test_a_study_is_run_and_has_its_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(runner, "run_all", tiny.run_here)
+    monkeypatch.setattr(Local, "run_all", tiny.run_here)
     monkeypatch.setattr("archlab.report.page.picture", lambda _: b"drawn")
     asked = values(tmp_path)
     summary = archlab.run_study(asked, tmp_path / "mine", workers=1)
@@ -68,7 +68,7 @@ def test_a_study_is_run_and_has_its_page(
     assert (summary.name, summary.failed) == ("mine", {})
     assert "Which?" in (tmp_path / "mine" / "report.html").read_text()
     assert (tmp_path / "mine" / "report.png").read_bytes() == b"drawn"
-    monkeypatch.setattr(runner, "run_all", None)
+    monkeypatch.setattr(Local, "run_all", None)
     for name in ("write_page", "write_picture"):
         monkeypatch.setattr(f"archlab.report.run_study.{name}", lambda *_: None)
     (tmp_path / "same.yaml").write_text(to_yaml(asked))

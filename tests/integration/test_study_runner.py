@@ -30,11 +30,12 @@ from archlab.report.study_tables import factor_table, size_table, sweep_table
 from archlab.report.sweep_chart import sweep
 from archlab.report.sweep_rows import sweep_rows
 from archlab.study import folder as study_folder
-from archlab.study import pool, runner
+from archlab.study.executors import local, task
+from archlab.study.executors.executor import RunProgress
+from archlab.study.executors.local import Local
 from archlab.study.folder import claim
 from archlab.study.formatting import amount
 from archlab.study.plan import doubts_of_folds
-from archlab.study.pool import RunProgress
 from archlab.study.power import pairs_for
 from archlab.study.progress import StudyProgress
 from archlab.study.record import Curve, StudySummary, load_study
@@ -42,6 +43,7 @@ from archlab.study.runner import Study
 from archlab.study.study_file import read_study
 from archlab.train import compiling
 from archlab.train.device import choose_device, environment
+from archlab.train.progress import Callback
 from archlab.train.run_folder import RunFolder
 from archlab.train.summary import RunSummary
 from tiny import MODEL, TRAIN, write_text
@@ -70,13 +72,13 @@ class Laboratory:
             "arms": {"a": {}, "b": {"model.norm.kind": "layernorm"}},
         }
         config = validate(StudyConfig, {**raw, **values}, "study.yaml")
-        return Study("which", config, self.folder / "out", workers)
+        return Study("which", config, self.folder / "out", Local(workers))
 
     def run(self, **values):
         self.ran = []
         return self.study(**values).run(silent)
 
-    def run_all(self, runs, folder, n_workers, on_progress):
+    def run_all(self, runs, folder, on_progress):
         failed = [RunProgress(run, 0.0, failed=why) for run in runs if (why := self.fails(run.config))]
         for run in (run for run in runs if not self.fails(run.config)):
             self.ran.append((run.config.model.norm.kind, run.config.train.seed, run.config.train.lr))
@@ -114,7 +116,7 @@ def lab(tmp_path, monkeypatch, text, tmp_path_factory):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "base.yaml").write_text(to_yaml({"model": MODEL, "train": TRAIN}))
     laboratory = Laboratory(tmp_path, text)
-    monkeypatch.setattr(runner, "run_all", laboratory.run_all)
+    monkeypatch.setattr(Local, "run_all", laboratory.run_all)
     return laboratory
 
 
@@ -450,9 +452,9 @@ def test_whatever_happens_in_a_worker_is_reported_of_its_run(lab, monkeypatch, e
     def failing(*_):
         raise error
 
-    monkeypatch.setattr(pool, "train", failing)
+    monkeypatch.setattr(task, "train", failing)
     study = lab.study()
-    progress = pool._train(study.plan.compared(study.arms[0], 0), None, lab.folder)
+    progress = task.train_run(study.plan.compared(study.arms[0], 0), lab.folder, Callback())
     assert (progress.summary, progress.run.label) == (None, "a, seed 0")
     assert progress.failed.startswith(why)
 
@@ -466,13 +468,13 @@ def test_what_many_runs_note_is_printed_once(lab, monkeypatch, capsys):
         callback.on_resume(3)
         raise UserError("out of patience")
 
-    monkeypatch.setattr(pool, "train", noting)
+    monkeypatch.setattr(task, "train", noting)
     study, sent = lab.study(), SimpleNamespace()
     with StudyProgress() as progress:
         for seed in (0, 1):
             run = study.plan.compared(study.arms[0], seed)
             sent.send = progress([run])
-            sent.send(pool._train(run, sent, lab.folder))
+            sent.send(task.train_run(run, lab.folder, local._SendProgress(run, sent)))
     assert capsys.readouterr().err.splitlines() == [
         "note: a, seed 0: rows from 256 on are never used",
         "note: a, seed 0: checkpoint of seed 0: damaged",
@@ -829,7 +831,7 @@ def test_a_study_folder_holds_its_base(lab):
     (base,) = lab.folder.glob("*.yaml")
     base.unlink()
     name, study = read_study(str(lab.folder / "out"))
-    again = Study(name, study, lab.folder / "out", workers=1).read()
+    again = Study(name, study, lab.folder / "out").read()
     assert [arm.values for arm in again.arms] == [arm.values for arm in first.arms]
 
 

@@ -1,7 +1,6 @@
 """The smallest configs and texts that train in a moment, for the tests of training and studies."""
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,8 +8,10 @@ import torch
 
 from archlab.config.io import build_config
 from archlab.config.schema import Config
-from archlab.study import pool
-from archlab.study.pool import RunProgress
+from archlab.study.executors import local
+from archlab.study.executors.executor import OnProgress, RunProgress
+from archlab.study.executors.local import Local
+from archlab.study.executors.task import train_run
 from archlab.study.runs import Run
 
 torch.set_num_threads(1)
@@ -40,7 +41,7 @@ def write_text(folder: Path, name: str = "text.txt", lines: int = 2000) -> Path:
     return folder / name
 
 
-def run_here(runs: list[Run], study: Path, _: int, on_progress: Callable[[RunProgress], None]) -> list[RunProgress]:
-    """As a study's `run_all`, without another process."""
-    ended = [pool._train(run, SimpleNamespace(send=on_progress), study) for run in runs]
+def run_here(_: Local, runs: list[Run], study: Path, on_progress: OnProgress) -> list[RunProgress]:
+    """As an executor's `run_all`, without another process."""
+    ended = [train_run(run, study, local._SendProgress(run, SimpleNamespace(send=on_progress))) for run in runs]
     return [progress for progress in ended if progress.failed]

@@ -4,9 +4,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from archlab.cli.app import NO_NEGATIVES
 from archlab.cli.arguments import AtLeastOne, Flag
@@ -14,6 +14,7 @@ from archlab.cli.terminal import console, print_json, print_table, show_table
 from archlab.config.text import note, visible
 from archlab.config.yaml_text import to_yaml, to_yaml_line
 from archlab.errors import UserError
+from archlab.study.executors.named import ExecutorName, make_executor
 from archlab.study.formatting import listed, plural
 from archlab.study.record import StudySummary
 
@@ -32,7 +33,10 @@ def run(
     *,
     scale: str | None = None,
     out: Path | None = None,
+    executor: ExecutorName = "local",
     workers: AtLeastOne | None = None,
+    threads: AtLeastOne | None = None,
+    slurm: Annotated[tuple[str, ...], Parameter(consume_multiple=True, show_default=False)] = (),
     renew: Flag = False,
 ) -> None:
     """Train every arm with every seed, compare, and write the report. Finished runs are never repeated.
@@ -47,8 +51,16 @@ def run(
         One of the study's scales, such as smoke. Left out: as the study's file stands.
     out
         The study's folder. Left out: studies/NAME, or the study folder itself.
+    executor
+        What trains the runs: this machine, a Ray cluster, or jobs of Slurm (docs/executors.md). Any of them goes on
+        where another one stopped.
     workers
-        Processes that train side by side. Left out: one per core for small models on a CPU, else one.
+        Runs at once. Left out: on this machine one per GPU, on a CPU one per core for small models, else one; on Ray
+        and Slurm as many as have room.
+    threads
+        Cores of each run. Left out: one for small models on a CPU, up to 8 beside a GPU, else all of this machine.
+    slurm
+        Options of Slurm's jobs, as in partition=gpu time=120 (minutes); with --executor slurm.
     renew
         Train again what was trained by other code of archlab, or on another machine.
     """
@@ -58,7 +70,7 @@ def run(
 
     name, config = read_study(study, scale)
     folder = out or usual_folder(study, name)
-    comparison = Study(name, config, folder, workers)
+    comparison = Study(name, config, folder, make_executor(executor, workers, slurm), threads)
     if changed := comparison.changed():
         note(f"{folder}: {listed(changed)} changed; runs that still apply are kept")
     with StudyProgress() as progress:
@@ -232,6 +244,7 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
         right=("shape", "parameters", "training tokens", "rate"),
     )
     print(_in_all(config, designed))
+    print(_at_once(designed))
 
 
 def _predicted(study: str) -> Iterator[str]:
@@ -256,6 +269,16 @@ def _in_all(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
     if found.seconds is None:
         return f"{begun}; for a time, measure this machine by `archlab hardware --measure`"
     return f"{begun}, about {seconds(found.seconds)} on this machine; evaluation comes on top"
+
+
+def _at_once(designed: Sequence["Arm"]) -> str:
+    from archlab.study.executors.local import usual_workers, visible_gpus
+    from archlab.study.executors.needs import needs, usual_threads
+
+    configs = [arm.config for arm in designed]
+    each = needs(configs, usual_threads(configs))
+    at_once = usual_workers(each.cores, visible_gpus() if each.gpus else [])
+    return f"each run takes {each}; at once on this machine: {at_once}"
 
 
 def present(summary: StudySummary, folder: Path) -> None:

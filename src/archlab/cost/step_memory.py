@@ -25,6 +25,8 @@ class StepMemory(Base):
     """Of as many tokens as the loss works on at once, and what its pieces add to the head's gradient."""
     peak: int
     """The most at once, weights and optimiser included; beside what Python and torch take without a model."""
+    recomputed_peak: int
+    """The same where layers keep their input alone."""
 
 
 def step_memory(
@@ -39,23 +41,30 @@ def step_memory(
 
     Two moments compete for the peak: the loss, when all activations are there and of the gradients that of the head,
     or all of them from the second micro-batch on; and the update, when all gradients are there and no activations.
-    Between them layers give up what their gradients take.
+    Between them layers give up what their gradients take. Where layers are computed again, the backward pass of the
+    last and of the first one compete too: of one layer all activations are there then, and no logits.
     """
     layers = distinct_layers(model)
     held = training_memory(parameters(model), optimizer or AdamW())
     head = _head_bytes(model)
     logits = logits_bytes(model, this, device_type)
     outer = outer_bytes(model, this)
-    kept, recomputed = (round(sum(saved(layers, this, recompute=again)) + outer) for again in (False, True))
+    kept = round(saved(layers, this, recompute=False).waiting + outer)
+    inputs, again = (round(n_bytes) for n_bytes in saved(layers, this, recompute=True))
+    outer = round(outer)
     gradients = head if micro_batches == 1 else held.gradients
     # Products keep the weights that they have converted, where they are in 16 bits.
     converted = this.bytes_each * parameters(model).total if this.bytes_each < FLOAT32_BYTES else 0
-    at_loss = held.weights + held.optimizer + converted + gradients + kept + logits
+    beside = held.weights + held.optimizer + converted
+    last_layer = gradients + inputs + again + outer
+    first_layer = held.gradients + again + outer
+    recomputed_peak = max(gradients + logits + inputs + outer, last_layer, first_layer)
     return StepMemory(
         activations=kept,
-        recomputed_activations=recomputed,
+        recomputed_activations=inputs + again + outer,
         logits=logits,
-        peak=max(at_loss, held.total),
+        peak=max(beside + gradients + logits + kept, held.total),
+        recomputed_peak=max(beside + recomputed_peak, held.total),
     )
 
 

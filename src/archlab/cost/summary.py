@@ -105,7 +105,7 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
         weight_bytes=counts.total * BYTES[dtype],
         read_bytes_per_decoded_token=None if sees_as(model, "two_sided") else _read(model, context, dtype),
         training_memory=training_memory(counts, config.train.optimizer),
-        step_memory=_step_memory(config, dtype),
+        step_memory=step_memory_of(config, dtype),
         work={name: by_kind(operations) for name, operations in visible.items()},
         products={name: products_by_part(operations) for name, operations in visible.items()},
         computed_work={name: by_kind(_operations(model, name, this)) for name, this in passes.items()},
@@ -120,11 +120,12 @@ def training_pass(config: Config, dtype: Format) -> Pass:
     return Pass(train.rows, train.seq_len, counting=counting, bytes_each=BYTES[dtype], is_training=True)
 
 
-def _step_memory(config: Config, dtype: Format) -> StepMemory:
+def step_memory_of(config: Config, dtype: Format, device_type: str = "cpu") -> StepMemory:
+    """Of a training step, by the micro-batches of the config."""
     train = resolve_train(config)
     micro_batch = replace(training_pass(config, dtype), texts=train.micro_batch_tokens // train.seq_len)
     turns = train.batch_tokens // train.micro_batch_tokens
-    return step_memory(config.model, micro_batch, micro_batches=turns, optimizer=train.optimizer)
+    return step_memory(config.model, micro_batch, device_type, micro_batches=turns, optimizer=train.optimizer)
 
 
 def _passes(config: Config, batch: int, context: int, dtype: Format) -> dict[PassName, Pass]:

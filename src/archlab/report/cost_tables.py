@@ -82,6 +82,7 @@ def _step_memory(found: Cost) -> list[tuple[str, str]]:
         ("  where layers are computed again", binary(step.recomputed_activations)),
         ("logits at once", binary(step.logits)),
         ("most at once in a step", binary(step.peak)),
+        ("  where layers are computed again", binary(step.recomputed_peak)),
     ]
 
 

@@ -7,6 +7,7 @@ from archlab.config.study_schema import StudyConfig
 from archlab.config.text import note
 from archlab.errors import UserError
 from archlab.report.page import write_page, write_picture
+from archlab.study.executors.named import ExecutorName, make_executor
 from archlab.study.progress import StudyProgress
 from archlab.study.record import StudySummary
 from archlab.study.runner import Study
@@ -14,14 +15,18 @@ from archlab.study.study_file import read_study, study_from_values, usual_folder
 
 
 def run_study(
-    study: str | Path | Raw | StudyConfig, out: str | Path | None = None, workers: int | None = None
+    study: str | Path | Raw | StudyConfig,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    executor: ExecutorName = "local",
 ) -> StudySummary:
     """Train every arm with every seed, compare, and write the folder and its page, as `archlab study run` does.
 
     `study`: the name of a study that comes with archlab, a YAML file, a study folder, the values that such a file would
     hold, or a StudyConfig. `out`: the study's folder; by default `studies/NAME`, or the study folder itself. `workers`:
-    processes that train side by side. Progress is printed to stderr. Finished runs are never repeated. Runs that failed
-    are named in the summary's `failed`. UserError for a study that is wrong, and where no run finished.
+    runs at once. `executor`: local, ray or slurm, what trains them. Progress is printed to stderr. Finished runs are
+    never repeated. Runs that failed are named in the summary's `failed`. UserError for a study that is wrong, and where
+    no run finished.
     """
     if isinstance(study, str | Path):
         name, config = read_study(str(study))
@@ -34,7 +39,7 @@ def run_study(
     if workers is not None and workers < 1:
         raise UserError(f"workers: {workers}; allowed: at least 1")
     with StudyProgress() as progress:
-        summary = Study(name, config, folder, workers).run(progress)
+        summary = Study(name, config, folder, make_executor(executor, workers)).run(progress)
     write_page(summary, folder)
     try:
         write_picture(summary, folder)

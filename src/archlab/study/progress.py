@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from archlab.config.text import visible
-from archlab.study.pool import RunProgress
+from archlab.study.executors.executor import RunProgress
 from archlab.study.runs import Run
 
 

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from archlab.config.study_schema import AddedSeeds, Seeds, StudyConfig, first_seeds
 from archlab.config.training import resolve_train
-from archlab.cores import cores
-from archlab.cost.params import parameters
 from archlab.errors import UserError
 from archlab.study.collect import summarise
 from archlab.study.contrasts import comparisons
 from archlab.study.corpora import Corpora, open_corpora, read_corpora
 from archlab.study.design import Arm, arms
+from archlab.study.executors.executor import Executor, RunProgress
+from archlab.study.executors.local import Local
+from archlab.study.executors.needs import usual_threads
 from archlab.study.folder import changed_fields, claim, old_summary
 from archlab.study.more_seeds import seeds_in_all
 from archlab.study.outcomes.gather import Found, gather
@@ -20,28 +21,29 @@ from archlab.study.outcomes.named import named_outcomes
 from archlab.study.outcomes.timing import forget_timings, read_timings, time_all
 from archlab.study.plan import Plan
 from archlab.study.planned import added_later, read_plan
-from archlab.study.pool import SIDE_BY_SIDE_BELOW, RunProgress, run_all
 from archlab.study.provenance import remove_stale
 from archlab.study.record import StudySummary, has_summary, write_summary
 from archlab.study.runs import Ended, Run
 from archlab.study.tuning import Tuned, tune
 from archlab.train.compiling import is_compiled
-from archlab.train.device import choose_device, environment
+from archlab.train.device import choose_device, environment, planned_device
 
 StartPhase = Callable[[Sequence[Run]], Callable[[RunProgress], None]]
 """Called with the runs of a phase; returns what is to be called with their progress."""
 
 
 class Study:
-    """A study in its folder."""
+    """A study in its folder. `executor`: what trains its runs, this machine where nothing is said. `threads`: of each
+    run; as many as are usual on this machine where nothing is said."""
 
-    def __init__(self, name: str, config: StudyConfig, folder: Path, workers: int | None = None) -> None:
+    def __init__(
+        self, name: str, config: StudyConfig, folder: Path, executor: Executor | None = None, threads: int | None = None
+    ) -> None:
         self.name, self.config, self.folder = name, config, folder
         self.arms = _compiled_alike(arms(config))
         self.outcomes = named_outcomes(config, self.arms)
-        side_by_side = _small_on_cpu(self.arms)
-        self.workers = workers or (cores() if side_by_side else 1)
-        self.threads = 1 if side_by_side else cores()
+        self.executor = executor or Local()
+        self.threads = threads or usual_threads([arm.config for arm in self.arms])
         self._damaged: dict[str, RunProgress] = {}
         """Name of a run whose files are damaged -> that it failed, and why."""
 
@@ -158,7 +160,7 @@ class Study:
         for progress in (self._damaged[name] for name in once if name in self._damaged):
             on_progress(progress)
         todo = [run for name, run in once.items() if name not in self._damaged]
-        return run_all(todo, self.folder, self.workers, on_progress)
+        return self.executor.run_all(todo, self.folder, on_progress)
 
     def _summarise(self, tuned: Tuned, failed: Sequence[RunProgress]) -> StudySummary:
         plan, seeds = self.plan, self._seeds(tuned, self.config.seeds)
@@ -185,11 +187,5 @@ class Study:
 def _compiled_alike(designed: Sequence[Arm]) -> list[Arm]:
     """With `train.compile: auto` decided once for all arms: compiled only where all would be. Compiled layers round
     otherwise and are faster, and neither is what a study compares."""
-    every = all(is_compiled(a.config, resolve_train(a.config), choose_device(a.config.train)) for a in designed)
+    every = all(is_compiled(a.config, resolve_train(a.config), planned_device(a.config.train)) for a in designed)
     return [arm.compiled(every) if arm.config.train.compile == "auto" else arm for arm in designed]
-
-
-def _small_on_cpu(designed: Sequence[Arm]) -> bool:
-    """Whether one process with one thread per core is fastest; else runs go one by one, with all of the machine."""
-    on_cpu = choose_device(designed[0].config.train).type == "cpu"
-    return on_cpu and all(parameters(arm.config.model).total < SIDE_BY_SIDE_BELOW for arm in designed)

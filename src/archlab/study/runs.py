@@ -11,7 +11,7 @@ from archlab.config.outcomes import Outcome
 from archlab.config.schema import Config
 from archlab.config.sources import sources
 from archlab.study.outcomes.weights import kept
-from archlab.train.device import choose_device
+from archlab.train.device import planned_device
 from archlab.train.evaluate import DocumentScore
 from archlab.train.run_folder import NO_EFFECT_ON_RESULT, RunFolder
 from archlab.train.summary import RunSummary
@@ -43,7 +43,7 @@ class Run:
         decides = {
             "model": plain["model"],
             "train": {key: value for key, value in plain["train"].items() if f"train.{key}" not in _NOT_MEANT},
-            "dtype": str(choose_device(self.config.train).dtype),
+            "dtype": str(planned_device(self.config.train).dtype),
             "corpus": self.corpus,
             "fold": self.config.data.fold,
         }

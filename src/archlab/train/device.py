@@ -80,6 +80,18 @@ def choose_device(train: TrainConfig) -> Device:
     return Device(device_type, torch.bfloat16 if gains else torch.float32)
 
 
+def planned_device(train: TrainConfig) -> Device:
+    """Where a run is trained, which may be on another machine: what the config says of device and number format is
+    believed, and what it leaves to `auto` is decided by this machine; UserError where it cannot be.
+    """
+    if train.dtype == "auto" and train.device == "cuda" and not torch.cuda.is_available():
+        found = "auto, and this machine has no GPU that would tell"
+        raise UserError(f"train.dtype: {found}; to train on other machines' GPUs, say bfloat16 or float32")
+    if train.dtype == "auto" or train.device == "auto":
+        return choose_device(train)
+    return Device(train.device, getattr(torch, train.dtype))
+
+
 def resolve_device_type(name: str, field: str) -> str:
     """cpu or cuda; `auto` is cuda where there is one. UserError that names the field where it is not there."""
     is_there = torch.cuda.is_available()

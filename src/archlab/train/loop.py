@@ -15,6 +15,7 @@ from archlab.errors import UserError
 from archlab.train.attention_kernels import attention_kernels, products_up_to
 from archlab.train.compiling import is_compiled
 from archlab.train.device import Device, choose_device, environment
+from archlab.train.out_of_memory import out_of_memory_explained
 from archlab.train.progress import Callback, progress_callback
 from archlab.train.run_folder import RunFolder, SeenByOthers
 from archlab.train.sinks.opened import check_installed, opened
@@ -32,8 +33,8 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
     Where torchrun has started several processes, each calls it, and they train one run together.
 
     `callback` is called while the training goes on; without one, its progress is printed to stderr. Returns how the run
-    ended. Raises UserError for a folder that holds another run, and for text of another fingerprint than `corpus`;
-    KeyboardInterrupt, after a checkpoint, when the run is asked to stop.
+    ended. Raises UserError for a folder that holds another run, for text of another fingerprint than `corpus`, and for
+    a step that does not fit into memory; KeyboardInterrupt, after a checkpoint, when the run is asked to stop.
     """
     keep_freed_memory()
     device = choose_device(config.train)
@@ -71,7 +72,10 @@ def _joined(
             callback.on_note(note)
         if ended := world.told(folder.summary):
             return ended
-        with opened(folder, config, callback.on_note) if world.is_first else nullcontext():
+        # What several processes have of a model each is not counted, so that nothing is said of what would fit.
+        explained = out_of_memory_explained(config, device) if world.size == 1 else nullcontext()
+        copied = opened(folder, config, callback.on_note) if world.is_first else nullcontext()
+        with explained, copied:
             return Training(means, folder, callback).run()
 
 

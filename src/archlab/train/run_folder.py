@@ -180,11 +180,22 @@ class RunFolder:
             # The errors of the training are not those of this file. A pipe in its place would wait for a reader.
             file = open(self.path / _LOCK, "a", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK, 0o666))  # noqa: SIM115
         with file:
-            if not (_taken(file) or _taken(file, after=_LOOK)):
+            if not (self._taken(file) or self._taken(file, after=_LOOK)):
                 raise BusyError(f"{self.path}: another process is training this run")
             for folder in (self.path, self.checkpoints):
                 remove_leftovers(folder)
             yield
+
+    def _taken(self, file: TextIO, after: float = 0.0) -> bool:
+        """The lock, if nobody holds it so many seconds from now; UserError for a disk without locks."""
+        time.sleep(after)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:  # NFS without its lock service, Lustre mounted without `flock`
+            raise UserError(f"{self.path}: this disk cannot lock files: {error.strerror}") from None
+        return True
 
     def is_locked(self) -> bool:
         """Whether a process is training the run now."""
@@ -296,16 +307,6 @@ class SeenByOthers(RunFolder):
 
     def write_documents(self, scores: Sequence[DocumentScore]) -> None:
         """The first process writes them."""
-
-
-def _taken(file: TextIO, after: float = 0.0) -> bool:
-    """The lock, if nobody holds it so many seconds from now."""
-    time.sleep(after)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _with_plugins(config: Config) -> dict[str, str | bytes]:

@@ -21,6 +21,7 @@ HOW_TO = (
     "run_folder",
     "data",
     "scaling",
+    "executors",
     "claims",
     "plugins",
     "conventions",

@@ -1,11 +1,11 @@
-"""Running independent trainings side by side, in processes of their own."""
+"""Runs on this machine, side by side in processes of their own; with several GPUs, a process for each."""
 
 import multiprocessing as mp
+import os
 import signal
 import time
-import traceback
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -16,18 +16,13 @@ from typing import Any, TypeAlias, cast
 
 import torch
 
-from archlab.errors import user_message
+from archlab.cores import cores
 from archlab.interrupt import interrupts_blocked, on_forced_exit, raise_if_interrupted
-from archlab.study.outcomes.weights import measure
+from archlab.study.executors.executor import OnProgress, RunProgress
+from archlab.study.executors.task import train_run
 from archlab.study.runs import Run
-from archlab.train.loop import train
+from archlab.train.device import choose_device
 from archlab.train.progress import Callback, StepMetrics
-from archlab.train.run_folder import BusyError
-from archlab.train.summary import RunSummary
-
-SIDE_BY_SIDE_BELOW = 20_000_000
-"""Parameters up to which several one-thread processes train more tokens per second than one process with
-all threads (measured at 1.3M: benchmarks/side_by_side.py)."""
 
 Connection: TypeAlias = Any
 """One end of a pipe between the study and a worker; its class differs from system to system."""
@@ -36,45 +31,51 @@ _RETRY_AFTER = 1.0
 """Seconds before a run that another process trains is tried again."""
 
 
-@dataclass(frozen=True)
-class RunProgress:
-    """What happened to a run: it made a step, has a note, ended, failed, or is trained by another process."""
-
-    run: Run
-    share_done: float
-    """Share of its steps that are done."""
-    summary: RunSummary | None = None
-    """Set when it has ended."""
-    failed: str | None = None
-    """Why it ended without a summary."""
-    busy: bool = False
-    """Another process trains it, so it is tried again later."""
-    note: str | None = None
-    """Something that the user should know about it."""
-
-
 @dataclass
 class _Worker:
     process: BaseProcess
     run: Run | None = None
     """The run it was given and has not ended; None when it has nothing to do."""
+    gpu: str | None = None
+    """The one that it sees; None where runs are on the CPU."""
 
 
-def run_all(
-    runs: Sequence[Run], study: Path, n_workers: int, on_progress: Callable[[RunProgress], None]
+@dataclass(frozen=True)
+class Local:
+    """As many workers as this machine has room for, or as many as are asked for."""
+
+    workers: int | None = None
+
+    def run_all(self, runs: Sequence[Run], study: Path, on_progress: OnProgress) -> list[RunProgress]:
+        """Train every run; see `Executor`."""
+        if not runs:
+            return []
+        gpus = visible_gpus() if choose_device(runs[0].config.train).type == "cuda" else []
+        n_workers = self.workers or usual_workers(runs[0].threads, gpus)
+        return _run_all(runs, study, n_workers, gpus, on_progress)
+
+
+def usual_workers(threads: int, gpus: Sequence[str]) -> int:
+    """One for each GPU; on a CPU as many as its cores have threads for."""
+    return len(gpus) or max(1, cores() // threads)
+
+
+def visible_gpus() -> list[str]:
+    """As CUDA_VISIBLE_DEVICES names them, those that this process may use."""
+    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return (named or [str(number) for number in range(torch.cuda.device_count())])[: torch.cuda.device_count()]
+
+
+def _run_all(
+    runs: Sequence[Run], study: Path, n_workers: int, gpus: Sequence[str], on_progress: OnProgress
 ) -> list[RunProgress]:
-    """Train every run in its folder below `study`; finished ones are only read. Returns the runs that failed.
-
-    A run that fails, or whose worker dies, ends no other run. A run that another process trains is waited for.
-    KeyboardInterrupt is raised here once all workers have stopped, each with a checkpoint.
-    """
     raise_if_interrupted()
     waiting, failed = deque(runs), list[RunProgress]()
     workers: dict[Connection, _Worker] = {}
     try:
         while waiting or any(worker.run for worker in workers.values()):
             while waiting and len(workers) < n_workers:
-                connection, worker = _start_worker(study)
+                connection, worker = _start_worker(study, _least_used(gpus, workers.values()))
                 workers[connection] = worker
                 _assign_next(connection, worker, waiting)
             for connection in wait(list(workers)):
@@ -93,16 +94,22 @@ def run_all(
         _stop_all(workers)
 
 
-def _start_worker(study: Path) -> tuple[Connection, _Worker]:
+def _least_used(gpus: Sequence[str], workers: Iterable[_Worker]) -> str | None:
+    """The GPU that fewest workers have; None where there is none."""
+    used = Counter(worker.gpu for worker in workers)
+    return min(gpus, key=lambda gpu: used[gpu], default=None)
+
+
+def _start_worker(study: Path, gpu: str | None) -> tuple[Connection, _Worker]:
     """A worker and the connection to it. Each has a pipe of its own, so that killing one harms no other."""
     context = mp.get_context("spawn")
     ours, theirs = cast(tuple[Connection, Connection], context.Pipe())
-    process = context.Process(target=_worker_main, args=(theirs, study), daemon=True)
+    process = context.Process(target=_worker_main, args=(theirs, study, gpu), daemon=True)
     resource_tracker.ensure_running()  # else the first worker would start it, which unblocks Ctrl-C
     with interrupts_blocked():
         process.start()
     theirs.close()
-    return ours, _Worker(process)
+    return ours, _Worker(process, gpu=gpu)
 
 
 def _assign_next(connection: Connection, worker: _Worker, waiting: deque[Run]) -> None:
@@ -165,32 +172,14 @@ class _SendProgress(Callback):
             signal.raise_signal(signal.SIGTERM)
 
 
-def _worker_main(connection: Connection, study: Path) -> None:
+def _worker_main(connection: Connection, study: Path, gpu: str | None) -> None:
     """What a worker process does: one run after the other, until the connection is closed."""
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # nothing has asked for a GPU in this process yet
     with suppress(KeyboardInterrupt, EOFError, ConnectionError):
         while True:
-            connection.send(_train(connection.recv(), connection, study))
-
-
-def _train(run: Run, connection: Connection, study: Path) -> RunProgress:
-    """Train a run; how it ended, whatever happened to it."""
-    torch.set_num_threads(run.threads)
-    try:
-        folder = run.folder(study)
-        summary = train(run.config, folder, _SendProgress(run, connection), run.corpus)
-        if summary.status == "finished":
-            measure(run.measures, run.config, folder)
-        return RunProgress(run, 1.0, summary)
-    except BusyError:
-        time.sleep(_RETRY_AFTER)
-        return RunProgress(run, 0.0, busy=True)
-    except Exception as error:
-        return RunProgress(run, 0.0, failed=_why(error))
-
-
-def _why(error: Exception) -> str:
-    """What the user is told; for a bug its name, and its traceback is printed too."""
-    if message := user_message(error):
-        return message
-    traceback.print_exception(error)
-    return f"{type(error).__name__}: {error}"
+            run = connection.recv()
+            ended = train_run(run, study, _SendProgress(run, connection))
+            if ended.busy:
+                time.sleep(_RETRY_AFTER)
+            connection.send(ended)

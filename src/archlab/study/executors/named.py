@@ -1,0 +1,36 @@
+"""Executors by name, each imported when it is asked for."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, get_args
+
+from archlab.config.problems import choose
+from archlab.errors import UserError
+
+if TYPE_CHECKING:
+    from archlab.study.executors.executor import Executor
+
+ExecutorName = Literal["local", "ray", "slurm"]
+
+
+def make_executor(name: str = "local", workers: int | None = None, slurm: Sequence[str] = ()) -> "Executor":
+    """`workers`: runs at once; where nothing is said, as many as there is room for. `slurm`: options of its jobs, as in
+    partition=gpu. UserError for an unknown name or option, for options without Slurm, and for what is not installed."""
+    if slurm and name != "slurm":
+        raise UserError(f"--slurm: {slurm[0]}, but --executor is {name}; allowed: --executor slurm --slurm {slurm[0]}")
+    match name:
+        case "local":
+            from archlab.study.executors.local import Local
+
+            return Local(workers)
+        case "ray":
+            from archlab.study.executors.ray import Ray, installed_ray
+
+            installed_ray()
+            return Ray(workers)
+        case "slurm":
+            from archlab.study.executors.slurm import Slurm, check_slurm, slurm_options
+
+            check_slurm(options := slurm_options(slurm))
+            return Slurm(workers, options)
+        case _:
+            raise UserError(f"executor: {name!r}{choose(name, get_args(ExecutorName))}")

@@ -1,0 +1,374 @@
+"""What trains a study's runs: what a run needs, what becomes of runs that are lost, busy or broken, and of memory."""
+
+import os
+import re
+import sys
+import weakref
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import tiny
+from archlab.code import code_digest
+from archlab.config.schema import Config
+from archlab.cost.memory import training_memory
+from archlab.cost.params import parameters
+from archlab.cost.summary import step_memory_of
+from archlab.errors import UserError
+from archlab.exchange.configs import load_config
+from archlab.study.executors import elsewhere, local
+from archlab.study.executors.elsewhere import ATTEMPTS, BrokenError, LostError, run_elsewhere
+from archlab.study.executors.executor import RunProgress
+from archlab.study.executors.local import usual_workers, visible_gpus
+from archlab.study.executors.named import make_executor
+from archlab.study.executors.needs import MOST_BESIDE_A_GPU, needs, needs_of, usual_threads
+from archlab.study.executors.slurm import slurm_options
+from archlab.study.executors.task import Errand, settled, train_run
+from archlab.study.runs import Run
+from archlab.train import training
+from archlab.train.device import Device, choose_device, planned_device
+from archlab.train.loop import train
+from archlab.train.out_of_memory import what_would_fit
+from archlab.train.progress import Callback
+from archlab.train.run_folder import RunFolder
+
+GIB = 2**30
+ON_GPU = ("train.device=cuda", "train.dtype=bfloat16")
+
+
+def some(n: int = 1, *overrides: str) -> list[Run]:
+    return [Run(f"run {i}", tiny.config(f"train.seed={i}", *overrides), "", 1) for i in range(n)]
+
+
+class Played:
+    """A place whose tasks end as `script` says: run's label -> what its tasks do, one after the other."""
+
+    retry_after = 0.05
+
+    def __init__(self, script: dict[str, list[object]]) -> None:
+        self.script, self.stopped = script, list[tuple[str, int]]()
+        self.handed_out, self.most = Counter[str](), 0
+
+    def start(self, runs):
+        self.handed_out.update(run.label for run in runs)
+        self.most = max(self.most, len(runs))
+        return [(run.label, self.handed_out[run.label]) for run in runs]
+
+    def ended(self, tasks, seconds):
+        return [task for task in tasks if self.script[task[0]]]
+
+    def result(self, task):
+        found = self.script[task[0]].pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def stop(self, tasks):
+        self.stopped += tasks
+
+    kill = stop
+
+
+def ended(run: Run, **values) -> list[RunProgress]:
+    return [RunProgress(run, 0.0, **values)]
+
+
+def test_runs_that_are_lost_busy_or_broken(tmp_path: Path) -> None:
+    """Each is handed out as often as it has to be, and none ends another."""
+    a, b, c, d = some(4)
+    place = Played(
+        {
+            "run 0": [LostError("gone"), LostError("gone"), ended(a, summary="done")],
+            "run 1": [LostError(f"gone {i}") for i in range(ATTEMPTS)],
+            "run 2": [*(ended(c, busy=True) for _ in range(ATTEMPTS + 2)), ended(c, summary="done")],
+            "run 3": [BrokenError("no archlab there")],
+        }
+    )
+    told: list[RunProgress] = []
+    failed = run_elsewhere(place, [a, b, c, d], tmp_path, None, told.append)
+    assert place.handed_out == {"run 0": 3, "run 1": ATTEMPTS, "run 2": ATTEMPTS + 3, "run 3": 1}
+    assert {one.run.label: one.failed for one in failed} == {
+        "run 1": f"its worker was lost {ATTEMPTS} times (gone {ATTEMPTS - 1}; often that is too little memory)",
+        "run 3": "no archlab there",
+    }
+    notes = [one.note for one in told if one.run.label == "run 0" and one.note]
+    assert notes == ["its worker was lost (gone); it goes on from its last checkpoint"] * 2
+    assert sum(one.busy for one in told) == ATTEMPTS + 2
+    assert place.stopped == []
+
+
+def test_no_more_at_once_than_asked_for(tmp_path: Path) -> None:
+    runs = some(5)
+    place = Played({run.label: [ended(run, summary="done")] for run in runs})
+    assert run_elsewhere(place, runs, tmp_path, 2, lambda _: None) == []
+    assert (place.most, place.handed_out.total()) == (2, 5)
+
+
+def test_what_is_underway_is_stopped(tmp_path: Path) -> None:
+    """Also where it ends otherwise than by Ctrl-C."""
+    runs = some(2)
+    place = Played({"run 0": [ended(runs[0], failed="bad")], "run 1": []})
+
+    def tell(_: RunProgress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_elsewhere(place, runs, tmp_path, None, tell)
+    assert place.stopped == [("run 1", 1)]
+
+
+def test_how_far_a_run_is_stands_in_its_folder(tmp_path: Path) -> None:
+    (run,) = some()
+    watch = elsewhere._Watch(tmp_path)
+    assert watch.moved(run) is None
+    folder = RunFolder(run.folder(tmp_path))
+    folder.path.mkdir(parents=True)
+    for step in (0, 1, 4):
+        folder.log(step=step, probes={"long": "x" * 5000} if step == 1 else {})
+    (folder.path / "metrics.jsonl").open("a").write('{"step": 9, "tok')  # a line that is being written
+    assert watch.moved(run).share_done == 0.4
+    assert watch.moved(run) is None
+
+
+def test_an_errand_on_a_machine_that_cannot_do_it(tmp_path: Path) -> None:
+    (run,) = some()
+    for errand, why in (
+        (
+            Errand(tmp_path / "nowhere", tmp_path, code_digest()),
+            f"no folder {tmp_path / 'nowhere'}; a study on several",
+        ),
+        (Errand(tmp_path, tmp_path, "another"), "has other code of archlab than the machine that runs the study"),
+    ):
+        (told,) = errand(run)
+        assert why in str(told.failed)
+
+
+def test_an_errand_tells_its_notes_and_how_the_run_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths of texts are those of the place where the command was given."""
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    tiny.write_text(tmp_path)
+    run = replace(some(1)[0], config=tiny.config("model.vocab_size=400", data="text.txt"), corpus=None)
+    errand = Errand.of(Path("."))
+    monkeypatch.chdir("/")
+    note, last = errand(run)
+    assert "rows from" in str(note.note)
+    assert (last.failed, last.summary and last.summary.status) == (None, "finished")
+
+
+def test_auto_is_decided_once_for_all_machines() -> None:
+    """By the process that names the run."""
+    (run,) = some(1, "train.dtype=auto", "train.device=auto")
+    fixed, here = settled(run), choose_device(run.config.train)
+    assert (fixed.config.train.device, fixed.config.train.dtype) == (here.type, here.format)
+    assert fixed.name == run.name
+
+
+def test_a_run_for_a_gpu_is_planned_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert planned_device(tiny.config(*ON_GPU).train) == Device("cuda", torch.bfloat16)
+    with pytest.raises(UserError, match=r"train.dtype: auto, and this machine has no GPU"):
+        planned_device(tiny.config("train.device=cuda", "train.dtype=auto").train)
+    with pytest.raises(UserError, match=r"train.device: cuda, but torch finds no CUDA device here"):
+        local.Local().run_all(some(1, *ON_GPU), Path("nowhere"), lambda _: None)
+
+
+def test_what_a_run_needs() -> None:
+    small, large = load_config("tiny-llama"), load_config("tiny-llama", "model.d_model=1024")
+    here = ("train.device=cpu", "train.dtype=float32")
+    configs = [load_config("tiny-llama", *here, *more) for more in ((), ("model.d_model=1024",))]
+    wanted = needs_of([Run("", config, "", threads=3) for config in configs])
+    assert (wanted.cores, wanted.gpus) == (3, 0)
+    peak = step_memory_of(configs[1], "float32").peak
+    assert peak + GIB < wanted.memory < 2 * peak + GIB, "enough for the larger one, and not all of a machine"
+    on_gpu = needs([load_config("tiny-llama", *ON_GPU)], threads=2)
+    held = training_memory(parameters(small.model).total).total
+    assert (on_gpu.gpus, on_gpu.memory < 4 * GIB + held) == (1, True)
+    assert re.fullmatch(r"2 cores, 1 GPU and [\d.]+ GiB of memory", str(on_gpu))
+    assert parameters(large.model).total > parameters(small.model).total
+
+
+def test_threads_and_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models side by side, a large one with all cores, a run for each GPU."""
+    monkeypatch.setattr("archlab.study.executors.needs.cores", lambda: 32)
+    monkeypatch.setattr("archlab.study.executors.local.cores", lambda: 32)
+    small, large = tiny.config(), load_config("tiny-llama", "model.d_model=1024", "train.device=cpu")
+    assert (usual_threads([small]), usual_workers(1, [])) == (1, 32)
+    assert (usual_threads([small, large]), usual_workers(32, [])) == (32, 1)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    assert usual_threads([tiny.config(*ON_GPU)]) == 32 // 8
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert usual_threads([tiny.config(*ON_GPU)]) == MOST_BESIDE_A_GPU
+    assert usual_workers(8, ["0", "1"]) == 2
+
+
+def test_each_worker_has_a_gpu_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named as this process may use them; where one is lost, the next has its GPU."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert visible_gpus() == ["0", "1", "2"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a, 5,7")
+    assert visible_gpus() == ["GPU-a", "5", "7"]
+    workers = [local._Worker(None, gpu=gpu) for gpu in ("GPU-a", "7")]
+    assert local._least_used(visible_gpus(), workers) == "5"
+    assert local._least_used([], workers) is None
+    seen: list[str] = []
+
+    class OneRun:
+        def recv(self) -> Run:
+            if seen:
+                raise EOFError
+            return some()[0]
+
+        def send(self, _: object) -> None: ...
+
+    def trained(run: Run, *_: object) -> RunProgress:
+        seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
+        return RunProgress(run, 1.0)
+
+    monkeypatch.setattr(local, "train_run", trained)
+    local._worker_main(OneRun(), tmp_path, "7")
+    assert seen == ["7"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"name": "rey"}, "executor: 'rey'; did you mean ray? allowed: local, ray, slurm"),
+        ({"name": "ray", "slurm": ["time=3"]}, "--slurm: time=3, but --executor is ray; allowed: --executor slurm"),
+        ({"name": "slurm", "slurm": ["partitoin=a"]}, "'partitoin=a'; did you mean partition? allowed: account"),
+        ({"name": "slurm", "slurm": ["time=soon"]}, "--slurm time: 'soon'; allowed: minutes, at least 1"),
+        ({"name": "slurm", "slurm": ["cluster=mine"]}, "--slurm cluster: 'mine'; allowed: slurm, local"),
+        ({"name": "slurm"}, "--executor slurm: no sbatch on this machine"),
+    ],
+)
+def test_what_is_no_executor(arguments: dict, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UserError, match=re.escape(why)):
+        make_executor(**arguments)
+
+
+@pytest.mark.parametrize(("name", "module"), [("ray", "ray"), ("slurm", "submitit")])
+def test_what_is_not_installed(name: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UserError, match=re.escape(f"run: pip install 'archlab[{name}]'")):
+        make_executor(name)
+
+
+def test_options_of_jobs() -> None:
+    found = slurm_options(["partition=gpu", "time=120", "setup=module load cuda"])
+    assert found == {"partition": "gpu", "time": 120, "setup": ["module load cuda"]}
+
+
+def test_what_submitit_writes_for_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script of an array, as sbatch would read it; Slurm itself was not at hand."""
+    from submitit.slurm.slurm import SlurmExecutor
+
+    from archlab.study.executors import slurm
+
+    written: list[str] = []
+
+    def submit(self, command):
+        written.append(Path(command[-1]).read_text())
+        raise OSError("sbatch: error: invalid partition specified: gpu")
+
+    (tmp_path / "bin").mkdir()
+    for tool in ("srun", "sbatch"):
+        (tmp_path / "bin" / tool).touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr("submitit.core.utils.CommandFunction.__call__", lambda self: submit(self, self.command))
+    assert SlurmExecutor.affinity() == 2
+    place = slurm._Queue(Errand.of(tmp_path), needs_of(some(2, *ON_GPU)), slurm_options(["partition=gpu", "time=90"]))
+    with pytest.raises(UserError, match="sbatch takes no jobs: sbatch: error: invalid partition"):
+        place.start(some(2, *ON_GPU))
+    flags = set(re.findall(r"#SBATCH --(\S+)", written[0]))
+    assert {"array=0-1%2", "partition=gpu", "time=90", "cpus-per-task=1", "gpus-per-node=1", "nodes=1"} <= flags
+    assert {"signal=USR2@90", "open-mode=append", "mem=5GB"} <= flags
+
+
+LARGE = ("train.batch_tokens=65536", "train.seq_len=1024", *ON_GPU)
+
+
+def fits(config: Config, device: Device, free: int) -> dict[str, str]:
+    """Field -> value, of what would fit."""
+    return dict(re.findall(r"train\.(\w+)=(\w+)", what_would_fit(config, device, free)))
+
+
+def test_what_would_fit_is_the_most_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the counts of `archlab cost`, with a tenth left over; and never what has just failed."""
+    monkeypatch.setattr(Device, "name", "a GPU")
+    device = Device("cuda", torch.bfloat16)
+
+    def peak(tokens: int, recompute: bool) -> int:
+        found = step_memory_of(
+            load_config("tiny-llama", *LARGE, f"train.micro_batch_tokens={tokens}"), "bfloat16", "cuda"
+        )
+        return found.recomputed_peak if recompute else found.peak
+
+    config = load_config("tiny-llama", *LARGE)
+    sizes = [65536 >> i for i in range(7)]
+    whole = [peak(tokens, False) for tokens in sizes]
+    assert whole == sorted(whole, reverse=True)
+    for tokens, needed in zip(sizes[1:], whole[1:], strict=True):
+        found = fits(config, device, round(needed / 0.9) + 1)
+        assert int(found["micro_batch_tokens"]) == tokens
+        assert ("recompute" in found) == (peak(65536, True) <= needed)
+    assert fits(config, device, 100 * whole[0]) == {"recompute": "true", "micro_batch_tokens": "32768"}
+    again = load_config("tiny-llama", *LARGE, "train.recompute=true")
+    assert "recompute" not in fits(again, device, 100 * whole[0])
+    both = fits(config, device, round(peak(1024, True) / 0.9) + 1)
+    assert both == {"recompute": "true", "micro_batch_tokens": "1024"} or peak(1024, True) == peak(1024, False)
+    assert "and 0.977 KiB are free; not even one window of 1,024 tokens" in what_would_fit(config, device, 1000)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory"),
+        MemoryError(),
+    ],
+)
+def test_out_of_memory_ends_one_run_and_tells_what_would_fit(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run of the same process trains, and what the first one held is given back."""
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
+    text = tiny.write_text(tmp_path)
+    first, second = (
+        replace(run, config=tiny.config(f"train.seed={i}", data=text), corpus=None) for i, run in enumerate(some(2))
+    )
+    held: list[weakref.ref[torch.nn.Module]] = []
+
+    def too_much(model: torch.nn.Module, *_: object) -> None:
+        held.append(weakref.ref(model))
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "update", too_much)
+        failed = train_run(first, tmp_path / "study", Callback()).failed
+    size = r"\([\d.]+ KiB\)"
+    assert re.fullmatch(
+        r"out of memory on .+: a training step takes about [\d.]+ MiB, and [\d.]+ GiB are free now; other processes may "
+        r"have had them: in a study try fewer --workers; what would fit, in a study for all arms: "
+        rf"train.recompute=true {size}, which changes no result, or train.micro_batch_tokens=32 {size}",
+        str(failed),
+    )
+    assert held[0]() is None
+    done = train_run(second, tmp_path / "study", Callback())
+    assert done.summary
+    assert done.summary.status == "finished"
+
+
+def test_other_errors_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
+
+    def broken(*_):
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(training, "update", broken)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        train(tiny.config(data=tiny.write_text(tmp_path)), tmp_path / "run", Callback())
