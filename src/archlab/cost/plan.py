@@ -181,7 +181,7 @@ def _check(model: ModelConfig, parallel: Parallel) -> None:
         raise UserError(f"{parallel.pipeline} stages are more than the {model.n_layers} layers")
     for layer in distinct_layers(model):
         for branch in layer.branches:
-            branch.component.check_tensor(parallel.tensor)
+            branch.component.share(parallel.tensor)
 
 
 def _stages(model: ModelConfig, n: int) -> list[_Stage]:

@@ -59,7 +59,9 @@ class Experts(nn.Module):
         self.up_bias = nn.Parameter(torch.empty(E, F)) if config.bias else None
         self.gate_bias = nn.Parameter(torch.empty(E, F)) if config.bias and config.gated else None
         self.down_bias = nn.Parameter(torch.empty(E, D)) if config.bias else None
-        self.roles: dict[str, RoleName] = {"up": "input", "gate": "input", "down": "output"}
+        self.roles: dict[str, RoleName] = {
+            "up": "input", "gate": "input", "down": "output", "down_bias": "output_bias"
+        }  # fmt: skip
         self.constants = {"up_bias": 0.0, "gate_bias": 0.0, "down_bias": 0.0}
 
     def forward(self, x_ND: Tensor, chosen_NK: Tensor, weights_NK: Tensor) -> Tensor:

@@ -29,22 +29,38 @@ class World:
     local_rank: int = 0
     """This process, counted from 0 on its machine."""
     mesh: "DeviceMesh | None" = None
-    """[replicate, shard]; None: alone."""
+    """[replicate, shard, tensor]; None: alone."""
+    tensor: int = 1
+    """Neighbouring processes that work on the same windows."""
 
     @property
     def is_first(self) -> bool:
         """Whether this is the process that writes the run's folder and speaks to the user."""
         return self.rank == 0
 
+    @property
+    def readers(self) -> int:
+        """Groups of processes that each read windows of their own."""
+        return self.size // self.tensor
+
+    @property
+    def reader(self) -> int:
+        """This process's group, counted from 0."""
+        return self.rank // self.tensor
+
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all processes, of a tensor of one shape everywhere."""
-        if self.size > 1:
-            torch.distributed.all_reduce(values)
+        """The sum over all that read windows of their own, of a tensor of one shape everywhere."""
+        if self.mesh is not None and self.readers > 1:
+            torch.distributed.all_reduce(values, group=self.mesh["reader"].get_group())
         return values
 
     def any(self, here: bool) -> bool:
         """Whether it is so for one of the processes at least."""
-        return here if self.size == 1 else bool(self.sum(torch.tensor(int(here))))
+        if self.size == 1:
+            return here
+        found = torch.tensor(int(here))
+        torch.distributed.all_reduce(found)
+        return bool(found)
 
     def told(self, found: Callable[[], T]) -> T:
         """What the first process finds, everywhere; the others do not look."""
@@ -93,21 +109,25 @@ def joined(parallel: ParallelConfig, device_type: str) -> Iterator[World]:
     if joins := not is_initialized():  # a program of one's own may have joined them before
         init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
     try:
-        mesh = init_device_mesh(device_type, sizes, mesh_dim_names=("replicate", "shard"))
-        yield World(get_rank(), size, local_rank, mesh)
+        mesh = init_device_mesh(device_type, sizes, mesh_dim_names=("replicate", "shard", "tensor"))
+        mesh["replicate", "shard"]._flatten("reader")
+        yield World(get_rank(), size, local_rank, mesh, parallel.tensor)
     finally:
         if joins:
             destroy_process_group()
 
 
-def divided(parallel: ParallelConfig, size: int) -> tuple[int, int]:
-    """(replicate, shard) of so many processes; ConfigError where their product is another number."""
-    replicate, shard = parallel.replicate, parallel.shard
-    if size % replicate:
-        found = f"{replicate}, of {size} process{'es' if size > 1 else ''}"
-        raise ConfigError([Problem("parallel.replicate", f"{found}; allowed: a divisor of their number")], "the config")
-    left = size // replicate
-    if shard not in (None, left):
-        found = f"{shard}, with replicate {replicate} and {size} process{'es' if size > 1 else ''}"
-        raise ConfigError([Problem("parallel.shard", f"{found}; allowed: {left}, or null")], "the config")
-    return replicate, left
+def divided(parallel: ParallelConfig, size: int) -> tuple[int, int, int]:
+    """(replicate, shard, tensor) of so many processes; ConfigError where their product is another number."""
+    left, of = size, f"of {size} process{'es' if size > 1 else ''}"
+    for way in ("tensor", "replicate"):
+        n = getattr(parallel, way)
+        if left % n:
+            found = f"{n}, {of}; allowed: a divisor of their number"
+            raise ConfigError([Problem(f"parallel.{way}", found)], "the config")
+        left //= n
+        of += f" / {way} {n}" if n > 1 else ""
+    if parallel.shard not in (None, left):
+        found = f"{parallel.shard}, {of}; allowed: {left}, or null"
+        raise ConfigError([Problem("parallel.shard", found)], "the config")
+    return parallel.replicate, left, parallel.tensor
