@@ -165,6 +165,11 @@ class ResolvedMoE(MoE):
         )
         return filled_in(type(self), self, d_ff=d_ff, shared=beside)
 
+    def dealt(self, n: int) -> Self:
+        """What each of `n` devices has that are dealt the experts (expert parallelism, Lepikhin 2020), which are all
+        that is divided. UserError where they cannot have equally many."""
+        return filled_in(type(self), self, experts=shared_out(self.experts, n, "experts"))
+
     def _learned(self, site: Site, experts: int) -> int:
         router = self.experts * (site.d_model + self.router.bias)
         own = ACTIVATION_PARAMETERS.get(self.activation, 0)

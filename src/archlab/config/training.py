@@ -4,6 +4,7 @@ from math import ceil
 
 from archlab.config.layers import distinct_layers, sees_as
 from archlab.config.model_schema import ModelConfig
+from archlab.config.moe import ResolvedMoE
 from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config, TrainConfig
 from archlab.errors import UserError
@@ -73,6 +74,19 @@ def check_shares(model: ModelConfig, n: int) -> None:
             why = f"{n}; model.dropout.attention would drop other scores than in one process; allowed with it: 1"
             found[why] = Problem("parallel.tensor", why)
     raise_problems(list(found.values()), "the config")
+
+
+def check_dealt(model: ModelConfig, n: int) -> None:
+    """ConfigError where so many processes cannot be dealt the experts (`parallel.expert`)."""
+    mixtures = [layer.mlp for layer in distinct_layers(model) if isinstance(layer.mlp, ResolvedMoE)]
+    if n > 1 and not mixtures:
+        found = f"{n}, and no layer has experts; allowed: 1"
+        raise ConfigError([Problem("parallel.expert", found)], "the config")
+    for mixture in mixtures:
+        try:
+            mixture.dealt(n)
+        except UserError as error:
+            raise ConfigError([Problem("parallel.expert", f"{n}; model.mlp: {error}")], "the config") from None
 
 
 def check_next_token(model: ModelConfig) -> None:

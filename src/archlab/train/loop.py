@@ -6,7 +6,7 @@ from archlab.allocator import keep_freed_memory
 from archlab.config.problems import ConfigError, Problem
 from archlab.config.schema import Config
 from archlab.config.sources import sources
-from archlab.config.training import among, check_next_token, check_shares, resolve_train
+from archlab.config.training import among, check_dealt, check_next_token, check_shares, resolve_train
 from archlab.cost.memory import training_memory
 from archlab.cost.params import parameters
 from archlab.data.open import open_training_data
@@ -78,7 +78,8 @@ def _means(config: Config, device: Device, world: World) -> Means:
         found = f"{settings.probe_every}; probes are of one process, and there are {world.size}; allowed: null"
         raise ConfigError([Problem("train.probe_every", found)], "the config")
     check_shares(config.model, world.tensor)
-    shards = world.mesh["shard", "tensor"].size() if world.mesh else 1
+    check_dealt(config.model, world.expert)
+    shards = world.mesh.size(1) * world.tensor if world.mesh else 1
     device.check_memory(training_memory(parameters(config.model).total).total // shards)
     with world.in_turn():
         data = open_training_data(config.data, config.model.vocab_size)

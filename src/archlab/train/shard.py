@@ -1,4 +1,4 @@
-"""Cutting a model among processes: components by tensor parallelism, tensors by torch's own `fully_shard` (FSDP2)."""
+"""Cutting a model among processes: components or experts first, then all tensors by torch's `fully_shard` (FSDP2)."""
 
 from archlab.config.model_schema import ModelConfig
 from archlab.model.decoder import Decoder
@@ -20,7 +20,11 @@ def sharded(config: ModelConfig, seed: int, device_type: str, world: World) -> D
     if world.tensor > 1:
         from archlab.train.tensor import share_components
 
-        share_components(model, world.mesh["tensor"])
+        share_components(model, world.mesh["within"])
+    if world.expert > 1:
+        from archlab.train.experts import deal_experts
+
+        deal_experts(model, world.mesh["within"])
     mesh = world.mesh["replicate", "shard"]
     for layer in model.layers:
         fully_shard(layer, mesh=mesh)

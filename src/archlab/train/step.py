@@ -69,7 +69,7 @@ def update(
         collected = routers.collector()
         hidden_BTD, targets_BT = hidden_and_targets(model, micro_BT, device, separator, collected)
         hidden_ND, targets_N = chosen(hidden_BTD, scored_BT), chosen(targets_BT, scored_BT)
-        weight = share * world.readers  # the processes' gradients are averaged
+        weight = share * world.averaged
         gradient_ND, cross_entropy = backward_through_head(model, hidden_ND, targets_N, train.z_loss, weight, device)
         # A number whose gradient with respect to the hidden states is the one found, beside what the routers ask for.
         carrier = (hidden_ND * gradient_ND).sum()
