@@ -1,14 +1,17 @@
 """What is said of processes that cannot be divided as asked, and what one of several has of a component."""
 
 import pytest
+import torch
 
 from archlab.config.layers import layer_configs
 from archlab.config.parallel import ParallelConfig
 from archlab.config.problems import ConfigError
-from archlab.config.training import check_dealt, check_shares
+from archlab.config.training import check_dealt, check_shares, resolve_train
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.model.layer import make_component
+from archlab.train.compiling import is_compiled
+from archlab.train.device import Device
 from archlab.train.world import _check_devices, divided
 
 TINY = ("model.d_model=32", "model.attention.n_heads=4", "model.n_layers=1")
@@ -82,11 +85,7 @@ def test_more_processes_than_gpus_are_refused():
     [
         ["model.attention={n_kv_heads: 2, sinks: true, gate: {per: head}, qk_norm: {kind: rmsnorm, scope: each_head}}"],
         ["model.attention={kind: latent, kv_rank: 16, nope_dim: 8, rope_dim: 4}", "model.position.kind=rope"],
-        [
-            "model.mixer={kind: mamba2, head_dim: 8, d_state: 8, n_groups: 2}",
-            "model.attention.kind=none",
-            "model.position.kind=none",
-        ],
+        ["model.mixer={kind: mamba2, head_dim: 8, d_state: 8, n_groups: 2}"],
         ["model.mixer={kind: gated_delta, key_dim: 8, n_key_heads: 4}", "model.mlp={kind: plain, activation: xielu}"],
         ["model.mixer={kind: rglru, n_heads: 2}", "model.mlp={kind: moe, experts: 4, active: 2, d_ff: 16}"],
         ["model.mixer={kind: short_conv, bias: true}", "model.mlp.bias=true"],
@@ -100,3 +99,9 @@ def test_a_share_says_what_its_module_has(changes):
         assert made == sum(share.parameters(layer.site).values()), branch.name
         whole = sum(branch.component.parameters(layer.site).values())
         assert made < 0.8 * whole, branch.name
+
+
+def test_compiling_shared_components_is_refused():
+    config = load_config("tiny-llama", "parallel.tensor=2", "train.compile=true")
+    with pytest.raises(ConfigError, match="train.compile  true, with parallel.tensor or parallel.expert"):
+        is_compiled(config, resolve_train(config), Device("cpu", torch.float32))
