@@ -103,5 +103,5 @@ def test_a_share_says_what_its_module_has(changes):
 
 def test_compiling_shared_components_is_refused():
     config = load_config("tiny-llama", "parallel.tensor=2", "train.compile=true")
-    with pytest.raises(ConfigError, match="train.compile  true, with parallel.tensor or parallel.expert"):
+    with pytest.raises(ConfigError, match=r"train\.compile  true, with parallel\.tensor or parallel\.expert"):
         is_compiled(config, resolve_train(config), Device("cpu", torch.float32))
