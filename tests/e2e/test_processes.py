@@ -32,7 +32,7 @@ class Torchrun:
 
     def run(self, n, *arguments):
         process = self.start(n, *arguments)
-        out, err = process.communicate(timeout=240)
+        out, err = process.communicate(timeout=500)
         assert process.returncode == 0, err
         return out, err
 
@@ -63,36 +63,35 @@ def test_every_component_trains_as_in_one_process(torchrun):
     assert alone.returncode == 0, alone.stderr
     torchrun.run(4, worker, CONFIGS, folder / "four")
     names = sorted(path.name for path in (folder / "alone").iterdir())
-    assert len(names) > 5
+    assert names == ["components", "copies", "dropped", "mixture"]
     for name in names:
         one, four = folder / "alone" / name, folder / "four" / name
-        assert len(losses(one)) == 6, name
+        assert len(losses(one)) == len(losses(four)) == 4, name
         assert losses(four) == pytest.approx(losses(one), rel=SAME), name
         assert scores(four) == pytest.approx(scores(one), rel=SAME), name
 
 
-BATCHES = ("train.batch_tokens=192", "train.micro_batch_tokens=32")
-RUN = ("-m", "archlab", "train", "tiny.yaml", *BATCHES, "train.optimizer.kind=muon", "--out")
+RUN = ("-m", "archlab", "train", "tiny.yaml", "train.batch_tokens=192", "train.micro_batch_tokens=32",
+       "train.tokens=9600", "train.optimizer.kind=muon", "--out")  # fmt: skip
 """Muon keeps one thing of matrices and AdamW two of the rest: between them all that is kept of a parameter."""
 
 
 def test_stopped_and_resumed_with_other_numbers_of_processes(torchrun):
-    """Saved by two, by three, by one: no window lost or repeated, for the losses are those of one process."""
+    """Saved by three, then by one: no window lost or repeated, for the losses are those of one process."""
     lab = torchrun.lab
     lab.run(*RUN[2:], "whole-192")
     run = lab.folder / "elastic"
-    for n, stop_at in ((2, 20), (3, 50)):
-        process = torchrun.start(n, *RUN, run)
-        assert wait_until(lambda at=stop_at: len(losses(run)) >= at, process), process.communicate()[1]
-        os.kill(process.pid, signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
-        assert "[rank" not in err, "a process ended by an exception; torchrun's own traceback says that it was stopped"
-        files = sorted(path.name for path in max((run / "checkpoints").iterdir()).glob("shard-*"))
-        assert len(files) == n
+    process = torchrun.start(3, *RUN, run)
+    assert wait_until(lambda: len(losses(run)) >= 20, process), process.communicate()[1]
+    os.kill(process.pid, signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert "[rank" not in err, "a process ended by an exception; torchrun's own traceback says that it was stopped"
+    assert "3 processes, shard 3; each holds" in err
+    assert len(list(max((run / "checkpoints").iterdir()).glob("shard-*"))) == 3
     lab.run("generate", run, "--prompt", "the cat", "--max-new-tokens", "2")
     lab.run(*RUN[2:], run)
     metrics = lines(run / "metrics.jsonl")
-    assert [line["step"] for line in metrics if "lr" in line] == list(range(1, 101))
+    assert [line["step"] for line in metrics if "lr" in line] == list(range(1, 51))
     assert losses(run) == pytest.approx(losses(lab.folder / "whole-192"), rel=SAME)
 
 
@@ -105,7 +104,7 @@ def test_a_process_that_is_killed_ends_the_others_and_the_run_goes_on(torchrun):
     _, err = process.communicate(timeout=60)
     assert process.returncode != 0
     assert "Signal 9 (SIGKILL)" in err
-    torchrun.run(2, *RUN, run)
+    torchrun.lab.run(*RUN[2:], run)
     assert losses(run) == pytest.approx(losses(torchrun.lab.folder / "whole-192"), rel=SAME)
 
 

@@ -1,7 +1,9 @@
 """Trains every config of a YAML file in a folder of its own: `python train_many.py CONFIGS FOLDER`, or by torchrun."""
 
 import os
+import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -11,7 +13,16 @@ from archlab.config.io import build_config, overlay
 from archlab.config.merge import expand
 from archlab.config.schema import Config
 from archlab.train.loop import train
-from archlab.train.progress import Callback
+from archlab.train.progress import Callback, StepMetrics
+
+
+class Stopping(Callback):
+    """Asks the training to stop after two steps."""
+
+    def on_step(self, metrics: StepMetrics) -> None:
+        if metrics.step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
 
 if __name__ == "__main__":
     file, folder = map(Path, sys.argv[1:])
@@ -19,6 +30,8 @@ if __name__ == "__main__":
     if not (alone := "WORLD_SIZE" not in os.environ):
         init_process_group("gloo")  # once, for all of them
     for one in configs:
-        name, parallel = one.pop("name"), one.pop("parallel", {})
-        change = one if alone else {**one, "parallel": parallel}
-        train(build_config(overlay(expand(common), change, Config)), folder / name, Callback())
+        name, first, then = one.pop("name"), one.pop("parallel", {}), one.pop("then", None)
+        for parallel in [{}] if alone else [first] if then is None else [first, then]:
+            config = build_config(overlay(expand(common), {**one, "parallel": parallel}, Config))
+            with suppress(KeyboardInterrupt):
+                train(config, folder / name, Stopping() if then and parallel is first else Callback())

@@ -475,9 +475,9 @@ def test_what_cannot_have_a_plugin_refuses_it_by_name() -> None:
         flatten(model.config, "own")
     with pytest.raises(UserError, match=r"model\.mlp\.name +squared; allowed in a published format: no plug-in"):
         archlab.save_pretrained(model, "out")
-    model.config.mlp.check_tensor(1)
+    model.config.mlp.share(1)
     with pytest.raises(UserError, match=r"tensor=2: model\.mlp is the plug-in squared, which cannot be cut"):
-        model.config.mlp.check_tensor(2)
+        model.config.mlp.share(2)
     assert not Path("out").exists()
 
 

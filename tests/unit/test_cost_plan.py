@@ -32,9 +32,9 @@ def test_sharding_by_hand():
     ends = 2 * 128_256 * 4096 + 4096  # embedding, head and final norm are gathered once
     assert one.sent["shard"] == round(16 * 7 / 8 * ((2 * 2 + 4) * N - 2 * ends))
     assert one.sending == pytest.approx(one.sent["shard"] / 450e9)
-    assert planned("data=8").memory["weights, gradients, averages"] == 16 * N
-    assert planned("data=8").memory["bfloat16 weights"] == 2 * N
-    assert planned("data=8").sent["data"] == round(2 * 7 / 8 * 4 * N)
+    assert planned("replicate=8").memory["weights, gradients, averages"] == 16 * N
+    assert planned("replicate=8").memory["bfloat16 weights"] == 2 * N
+    assert planned("replicate=8").sent["replicate"] == round(2 * 7 / 8 * 4 * N)
 
 
 def test_a_pipeline_waits_and_sends_little():
@@ -43,7 +43,7 @@ def test_a_pipeline_waits_and_sends_little():
     assert one.bubble == pytest.approx(7 / (32 + 7))
     assert one.sent["pipeline"] == 2 * 128 * 8192 * 4096 * 2
     assert planned("pipeline=2").sent["pipeline"] == one.sent["pipeline"] // 2  # the first sends on, the last back
-    alone = planned("data=1", micro_batch=4)
+    alone = planned("replicate=1", micro_batch=4)
     last = 4 / 32 + 1.05 / 7.5  # four layers, and the head's billion beside the layers' seven and a half
     assert alone.computing / 8 < one.computing * (1 - one.bubble) < alone.computing * last
 
@@ -70,7 +70,7 @@ def test_activations_of_a_layer_as_published():
     """Korthikanti 2022: a GPT layer of 4 d_ff keeps 34 bytes per token and width in 16 bits without the scores; dropout's
     masks, 2 of them, are not here, and norms keep their input in float32 here: 4 more."""
     model = ["gpt-2", "model.n_layers=1", "model.dropout=0.0"]
-    one = planned("data=1", *model, batch=1, tokens=1024)
+    one = planned("replicate=1", *model, batch=1, tokens=1024)
     around = 4 + 2 * 4  # the final norm, hidden states and their gradient
     scores = 12 * 4 / 768  # the sum of each query's exponentials, per head
     assert one.memory["activations"] == pytest.approx((34 - 2 + 4 + scores + around) * 1024 * 768, rel=0.02)
@@ -107,11 +107,11 @@ def test_wide_shapes_suit_tensor_parallelism_and_deep_ones_a_pipeline():
     ("parallel", "message"),
     [
         ("shards=2", "did you mean shard"),
-        ("shard=0", "allowed: data, shard"),
+        ("shard=0", "allowed: replicate, shard"),
         ("shard=2,shard=2", "each once"),
         ("tensor=7", "query heads: 32 cannot be shared evenly by 7 devices"),
         ("pipeline=33", "33 stages are more than the 32 layers"),
-        ("data=3", "train.batch_tokens: 128 texts of 8,192 tokens; allowed: a multiple of data . shard = 3"),
+        ("replicate=3", "train.batch_tokens: 128 texts of 8,192 tokens; allowed: a multiple of replicate . shard = 3"),
     ],
 )
 def test_what_cannot_be_divided(parallel, message):
@@ -135,7 +135,7 @@ def test_recomputation_keeps_the_inputs_of_every_micro_batch_and_the_rest_of_one
 
 def test_recomputing_layers_takes_a_forward_pass_more():
     """And within a tensor group the stream is gathered and scattered for it, too."""
-    for way in ("data=8", "tensor=8"):
+    for way in ("replicate=8", "tensor=8"):
         plain, recomputed = (planned(way, recompute=again) for again in (False, True))
         assert 1.25 < recomputed.computing / plain.computing < 4 / 3
         assert recomputed.sent["tensor"] == pytest.approx(1.5 * plain.sent["tensor"])
@@ -173,7 +173,7 @@ def test_of_stages_that_are_alike_one_is_counted(monkeypatch):
 
 
 def test_no_time_is_told_for_what_does_not_fit(capsys):
-    assert app.main(["cost", "llama-3-70b", "--hardware", "h100", "--devices", "8", "--parallel", "data=8"]) == 0
+    assert app.main(["cost", "llama-3-70b", "--hardware", "h100", "--devices", "8", "--parallel", "replicate=8"]) == 0
     out = capsys.readouterr().out
     assert "does not fit" in out
     assert "years" not in out
@@ -194,7 +194,7 @@ def test_a_tied_matrix_stands_at_both_ends_of_a_pipeline():
 
 
 def test_shards_update_what_they_own():
-    assert planned("shard=8").computing < planned("data=8").computing
+    assert planned("shard=8").computing < planned("replicate=8").computing
 
 
 def test_devices_beyond_the_kv_heads_hold_copies():
@@ -210,8 +210,8 @@ def test_devices_beyond_the_kv_heads_hold_copies():
 
 
 def test_who_stands_close_sends_fast():
-    near = planned("data=8,pipeline=2")
-    assert near.sending == pytest.approx(near.sent["data"] / 450e9 + near.sent["pipeline"] / 50e9)
+    near = planned("replicate=8,pipeline=2")
+    assert near.sending == pytest.approx(near.sent["replicate"] / 450e9 + near.sent["pipeline"] / 50e9)
     pod = planned("shard=64", device=load_hardware("tpu-v5p"))
     assert pod.sending == pytest.approx(pod.sent["shard"] / 600e9)
 
@@ -243,10 +243,10 @@ def test_what_a_training_costs_by_hand(capsys):
 
 
 def test_a_reason_against_all_ways_is_told_once(capsys):
-    batch = ["train.batch_tokens=81920", "train.tokens=1M"]  # ten texts, which neither data=4 nor shard=4 divides
+    batch = ["train.batch_tokens=81920", "train.tokens=1M"]  # ten texts, which neither replicate=4 nor shard=4 divides
     assert app.main(["cost", "llama-3-8b", *batch, "--hardware", "h100", "--devices", "4", "--json"]) == 0
     (reason,) = json.loads(capsys.readouterr().out)["refused"]
-    assert reason.startswith("data=4; shard=4: train.batch_tokens: 10 texts")
+    assert reason.startswith("replicate=4; shard=4: train.batch_tokens: 10 texts")
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,11 @@ class StateTensor(NamedTuple):
         return math.prod(self.shape) * (FLOAT32_BYTES if self.float32 else bytes_each)
 
 
-def check_heads(tensor: int, n: int, what: str) -> None:
-    """UserError where so many devices cannot each have an equal part of the `n`."""
+def shared_out(n: int, tensor: int, what: str) -> int:
+    """How many of the `n` each of so many devices has; UserError where they cannot have equally many."""
     if n % tensor:
         raise UserError(f"{what}: {n} cannot be shared evenly by {tensor} devices")
+    return n // tensor
 
 
 class Component(Base):
@@ -90,16 +91,12 @@ class Component(Base):
         """Learned numbers that one token makes use of."""
         return sum(self.parameters(site).values())
 
-    def check_tensor(self, tensor: int) -> None:
-        """UserError where so many devices cannot share its work by heads."""
-        check_heads(tensor, self.score_heads, "query heads")
-
-    def held_by_one(self, site: Site, tensor: int) -> float:
-        """Learned numbers that each of `tensor` devices holds which share its matrices: all of its norms, and an equal
-        part of the rest."""
-        parts = self.parameters(site)
-        whole = parts.get("norms", 0)
-        return whole + (sum(parts.values()) - whole) / tensor
+    def share(self, tensor: int) -> Self:
+        """What each of `tensor` devices has of it where they share its work (tensor parallelism, Shoeybi 2019): a
+        component of this kind with as many times fewer heads, or a narrower middle. What all of them give adds up to
+        what the whole gives. UserError where it cannot be divided so.
+        """
+        raise UserError(f"{self.kind}: it cannot be divided among devices; allowed: tensor=1")
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """What it computes and moves in that pass. All learned numbers that the pass makes use of are some operation's

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from archlab.config.activation import ACTIVATION_PARAMETERS, Activation
 from archlab.config.base import Positive, Width
-from archlab.config.component import Component, Site, filled_in
+from archlab.config.component import Component, Site, filled_in, shared_out
 from archlab.config.norm import NoNorm
 from archlab.config.work import Operation, Pass
 
@@ -81,6 +81,10 @@ class ResolvedDense(Dense):
         """Biases, and what the activation learns."""
         biases = self.bias * ((self.matrices - 1) * self.d_ff + site.d_model)
         return biases + ACTIVATION_PARAMETERS.get(self.activation, 0)
+
+    def share(self, tensor: int) -> Self:
+        """Some of its middle."""
+        return filled_in(type(self), self, d_ff=shared_out(self.d_ff, tensor, "d_ff"))
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """Products, the activation, and the gate's."""

@@ -1,10 +1,10 @@
 """The gated delta rule."""
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from archlab.config.base import Heads, Positive, Width
-from archlab.config.component import Component, Site, StateTensor, check_heads, filled_in
+from archlab.config.component import Component, Site, StateTensor, filled_in, shared_out
 from archlab.config.recurrent import GatedRMSNorm, KernelSize, chunking, convolution, gated, scanning
 from archlab.config.work import Operation, Pass
 
@@ -63,7 +63,12 @@ class ResolvedGatedDelta(GatedDelta):
     @property
     def conv_width(self) -> int:
         """Channels of the convolution: queries, keys and values."""
-        return 2 * self.key_width + self.value_width
+        return sum(self.conv_widths)
+
+    @property
+    def conv_widths(self) -> tuple[int, ...]:
+        """Those of queries, keys and values."""
+        return self.key_width, self.key_width, self.value_width
 
     def _projections(self, d_model: int) -> int:
         """Queries, keys, values, the gate, beta and the decay; the output."""
@@ -82,9 +87,10 @@ class ResolvedGatedDelta(GatedDelta):
         """The convolution and the decays."""
         return self.conv_width * self.taps + 2 * self.n_value_heads
 
-    def check_tensor(self, tensor: int) -> None:
+    def share(self, tensor: int) -> Self:
         """Whole key heads, with the value heads that they serve."""
-        check_heads(tensor, self.n_key_heads, "key heads of the mixer")
+        n_key_heads = shared_out(self.n_key_heads, tensor, "key heads of the mixer")
+        return filled_in(type(self), self, n_key_heads=n_key_heads, n_value_heads=self.n_value_heads // tensor)
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """A step reads the state at k, writes to it at k and reads it at q; chunks do the same by larger products.

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from archlab.config.any_attention import AnyAttention, AnyResolved
 from archlab.config.base import Positive, Width
-from archlab.config.component import Site, StateTensor, filled_in
+from archlab.config.component import Site, StateTensor, filled_in, shared_out
 from archlab.config.norm import RMSNorm
 from archlab.config.visibility import keys_kept
 from archlab.config.work import Operation, Pass
@@ -85,10 +85,9 @@ class ResolvedLatent(Latent, AnyResolved):  # pyright: ignore[reportIncompatible
         narrow = (self.q_rank or 0) + self.kept_width
         return self.qkv_bias * narrow + self.out_bias * site.d_model
 
-    def held_by_one(self, site: Site, tensor: int) -> float:
-        """As of every component; all devices make the narrow vectors that their heads read."""
-        narrow = (self.q_rank or 0) + self.kept_width
-        return super().held_by_one(site, tensor) + narrow * (site.d_model + self.qkv_bias) * (1 - 1 / tensor)
+    def share(self, tensor: int) -> Self:
+        """Some of the heads; all devices make the narrow vectors that their heads read."""
+        return filled_in(type(self), self, n_heads=shared_out(self.n_heads, tensor, "query heads"))
 
     def _matrices(self, site: Site) -> int:
         """Numbers in all projections."""

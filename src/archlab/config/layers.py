@@ -121,9 +121,10 @@ class LayerConfig(Base):
         """Learned numbers that are in matrices."""
         return sum(component.in_matrices(self.site) for component in self.components)
 
-    def held_by_one(self, tensor: int) -> float:
-        """Learned numbers that each of `tensor` devices holds which share its matrices."""
-        return self._norms_around() + sum(b.component.held_by_one(self.site, tensor) for b in self.branches)
+    def held_by_one(self, tensor: int) -> int:
+        """Learned numbers that each of `tensor` devices holds which share the work of its components."""
+        shares = (branch.component.share(tensor) for branch in self.branches)
+        return self._norms_around() + sum(sum(share.parameters(self.site).values()) for share in shares)
 
     def active_parameters(self) -> int:
         """Learned numbers that one token makes use of."""

@@ -1,10 +1,10 @@
 """Mamba 2's mixer."""
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from archlab.config.base import Heads, NonNegative, Positive, Width
-from archlab.config.component import Component, Site, StateTensor, check_heads, filled_in
+from archlab.config.component import Component, Site, StateTensor, filled_in, shared_out
 from archlab.config.recurrent import (
     GatedNorm,
     GatedRMSNorm,
@@ -67,7 +67,13 @@ class ResolvedMamba2(Mamba2):
     @property
     def conv_width(self) -> int:
         """Channels of the convolution: x, and every group's B and C."""
-        return self.inner_width + 2 * self.n_groups * self.d_state
+        return sum(self.conv_widths)
+
+    @property
+    def conv_widths(self) -> tuple[int, ...]:
+        """Those of x, B and C."""
+        of_groups = self.n_groups * self.d_state
+        return self.inner_width, of_groups, of_groups
 
     def describe(self) -> dict[str, str]:
         """Heads and widths."""
@@ -88,10 +94,12 @@ class ResolvedMamba2(Mamba2):
         """Numbers that projections make of the stream."""
         return self.inner_width + self.conv_width + self.n_heads
 
-    def check_tensor(self, tensor: int) -> None:
+    def share(self, tensor: int) -> Self:
         """Whole groups, with their B and C."""
-        check_heads(tensor, self.n_groups, "groups of the mixer")
-        check_heads(tensor, self.n_heads, "heads of the mixer")
+        n_groups = shared_out(self.n_groups, tensor, "groups of the mixer")
+        return filled_in(
+            type(self), self, n_groups=n_groups, n_heads=shared_out(self.n_heads, tensor, "heads of the mixer")
+        )
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """A step writes x B^T into every state and reads S C from it; chunks do the same by larger products."""

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
 from archlab.config.activation import ACTIVATION_PARAMETERS, Activation
 from archlab.config.base import Base, NonNegative, Positive, Width
-from archlab.config.component import Component, Site, filled_in
+from archlab.config.component import Component, Site, filled_in, shared_out
 from archlab.config.dense import GatedMLP, PlainMLP, ResolvedDense, ResolvedGatedMLP, ResolvedPlainMLP
 from archlab.config.work import Operation, Pass
 
@@ -163,6 +163,19 @@ class ResolvedMoE(MoE):
     def active_parameters(self, site: Site) -> int:
         """The router, and as many experts as a token passes through."""
         return self._learned(site, self.active)
+
+    def share(self, tensor: int) -> Self:
+        """Some of the middle of every expert, and the router."""
+        d_ff = shared_out(self.d_ff, tensor, "d_ff of an expert")
+        beside = self.shared and self.shared.model_copy(
+            update={"d_ff": shared_out(self.shared.d_ff, tensor, "d_ff of the shared expert")}
+        )
+        return filled_in(type(self), self, d_ff=d_ff, shared=beside)
+
+    def dealt(self, n: int) -> Self:
+        """What each of `n` devices has that are dealt the experts (expert parallelism, Lepikhin 2020), which are all
+        that is divided. UserError where they cannot have equally many."""
+        return filled_in(type(self), self, experts=shared_out(self.experts, n, "experts"))
 
     def _learned(self, site: Site, experts: int) -> int:
         router = self.experts * (site.d_model + self.router.bias)

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
 from archlab.config.any_attention import AnyAttention, AnyResolved, QueryHeads
 from archlab.config.base import Base, Heads, Index, Length, Positive, Width
-from archlab.config.component import Site, StateTensor, filled_in
+from archlab.config.component import Site, StateTensor, filled_in, shared_out
 from archlab.config.norm import AnyLayerNorm, AnyRMSNorm, NoNorm
 from archlab.config.visibility import keys_kept
 from archlab.config.work import Operation, Pass
@@ -150,17 +150,12 @@ class ResolvedMultiHead(MultiHead, AnyResolved):  # pyright: ignore[reportIncomp
         of_gate = self.gate_width * (self.gate is not None and self.gate.bias)
         return self.qkv_width * self.qkv_bias + site.d_model * self.out_bias + of_gate + self.n_heads * self.sinks
 
-    def check_tensor(self, tensor: int) -> None:
-        """As of every component; and whole KV heads, or copies of one."""
-        super().check_tensor(tensor)
-        if self.n_kv_heads % tensor and tensor % self.n_kv_heads:
-            raise UserError(f"{tensor} devices are neither a divisor nor a multiple of the {self.n_kv_heads} KV heads")
-
-    def held_by_one(self, site: Site, tensor: int) -> float:
-        """As of every component; where there are more devices than KV heads, each holds a whole one."""
-        of_a_head = (site.d_model + self.qkv_bias) * (self.head_dim + self.v_dim)
-        copied = max(1 - self.n_kv_heads / tensor, 0)
-        return super().held_by_one(site, tensor) + of_a_head * copied
+    def share(self, tensor: int) -> Self:
+        """Some of the query heads and of the KV heads; where there are more devices than these, a copy of one."""
+        n_heads, K = shared_out(self.n_heads, tensor, "query heads"), self.n_kv_heads
+        if K % tensor and tensor % K:
+            raise UserError(f"{tensor} devices are neither a divisor nor a multiple of the {K} KV heads")
+        return filled_in(type(self), self, n_heads=n_heads, n_kv_heads=max(1, K // tensor))
 
     def _qk_norms(self) -> int:
         norm = self.qk_norm

@@ -11,3 +11,9 @@ class ParallelConfig(Base):
     shard: Count | None = None
     """Processes of a group, among which weights, gradients and the optimiser's state are cut (ZeRO 3, Rajbhandari
     2020; torch's fully_shard). null: all that are left."""
+    tensor: Count = 1
+    """Processes that work on the same windows and divide every layer's heads and middles (tensor parallelism, Shoeybi
+    2019). Embedding, norms and head each of them has."""
+    expert: Count = 1
+    """Processes with windows of their own that are dealt the experts of every mixture (expert parallelism, Lepikhin
+    2020) and send each other the tokens for them. All else each of them has."""

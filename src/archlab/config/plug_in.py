@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import ValidationError, field_validator
 from pydantic_core.core_schema import ValidationInfo
@@ -107,11 +107,12 @@ class PlugInComponent(PlugIn, Component):
         """As its own class says."""
         return self.own.state(site, capacity)
 
-    def check_tensor(self, tensor: int) -> None:
+    def share(self, tensor: int) -> Self:
         """UserError: nobody knows how its matrices could be cut."""
-        if tensor > 1:
-            found = f"tensor={tensor}: model.{self.section} is the plug-in {self.name}, which cannot be cut"
-            raise UserError(f"{found}; allowed: tensor=1")
+        if tensor == 1:
+            return self
+        found = f"tensor={tensor}: model.{self.section} is the plug-in {self.name}, which cannot be cut"
+        raise UserError(f"{found}; allowed: tensor=1")
 
 
 class PlugInMLP(PlugInComponent):

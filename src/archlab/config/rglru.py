@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from archlab.config.base import Heads, Width
-from archlab.config.component import Component, Site, StateTensor, check_heads, filled_in
+from archlab.config.component import Component, Site, StateTensor, filled_in, shared_out
 from archlab.config.recurrent import KernelSize, convolution
 from archlab.config.work import FLOAT32_BYTES, Operation, Pass
 
@@ -54,9 +54,10 @@ class ResolvedRGLRU(RGLRU):
         """Biases of projections, gates and the convolution, its kernel, and the rates."""
         return self.lru_width * (self.taps + 6) + site.d_model
 
-    def check_tensor(self, tensor: int) -> None:
+    def share(self, tensor: int) -> Self:
         """Whole groups of channels."""
-        check_heads(tensor, self.n_heads, "groups of the mixer's channels")
+        n_heads = shared_out(self.n_heads, tensor, "groups of the mixer's channels")
+        return filled_in(type(self), self, n_heads=n_heads, lru_width=self.lru_width // tensor)
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """The same in every counting: the scan itself has no products of matrices, but a run of sums for each doubling

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from archlab.config.component import Component, Site, StateTensor
+from archlab.config.component import Component, Site, StateTensor, filled_in, shared_out
 from archlab.config.recurrent import KernelSize, convolution
 from archlab.config.work import Operation, Pass
 
@@ -23,11 +23,21 @@ class ShortConv(Component):
 
     def parameters(self, site: Site) -> dict[str, int]:
         """Projections of x and of both gates, the convolution, the output projection."""
-        return {"mixer": 4 * site.d_model**2 + self.vectors(site)}
+        width = self.channels(site.d_model)
+        return {"mixer": (3 * site.d_model + site.d_model) * width + self.vectors(site)}
 
     def vectors(self, site: Site) -> int:
         """Biases, and the convolution."""
-        return site.d_model * (5 * self.bias + self.taps)
+        width = self.channels(site.d_model)
+        return width * (4 * self.bias + self.taps) + site.d_model * self.bias
+
+    def channels(self, d_model: int) -> int:
+        """Of the convolution."""
+        return d_model
+
+    def share(self, tensor: int) -> "ShortConv":
+        """Some of the channels."""
+        return filled_in(ShortConvShare, self, among=tensor)
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """The same in every counting."""
@@ -42,3 +52,14 @@ class ShortConv(Component):
     def state(self, site: Site, capacity: int) -> tuple[StateTensor, ...]:
         """The convolution's last inputs."""
         return (StateTensor("conv", (self.taps - 1, site.d_model)),)
+
+
+class ShortConvShare(ShortConv):
+    """Of several devices that share its work, what one has."""
+
+    among: int
+    """Devices."""
+
+    def channels(self, d_model: int) -> int:
+        """UserError where they cannot have equally many."""
+        return shared_out(d_model, self.among, "channels of the mixer")

@@ -2,10 +2,12 @@
 
 from math import ceil
 
-from archlab.config.layers import sees_as
+from archlab.config.layers import distinct_layers, sees_as
 from archlab.config.model_schema import ModelConfig
-from archlab.config.problems import ConfigError, Problem
+from archlab.config.moe import ResolvedMoE
+from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config, TrainConfig
+from archlab.errors import UserError
 
 ABOUT_A_BATCH = 8192
 """Tokens that a batch holds at least where the config does not say."""
@@ -55,6 +57,36 @@ def among(train: ResolvedTrain, config: Config, n_processes: int) -> ResolvedTra
         found = f"{asked:,}; each of {n_processes} processes has {own * train.seq_len:,} tokens of a batch"
         raise ConfigError([Problem("train.micro_batch_tokens", f"{found}; allowed: a divisor of these")], "the config")
     return train if asked else train.model_copy(update={"micro_batch_tokens": own * train.seq_len})
+
+
+def check_shares(model: ModelConfig, n: int) -> None:
+    """ConfigError that names what so many processes cannot share (`parallel.tensor`)."""
+    if n == 1:
+        return
+    found = dict[str, Problem]()
+    for layer in distinct_layers(model):
+        for branch in layer.branches:
+            try:
+                branch.component.share(n).parameters(layer.site)
+            except UserError as error:
+                found[str(error)] = Problem("parallel.tensor", f"{n}; model.{branch.name}: {error}")
+        if layer.dropout.attention:
+            why = f"{n}; model.dropout.attention would drop other scores than in one process; allowed with it: 1"
+            found[why] = Problem("parallel.tensor", why)
+    raise_problems(list(found.values()), "the config")
+
+
+def check_dealt(model: ModelConfig, n: int) -> None:
+    """ConfigError where so many processes cannot be dealt the experts (`parallel.expert`)."""
+    mixtures = [layer.mlp for layer in distinct_layers(model) if isinstance(layer.mlp, ResolvedMoE)]
+    if n > 1 and not mixtures:
+        found = f"{n}, and no layer has experts; allowed: 1"
+        raise ConfigError([Problem("parallel.expert", found)], "the config")
+    for mixture in mixtures:
+        try:
+            mixture.dealt(n)
+        except UserError as error:
+            raise ConfigError([Problem("parallel.expert", f"{n}; model.mlp: {error}")], "the config") from None
 
 
 def check_next_token(model: ModelConfig) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from archlab.config.problems import nearest
 from archlab.errors import UserError
 
-WAYS = ("data", "shard", "tensor", "pipeline")
+WAYS = ("replicate", "shard", "tensor", "pipeline")
 
 MOST_DEVICES = 1_000_000
 
@@ -14,13 +14,13 @@ MOST_DEVICES = 1_000_000
 class Parallel:
     """In each way so many; their product is the number of devices.
 
-    data: replicas that average gradients. shard: the replicas share weights, gradients and AdamW's averages, and gather
-    a layer's weights when they need them (ZeRO 3, Rajbhandari 2020; FSDP). tensor: matrices are cut, so that devices
-    work on one layer together, with the stream cut along the text between branches (Shoeybi 2019, Korthikanti 2022).
-    pipeline: each device has some of the layers (Huang 2019), one micro-batch after the other (Narayanan 2021).
+    replicate: replicas that average gradients. shard: the replicas share weights, gradients and AdamW's averages, and
+    gather a layer's weights when they need them (ZeRO 3, Rajbhandari 2020; FSDP). tensor: matrices are cut, so that
+    devices work on one layer together, with the stream cut along the text between branches (Shoeybi 2019, Korthikanti
+    2022). pipeline: each device has some of the layers (Huang 2019), one micro-batch after the other (Narayanan 2021).
     """
 
-    data: int = 1
+    replicate: int = 1
     shard: int = 1
     tensor: int = 1
     pipeline: int = 1
@@ -46,17 +46,17 @@ class Parallel:
     @property
     def devices(self) -> int:
         """All of them."""
-        return self.data * self.shard * self.tensor * self.pipeline
+        return self.replicate * self.shard * self.tensor * self.pipeline
 
     @property
     def replicas(self) -> int:
         """Parts that the batch is cut into."""
-        return self.data * self.shard
+        return self.replicate * self.shard
 
     def within(self, way: str) -> int:
         """Devices between two that exchange something in this way: a tensor group stands closest together, then shards,
         replicas, and the stages of a pipeline."""
-        nearer = {"tensor": 1, "shard": self.tensor, "data": self.tensor * self.shard}
+        nearer = {"tensor": 1, "shard": self.tensor, "replicate": self.tensor * self.shard}
         return nearer.get(way, self.tensor * self.replicas)
 
     def reach(self, way: str) -> int:

@@ -171,7 +171,7 @@ def _batch(config: Config, parallel: Parallel) -> _Batch:
     if texts % parallel.replicas:
         raise UserError(
             f"train.batch_tokens: {texts} texts of {train.seq_len:,} tokens; "
-            f"allowed: a multiple of data * shard = {parallel.replicas} texts"
+            f"allowed: a multiple of replicate * shard = {parallel.replicas} texts"
         )
     own = texts // parallel.replicas
     micro = math.gcd(own, train.micro_batch_tokens // train.seq_len) if said.micro_batch_tokens else 1
@@ -187,7 +187,7 @@ def _check(model: ModelConfig, parallel: Parallel) -> None:
         raise UserError(f"{parallel.pipeline} stages are more than the {model.n_layers} layers")
     for layer in distinct_layers(model):
         for branch in layer.branches:
-            branch.component.check_tensor(parallel.tensor)
+            branch.component.share(parallel.tensor)
 
 
 def _stages(model: ModelConfig, n: int, spared: int) -> list[_Stage]:
@@ -254,7 +254,7 @@ def _sent(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, recompute
     layers until its backward pass, and adds its gradients up after each micro-batch; replicas average once in a step.
     What is computed again is sent again within a tensor group; a shard has a layer's weights then, for its backward
     pass follows. The first stage sends the stream on, the last one its gradient back, those between both."""
-    d, s, t, p = parallel.data, parallel.shard, parallel.tensor, parallel.pipeline
+    d, s, t, p = parallel.replicate, parallel.shard, parallel.tensor, parallel.pipeline
     own = max(stage.held(t) for stage in stages)
     gathered = max(
         (2 * SHORT + FLOAT32_BYTES) * stage.held(t) - SHORT * stage.around / t for stage in stages
@@ -262,7 +262,7 @@ def _sent(stages: Sequence[_Stage], parallel: Parallel, batch: _Batch, recompute
     stream = batch.texts * batch.tokens * stages[0].model.d_model * SHORT
     groups = max(sum(n * len(layer.stages) for layer, n in stage.layers.items()) for stage in stages)
     return {
-        "data": round(2 * (d - 1) / d * FLOAT32_BYTES * own / s),
+        "replicate": round(2 * (d - 1) / d * FLOAT32_BYTES * own / s),
         "shard": round((s - 1) / s * gathered * batch.turns),
         # Gathered before and scattered after each group of branches, forward and backward.
         "tensor": round((t - 1) / t * (4 + 2 * recompute) * groups * stream),

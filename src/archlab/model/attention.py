@@ -36,6 +36,7 @@ class Attention(nn.Module):
         self.sinks = nn.Parameter(torch.empty(H)) if config.sinks else None
         self.constants = {"sinks": 0.0}
         self.sub_norm = make_norm(layer.norm if config.sub_norm else NoNorm(), config.out_width)
+        self.over_all = {"sub_norm": config.out_width}
         self.gate = Projection(D, config.gate_width, bias=config.gate.bias, role="input") if config.gate else None
         self.gate_activation = make_activation(config.gate.activation if config.gate else "identity")
         self.out = Projection(config.out_width, D, bias=config.out_bias, role="output")

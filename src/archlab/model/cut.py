@@ -18,6 +18,16 @@ def is_cut(x: Tensor) -> bool:
     return hasattr(x, "device_mesh")
 
 
+def held(x: Tensor) -> int:
+    """Numbers of a tensor that this process has."""
+    if not is_cut(x):
+        return x.numel()
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(x, DTensor)
+    return x.to_local().numel()
+
+
 def whole(x: Tensor) -> Tensor:
     """All of a tensor, gathered from the processes that have parts of it; each of them has to ask."""
     if not is_cut(x):

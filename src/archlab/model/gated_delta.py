@@ -32,7 +32,7 @@ class GatedDelta(nn.Module):
         self.gate = Projection(d_model, config.value_width, bias=False, role="input")
         self.beta = Projection(d_model, config.n_value_heads, bias=False, role="input")
         self.decay = Projection(d_model, config.n_value_heads, bias=False, role="input")
-        self.conv = CausalConv(config.conv_width, config.taps, bias=False, activation=make_activation("silu"))
+        self.conv = CausalConv(config.conv_widths, config.taps, bias=False, activation=make_activation("silu"))
         self.A_log, self.dt_bias = (nn.Parameter(torch.empty(config.n_value_heads)) for _ in range(2))
         self.constants = initial_decay(config.n_value_heads, 0, 16)
         self.norm = GatedNorm(GatedRMSNorm(eps=config.norm_eps, gate="after"), config.value_dim)

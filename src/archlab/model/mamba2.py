@@ -32,7 +32,7 @@ class Mamba2(nn.Module):
         self.C = Projection(d_model, of_groups, bias=config.in_bias, role="input")
         self.dt = Projection(d_model, n_heads, bias=config.in_bias, role="input")
         self.conv = CausalConv(
-            config.conv_width, config.taps, bias=config.conv_bias, activation=make_activation("silu")
+            config.conv_widths, config.taps, bias=config.conv_bias, activation=make_activation("silu")
         )
         self.A_log, self.dt_bias, self.D = (nn.Parameter(torch.empty(n_heads)) for _ in range(3))
         self.constants = {**initial_decay(n_heads, 1, 16), "D": 1.0}

@@ -29,6 +29,7 @@ class MLP(nn.Module):
             else None
         )
         self.sub_norm = make_norm(layer.norm if config.sub_norm else NoNorm(), config.d_ff)
+        self.over_all = {"sub_norm": config.d_ff}
         self.down = Projection(config.d_ff, layer.d_model, bias=config.bias, role="output")
 
     def forward(self, x_BTD: Tensor, context: Context | None = None, state: State | None = None) -> Tensor:

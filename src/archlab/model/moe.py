@@ -59,22 +59,27 @@ class Experts(nn.Module):
         self.up_bias = nn.Parameter(torch.empty(E, F)) if config.bias else None
         self.gate_bias = nn.Parameter(torch.empty(E, F)) if config.bias and config.gated else None
         self.down_bias = nn.Parameter(torch.empty(E, D)) if config.bias else None
-        self.roles: dict[str, RoleName] = {"up": "input", "gate": "input", "down": "output"}
+        self.roles: dict[str, RoleName] = {
+            "up": "input", "gate": "input", "down": "output", "down_bias": "output_bias"
+        }  # fmt: skip
         self.constants = {"up_bias": 0.0, "gate_bias": 0.0, "down_bias": 0.0}
 
     def forward(self, x_ND: Tensor, chosen_NK: Tensor, weights_NK: Tensor) -> Tensor:
         """[N, D], experts and weights [N, K] -> [N, D]."""
         K = chosen_NK.shape[1]
         expert_R, order_R = chosen_NK.flatten().sort(stable=True)  # R = N * K rows
-        ends_E = torch.searchsorted(expert_R, torch.arange(len(self.up), device=x_ND.device), right=True).int()
+        y_RD = self.through(x_ND.index_select(0, order_R // K), expert_R)
+        y_NKD = y_RD.index_select(0, order_R.argsort()).unflatten(0, (-1, K))
+        return (y_NKD * weights_NK[..., None]).sum(1).to(y_RD.dtype)
+
+    def through(self, x_RD: Tensor, expert_R: Tensor) -> Tensor:
+        """[R, D] -> [R, D], rows in the order of their experts."""
+        ends_E = torch.searchsorted(expert_R, torch.arange(len(self.up), device=x_RD.device), right=True).int()
 
         def project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             y = grouped_linear(*as_autocast(x, weight), ends_E)
             return y if bias is None else y + bias[expert_R].to(y.dtype)
 
-        x_RD = x_ND.index_select(0, order_R // K)
         up_RF = project(x_RD, self.up, self.up_bias)
         gate_RF = None if self.gate is None else project(x_RD, self.gate, self.gate_bias)
-        y_RD = project(inner(self.config, self.activation, gate_RF, up_RF), self.down, self.down_bias)
-        y_NKD = y_RD.index_select(0, order_R.argsort()).unflatten(0, (-1, K))
-        return (y_NKD * weights_NK[..., None]).sum(1).to(y_RD.dtype)
+        return project(inner(self.config, self.activation, gate_RF, up_RF), self.down, self.down_bias)

@@ -163,6 +163,7 @@ class HeadNorm(nn.Module):
         scope = "head" if isinstance(config.qk_norm, schema.NoNorm) else config.qk_norm.scope
         shape = {"head": (config.head_dim,), "each_head": (heads, config.head_dim), "width": (heads * config.head_dim,)}
         self.scope = scope
+        self.over_all = {"norm": heads * config.head_dim} if scope == "width" else {}
         self.norm = make_norm(config.qk_norm, *shape[scope])
 
     def forward(self, x_BHTC: Tensor) -> Tensor:

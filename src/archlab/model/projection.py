@@ -15,7 +15,7 @@ class Projection(nn.Linear):
 
     def __init__(self, d_in: int, d_out: int, *, bias: bool, role: RoleName) -> None:
         super().__init__(d_in, d_out, bias=bias)
-        self.roles: dict[str, RoleName] = {"weight": role}
+        self.roles: dict[str, RoleName] = {"weight": role, "bias": "output_bias" if role == "output" else "constant"}
 
     def reset_parameters(self) -> None:
         """Leave the memory as it is."""

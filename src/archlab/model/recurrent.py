@@ -22,11 +22,13 @@ from archlab.model.state import State, is_step
 class CausalConv(nn.Module):
     """y_t = sum over j of w_j x_{t-K+1+j} (+ b), channel by channel. What is before the text counts as 0.
 
-    The state `conv` holds the last K - 1 inputs. Padded positions give nothing to others, and 0 comes out of them.
+    `widths`: channels of each thing that stands beside others. The state `conv` holds the last K - 1 inputs. Padded
+    positions give nothing to others, and 0 comes out of them.
     """
 
-    def __init__(self, channels: int, kernel_size: int, *, bias: bool, activation: nn.Module) -> None:
+    def __init__(self, widths: tuple[int, ...], kernel_size: int, *, bias: bool, activation: nn.Module) -> None:
         super().__init__()
+        self.widths, channels = widths, sum(widths)
         self.kernel_size, self.activation = kernel_size, activation
         self.weight = nn.Parameter(torch.empty(channels, 1, kernel_size))
         self.bias = nn.Parameter(torch.empty(channels)) if bias else None

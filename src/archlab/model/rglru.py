@@ -40,7 +40,7 @@ class RGLRU(nn.Module):
         width = config.lru_width
         self.gate = Projection(d_model, width, bias=True, role="input")
         self.x = Projection(d_model, width, bias=True, role="input")
-        self.conv = CausalConv(width, config.taps, bias=True, activation=make_activation("identity"))
+        self.conv = CausalConv((width,), config.taps, bias=True, activation=make_activation("identity"))
         self.input_gate, self.forget_gate = (BlockGate(width, config.n_heads) for _ in range(2))
         self.Lambda = nn.Parameter(torch.empty(width))
         self.constants = {"Lambda": _initial_rates(width)}

@@ -1,8 +1,8 @@
-"""What a parameter is for, and what follows: how it starts, whether it decays, its learning rate, how it is cut.
+"""What a parameter is for, and what follows: how it starts, whether it decays, its learning rate, who adds it.
 
-Initial values and the optimiser read the same table, and so will sharding, when there is any. A module says for each
-of its parameters either a role (`roles`: name -> role) or the number or tensor at which it starts (`constants`: name ->
-value).
+Initial values, the optimiser and tensor parallelism read the same table. A module says for each of its parameters a
+role (`roles`: name -> role), the number or tensor at which it starts (`constants`: name -> value), or both. How tensor
+parallelism cuts it nobody has to say: its shape in a component's share (`Component.share`) does.
 """
 
 import math
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 
-RoleName = Literal["embedding", "input", "narrow", "output", "head", "convolution", "constant"]
+RoleName = Literal["embedding", "input", "narrow", "output", "head", "convolution", "constant", "output_bias"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Role:
     """What holds for every parameter of one role."""
 
     name: RoleName
+    """By which train.lr_multipliers calls it."""
     deviation: Callable[[ModelConfig, int], float]
     """Standard deviation of its initial values, from the config and the fan-in."""
     decays: Literal["always", "if_asked", "never"]
@@ -30,9 +31,9 @@ class Role:
     group: Literal["matrix", "table", "vector"]
     """What it is: a linear map (the last two axes; those before them stack several), a table of which rows are looked
     up or compared, or all the rest. Muon makes its updates of the first kind alone."""
-    shard_axis: int | None
-    """Along which tensor parallelism cuts it, counted from the end, for matrices may be stacked (experts); None: each
-    process has all of it."""
+    is_added_once: bool = False
+    """Whether a component's output has it as a summand of its own: the sum over the shares of several processes must
+    have it once, though each of them has it."""
 
 
 def _input(model: ModelConfig, fan_in: int) -> float:
@@ -70,20 +71,18 @@ def _constant(_model: ModelConfig, _fan_in: int) -> float:
 
 
 ROLES: dict[RoleName, Role] = {
-    role.name: role
-    for role in (
-        Role("embedding", _embedding, decays="if_asked", group="table", shard_axis=-2),
-        Role("input", _input, decays="always", group="matrix", shard_axis=-2),  # of what comes out, heads say
-        Role("narrow", _input, decays="always", group="matrix", shard_axis=None),  # all is read at once
-        Role("output", _output, decays="always", group="matrix", shard_axis=-1),  # of what goes in
-        Role("head", _head, decays="if_asked", group="table", shard_axis=-2),
-        Role("convolution", _convolution, decays="always", group="vector", shard_axis=-3),
-        Role("constant", _constant, decays="never", group="vector", shard_axis=None),
-    )
+    "embedding": Role("embedding", _embedding, decays="if_asked", group="table"),
+    "input": Role("input", _input, decays="always", group="matrix"),
+    "narrow": Role("narrow", _input, decays="always", group="matrix"),
+    "output": Role("output", _output, decays="always", group="matrix"),
+    "head": Role("head", _head, decays="if_asked", group="table"),
+    "convolution": Role("convolution", _convolution, decays="always", group="vector"),
+    "constant": Role("constant", _constant, decays="never", group="vector"),
+    "output_bias": Role("constant", _constant, decays="never", group="vector", is_added_once=True),
 }
 """`input` reads the stream (q, k, v, up, gate) or a narrow vector that `narrow` has made of it, `output` writes to it
 (attention out, MLP down), `convolution` is the kernel of one over tokens, `constant` starts at a given value (norms,
-biases)."""
+biases), `output_bias` is that beside `output`."""
 
 
 class RoleOf(NamedTuple):
@@ -105,7 +104,7 @@ def roles_of(model: nn.Module) -> Iterator[RoleOf]:
         for name, parameter in module.named_parameters(recurse=False):
             full = f"{module_name}.{name}"
             if name in constants:
-                yield RoleOf(full, parameter, ROLES["constant"], constants[name])
+                yield RoleOf(full, parameter, ROLES[roles.get(name, "constant")], constants[name])
             elif name in roles:
                 yield RoleOf(full, parameter, ROLES[roles[name]], None)
             else:

@@ -15,11 +15,12 @@ class ShortConv(nn.Module):
 
     def __init__(self, config: Config, d_model: int) -> None:
         super().__init__()
-        self.x = Projection(d_model, d_model, bias=config.bias, role="input")
-        self.input_gate = Projection(d_model, d_model, bias=config.bias, role="input")
-        self.output_gate = Projection(d_model, d_model, bias=config.bias, role="input")
-        self.conv = CausalConv(d_model, config.taps, bias=config.bias, activation=make_activation("identity"))
-        self.out = Projection(d_model, d_model, bias=config.bias, role="output")
+        width = config.channels(d_model)
+        self.x = Projection(d_model, width, bias=config.bias, role="input")
+        self.input_gate = Projection(d_model, width, bias=config.bias, role="input")
+        self.output_gate = Projection(d_model, width, bias=config.bias, role="input")
+        self.conv = CausalConv((width,), config.taps, bias=config.bias, activation=make_activation("identity"))
+        self.out = Projection(width, d_model, bias=config.bias, role="output")
 
     def forward(self, u_BTD: Tensor, context: Context, state: State | None) -> Tensor:
         """[B, T, D] -> [B, T, D]."""

@@ -6,6 +6,7 @@ from functools import partial
 
 from torch.utils.checkpoint import checkpoint
 
+from archlab.config.problems import ConfigError, Problem
 from archlab.config.schema import Config
 from archlab.config.training import ResolvedTrain
 from archlab.cost.flops import training_flops
@@ -21,8 +22,13 @@ a fifth of some ten minutes, and a GPU as long and saves half of two."""
 def is_compiled(config: Config, train: ResolvedTrain, device: Device) -> bool:
     """What `train.compile` means for this run on this machine: auto does where it pays and there is a compiler.
 
-    UserError where it is asked for and there is none.
+    UserError where it is asked for and there is none, or processes share components or experts.
     """
+    if config.parallel.tensor * config.parallel.expert > 1:
+        if train.compile is True:
+            found = "true, with parallel.tensor or parallel.expert; allowed with them: auto, false"
+            raise ConfigError([Problem("train.compile", found)], "the config")
+        return False
     if train.compile == "auto":
         flops = training_flops(config.model, train.seq_len) * train.trained
         return flops >= PAYS_FROM[device.type] and has_compiler()

@@ -126,5 +126,5 @@ def predict(
 
 def _shared(n_windows: int, rows: int, world: World) -> Iterator[slice]:
     """The windows of this process, `rows` at a time; all have as many turns, the last ones without windows."""
-    for start in range(0, n_windows, rows * world.size):
-        yield slice(start + world.rank * rows, start + (world.rank + 1) * rows)
+    for start in range(0, n_windows, rows * world.readers):
+        yield slice(start + world.reader * rows, start + (world.reader + 1) * rows)

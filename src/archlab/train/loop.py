@@ -7,7 +7,7 @@ from archlab.allocator import keep_freed_memory
 from archlab.config.problems import ConfigError, Problem
 from archlab.config.schema import Config
 from archlab.config.sources import sources
-from archlab.config.training import among, check_next_token, resolve_train
+from archlab.config.training import among, check_dealt, check_next_token, check_shares, resolve_train
 from archlab.cost.memory import training_memory
 from archlab.cost.params import parameters
 from archlab.data.open import open_training_data
@@ -81,14 +81,16 @@ def _joined(
 
 def _means(config: Config, device: Device, world: World) -> Means:
     """UserError for what the model, this machine or the text cannot do."""
-    settings = among(resolve_train(config), config, world.size)
+    settings = among(resolve_train(config), config, world.readers)
     check_next_token(config.model)
     if world.is_first:
         check_installed(settings.log)
     if world.size > 1 and settings.probe_every:
         found = f"{settings.probe_every}; probes are of one process, and there are {world.size}; allowed: null"
         raise ConfigError([Problem("train.probe_every", found)], "the config")
-    shards = world.mesh.size(1) if world.mesh else 1
+    check_shares(config.model, world.tensor)
+    check_dealt(config.model, world.expert)
+    shards = world.mesh.size(1) * world.tensor if world.mesh else 1
     device.check_memory(training_memory(parameters(config.model), settings.optimizer).total // shards)
     with world.in_turn():
         data = open_training_data(config.data, config.model.vocab_size)

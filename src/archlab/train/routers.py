@@ -60,7 +60,7 @@ class Routers:
         if not self.mixtures:
             return {}
         losses = [losses for _, losses in self._passes]
-        n_passes = len(losses) * self._world.size
+        n_passes = len(losses) * self._world.readers
         largest = torch.stack([(load.chosen_E / load.tokens).max() for load in self._loads()]).max()
         dead = torch.stack([(load.chosen_E == 0).sum() for load in self._loads()]).sum()
         return {

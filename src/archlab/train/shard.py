@@ -1,4 +1,4 @@
-"""Cutting a model among processes by torch's own `fully_shard` (FSDP2)."""
+"""Cutting a model among processes: components or experts first, then all tensors by torch's `fully_shard` (FSDP2)."""
 
 from archlab.config.model_schema import ModelConfig
 from archlab.model.decoder import Decoder
@@ -17,10 +17,19 @@ def sharded(config: ModelConfig, seed: int, device_type: str, world: World) -> D
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     model = Decoder(config, seed=None)
+    if world.tensor > 1:
+        from archlab.train.tensor import share_components
+
+        share_components(model, world.mesh["within"])
+    if world.expert > 1:
+        from archlab.train.experts import deal_experts
+
+        deal_experts(model, world.mesh["within"])
+    mesh = world.mesh["replicate", "shard"]
     for layer in model.layers:
-        fully_shard(layer, mesh=world.mesh)
+        fully_shard(layer, mesh=mesh)
     # Embedding, last norm and head stay whole from the pass through the layers until their gradient is there.
-    fully_shard(model, mesh=world.mesh, reshard_after_forward=False)
+    fully_shard(model, mesh=mesh, reshard_after_forward=False)
     register_fsdp_forward_method(model, "hidden")
     initialise(model.to(device_type), config, seed)
     return model.train()

@@ -57,7 +57,8 @@ def update(
     given loss and gradient norm, says so.
 
     `separator` is the token that begins a document, where documents do not see each other; None where they do.
-    `world`: each process is given all windows, and passes its part of their micro batches through the model.
+    `world`: each process is given all windows, and passes its part of their micro batches through the model; those that
+    share the work of layers pass the same ones, and each adds its part of what routers ask for.
 
     Dropout has a seed of its own per train.seed, step and micro batch, so a resumed run drops what an uninterrupted one
     would drop, with any number of processes.
@@ -68,11 +69,11 @@ def update(
         collected = routers.collector()
         hidden_BTD, targets_BT = hidden_and_targets(model, micro_BT, device, separator, collected)
         hidden_ND, targets_N = chosen(hidden_BTD, scored_BT), chosen(targets_BT, scored_BT)
-        weight = share * world.size  # the processes' gradients are averaged
+        weight = share * world.averaged
         gradient_ND, cross_entropy = backward_through_head(model, hidden_ND, targets_N, train.z_loss, weight, device)
         # A number whose gradient with respect to the hidden states is the one found, beside what the routers ask for.
         carrier = (hidden_ND * gradient_ND).sum()
-        sum((asked * weight for asked in routers.minimised(collected)), carrier).backward()
+        sum((asked * (weight / world.tensor) for asked in routers.minimised(collected)), carrier).backward()
         loss += cross_entropy * share
     grad_norm = whole(clip_grad_norm_(model.parameters(), train.grad_clip or math.inf))
     found = world.sum(loss).item(), grad_norm.item()
@@ -95,8 +96,8 @@ def _micro_batches(
     tokens = torch.from_numpy(windows.tokens).split(rows)
     every = None if windows.scored is None else torch.from_numpy(windows.scored)
     scored = None if every is None else every.split(rows)
-    own = len(tokens) // world.size
-    for index in range(world.rank * own, (world.rank + 1) * own):
+    own = len(tokens) // world.readers
+    for index in range(world.reader * own, (world.reader + 1) * own):
         micro_BT = tokens[index].to(device.type)
         if scored is None or every is None:
             yield index, micro_BT, None, 1 / len(tokens)

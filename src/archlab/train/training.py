@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import Tensor
+
 from archlab.config.schema import Config
 from archlab.config.training import ResolvedTrain
 from archlab.cost.flops import training_flops
@@ -12,6 +14,7 @@ from archlab.data.held_out import HeldOut
 from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
 from archlab.interrupt import stop_on_signal
+from archlab.model.cut import held
 from archlab.model.kernels import prefer_products
 from archlab.train.attention_kernels import products_up_to, slow_attention
 from archlab.train.checkpoint import load_metrics, load_optimizer, load_weights, newest_checkpoint
@@ -65,6 +68,9 @@ class Training:
         self._model = sharded(means.config.model, settings.seed, device.type, world)
         prefer_products(self._model, products_up_to(device))
         self._optimizer = make_optimizer(self._model, settings)
+        if world.size > 1:
+            own, every = (sum(map(count, self._model.parameters())) for count in (held, Tensor.numel))
+            callback.on_note(f"{world}; each holds {own:,} of {every:,} weights")
         self._done, self._passed_over, self._spike = 0, 0, None
         self._resume()
         if self._done:

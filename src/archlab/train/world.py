@@ -11,8 +11,10 @@ from torch import Tensor
 
 from archlab.config.parallel import ParallelConfig
 from archlab.config.problems import ConfigError, Problem
+from archlab.errors import UserError
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
 T = TypeVar("T")
@@ -29,22 +31,47 @@ class World:
     local_rank: int = 0
     """This process, counted from 0 on its machine."""
     mesh: "DeviceMesh | None" = None
-    """[replicate, shard]; None: alone."""
+    """[replicate, shard, within], the last of `tensor` or `expert`; None: alone."""
+    tensor: int = 1
+    """Neighbouring processes that work on the same windows and share components."""
+    reading: "ProcessGroup | None" = None
+    """This process, and one of each other group that reads windows of its own; None: all."""
+    expert: int = 1
+    """Neighbouring processes that have experts for each other."""
 
     @property
     def is_first(self) -> bool:
         """Whether this is the process that writes the run's folder and speaks to the user."""
         return self.rank == 0
 
+    @property
+    def readers(self) -> int:
+        """Groups of processes that each read windows of their own."""
+        return self.size // self.tensor
+
+    @property
+    def reader(self) -> int:
+        """This process's group, counted from 0."""
+        return self.rank // self.tensor
+
+    @property
+    def averaged(self) -> int:
+        """Processes whose gradients `fully_shard` averages; it adds up those of the others."""
+        return self.readers // self.expert
+
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all processes, of a tensor of one shape everywhere."""
+        """The sum over all that read windows of their own, of a tensor of one shape everywhere."""
         if self.size > 1:
-            torch.distributed.all_reduce(values)
+            torch.distributed.all_reduce(values, group=self.reading)
         return values
 
     def any(self, here: bool) -> bool:
         """Whether it is so for one of the processes at least."""
-        return here if self.size == 1 else bool(self.sum(torch.tensor(int(here))))
+        if self.size == 1:
+            return here
+        found = torch.tensor(int(here))
+        torch.distributed.all_reduce(found)
+        return bool(found)
 
     def told(self, found: Callable[[], T]) -> T:
         """What the first process finds, everywhere; the others do not look."""
@@ -53,6 +80,11 @@ class World:
         message: list[Any] = [found() if self.is_first else None]
         torch.distributed.broadcast_object_list(message)
         return message[0]
+
+    def __str__(self) -> str:
+        ways = ("replicate", "shard", "tensor" if self.tensor > 1 else "expert")
+        sizes = zip(ways, self.mesh.shape if self.mesh else (), strict=False)
+        return ", ".join([f"{self.size} processes", *(f"{way} {n}" for way, n in sizes if n > 1)])
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
@@ -89,25 +121,41 @@ def joined(parallel: ParallelConfig, device_type: str) -> Iterator[World]:
 
     local_rank = int(os.environ["LOCAL_RANK"])
     if device_type == "cuda":
+        _check_devices(int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count())
         torch.cuda.set_device(local_rank)
     if joins := not is_initialized():  # a program of one's own may have joined them before
         init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
     try:
-        mesh = init_device_mesh(device_type, sizes, mesh_dim_names=("replicate", "shard"))
-        yield World(get_rank(), size, local_rank, mesh)
+        mesh = init_device_mesh(device_type, sizes, mesh_dim_names=("replicate", "shard", "within"))
+        if sizes[-1] > 1:
+            mesh["shard", "within"]._flatten()  # torch sums over both at once where it finds this
+        reading = mesh["replicate", "shard"]._flatten().get_group() if parallel.tensor > 1 else None
+        yield World(get_rank(), size, local_rank, mesh, parallel.tensor, reading, parallel.expert)
     finally:
         if joins:
             destroy_process_group()
 
 
-def divided(parallel: ParallelConfig, size: int) -> tuple[int, int]:
-    """(replicate, shard) of so many processes; ConfigError where their product is another number."""
-    replicate, shard = parallel.replicate, parallel.shard
-    if size % replicate:
-        found = f"{replicate}, of {size} process{'es' if size > 1 else ''}"
-        raise ConfigError([Problem("parallel.replicate", f"{found}; allowed: a divisor of their number")], "the config")
-    left = size // replicate
-    if shard not in (None, left):
-        found = f"{shard}, with replicate {replicate} and {size} process{'es' if size > 1 else ''}"
-        raise ConfigError([Problem("parallel.shard", f"{found}; allowed: {left}, or null")], "the config")
-    return replicate, left
+def _check_devices(processes: int, gpus: int) -> None:
+    if processes > gpus:
+        found = f"{processes} processes on this machine, which has {gpus} GPU{'s' if gpus > 1 else ''}"
+        raise UserError(f"torchrun --nproc-per-node: {found}; allowed: at most so many, or train.device=cpu")
+
+
+def divided(parallel: ParallelConfig, size: int) -> tuple[int, int, int]:
+    """(replicate, shard, tensor or expert) of so many processes; ConfigError where their product is another number."""
+    if parallel.tensor > 1 and parallel.expert > 1:
+        found = f"{parallel.expert}, with tensor {parallel.tensor}; allowed: one of both above 1"
+        raise ConfigError([Problem("parallel.expert", found)], "the config")
+    left, of = size, f"of {size} process{'es' if size > 1 else ''}"
+    for way in ("tensor", "expert", "replicate"):
+        n = getattr(parallel, way)
+        if left % n:
+            found = f"{n}, {of}; allowed: a divisor of their number"
+            raise ConfigError([Problem(f"parallel.{way}", found)], "the config")
+        left //= n
+        of += f" / {way} {n}" if n > 1 else ""
+    if parallel.shard not in (None, left):
+        found = f"{parallel.shard}, {of}; allowed: {left}, or null"
+        raise ConfigError([Problem("parallel.shard", found)], "the config")
+    return parallel.replicate, left, parallel.tensor * parallel.expert

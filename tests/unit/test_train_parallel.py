@@ -1,0 +1,107 @@
+"""What is said of processes that cannot be divided as asked, and what one of several has of a component."""
+
+import pytest
+import torch
+
+from archlab.config.layers import layer_configs
+from archlab.config.parallel import ParallelConfig
+from archlab.config.problems import ConfigError
+from archlab.config.training import check_dealt, check_shares, resolve_train
+from archlab.errors import UserError
+from archlab.exchange.configs import load_config
+from archlab.model.layer import make_component
+from archlab.train.compiling import is_compiled
+from archlab.train.device import Device
+from archlab.train.world import _check_devices, divided
+
+TINY = ("model.d_model=32", "model.attention.n_heads=4", "model.n_layers=1")
+
+
+def model(*changes):
+    return load_config("tiny-llama", *TINY, *changes).model
+
+
+@pytest.mark.parametrize(
+    ("sizes", "n", "expected"),
+    [
+        ({}, 6, (1, 6, 1)),
+        ({"tensor": 2}, 8, (1, 4, 2)),
+        ({"expert": 2, "replicate": 2}, 8, (2, 2, 2)),
+        ({"tensor": 2, "replicate": 2, "shard": 2}, 8, (2, 2, 2)),
+    ],
+)
+def test_processes_are_divided(sizes, n, expected):
+    assert divided(ParallelConfig(**sizes), n) == expected
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"replicate": 3}, "parallel.replicate  3, of 8 processes; allowed: a divisor of their number"),
+        ({"tensor": 3}, "parallel.tensor  3, of 8 processes; allowed: a divisor of their number"),
+        ({"tensor": 2, "shard": 2}, "parallel.shard  2, of 8 processes / tensor 2; allowed: 4, or null"),
+        ({"tensor": 2, "expert": 2}, "parallel.expert  2, with tensor 2; allowed: one of both above 1"),
+    ],
+)
+def test_what_does_not_divide_the_processes_is_refused(sizes, message):
+    with pytest.raises(ConfigError, match=message):
+        divided(ParallelConfig(**sizes), 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["model.attention.n_heads=6", "model.attention.head_dim=8"], "attention: query heads: 6 cannot be shared"),
+        (["model.mlp.d_ff=66"], "mlp: d_ff: 66 cannot be shared evenly by 4 devices"),
+        (["model.mlp.kind=moe", "model.mlp.d_ff=18"], "mlp: d_ff of an expert: 18 cannot be shared"),
+        (["model.mixer={kind: mamba2, head_dim: 8}"], "mixer: groups of the mixer: 1 cannot be shared"),
+        (["model.mixer={kind: rglru}"], "mixer: groups of the mixer's channels: 1 cannot be shared"),
+        (["model.mixer={kind: gated_delta, key_dim: 16, n_key_heads: 2}"], "mixer: key heads of the mixer: 2"),
+        (["model.mixer={kind: short_conv}", "model.d_model=34", "model.attention.head_dim=8"], "channels of the mixer: 34"),
+        (["model.dropout.attention=0.1"], "model.dropout.attention would drop other scores"),
+    ],
+)  # fmt: skip
+def test_components_that_cannot_be_shared_are_refused_by_name(changes, message):
+    with pytest.raises(ConfigError, match=message) as refused:
+        check_shares(model(*changes), 4)
+    assert {problem.path for problem in refused.value.problems} == {"parallel.tensor"}
+
+
+def test_experts_that_cannot_be_dealt_are_refused():
+    with pytest.raises(ConfigError, match="2, and no layer has experts; allowed: 1"):
+        check_dealt(model(), 2)
+    with pytest.raises(ConfigError, match=r"model\.mlp: experts: 8 cannot be shared evenly by 3 devices"):
+        check_dealt(model("model.mlp.kind=moe"), 3)
+
+
+def test_more_processes_than_gpus_are_refused():
+    _check_devices(2, 2)
+    with pytest.raises(UserError, match="4 processes on this machine, which has 2 GPUs"):
+        _check_devices(4, 2)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["model.attention={n_kv_heads: 2, sinks: true, gate: {per: head}, qk_norm: {kind: rmsnorm, scope: each_head}}"],
+        ["model.attention={kind: latent, kv_rank: 16, nope_dim: 8, rope_dim: 4}", "model.position.kind=rope"],
+        ["model.mixer={kind: mamba2, head_dim: 8, d_state: 8, n_groups: 2}"],
+        ["model.mixer={kind: gated_delta, key_dim: 8, n_key_heads: 4}", "model.mlp={kind: plain, activation: xielu}"],
+        ["model.mixer={kind: rglru, n_heads: 2}", "model.mlp={kind: moe, experts: 4, active: 2, d_ff: 16}"],
+        ["model.mixer={kind: short_conv, bias: true}", "model.mlp.bias=true"],
+    ],
+)
+def test_a_share_says_what_its_module_has(changes):
+    (layer,) = layer_configs(model(*changes))
+    for branch in layer.branches:
+        share = branch.component.share(2)
+        made = sum(p.numel() for p in make_component(share, layer, "auto").parameters())
+        assert made == sum(share.parameters(layer.site).values()), branch.name
+        whole = sum(branch.component.parameters(layer.site).values())
+        assert made < 0.8 * whole, branch.name
+
+
+def test_compiling_shared_components_is_refused():
+    config = load_config("tiny-llama", "parallel.tensor=2", "train.compile=true")
+    with pytest.raises(ConfigError, match=r"train\.compile  true, with parallel\.tensor or parallel\.expert"):
+        is_compiled(config, resolve_train(config), Device("cpu", torch.float32))
