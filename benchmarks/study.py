@@ -31,6 +31,7 @@ from archlab.config.layers import layer_configs
 from archlab.config.study_schema import StudyConfig
 from archlab.config.training import resolve_train
 from archlab.config.yaml_text import to_yaml
+from archlab.study.executors.local import usual_workers, visible_gpus
 from archlab.study.runner import Study
 from archlab.study.study_file import read_study
 from archlab.train.device import choose_device
@@ -85,7 +86,7 @@ def work_of(config: StudyConfig) -> Work:
     )  # fmt: skip
     return Work(
         runs=len(study.arms) * len(config.seed_list),
-        workers=study.workers,
+        workers=usual_workers(study.threads, visible_gpus() if device.type == "cuda" else []),
         threads=study.threads,
         steps=train.steps,
         eval_every=train.eval_every,

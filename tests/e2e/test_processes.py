@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -23,11 +24,11 @@ class Torchrun:
     def __init__(self, lab):
         self.lab = lab
 
-    def start(self, n, *arguments):
+    def start(self, n, *arguments, **options):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}", *arguments]
         return subprocess.Popen(
             [*map(str, command)], cwd=self.lab.folder, env=self.lab.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, start_new_session=True,
+            text=True, start_new_session=True, **options,
         )  # fmt: skip
 
     def run(self, n, *arguments):
@@ -106,6 +107,17 @@ def test_a_process_that_is_killed_ends_the_others_and_the_run_goes_on(torchrun):
     assert "Signal 9 (SIGKILL)" in err
     torchrun.lab.run(*RUN[2:], run)
     assert losses(run) == pytest.approx(losses(torchrun.lab.folder / "whole-192"), rel=SAME)
+
+
+def test_a_disk_that_takes_no_more_ends_all_with_one_sentence(torchrun):
+    """Files of 20,000 bytes at most, which is less than a part of a checkpoint."""
+    run, limit = torchrun.lab.folder / "full", (20_000, 20_000)
+    process = torchrun.start(2, *RUN, run, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
+    _, err = process.communicate(timeout=100)
+    assert process.returncode != 0
+    assert err.count("cannot write: File too large") == 1
+    assert "[rank" not in err
+    assert not any((run / "checkpoints").iterdir())
 
 
 def test_what_cannot_be_divided_is_said_once(torchrun):
