@@ -8,7 +8,6 @@ from typing import get_args
 import pytest
 import torch
 import vl_convert
-from test_report import Page
 
 import archlab
 from archlab.atlas import select as select_module
@@ -30,6 +29,7 @@ from archlab.exchange.configs import load_config
 from archlab.report.atlas_charts import CHOICES, counted, kinds, shares
 from archlab.report.atlas_page import render
 from archlab.report.atlas_sizes import KINDS
+from html_page import Page
 
 ENTRIES = {entry.preset: entry for entry in entries()}
 BUILDABLE = [name for name, entry in ENTRIES.items() if entry.about.buildable]

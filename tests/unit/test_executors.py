@@ -185,7 +185,7 @@ def test_what_a_run_needs() -> None:
     peak = step_memory_of(configs[1], "float32").peak
     assert peak + GIB < wanted.memory < 2 * peak + GIB, "enough for the larger one, and not all of a machine"
     on_gpu = needs([load_config("tiny-llama", *ON_GPU)], threads=2)
-    held = training_memory(parameters(small.model).total).total
+    held = training_memory(parameters(small.model), small.train.optimizer).total
     assert (on_gpu.gpus, on_gpu.memory < 4 * GIB + held) == (1, True)
     assert re.fullmatch(r"2 cores, 1 GPU and [\d.]+ GiB of memory", str(on_gpu))
     assert parameters(large.model).total > parameters(small.model).total

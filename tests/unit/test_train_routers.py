@@ -14,7 +14,7 @@ from archlab.model.decoder import Decoder
 from archlab.model.moe import MoE
 from archlab.model.router import Router
 from archlab.train.device import Device
-from archlab.train.optim import groups_by_role, make_optimizer
+from archlab.train.optim import Treatment, groups_by_role, make_optimizer
 from archlab.train.step import StepResult, update
 from tests.reference.moe import Choices, balance_loss, router_z_loss
 from tiny import config
@@ -101,9 +101,10 @@ def test_dense_layers_among_them_have_no_part_in_it() -> None:
 
 
 def test_experts_and_routers_decay_as_projections_do_and_their_biases_do_not() -> None:
-    model = Decoder(config(MOE % ", bias: true, router: {bias: true}, shared: {gate: true}").model)
+    whole = config(MOE % ", bias: true, router: {bias: true}, shared: {gate: true}", "train.decay_embeddings=true")
+    model = Decoder(whole.model)
     names = {parameter: name for name, parameter in model.named_parameters()}
-    kept = {names[p] for p in groups_by_role(model, decay_embeddings=True)[False, 1.0]}
+    kept = {names[p] for p in groups_by_role(model, whole.train)[Treatment(0.0, 1.0)]}
     assert {name for name in names.values() if ".mlp." in name and "bias" in name} == {n for n in kept if ".mlp." in n}
 
 

@@ -20,7 +20,7 @@ from archlab.train.compiling import is_compiled
 from archlab.train.device import Device
 from archlab.train.evaluate import evaluate
 from archlab.train.loss import objective
-from archlab.train.optim import groups_by_role, make_optimizer
+from archlab.train.optim import Treatment, groups_by_role, make_optimizer
 from archlab.train.routers import Routers
 from archlab.train.step import update
 from archlab.train.world import ALONE
@@ -57,8 +57,9 @@ EVERY_PARAMETER = (
 def test_only_projections_decay(overrides, decay_embeddings):
     model = Decoder(config(*overrides).model)
     names = {parameter: name for name, parameter in model.named_parameters()}
-    groups = groups_by_role(model, config(f"train.decay_embeddings={decay_embeddings}".lower()).train)
-    decayed, kept = ([names[p] for p in groups[decays, 1.0]] for decays in (True, False))
+    train = config(f"train.decay_embeddings={decay_embeddings}".lower(), "train.weight_decay=0.3").train
+    groups = groups_by_role(model, train)
+    decayed, kept = ([names[p] for p in groups[Treatment(decay, 1.0)]] for decay in (0.3, 0.0))
     assert sorted(decayed + kept) == sorted(names.values())
 
     def should_decay(name):
