@@ -312,9 +312,10 @@ def outcome(
         is_now = built(index, setting.after)
         if isinstance(is_now, str):
             _, *named = f"model.{setting.path}".split(".")
-            words = [
-                part.removeprefix("n_").rstrip("s") for part in named[-3:]
-            ]  # n_layers: "a never comes up in 1 layers"
+            value = setting.after[-1][1]
+            inside = list(value) if isinstance(value, dict) else []  # of a whole section one field may be refused
+            # n_layers: "a never comes up in 1 layers"
+            words = [part.removeprefix("n_").rstrip("s") for part in (*named[-3:], *inside)]
             assert any(word in is_now.lower() for word in words), is_now
             seen = "refused" if seen == "same" else seen
         elif meaning(was) != meaning(is_now):
@@ -364,7 +365,7 @@ def test_every_setting_of_one_layer_works_or_is_refused(path: str) -> None:
 # --- training -------------------------------------------------------------------------------------------------
 
 HOW = ("device", "compile", "micro_batch_tokens", "eval_every", "eval_tokens", "eval_seq_len", "checkpoint_every",
-       "probe_every", "recompute", "keep", "spikes")  # fmt: skip
+       "probe_every", "recompute", "keep", "spikes", "log")  # fmt: skip
 """How and how often, not what: the same losses up to rounding, by another way, as the last test sees."""
 
 SMALL = {"tokens": 6 * 64, "batch_tokens": 64, "seq_len": 16, "warmup": 1, "dtype": "float32", "device": "cpu"}
@@ -378,12 +379,12 @@ TRAINED: list[Raw] = [
 
 
 def trajectory(config: Config) -> list[float]:
-    """Every step's loss, then the loss after the last."""
+    """Every step's loss, of a long run those of the first forty, then the loss after the last."""
     train, losses = resolve_train(config), []
     device = Device("cpu", torch.bfloat16 if train.dtype == "bfloat16" else torch.float32)
     model = Decoder(config.model, seed=train.seed).train()
     optimizer = make_optimizer(model, train)
-    for step in range(train.steps + 1):
+    for step in range(min(train.steps, 40) + 1):
         drawn = np.random.default_rng((train.seed, step))
         seq_len = train.seq_len or config.model.max_seq_len
         batch = drawn.integers(0, 9, (train.batch_tokens // seq_len, seq_len + 1))
@@ -465,6 +466,7 @@ def run(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
         loop.train(config, folder, Callback())
     done.append(sorted(path.name for path in (folder / "checkpoints").iterdir()))
     done.append(sum("spike" in line for line in RunFolder(folder).metrics()))
+    done.append((folder / "tensorboard").exists())
     return [line["loss"] for line in RunFolder(folder).metrics() if "lr" in line], done
 
 
@@ -482,7 +484,7 @@ def test_every_other_training_setting_changes_the_way_but_not_the_losses_or_is_r
     results = {}
     # How many of the newest checkpoints stay is not seen at the end: tests/unit/test_train_checkpoint.py.
     # What spikes do is in tests/unit/test_train_spikes.py; here only that they are looked for.
-    by_hand = {"keep": [{"every": 1}], "spikes": [{"window": 2, "deviations": 0.01}]}
+    by_hand = {"keep": [{"every": 1}], "spikes": [{"window": 2, "deviations": 0.01}], "log": [["tensorboard"]]}
     some = by_hand.get(name) or values(hint_of(TrainConfig.model_fields[name]))
     for n, value in enumerate(some):
         is_now = trained(base, {"train": small | {name: value}})
