@@ -116,11 +116,11 @@ def test_from_ray_to_here_and_back(cluster, shared_lab, folder, undisturbed):
     workers = [holder(killed), holder(other)]
     assert len({parent(worker) for worker in workers}) == 2, "each node has one"
     os.kill(workers[0], signal.SIGSTOP)
-    before = updates(killed)[:20]
+    before = updates(killed)
     os.kill(workers[0], signal.SIGKILL)
-    assert wait_until(lambda: len(updates(killed)) > 40 and holder(killed), process, 120), process.communicate()
-    assert holder(killed) != workers[0]
-    assert updates(killed)[:20] == before, "its speeds too: it went on from the checkpoint"
+    assert wait_until(lambda: len(updates(killed)) > len(before), process, 120), process.communicate()
+    assert holder(killed) not in (None, workers[0])
+    assert updates(killed)[:20] == before[:20], "its speeds too: it went on from the checkpoint"
     os.killpg(process.pid, signal.SIGINT)
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 130, said

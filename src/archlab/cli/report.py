@@ -27,6 +27,8 @@ def run(run: Path, /, *more: Path, out: Path | None = None, live: AtLeastOne | N
     """
     if json and live is not None:
         raise UserError("--json and --live: allowed: one of them")
+    if json and out is not None:
+        raise UserError("--json and --out: allowed: one of them, for JSON is printed")
     from archlab.report.run_page import COLUMNS, run_rows, standing, write_runs
     from archlab.report.watched import watch
 

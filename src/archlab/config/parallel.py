@@ -10,7 +10,7 @@ class ParallelConfig(Base):
     """Groups that hold all of the model each; they average their gradients."""
     shard: Count | None = None
     """Processes of a group, among which weights, gradients and the optimiser's state are cut (ZeRO 3, Rajbhandari
-    2020; torch's fully_shard). null: all that are left."""
+    2019; torch's fully_shard). null: all that are left."""
     tensor: Count = 1
     """Processes that work on the same windows and divide every layer's heads and middles (tensor parallelism, Shoeybi
     2019). Embedding, norms and head each of them has."""

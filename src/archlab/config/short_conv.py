@@ -24,7 +24,7 @@ class ShortConv(Component):
     def parameters(self, site: Site) -> dict[str, int]:
         """Projections of x and of both gates, the convolution, the output projection."""
         width = self.channels(site.d_model)
-        return {"mixer": (3 * site.d_model + site.d_model) * width + self.vectors(site)}
+        return {"mixer": 4 * site.d_model * width + self.vectors(site)}
 
     def vectors(self, site: Site) -> int:
         """Biases, and the convolution."""

@@ -149,7 +149,7 @@ class StudyConfig(Base):
     proportions. Empty: at the size that the base has."""
     rate_over_sizes: Literal["inverse_width", "same"] = "inverse_width"
     """What becomes of the base's learning rate where its width changes with the size: inverse_width divides it as the
-    width is multiplied (not where model.mup does so)."""
+    width is multiplied, and is refused with model.mup, which does so itself: say same."""
     budget: Budget
     """Per run."""
     equal: Equal | None = None

@@ -15,7 +15,7 @@ class Parallel:
     """In each way so many; their product is the number of devices.
 
     replicate: replicas that average gradients. shard: the replicas share weights, gradients and AdamW's averages, and
-    gather a layer's weights when they need them (ZeRO 3, Rajbhandari 2020; FSDP). tensor: matrices are cut, so that
+    gather a layer's weights when they need them (ZeRO 3, Rajbhandari 2019; FSDP). tensor: matrices are cut, so that
     devices work on one layer together, with the stream cut along the text between branches (Shoeybi 2019, Korthikanti
     2022). pipeline: each device has some of the layers (Huang 2019), one micro-batch after the other (Narayanan 2021).
     """

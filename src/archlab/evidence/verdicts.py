@@ -21,7 +21,7 @@ Finding = Literal["as claimed", "the opposite", "undecided", "not run yet"]
 """Of one expectation."""
 
 Verdict = Literal["supported", "contradicted", "undecided", "not run yet", "no study yet"]
-"""Of a claim at a scale; "no study yet" where none of its predictions is about what was compared at that scale."""
+"""Of a claim at a scale; "no study yet" where it predicts nothing that its runs could decide."""
 
 
 class Judged(Base):

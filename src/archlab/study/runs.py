@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from archlab.config.identity import config_hash, resolved
+from archlab.config.optimizer import AdamW, LrMultipliers
 from archlab.config.outcomes import Outcome
 from archlab.config.schema import Config
 from archlab.config.sources import sources
@@ -19,6 +20,15 @@ from archlab.train.summary import RunSummary
 _NOT_MEANT = (*NO_EFFECT_ON_RESULT, "train.compile", "train.device", "train.dtype")
 """Fields that do not say what is trained. The number format does, as it is on this machine, and so do plug-ins, with
 their code."""
+
+_ADDED = {
+    "model.mup": None,
+    "train.optimizer": AdamW().model_dump(mode="json"),
+    "train.lr_multipliers": LrMultipliers().model_dump(mode="json"),
+}
+"""Fields that runs were named without, and what they were then: at that value they still add nothing to a name, so
+that no study is run again for a new field."""
+_NEVER = object()
 
 
 @dataclass(frozen=True)
@@ -41,8 +51,14 @@ class Run:
         or by which version of the code, which the run's folder records."""
         plain = resolved(self.config)
         decides = {
-            "model": plain["model"],
-            "train": {key: value for key, value in plain["train"].items() if f"train.{key}" not in _NOT_MEANT},
+            section: {
+                key: value
+                for key, value in plain[section].items()
+                if f"{section}.{key}" not in _NOT_MEANT and _ADDED.get(f"{section}.{key}", _NEVER) != value
+            }
+            for section in ("model", "train")
+        }
+        decides |= {
             "dtype": str(planned_device(self.config.train).dtype),
             "corpus": self.corpus,
             "fold": self.config.data.fold,

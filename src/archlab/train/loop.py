@@ -90,7 +90,8 @@ def _means(config: Config, device: Device, world: World) -> Means:
         raise ConfigError([Problem("train.probe_every", found)], "the config")
     check_shares(config.model, world.tensor)
     check_dealt(config.model, world.expert)
-    shards = world.mesh.size(1) * world.tensor if world.mesh else 1
+    # At least: of tables and the head, and of what is no expert, each process of a group has more.
+    shards = world.mesh.size(1) * world.mesh.size(2) if world.mesh else 1
     device.check_memory(training_memory(parameters(config.model), settings.optimizer).total // shards)
     with world.in_turn():
         data = open_training_data(config.data, config.model.vocab_size)

@@ -61,8 +61,9 @@ def _memory(config: Config) -> int:
     device = planned_device(config.train)
     held = training_memory(parameters(config.model), config.train.optimizer)
     copied = held.weights + held.optimizer
-    step = step_memory_of(config, device.format).peak if device.type == "cpu" else 0
-    return _PROCESS[device.type] + copied + round(_MARGIN * step)
+    step = step_memory_of(config, device.format)
+    peak = step.recomputed_peak if config.train.recompute else step.peak
+    return _PROCESS[device.type] + copied + round(_MARGIN * peak if device.type == "cpu" else 0)
 
 
 def usual_threads(configs: Sequence[Config]) -> int:

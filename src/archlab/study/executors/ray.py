@@ -19,8 +19,12 @@ from archlab.study.runs import Run
 Reference: TypeAlias = Any
 """ray.ObjectRef of a task's result."""
 
-_PASSED_ON = ("ARCHLAB_CACHE",)
-"""Variables of this process that its tasks are to have too; a cluster's machines have their own."""
+_PASSED_ON = (
+    "ARCHLAB_CACHE", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_TRACKING_URI", "TRACKIO_DIR", "TRACKIO_PROJECT",
+    "TRACKIO_SPACE_ID", "WANDB_ENTITY", "WANDB_MODE", "WANDB_PROJECT",
+)  # fmt: skip
+"""Variables of this process that its tasks are to have too; a cluster's machines have their own. Those of the tools of
+train.log are in docs/watching.md."""
 
 
 @dataclass(frozen=True)
