@@ -49,7 +49,8 @@ class PhaseProgress:
     def __call__(self, progress: RunProgress) -> None:
         """Move the bar; print how a run ended."""
         name, label = progress.run.name, progress.run.label
-        self._share_done[name] = progress.share_done
+        if not progress.note:  # which says nothing of how far the run is
+            self._share_done[name] = progress.share_done
         if progress.note and progress.note not in self._noted:
             self._noted.add(progress.note)
             self._print(f"note: {label}: {progress.note}")

@@ -143,8 +143,8 @@ class _Watch:
                 steps = [_step(line) for line in opened.read().split(b"\n")]
         except OSError:  # it has not begun, or is being written anew
             return None
-        done = max((step for step in steps if step is not None), default=0)
-        return RunProgress(run, done / resolve_train(run.config).steps)
+        done = [step for step in steps if step is not None]
+        return RunProgress(run, max(done) / resolve_train(run.config).steps) if done else None
 
 
 def _step(line: bytes) -> int | None:

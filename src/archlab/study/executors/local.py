@@ -158,7 +158,7 @@ class _SendProgress(Callback):
         self._run, self._connection = run, connection
 
     def on_note(self, text: str) -> None:
-        """Send it; notes come only before the first step."""
+        """Send it."""
         self._send(RunProgress(self._run, 0.0, note=text))
 
     def on_step(self, metrics: StepMetrics) -> None:
