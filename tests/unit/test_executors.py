@@ -128,8 +128,11 @@ def test_how_far_a_run_is_stands_in_its_folder(tmp_path: Path) -> None:
     folder.path.mkdir(parents=True)
     for step in (0, 1, 4):
         folder.log(step=step, probes={"long": "x" * 5000} if step == 1 else {})
-    (folder.path / "metrics.jsonl").open("a").write('{"step": 9, "tok')  # a line that is being written
-    assert watch.moved(run).share_done == 0.4
+    (folder.path / "metrics.jsonl").open("a").write('{"step": 9, "tok\n')  # a line that was cut off
+    assert [moved.share_done for moved in watch.look([run])] == [0.4]
+    folder.log(step=5)
+    assert list(watch.look([run])) == [], "not again so soon, however many tasks end meanwhile"
+    assert watch.moved(run).share_done == 0.5
     assert watch.moved(run) is None
 
 

@@ -28,6 +28,10 @@ class StepMemory(Base):
     recomputed_peak: int
     """The same where layers keep their input alone."""
 
+    def peak_of(self, *, recompute: bool) -> int:
+        """The one of the two that train.recompute means."""
+        return self.recomputed_peak if recompute else self.peak
+
 
 def step_memory(
     model: ModelConfig,

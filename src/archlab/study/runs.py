@@ -21,14 +21,13 @@ _NOT_MEANT = (*NO_EFFECT_ON_RESULT, "train.compile", "train.device", "train.dtyp
 """Fields that do not say what is trained. The number format does, as it is on this machine, and so do plug-ins, with
 their code."""
 
-_ADDED = {
-    "model.mup": None,
-    "train.optimizer": AdamW().model_dump(mode="json"),
-    "train.lr_multipliers": LrMultipliers().model_dump(mode="json"),
-}
-"""Fields that runs were named without, and what they were then: at that value they still add nothing to a name, so
+_ADDED = (
+    ("model.mup", None),
+    ("train.optimizer", AdamW().model_dump(mode="json")),
+    ("train.lr_multipliers", LrMultipliers().model_dump(mode="json")),
+)
+"""Fields that runs were named without, each with what it was then: at that value it still adds nothing to a name, so
 that no study is run again for a new field."""
-_NEVER = object()
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Run:
             section: {
                 key: value
                 for key, value in plain[section].items()
-                if f"{section}.{key}" not in _NOT_MEANT and _ADDED.get(f"{section}.{key}", _NEVER) != value
+                if (field := f"{section}.{key}") not in _NOT_MEANT and (field, value) not in _ADDED
             }
             for section in ("model", "train")
         }

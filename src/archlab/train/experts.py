@@ -14,12 +14,12 @@ from torch.distributed.tensor import Partial
 from archlab.config.moe import ResolvedMoE
 from archlab.model.decoder import Decoder
 from archlab.model.moe import Experts, MoE
-from archlab.train.parts import Parts
+from archlab.train.parts import Holders
 
 
 def deal_experts(model: Decoder, mesh: DeviceMesh) -> None:
     """In place, before the parameters have values."""
-    group = _Group(mesh)
+    group = _Dealt(mesh)
     for layer, config in zip(model.layers, model.layer_configs, strict=True):
         for module in layer.children():
             if isinstance(module, MoE):
@@ -31,7 +31,7 @@ def deal_experts(model: Decoder, mesh: DeviceMesh) -> None:
     group.hold(model, Partial())
 
 
-class _Group(Parts):
+class _Dealt(Holders):
     """What processes that have experts for each other send."""
 
     def through(self, experts: Experts, x_RD: Tensor, expert_R: Tensor) -> Tensor:

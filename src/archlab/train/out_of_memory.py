@@ -77,7 +77,7 @@ def _said(field: str, value: object, peak: int) -> str:
 def _peak(config: Config, device: Device, micro_batch_tokens: int, *, recompute: bool) -> int:
     train = config.train.model_copy(update={"micro_batch_tokens": micro_batch_tokens})
     found = step_memory_of(config.model_copy(update={"train": train}), device.format, device.type)
-    return found.recomputed_peak if recompute else found.peak
+    return found.peak_of(recompute=recompute)
 
 
 def _release(error: BaseException) -> None:

@@ -18,7 +18,7 @@ View = Callable[[DTensor], Tensor]
 """What a module reads of a parameter."""
 
 
-class Parts:
+class Holders:
     """The processes that have parts, and this one among them."""
 
     def __init__(self, mesh: DeviceMesh) -> None:

@@ -9,8 +9,8 @@ from archlab.train.world import World
 def sharded(config: ModelConfig, seed: int, device_type: str, world: World) -> Decoder:
     """The model of that seed, in training mode, each process with its part of every tensor.
 
-    The values are those of one process. No process ever holds more than one whole layer: memory that was asked for and
-    not written takes no room, and each tensor is drawn by itself.
+    The values are those of one process. On a CPU no process ever holds more than one whole layer: memory that was asked
+    for and not written takes no room, and each tensor is drawn by itself.
     """
     if world.mesh is None:
         return Decoder(config, seed=seed).to(device_type).train()

@@ -16,12 +16,12 @@ from archlab.model.context import Context
 from archlab.model.decoder import Decoder
 from archlab.model.layer import make_component
 from archlab.model.positions import AlibiBias
-from archlab.train.parts import Parts
+from archlab.train.parts import Holders
 
 
 def share_components(model: Decoder, mesh: DeviceMesh) -> None:
     """In place, before the parameters have values."""
-    group = _Group(mesh)
+    group = _Sharers(mesh)
     for layer, config in zip(model.layers, model.layer_configs, strict=True):
         for branch in config.branches:
             whole = getattr(layer, branch.name)
@@ -35,7 +35,7 @@ def share_components(model: Decoder, mesh: DeviceMesh) -> None:
     group.hold(model, Replicate())
 
 
-class _Group(Parts):
+class _Sharers(Holders):
     """What processes that share components send each other."""
 
     def fit(self, whole: nn.Module, own: nn.Module) -> None:

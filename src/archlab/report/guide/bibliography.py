@@ -35,8 +35,8 @@ def _citing() -> Iterator[tuple[Iterable[str], tuple[str, str]]]:
     for rule in RULES:
         cites = [*rule.sources, *(point.source for point in rule.measured)]
         yield cites, (f"archlab check: {rule.name}", COMMANDS)
+    numbers = {key: _NUMBER.search(source.where or "") for key, source in sources().items()}
     for name in HOW_TO:
         text = text_of(name)
-        numbers = {key: _NUMBER.search(source.where or "") for key, source in sources().items()}
         named = [key for key, number in numbers.items() if number and number[1] in text]
         yield named, (text.partition("\n")[0].removeprefix("# "), address(name))

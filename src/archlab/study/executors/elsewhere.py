@@ -3,7 +3,7 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -55,7 +55,7 @@ class Place(Protocol[Task]):
         ...
 
     def stop(self, tasks: Sequence[Task]) -> None:
-        """End the tasks, each with a checkpoint, and wait until they have ended."""
+        """End the tasks, each with a checkpoint, and wait until they have ended, where the place sees to it."""
         ...
 
     def kill(self, tasks: Sequence[Task]) -> None:
@@ -96,9 +96,8 @@ def run_elsewhere(
                     waiting.append((time.monotonic() + place.retry_after, run))
                 elif told[-1].summary is None:
                     waiting.append((0.0, run))
-            for run in tasks.values():
-                if moved := watch.moved(run):
-                    on_progress(moved)
+            for moved in watch.look(tasks.values()):
+                on_progress(moved)
         return failed
     finally:
         if tasks:
@@ -125,6 +124,14 @@ class _Watch:
     def __init__(self, study: Path) -> None:
         self._study = study
         self._sizes: dict[str, int] = {}
+        self._next = 0.0
+
+    def look(self, runs: Collection[Run]) -> Iterator[RunProgress]:
+        """Those that have moved, if the last look was long enough ago."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self.pause(len(runs))
+        yield from filter(None, map(self.moved, runs))
 
     def pause(self, n_tasks: int) -> float:
         """Seconds between two looks at so many folders, so that many runs do not keep a network's disk busy."""

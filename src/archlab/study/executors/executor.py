@@ -36,6 +36,7 @@ class Executor(Protocol):
         """Train every run in its folder below `study`; finished ones are only read. Returns the runs that failed.
 
         A run that fails, or whose worker dies, ends no other run. A run that another process trains is waited for.
-        KeyboardInterrupt is raised here once all that trained have stopped, each with a checkpoint.
+        KeyboardInterrupt is raised here once all that trained have stopped, each with a checkpoint; jobs of a Slurm
+        cluster may still be saving theirs.
         """
         ...

@@ -61,9 +61,11 @@ def _memory(config: Config) -> int:
     device = planned_device(config.train)
     held = training_memory(parameters(config.model), config.train.optimizer)
     copied = held.weights + held.optimizer
-    step = step_memory_of(config, device.format)
-    peak = step.recomputed_peak if config.train.recompute else step.peak
-    return _PROCESS[device.type] + copied + round(_MARGIN * peak if device.type == "cpu" else 0)
+    beside = _PROCESS[device.type] + copied
+    if device.type != "cpu":
+        return beside
+    step = step_memory_of(config, device.format).peak_of(recompute=config.train.recompute)
+    return beside + round(_MARGIN * step)
 
 
 def usual_threads(configs: Sequence[Config]) -> int:

@@ -110,22 +110,28 @@ class _Queue:
 
     def start(self, runs: Sequence[Run]) -> list[Job]:
         """Arrays of jobs; UserError where Slurm takes none."""
-        arrays = [runs[i : i + _ARRAY] for i in range(0, len(runs), _ARRAY)]
-        return [job for array in arrays for job in self._submitted(array)]
+        jobs = list[Job]()
+        try:
+            for i in range(0, len(runs), _ARRAY):
+                self._submit(runs[i : i + _ARRAY], jobs)
+        except BaseException:  # else nobody would know of those that were taken
+            self.stop(jobs)
+            raise
+        return jobs
 
-    def _submitted(self, runs: Sequence[Run]) -> list[Job]:
-        """That Slurm does not answer for a while ends no study whose jobs are at work."""
+    def _submit(self, runs: Sequence[Run], jobs: list[Job]) -> None:
+        """An array, added to `jobs`. That Slurm does not answer for a while ends no study whose jobs are at work."""
         why = ""
         for pause in _PAUSES if self._has_begun else (0,):
             time.sleep(pause)
             try:
                 with interrupts_blocked():  # for jobs of this machine, which a Ctrl-C would reach too
-                    jobs = self._executor.map_array(_Trained(self._errand), runs)
+                    jobs += self._executor.map_array(_Trained(self._errand), runs)
             except (self._submitit.core.utils.FailedJobError, subprocess.CalledProcessError, OSError) as error:
                 why = str(error).strip().splitlines()[-1]
             else:
                 self._has_begun = True
-                return jobs
+                return
         raise UserError(f"--executor slurm: sbatch takes no jobs: {why}")
 
     def ended(self, tasks: Sequence[Job], seconds: float) -> list[Job]:
@@ -149,7 +155,8 @@ class _Queue:
         return told
 
     def stop(self, tasks: Sequence[Job]) -> None:
-        """By SIGTERM; Slurm waits itself until they have ended (its KillWait, 30 seconds where nothing is said)."""
+        """By SIGTERM. Only jobs of this machine are waited for; a cluster's have Slurm's KillWait to save in (30
+        seconds where nothing is said)."""
         for task in tasks:
             if self._is_local:  # whose own way to cancel leaves a run no time for a checkpoint
                 with suppress(ProcessLookupError):
