@@ -56,10 +56,9 @@ def encoded(
     waiting = deque[Future[list[Encoded]]]()
     try:
         resource_tracker.ensure_running()  # else the first process would start it, which unblocks Ctrl-C
-        with interrupts_blocked():
-            pool.submit(os.getpid)  # anything, for the processes start with the first work
         for batch in batches:
-            waiting.append(pool.submit(_encode, batch))
+            with interrupts_blocked():  # work for which no process is idle starts one
+                waiting.append(pool.submit(_encode, batch))
             if len(waiting) > _AHEAD * workers:
                 yield from waiting.popleft().result()
         while waiting:
