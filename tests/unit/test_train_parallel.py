@@ -6,7 +6,7 @@ import torch
 from archlab.config.layers import layer_configs
 from archlab.config.parallel import ParallelConfig
 from archlab.config.problems import ConfigError
-from archlab.config.training import check_dealt, check_shares, resolve_train
+from archlab.config.training import check_dealt, check_divided, check_shares, resolve_train
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.model.layer import make_component
@@ -28,6 +28,7 @@ def model(*changes):
         ({"tensor": 2}, 8, (1, 4, 2)),
         ({"expert": 2, "replicate": 2}, 8, (2, 2, 2)),
         ({"tensor": 2, "replicate": 2, "shard": 2}, 8, (2, 2, 2)),
+        ({"context": 4}, 8, (1, 2, 4)),
     ],
 )
 def test_processes_are_divided(sizes, n, expected):
@@ -41,6 +42,7 @@ def test_processes_are_divided(sizes, n, expected):
         ({"tensor": 3}, "parallel.tensor  3, of 8 processes; allowed: a divisor of their number"),
         ({"tensor": 2, "shard": 2}, "parallel.shard  2, of 8 processes / tensor 2; allowed: 4, or null"),
         ({"tensor": 2, "expert": 2}, "parallel.expert  2, with tensor 2; allowed: one of both above 1"),
+        ({"context": 2, "expert": 4}, "parallel.context  2, with expert 4; allowed: one of both above 1"),
     ],
 )
 def test_what_does_not_divide_the_processes_is_refused(sizes, message):
@@ -74,6 +76,24 @@ def test_experts_that_cannot_be_dealt_are_refused():
         check_dealt(model("model.mlp.kind=moe"), 3)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["model.mixer={kind: rglru}"], "2; model.mixer goes through a window token by token; allowed with it: 1"),
+        (["model.dropout.embedding=0.1"], "2; model.dropout would drop other numbers than in one process"),
+        (["model.dropout.branch=0.1"], "2; model.dropout would drop other numbers than in one process"),
+        (["data.task={kind: recall}"], "2; data.task scores some tokens of a window only"),
+        (["train.seq_len=66"], "2; windows of 66 tokens; allowed: lengths that are divided by 4"),
+    ],
+)
+def test_windows_that_cannot_be_divided_are_refused_by_name(changes, message):
+    config = load_config("tiny-llama", *changes)
+    with pytest.raises(ConfigError, match=message) as refused:
+        check_divided(config, resolve_train(config).seq_len, 2)
+    assert {problem.path for problem in refused.value.problems} == {"parallel.context"}
+    check_divided(load_config("tiny-llama", "model.mlp.kind=moe"), 128, 2)
+
+
 def test_more_processes_than_gpus_are_refused():
     _check_devices(2, 2)
     with pytest.raises(UserError, match="4 processes on this machine, which has 2 GPUs"):
@@ -103,5 +123,5 @@ def test_a_share_says_what_its_module_has(changes):
 
 def test_compiling_shared_components_is_refused():
     config = load_config("tiny-llama", "parallel.tensor=2", "train.compile=true")
-    with pytest.raises(ConfigError, match=r"train\.compile  true, with parallel\.tensor or parallel\.expert"):
+    with pytest.raises(ConfigError, match=r"train\.compile  true, with parallel\.tensor, expert or context"):
         is_compiled(config, resolve_train(config), Device("cpu", torch.float32))

@@ -17,3 +17,6 @@ class ParallelConfig(Base):
     expert: Count = 1
     """Processes with windows of their own that are dealt the experts of every mixture (expert parallelism, Lepikhin
     2020) and send each other the tokens for them. All else each of them has."""
+    context: Count = 1
+    """Processes that divide the tokens of the same windows (context parallelism). Each has queries of its own and
+    gathers the keys and values of all (Llama 3, 2024); weights are cut among them as among those of `shard`."""

@@ -2,11 +2,14 @@
 
 from math import ceil
 
+from archlab.config.any_attention import AnyAttention
 from archlab.config.layers import distinct_layers, sees_as
 from archlab.config.model_schema import ModelConfig
 from archlab.config.moe import ResolvedMoE
+from archlab.config.plug_in import PlugInComponent
 from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config, TrainConfig
+from archlab.config.tasks import AnyTask
 from archlab.errors import UserError
 
 ABOUT_A_BATCH = 8192
@@ -87,6 +90,30 @@ def check_dealt(model: ModelConfig, n: int) -> None:
             mixture.dealt(n)
         except UserError as error:
             raise ConfigError([Problem("parallel.expert", f"{n}; model.mlp: {error}")], "the config") from None
+
+
+def check_divided(config: Config, seq_len: int, n: int) -> None:
+    """ConfigError that names what hinders so many processes from dividing each window (`parallel.context`)."""
+    if n == 1:
+        return
+    found = list[str]()
+    for layer in distinct_layers(config.model):
+        for branch in layer.branches:
+            component = branch.component
+            if isinstance(component, PlugInComponent):
+                found.append(f"model.{branch.name} is a plug-in, which may look at other tokens; allowed with it: 1")
+            elif not isinstance(component, AnyAttention) and component.state(layer.site, 1):
+                found.append(f"model.{branch.name} goes through a window token by token; allowed with it: 1")
+        if any(rate for _, rate in layer.dropout):
+            found.append("model.dropout would drop other numbers than in one process; allowed with it: 1")
+    if config.model.dropout.embedding:
+        found.append("model.dropout would drop other numbers than in one process; allowed with it: 1")
+    if isinstance(config.data.task, AnyTask):
+        found.append("data.task scores some tokens of a window only, which cannot be dealt evenly; allowed with it: 1")
+    if seq_len % (2 * n):
+        found.append(f"windows of {seq_len} tokens; allowed: lengths that are divided by {2 * n}")
+    problems = [Problem("parallel.context", f"{n}; {why}") for why in dict.fromkeys(found)]
+    raise_problems(problems, "the config")
 
 
 def check_next_token(model: ModelConfig) -> None:

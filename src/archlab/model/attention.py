@@ -13,6 +13,7 @@ from archlab.model.arithmetic import as_autocast, wide
 from archlab.model.context import Context
 from archlab.model.kernels import Attend
 from archlab.model.norms import HeadNorm, make_norm
+from archlab.model.part import Part
 from archlab.model.positions import make_position_bias
 from archlab.model.projection import Projection
 from archlab.model.state import State
@@ -41,8 +42,8 @@ class Attention(nn.Module):
         self.gate_activation = make_activation(config.gate.activation if config.gate else "identity")
         self.out = Projection(config.out_width, D, bias=config.out_bias, role="output")
 
-    def forward(self, x_BTD: Tensor, context: Context, state: State | None = None) -> Tensor:
-        """[B, T, D] -> [B, T, D]. The new keys and values are added to the state."""
+    def forward(self, x_BTD: Tensor, context: Context, state: State | Part | None = None) -> Tensor:
+        """[B, T, D] -> [B, T, D]. The new keys and values are added to the state, or to those of a part."""
         (x_BTD,) = as_autocast(x_BTD)
         q_BHTC = self._split(self.q(x_BTD), self.config.head_dim)
         k_BKTC = self._split(self.k(x_BTD), self.config.head_dim)

@@ -2,7 +2,7 @@
 
 from collections import UserDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from archlab.config.layers import LayerConfig
 from archlab.config.position import BIASED, T5, Alibi, Position, Rope
 from archlab.config.visibility import Visibility, is_plain_causal
 from archlab.model.masks import Mask, Visible
+from archlab.model.part import Part
 from archlab.model.rotary import Rotation, rotation
 from archlab.model.state import NO_STATES, Cache, State
 
@@ -78,6 +79,22 @@ class Pass:
     """First tokens of each text that see each other both ways, in layers that say so; None: none."""
     cache: Cache | None
     dtype: torch.dtype
+    row: "Pass | None" = None
+    """Where these are some tokens of a row, all of it in the order of the keys; None: these are all."""
+
+    def of(self, part: Part) -> "Pass":
+        """Some of the tokens, whose queries see the keys of all."""
+
+        def at(index_T: Tensor) -> Pass:
+            return replace(
+                self,
+                positions_BT=self.positions_BT[:, index_T],
+                lengths_BT=self.lengths_BT if self.starts_BT is None else self.lengths_BT[:, index_T],
+                starts_BT=None if self.starts_BT is None else self.starts_BT[:, index_T],
+                is_plain=False,
+            )
+
+        return replace(at(part.own_T), row=at(part.every_S))
 
     def contexts(
         self,
@@ -104,7 +121,7 @@ class Pass:
         attention = layer.attention
         if not isinstance(attention, AnyAttention):
             return Context(query_BT, is_real_BT, self.starts_BT, None, None, None, None, collected)
-        key_BS = query_BT
+        key_BS = self.row.positions_BT if self.row else query_BT
         if self.cache is not None and (state := states.get("attention")):
             key_BS = state.indices(T)[None] - self.cache.padding_B1
         is_plain = self.is_plain and is_plain_causal(attention, T)
@@ -123,8 +140,9 @@ class Pass:
         )
 
     def _mask(self, attention: AnyAttention, query_BT: Tensor, key_BS: Tensor, *, is_biased: bool) -> Mask:
-        is_whole = self.is_plain or self.starts_BT is not None
-        mask = Visible(attention, query_BT, key_BS, self.prefix_B11, self.starts_BT, is_whole)
+        is_whole = self.row is None and (self.is_plain or self.starts_BT is not None)
+        key_starts_BS = self.row.starts_BT if self.row else None
+        mask = Visible(attention, query_BT, key_BS, self.prefix_B11, self.starts_BT, is_whole, key_starts_BS)
         mask.prepare(is_biased=is_biased)
         return mask
 

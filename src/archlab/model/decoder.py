@@ -18,6 +18,7 @@ from archlab.model.inputs import check_inputs
 from archlab.model.layer import Layer
 from archlab.model.norms import make_norm
 from archlab.model.origin import Origin
+from archlab.model.part import Part
 from archlab.model.positions import make_positions, make_shared_bias
 from archlab.model.projection import Projection, linear
 from archlab.model.roles import RoleName
@@ -126,12 +127,13 @@ class Decoder(nn.Module):
         prefix: Tensor | None = None,
         cache: Cache | None = None,
         collected: Collected | None = None,
+        part: Part | None = None,
     ) -> Tensor:
-        """[B, T] int64 -> [B, T, D], after the final norm."""
+        """[B, T] int64 -> [B, T, D], after the final norm; of the tokens of the part, where one is given."""
         check_inputs(self.config, tokens_BT, documents, prefix, cache)
         if cache is not None:
             cache.begin(tokens_BT.shape[1])
-        x_BTD = self.through_layers(tokens_BT, documents, prefix, cache, collected)
+        x_BTD = self.through_layers(tokens_BT, documents, prefix, cache, collected, part)
         if cache is not None:
             cache.end(tokens_BT.shape[1])
         return x_BTD
@@ -143,15 +145,19 @@ class Decoder(nn.Module):
         prefix: Tensor | None,
         cache: Cache | None,
         collected: Collected | None,
+        part: Part | None = None,
     ) -> Tensor:
         """The pass itself, without the checks before it and the count of tokens after it: what is worth compiling."""
-        x_BTD = self.embedding(tokens_BT)
+        x_BTD = self.embedding(tokens_BT if part is None else tokens_BT[:, part.own_T])
         this_pass = start_pass(tokens_BT, documents, prefix, cache, x_BTD.dtype)
+        if part is not None:
+            this_pass = this_pass.of(part)
         if self.positions is not None:
             x_BTD = x_BTD + self.positions(this_pass.positions_BT, x_BTD.dtype)
         x_BTD = self.dropout(x_BTD)
         contexts = this_pass.contexts(self.layer_configs, self.first_alike, self.position_bias, collected)
-        states = cache.layers if cache is not None else [NO_STATES] * len(contexts)
+        none = NO_STATES if part is None else {"attention": part}
+        states = cache.layers if cache is not None else [none] * len(contexts)
         for layer, context, of_layer in zip(self.layers, contexts, states, strict=True):
             x_BTD = layer(x_BTD, context, of_layer)
         return self.norm(x_BTD)

@@ -11,6 +11,7 @@ from archlab.model.context import Context
 from archlab.model.kernels import Attend
 from archlab.model.masks import Mask
 from archlab.model.norms import make_norm
+from archlab.model.part import Part
 from archlab.model.positions import make_position_bias
 from archlab.model.projection import Projection
 from archlab.model.state import State
@@ -38,8 +39,8 @@ class LatentAttention(nn.Module):
         self.attend = Attend(config, layer, kernel)
         self.out = Projection(H * config.v_dim, D, bias=config.out_bias, role="output")
 
-    def forward(self, x_BTD: Tensor, context: Context, state: State | None = None) -> Tensor:
-        """[B, T, D] -> [B, T, D]. The new tokens' narrow vectors are added to the state."""
+    def forward(self, x_BTD: Tensor, context: Context, state: State | Part | None = None) -> Tensor:
+        """[B, T, D] -> [B, T, D]. The new tokens' narrow vectors are added to the state or part."""
         (x_BTD,) = as_autocast(x_BTD)
         q_BHTC = self.q_up(self.q_norm(self.q_down(x_BTD))).unflatten(-1, (self.config.n_heads, -1)).transpose(1, 2)
         q_BHTC = self._rotated(q_BHTC, self.config.nope_dim, context)

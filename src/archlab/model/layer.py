@@ -26,6 +26,7 @@ from archlab.model.mlp import MLP
 from archlab.model.moe import MoE
 from archlab.model.norms import BranchNorms
 from archlab.model.own import own_module
+from archlab.model.part import Part
 from archlab.model.rglru import RGLRU
 from archlab.model.short_conv import ShortConv
 from archlab.model.state import NO_STATES, State
@@ -55,13 +56,15 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(layer.dropout.branch) if layer.dropout.branch else Same()
         self.is_carried = not isinstance(layer.norm, NoNorm) and layer.norm.placement == "carried"
 
-    def forward(self, x_BTD: Tensor, context: Context, states: Mapping[str, State] = NO_STATES) -> Tensor:
+    def forward(self, x_BTD: Tensor, context: Context, states: Mapping[str, State | Part] = NO_STATES) -> Tensor:
         """[B, T, D] -> [B, T, D]. `states` by the names of branches."""
         for stage in self.stages:
             x_BTD = self._stage(stage, x_BTD, context, states)
         return x_BTD
 
-    def _stage(self, stage: tuple[Branch, ...], x_BTD: Tensor, context: Context, states: Mapping[str, State]) -> Tensor:
+    def _stage(
+        self, stage: tuple[Branch, ...], x_BTD: Tensor, context: Context, states: Mapping[str, State | Part]
+    ) -> Tensor:
         first = self._norms(stage[0])
         normed_BTD = first.before(x_BTD)
         sum_BTD = normed_BTD if self.is_carried else x_BTD

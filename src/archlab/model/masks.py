@@ -85,9 +85,12 @@ class Visible:
     prefix_B11: Tensor | None = None
     """First tokens of each text that see each other, under a rule that says so; None: none."""
     starts_BQ: Tensor | None = None
-    """Index of the first token of each one's document, where several are packed and queries are the keys."""
+    """Index of the first token of each one's document, where several are packed; else None."""
     is_whole: bool = False
-    """Whether every row is one text from its first token, or several documents: nothing is cached or padded."""
+    """Whether every row is one text from its first token, or several documents: nothing is cached or padded, and
+    queries are the keys."""
+    key_starts_BS: Tensor | None = None
+    """`starts_BQ` of the keys, where they are not the queries."""
     _made: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     """What was asked for, to be made once for all layers."""
 
@@ -172,7 +175,8 @@ class Visible:
         query, key = self.query_BQ[queries], self.key_BS[keys]
         seen = visible(self.rule, query, key, 0 if prefix is None else prefix)
         if self.starts_BQ is not None:
-            return seen & (self.starts_BQ[queries] == self.starts_BQ[keys])
+            key_starts_BS = self.starts_BQ if self.key_starts_BS is None else self.key_starts_BS
+            return seen & (self.starts_BQ[queries] == key_starts_BS[keys])
         # A padding token sees itself alone: a softmax over nothing is not a number. Empty slots are before it all.
         return (seen & (key >= 0)) | (key == query)
 

@@ -22,11 +22,11 @@ a fifth of some ten minutes, and a GPU as long and saves half of two."""
 def is_compiled(config: Config, train: ResolvedTrain, device: Device) -> bool:
     """What `train.compile` means for this run on this machine: auto does where it pays and there is a compiler.
 
-    UserError where it is asked for and there is none, or processes share components or experts.
+    UserError where it is asked for and there is none, or processes share components, experts or windows.
     """
-    if config.parallel.tensor * config.parallel.expert > 1:
+    if config.parallel.tensor * config.parallel.expert * config.parallel.context > 1:
         if train.compile is True:
-            found = "true, with parallel.tensor or parallel.expert; allowed with them: auto, false"
+            found = "true, with parallel.tensor, expert or context above 1; allowed with them: auto, false"
             raise ConfigError([Problem("train.compile", found)], "the config")
         return False
     if train.compile == "auto":

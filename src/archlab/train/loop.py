@@ -7,7 +7,7 @@ from archlab.allocator import keep_freed_memory
 from archlab.config.problems import ConfigError, Problem
 from archlab.config.schema import Config
 from archlab.config.sources import sources
-from archlab.config.training import among, check_dealt, check_next_token, check_shares, resolve_train
+from archlab.config.training import among, check_dealt, check_divided, check_next_token, check_shares, resolve_train
 from archlab.cost.memory import training_memory
 from archlab.cost.params import parameters
 from archlab.data.open import open_training_data
@@ -90,6 +90,7 @@ def _means(config: Config, device: Device, world: World) -> Means:
         raise ConfigError([Problem("train.probe_every", found)], "the config")
     check_shares(config.model, world.tensor)
     check_dealt(config.model, world.expert)
+    check_divided(config, settings.seq_len, world.context)
     # At least: of tables and the head, and of what is no expert, each process of a group has more.
     shards = world.mesh.size(1) * world.mesh.size(2) if world.mesh else 1
     device.check_memory(training_memory(parameters(config.model), settings.optimizer).total // shards)

@@ -41,6 +41,8 @@ class Routers:
         if collected is None:
             return []
         loads = collected_loads(collected)
+        if row := self._world.row:
+            loads = [Load(*map(row.added, load)) for load in loads]
         losses = router_losses(self.mixtures, loads)
         detached = [Load(*(x.detach() for x in load)) for load in loads]
         self._passes.append((detached, RouterLosses(*(x.detach() for x in losses))))

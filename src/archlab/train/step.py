@@ -15,6 +15,7 @@ from archlab.data.training_data import Windows
 from archlab.model.context import Collected
 from archlab.model.cut import whole
 from archlab.model.decoder import Decoder
+from archlab.model.part import Part
 from archlab.train.device import Device
 from archlab.train.loss import backward_through_head
 from archlab.train.optim import set_rate
@@ -58,7 +59,8 @@ def update(
 
     `separator` is the token that begins a document, where documents do not see each other; None where they do.
     `world`: each process is given all windows, and passes its part of their micro batches through the model; those that
-    share the work of layers pass the same ones, and each adds its part of what routers ask for.
+    share the work of layers pass the same ones, and each adds its part of what routers ask for; those that divide
+    windows each pass their tokens of the same ones.
 
     Dropout has a seed of its own per train.seed, step and micro batch, so a resumed run drops what an uninterrupted one
     would drop, with any number of processes.
@@ -67,16 +69,19 @@ def update(
     for index, micro_BT, scored_BT, share in _micro_batches(windows, train.micro_batch_tokens, device, world):
         _seed(_dropout_seed(train.seed, step, index), device)
         collected = routers.collector()
-        hidden_BTD, targets_BT = hidden_and_targets(model, micro_BT, device, separator, collected)
+        part = world.row.part(micro_BT.shape[1] - 1) if world.row else None
+        hidden_BTD, targets_BT = hidden_and_targets(model, micro_BT, device, separator, collected, part)
         hidden_ND, targets_N = chosen(hidden_BTD, scored_BT), chosen(targets_BT, scored_BT)
         weight = share * world.averaged
-        gradient_ND, cross_entropy = backward_through_head(model, hidden_ND, targets_N, train.z_loss, weight, device)
+        gradient_ND, cross_entropy = backward_through_head(
+            model, hidden_ND, targets_N, train.z_loss, weight / world.context, device
+        )
         # A number whose gradient with respect to the hidden states is the one found, beside what the routers ask for.
         carrier = (hidden_ND * gradient_ND).sum()
         sum((asked * (weight / world.tensor) for asked in routers.minimised(collected)), carrier).backward()
-        loss += cross_entropy * share
+        loss += cross_entropy * (share / world.context)
     grad_norm = whole(clip_grad_norm_(model.parameters(), train.grad_clip or math.inf))
-    found = world.sum(loss).item(), grad_norm.item()
+    found = world.sum(world.row.added(loss) if world.row else loss).item(), grad_norm.item()
     updated = all(map(math.isfinite, found)) and not refuses(*found)
     result = StepResult(*found, learning_rate(train, step), updated, routers.metrics())
     if updated:
@@ -125,17 +130,24 @@ def _dropout_seed(seed: int, step: int, micro_batch: int) -> int:
 
 
 def hidden_and_targets(
-    model: Decoder, windows_BT: Tensor, device: Device, separator: int | None, collected: Collected | None = None
+    model: Decoder,
+    windows_BT: Tensor,
+    device: Device,
+    separator: int | None,
+    collected: Collected | None = None,
+    part: Part | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(hidden states [B, T - 1, D], targets [B, T - 1]) of windows [B, T]: each token is predicted by those before it.
 
     `separator` is the token that begins a document, where documents do not see each other; None where they do.
-    `collected`: layers put auxiliary losses and loads here.
+    `collected`: layers put auxiliary losses and loads here. `part`: of its tokens only.
     """
     inputs_BT, targets_BT = windows_BT[:, :-1], windows_BT[:, 1:]
     with device.autocast():
-        hidden_BTD = model.hidden(inputs_BT, documents=document_ids(inputs_BT, separator), collected=collected)
-    return hidden_BTD, targets_BT
+        hidden_BTD = model.hidden(
+            inputs_BT, documents=document_ids(inputs_BT, separator), collected=collected, part=part
+        )
+    return hidden_BTD, targets_BT if part is None else targets_BT[:, part.own_T]
 
 
 def document_ids(tokens_BT: Tensor, separator: int | None) -> Tensor | None:

@@ -1,5 +1,6 @@
 """The processes that train one run together, as torchrun starts them, and what they tell each other."""
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
+    from archlab.train.context import Row
+
 T = TypeVar("T")
 
 
@@ -31,13 +34,17 @@ class World:
     local_rank: int = 0
     """This process, counted from 0 on its machine."""
     mesh: "DeviceMesh | None" = None
-    """[replicate, shard, within], the last of `tensor` or `expert`; None: alone."""
+    """[replicate, shard, within], the last of `tensor` or `expert`; `context` is among `shard`. None: alone."""
     tensor: int = 1
     """Neighbouring processes that work on the same windows and share components."""
     reading: "ProcessGroup | None" = None
     """This process, and one of each other group that reads windows of its own; None: all."""
     expert: int = 1
     """Neighbouring processes that have experts for each other."""
+    context: int = 1
+    """Neighbouring processes that divide the tokens of the same windows."""
+    row: "Row | None" = None
+    """These processes; None where there is one."""
 
     @property
     def is_first(self) -> bool:
@@ -47,17 +54,17 @@ class World:
     @property
     def readers(self) -> int:
         """Groups of processes that each read windows of their own."""
-        return self.size // self.tensor
+        return self.size // (self.tensor * self.context)
 
     @property
     def reader(self) -> int:
         """This process's group, counted from 0."""
-        return self.rank // self.tensor
+        return self.rank // (self.tensor * self.context)
 
     @property
     def averaged(self) -> int:
         """Processes whose gradients `fully_shard` averages; it adds up those of the others."""
-        return self.readers // self.expert
+        return self.size // (self.tensor * self.expert)
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all that read windows of their own, of a tensor of one shape everywhere."""
@@ -82,9 +89,9 @@ class World:
         return message[0]
 
     def __str__(self) -> str:
-        ways = ("replicate", "shard", "tensor" if self.tensor > 1 else "expert")
-        sizes = zip(ways, self.mesh.shape if self.mesh else (), strict=False)
-        return ", ".join([f"{self.size} processes", *(f"{way} {n}" for way, n in sizes if n > 1)])
+        replicate, shard = (self.mesh.size(0), self.mesh.size(1) // self.context) if self.mesh else (1, 1)
+        sizes = {"replicate": replicate, "shard": shard} | {way: getattr(self, way) for way in WITHIN}
+        return ", ".join([f"{self.size} processes", *(f"{way} {n}" for way, n in sizes.items() if n > 1)])
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
@@ -95,6 +102,9 @@ class World:
         if self.size > 1 and self.local_rank == 0:
             torch.distributed.barrier()
 
+
+WITHIN = ("tensor", "expert", "context")
+"""The ways to divide, of which one at a time may have more than one process."""
 
 ALONE = World()
 
@@ -126,11 +136,25 @@ def joined(parallel: ParallelConfig, device_type: str) -> Iterator[World]:
     if joins := not is_initialized():  # a program of one's own may have joined them before
         init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
     try:
-        mesh = init_device_mesh(device_type, sizes, mesh_dim_names=("replicate", "shard", "within"))
-        if sizes[-1] > 1:
+        replicate, shard, within = sizes
+        if parallel.context > 1:
+            shard, within = shard * within, 1
+        mesh = init_device_mesh(
+            device_type, (replicate, shard, within), mesh_dim_names=("replicate", "shard", "within")
+        )
+        if within > 1:
             mesh["shard", "within"]._flatten()  # torch sums over both at once where it finds this
-        reading = mesh["replicate", "shard"]._flatten().get_group() if parallel.tensor > 1 else None
-        yield World(get_rank(), size, local_rank, mesh, parallel.tensor, reading, parallel.expert)
+        reading, row = None, None
+        if parallel.tensor > 1:
+            reading = mesh["replicate", "shard"]._flatten().get_group()
+        if parallel.context > 1:
+            from archlab.train.context import Row
+
+            shape = (size // parallel.context, parallel.context)
+            rows = init_device_mesh(device_type, shape, mesh_dim_names=("reading", "row"))
+            reading, row = rows["reading"].get_group(), Row(rows["row"])
+        ways = {"tensor": parallel.tensor, "expert": parallel.expert, "context": parallel.context}
+        yield World(get_rank(), size, local_rank, mesh, reading=reading, row=row, **ways)
     finally:
         if joins:
             destroy_process_group()
@@ -143,12 +167,16 @@ def _check_devices(processes: int, gpus: int) -> None:
 
 
 def divided(parallel: ParallelConfig, size: int) -> tuple[int, int, int]:
-    """(replicate, shard, tensor or expert) of so many processes; ConfigError where their product is another number."""
-    if parallel.tensor > 1 and parallel.expert > 1:
-        found = f"{parallel.expert}, with tensor {parallel.tensor}; allowed: one of both above 1"
-        raise ConfigError([Problem("parallel.expert", found)], "the config")
+    """(replicate, shard, that of WITHIN which is above 1) of so many processes.
+
+    ConfigError where their product is another number.
+    """
+    if len(several := [way for way in WITHIN if getattr(parallel, way) > 1]) > 1:
+        first, other = several[:2]
+        found = f"{getattr(parallel, other)}, with {first} {getattr(parallel, first)}; allowed: one of both above 1"
+        raise ConfigError([Problem(f"parallel.{other}", found)], "the config")
     left, of = size, f"of {size} process{'es' if size > 1 else ''}"
-    for way in ("tensor", "expert", "replicate"):
+    for way in (*WITHIN, "replicate"):
         n = getattr(parallel, way)
         if left % n:
             found = f"{n}, {of}; allowed: a divisor of their number"
@@ -158,4 +186,4 @@ def divided(parallel: ParallelConfig, size: int) -> tuple[int, int, int]:
     if parallel.shard not in (None, left):
         found = f"{parallel.shard}, {of}; allowed: {left}, or null"
         raise ConfigError([Problem("parallel.shard", found)], "the config")
-    return parallel.replicate, left, parallel.tensor * parallel.expert
+    return parallel.replicate, left, math.prod(getattr(parallel, way) for way in WITHIN)
