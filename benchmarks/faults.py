@@ -3,8 +3,8 @@
 python benchmarks/faults.py                  # 50 kills of one process, and 50 of two that train together
 python benchmarks/faults.py --kills 10
 
-A kill is -9, of all processes at once. Every step is a checkpoint, so that many kills fall into one that is being
-written; others fall into the start, before the run goes on. Exit code 1, and no record, where an end is another: a
+A kill is -9, of all processes at once. Every third step is a checkpoint, so that many kills fall into one that is being
+written, many between two, and others into the start, before the run goes on. Exit code 1, and no record, where an end is another: a
 weight, a loss, a score, by a single bit.
 """
 
@@ -30,7 +30,7 @@ from archlab.files import TEMPORARY
 STEPS = 240
 RUN = (
     "-m", "archlab", "train", "tiny-llama", f"train.tokens={STEPS * 256}", "train.batch_tokens=256", "train.seq_len=64",
-    "train.micro_batch_tokens=128", "train.checkpoint_every=1", "train.eval_every=100", "train.eval_tokens=2048",
+    "train.micro_batch_tokens=128", "train.checkpoint_every=3", "train.eval_every=100", "train.eval_tokens=2048",
     "train.dtype=float32", "model.dropout=0.1",
 )  # fmt: skip
 TOGETHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
@@ -82,9 +82,9 @@ def kill(command: tuple[str, ...], run: Path, draw: random.Random) -> str:
     said = process.communicate()[1]
     if ended:
         raise SystemExit(f"it ended by itself: {said.decode()}")
-    if any((run / "checkpoints").glob(f"{TEMPORARY}*")):
-        return "while it saved"
-    return "between two saves" if len(lines(run)) > before else "before it went on"
+    if len(lines(run)) <= before:
+        return "before it went on"
+    return "while it saved" if any((run / "checkpoints").glob(f"{TEMPORARY}*")) else "between two saves"
 
 
 def descendants(pid: int) -> list[int]:

@@ -264,20 +264,19 @@ def test_training_compiles_into_one_graph() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("width", [5, 16])
 def test_a_product_in_groups_is_one_product_after_the_other(dtype: torch.dtype, width: int) -> None:
-    """With empty groups; an operator that torch's own checks accept, with the gradients of the products."""
+    """With empty groups; an operator that torch's own checks accept, with the gradients of the products.
+
+    Not to the bit: one BLAS adds in another order for another layout of the same matrices, by processor.
+    """
     generator = torch.Generator().manual_seed(0)
     x_ND = torch.randn(10, width, generator=generator).to(dtype).requires_grad_()
     weight_EOD = torch.randn(5, 8, width, generator=generator).to(dtype).requires_grad_()
     ends_E = torch.tensor([0, 3, 3, 10, 10], dtype=torch.int32)
     y_NO = grouped_linear(x_ND, weight_EOD, ends_E)
     expected = torch.cat([x_ND[:3] @ weight_EOD[1].T, x_ND[3:] @ weight_EOD[3].T])
-    assert torch.equal(y_NO, expected)
+    torch.testing.assert_close(y_NO, expected)
     grad_NO = torch.randn(y_NO.shape, generator=generator).to(dtype)
-    for found, wanted in zip(
-        torch.autograd.grad(y_NO, (x_ND, weight_EOD), grad_NO),
-        torch.autograd.grad(expected, (x_ND, weight_EOD), grad_NO),
-        strict=True,
-    ):
-        assert torch.equal(found, wanted)
+    found, wanted = (torch.autograd.grad(y, (x_ND, weight_EOD), grad_NO) for y in (y_NO, expected))
+    torch.testing.assert_close(found, wanted)
     library.opcheck(grouped_linear, (x_ND, weight_EOD, ends_E))
     library.opcheck(grouped_outer, (grad_NO, x_ND.detach(), ends_E))
