@@ -4,8 +4,8 @@ python benchmarks/faults.py                  # 50 kills of one process, and 50 o
 python benchmarks/faults.py --kills 10
 
 A kill is -9, of all processes at once. Every third step is a checkpoint, so that many kills fall into one that is being
-written, many between two, and others into the start, before the run goes on. Exit code 1, and no record, where an end is another: a
-weight, a loss, a score, by a single bit.
+written, many between two, and others into the start, before the run goes on. Exit code 1, and no record, where an end
+is another: a weight, a loss, a score, by a single bit.
 """
 
 import argparse
