@@ -7,7 +7,7 @@ from archlab.config.outcomes import Better, Unit
 from archlab.evidence.ledger import Entry
 from archlab.evidence.verdicts import Judged
 from archlab.report.rows import Row
-from archlab.study.formatting import amount, interval
+from archlab.study.formatting import amount, difference, interval
 from archlab.study.record import Comparison, Heading
 from archlab.study.scales import AS_IT_STANDS
 
@@ -53,7 +53,7 @@ def _row(entry: Entry, scale: str, judged: Judged, outcome: Heading, found: Comp
     if value is None or (is_relative and judged.share is None):
         value, low, high, text = None, None, None, found.verdict
     else:
-        text = f"{amount(value, unit)} {interval(low, high, unit)}".strip()
+        text = f"{(amount if is_relative else difference)(value, unit)} {interval(low, high, unit)}".strip()
     what = [
         judged.label,
         *([outcome.name.replace("_", " ")] if is_relative else []),

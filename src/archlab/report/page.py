@@ -22,7 +22,7 @@ from archlab.report.study_probes import depth_probes, time_probes
 from archlab.report.sweep_chart import sweep
 from archlab.report.tuning_chart import tuning
 from archlab.report.tuning_rows import tuned_fields
-from archlab.study.formatting import amount, diverged, interval, p_value, span, verdict, with_unit
+from archlab.study.formatting import amount, difference, diverged, interval, p_value, span, verdict, with_unit
 from archlab.study.record import StudySummary, csv_of_runs
 
 
@@ -61,6 +61,7 @@ def render(summary: StudySummary) -> str:
         count,
         to_yaml,
         amount,
+        difference,
         interval,
         with_unit,
         levels_of,

@@ -5,7 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from archlab.config.outcomes import Unit
-from archlab.study.formatting import amount, diverged, interval, verdict
+from archlab.study.formatting import amount, difference, diverged, interval, verdict, with_interval
 from archlab.study.record import ArmSummary, Comparison, StudySummary
 from archlab.study.stats import estimate, independent
 
@@ -103,14 +103,14 @@ def _difference_text(arm: ArmSummary, comparison: Comparison, unit: Unit) -> str
         return diverged(arm)
     if comparison.difference is None:
         return comparison.verdict
-    return f"{amount(comparison.difference, unit)} {interval(comparison.low, comparison.high, unit)}".strip()
+    return with_interval(comparison.difference, comparison.low, comparison.high, unit)
 
 
 def _detectable(comparison: Comparison, unit: Unit) -> str:
     if comparison.smallest_effect is None:
         return ""
     ends = interval(comparison.smallest_effect_low, comparison.smallest_effect_high, unit)
-    return f"{amount(comparison.smallest_effect, unit)} {ends}"
+    return f"{difference(comparison.smallest_effect, unit)} {ends}"
 
 
 def ends(rows: Sequence[Row], near: Sequence[float]) -> list[float]:

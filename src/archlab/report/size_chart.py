@@ -7,7 +7,7 @@ import altair as alt
 from archlab.cost.units import count
 from archlab.report.row_charts import axis_title
 from archlab.report.ticks import LARGE
-from archlab.study.formatting import amount, interval
+from archlab.study.formatting import with_interval
 from archlab.study.record import SizeTrend, StudySummary
 
 _HEIGHT = 300
@@ -57,7 +57,7 @@ def _points(trend: SizeTrend, summary: StudySummary) -> list[dict[str, Any]]:
     for size, name in zip(trend.sizes, trend.arms, strict=True):
         c = comparisons[name]
         value = c.difference if c else None
-        shown = "" if c is None or value is None else f"{amount(value, unit)} {interval(c.low, c.high, unit)}".strip()
+        shown = "" if c is None or value is None else with_interval(value, c.low, c.high, unit)
         found.append(
             {
                 "arm": trend.label,

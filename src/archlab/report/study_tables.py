@@ -10,8 +10,8 @@ from archlab.cost.units import count
 from archlab.report.columns import FIXED, fitted
 from archlab.report.rows import Row
 from archlab.report.sweep_rows import sweep_rows
-from archlab.report.table import STYLES, difference, p_holm
-from archlab.study.formatting import amount
+from archlab.report.table import STYLES, effect, p_holm
+from archlab.study.formatting import amount, difference
 from archlab.study.record import Comparison, StudySummary
 
 _FACTORS = ("factor", "minus", "difference [interval]", "p Holm", "verdict")
@@ -31,7 +31,7 @@ def factor_table(summary: StudySummary, width: int) -> Table:
     """One line per contrast of crossed factors."""
     compared = [(contrast.name, contrast.comparison) for contrast in summary.contrasts if contrast.comparison]
     unit = summary.outcome.unit
-    rows = [(name, c.reference, difference(c, unit), p_holm(c), c.verdict) for name, c in compared]
+    rows = [(name, c.reference, effect(c, unit), p_holm(c), c.verdict) for name, c in compared]
     styles = [STYLES.get(c.verdict, "") for _, c in compared]
     return _table(_FACTORS, rows, width, left=("factor", "minus", "verdict"), styles=styles)
 
@@ -45,7 +45,7 @@ def size_table(summary: StudySummary, width: int) -> Table:
         (
             f"{trend.label} minus {trend.reference}",
             *(_at_size(comparisons[name], unit) for name in trend.arms),
-            *((difference(c, unit), p_holm(c)) if (c := trend.comparison) else ("", "")),
+            *((effect(c, unit), p_holm(c)) if (c := trend.comparison) else ("", "")),
             trend.trend,
         )
         for trend in summary.sizes
@@ -83,7 +83,7 @@ def _table(
 def _at_size(c: Comparison | None, unit: Unit) -> str:
     if c is None:
         return ""
-    return c.verdict if c.difference is None else amount(c.difference, unit)
+    return c.verdict if c.difference is None else difference(c.difference, unit)
 
 
 def _swept(row: Row) -> str:

@@ -7,7 +7,7 @@ from archlab.config.outcomes import Unit
 from archlab.cost.units import count
 from archlab.report.columns import FIXED, fitted
 from archlab.report.rows import labels
-from archlab.study.formatting import amount, diverged_seeds, interval, p_value, verdict
+from archlab.study.formatting import amount, difference, diverged_seeds, interval, p_value, verdict
 from archlab.study.record import ArmSummary, Comparison, StudySummary, Verdict
 
 STYLES: dict[Verdict, str] = {
@@ -39,11 +39,11 @@ def terminal_table(summary: StudySummary, width: int) -> Table:
     return table
 
 
-def difference(c: Comparison, unit: Unit) -> str:
+def effect(c: Comparison, unit: Unit) -> str:
     """With its interval; empty where there is none."""
     if c.difference is None:
         return ""
-    return f"{amount(c.difference, unit)} {_whole(interval(c.low, c.high, unit))}".strip()
+    return f"{_whole(difference(c.difference, unit))} {_whole(interval(c.low, c.high, unit))}".strip()
 
 
 def p_holm(c: Comparison) -> str:
@@ -62,7 +62,7 @@ def _cells(arm: ArmSummary, unit: Unit) -> list[str]:
     return [
         count(arm.parameters),
         f"{level} {spread}".strip(),
-        difference(c, unit) if c else "",
+        effect(c, unit) if c else "",
         p_holm(c) if c else "",
         result,
         "-" if arm.tokens_per_second is None else count(arm.tokens_per_second),

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 from archlab.config.outcomes import Unit
 from archlab.cost.units import count
 from archlab.study.formatting import (
-    amount,
+    difference,
     diverged,
     interval,
     listed,
@@ -59,7 +59,7 @@ class _Pair(NamedTuple):
         return paired([self.comparison], self.outcome.source)
 
     def amount(self, value: float) -> str:
-        return amount(value, self.unit)
+        return difference(value, self.unit)
 
     def interval(self, low: float | None, high: float | None) -> str:
         return interval(low, high, self.unit)
@@ -205,7 +205,7 @@ def _detectable(named: Sequence[_Pair], further: Sequence[_Pair]) -> str:
     parts = []
     for name, group in [*((pair.arm.label, [pair]) for pair in named), ("the others", further)]:
         if effects := [e for pair in group if (e := pair.comparison.smallest_effect) is not None]:
-            shown = span(*(amount(end(effects), named[0].unit) for end in (min, max)))
+            shown = span(*(difference(end(effects), named[0].unit) for end in (min, max)))
             parts.append(f"{shown} for {name}")
     unit = with_unit("", named[0].unit).strip()
     unit = f" in {unit}" if unit else ""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from archlab.study.cross import said, short_names
-from archlab.study.formatting import amount, interval, margin_of, p_equals, paired, plural, span, with_unit
+from archlab.study.formatting import difference, interval, margin_of, p_equals, paired, plural, span, with_unit
 from archlab.study.record import Comparison, FactorContrast, Heading, Verdict
 
 _NAMED = 3
@@ -30,7 +30,7 @@ class _Interaction(NamedTuple):
         return abs(self.found.difference or 0)
 
     def amount(self, value: float) -> str:
-        return with_unit(amount(value, self.outcome.unit), self.outcome.unit)
+        return with_unit(difference(value, self.outcome.unit), self.outcome.unit)
 
     def interval(self) -> str:
         """Of the size."""
@@ -109,5 +109,5 @@ def _detectable(unclear: Sequence[_Interaction]) -> str:
     if not effects:
         return "no scatter to test by"
     unit = unclear[0].outcome.unit
-    ends = span(*(amount(end(effects), unit) for end in (min, max)))
+    ends = span(*(difference(end(effects), unit) for end in (min, max)))
     return f"smallest detectable difference {with_unit(ends, unit)}"

@@ -16,7 +16,7 @@ def bits(value: float) -> str:
 
 
 def amount(value: float, unit: Unit) -> str:
-    """A value of that unit, or a difference of two, without the unit's name: `-1.190`, `87.3%`, `12.4K`."""
+    """A value of that unit, without the unit's name: `1.190`, `87.3%`, `12.4K`."""
     match unit:
         case "bits per byte" | "nats per token":
             return bits(value)
@@ -30,6 +30,11 @@ def amount(value: float, unit: Unit) -> str:
             return f"{value:.3g}"
 
 
+def difference(value: float, unit: Unit) -> str:
+    """Of two values of that unit: `-1.190`; of shares in percentage points, `-46.5 pp`, for `%` would say of what."""
+    return amount(value, unit).replace("%", " pp")
+
+
 def four_digits(value: float) -> float:
     """As exact as a picture: there may be thousands of points."""
     return float(f"{value:.4g}")
@@ -41,19 +46,23 @@ def with_unit(value: str, unit: Unit) -> str:
 
 
 def margin_of(value: float, unit: Unit) -> str:
-    """`0.02 bits per byte`, `1.0%`: as it was written, with its unit."""
-    return with_unit(amount(value, unit) if unit in ("share", "bytes") else f"{value:g}", unit)
+    """Of a difference: `0.02 bits per byte`, `1.0 pp`: as it was written, with its unit."""
+    return with_unit(difference(value, unit) if unit in ("share", "bytes") else f"{value:g}", unit)
 
 
 def interval(low: float | None, high: float | None, unit: Unit = "bits per byte") -> str:
-    """`[-1.280, -1.100]`; empty where there is none."""
-    return "" if low is None or high is None else f"[{amount(low, unit)}, {amount(high, unit)}]"
+    """Of a difference: `[-1.280, -1.100]`, of shares `[-48.2, -44.7]`; empty where there is none."""
+    return "" if low is None or high is None else f"[{amount(low, unit)}, {amount(high, unit)}]".replace("%", "")
 
 
-def effect(difference: float, low: float | None, high: float | None, unit: Unit) -> str:
-    """`-0.021 [-0.030, -0.012] bits per byte`; of shares `-46.5 [-48.2, -44.7] percentage points`."""
-    said = f"{amount(difference, unit)} {interval(low, high, unit)}".strip()
-    return f"{said.replace('%', '')} percentage points" if unit == "share" else with_unit(said, unit)
+def with_interval(value: float, low: float | None, high: float | None, unit: Unit) -> str:
+    """A difference with its interval: `-0.021 [-0.030, -0.012]`; of shares `-46.5 pp [-48.2, -44.7]`."""
+    return f"{difference(value, unit)} {interval(low, high, unit)}".strip()
+
+
+def effect(value: float, low: float | None, high: float | None, unit: Unit) -> str:
+    """`-0.021 [-0.030, -0.012] bits per byte`."""
+    return with_unit(with_interval(value, low, high, unit), unit)
 
 
 def p_value(p: float) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from archlab.cost.units import count
-from archlab.study.formatting import amount, interval, margin_of, p_equals, paired, with_unit
+from archlab.study.formatting import difference, interval, margin_of, p_equals, paired, with_unit
 from archlab.study.record import Heading, SizeTrend
 
 
@@ -23,7 +23,7 @@ def _told(trend: SizeTrend, outcome: Heading) -> str:
             f"Whether the difference between {what} carries over {over} cannot be told: runs diverged or are missing."
         )
     pairs = paired([change], outcome.source)
-    size = f"{with_unit(amount(change.difference, unit), unit)} {interval(change.low, change.high, unit)}".strip()
+    size = f"{with_unit(difference(change.difference, unit), unit)} {interval(change.low, change.high, unit)}".strip()
     if change.verdict == "equivalent":
         margin = margin_of(change.margin or 0.0, unit)
         return (
@@ -32,7 +32,7 @@ def _told(trend: SizeTrend, outcome: Heading) -> str:
         )
     if trend.trend == "cannot be told":
         effect = change.smallest_effect
-        least = "" if effect is None else f"; smallest detectable change {with_unit(amount(effect, unit), unit)}"
+        least = "" if effect is None else f"; smallest detectable change {with_unit(difference(effect, unit), unit)}"
         return (
             f"Whether the difference between {what} grows or shrinks {over} cannot be told "
             f"(change {size} over {pairs}{least})."
