@@ -231,7 +231,7 @@ def remove_leftovers(folder: Path) -> None:
         if path.is_dir():
             shutil.rmtree(path)
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)  # Another process may have given it its name, as `report --live` does.
 
 
 def _sync(path: Path) -> None:
