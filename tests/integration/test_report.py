@@ -14,9 +14,11 @@ import altair as alt
 import jsonschema
 import pytest
 from rich.console import Console
+from vl_convert import vegalite_to_svg
 
 import sample_study
 from archlab.cli.study import present
+from archlab.config.outcomes import Unit
 from archlab.errors import UserError
 from archlab.report import curve_charts, row_charts
 from archlab.report.columns import fitted
@@ -26,7 +28,7 @@ from archlab.report.palette import MODES, PALETTES, SHAPES, VERDICTS, arm_colour
 from archlab.report.ranges import without_outliers
 from archlab.report.rows import labels
 from archlab.report.table import terminal_table
-from archlab.report.ticks import plain, spaced
+from archlab.report.ticks import axis, plain, spaced
 from archlab.report.tuning_rows import tuned_fields, tuning_rows
 from archlab.study.formatting import amount, interval, p_value
 from archlab.study.record import StudySummary, Verdict
@@ -485,6 +487,17 @@ def test_ticks_are_round_few_and_within(low: float, high: float) -> None:
         step = ticks[1] - ticks[0]
         assert f"{step:.3e}"[0] in "125"
         assert float(f"{step:.0e}") == pytest.approx(step)
+
+
+@pytest.mark.parametrize(
+    ("unit", "of_differences", "shown"),
+    [("share", True, "−20 pp"), ("share", False, "−20%"), ("bits per byte", True, "−0.2")],
+)
+def test_labels_of_an_axis_are_of_its_unit(unit: Unit, of_differences: bool, shown: str) -> None:
+    ours = axis("title", unit, -0.4, 0.2, of_differences=of_differences)
+    scale = alt.Scale(domain=[-0.4, 0.2])
+    chart = alt.Chart(alt.InlineData(values=[{"x": 0.1}])).mark_point().encode(x=alt.X("x:Q", scale=scale, axis=ours))
+    assert f">{shown}</text>" in vegalite_to_svg(chart.to_json())
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,8 @@ class _Axis:
         self._scale = alt.Scale(type="symlog", constant=near, domain=[self.low, self.high], nice=False)
         title = axis_title(panel.outcome, "difference, % of the reference" if panel.is_relative else "difference")
         at = both_sides(self.low, self.high, near)
-        self._axis = axis(title, panel.outcome.unit, self.low, self.high, grid=False, at=at)
+        unit, absolute = panel.outcome.unit, not panel.is_relative
+        self._axis = axis(title, unit, self.low, self.high, grid=False, at=at, of_differences=absolute)
 
     def __call__(self, field: str) -> alt.X:
         return alt.X(f"{field}:Q", scale=self._scale, axis=self._axis)

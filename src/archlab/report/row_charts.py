@@ -93,7 +93,7 @@ def differences(
     rows = [row for row in difference_rows(summary) if not compared_only or row["verdict"]]
     near = _near(rows, whole)
     shown = [0.0, *ends(rows, near)]
-    x = _XAxis(shown, axis_title(summary.outcome, "difference"), summary.outcome.unit)
+    x = _XAxis(shown, axis_title(summary.outcome, "difference"), summary.outcome.unit, of_differences=True)
     place_on_axis(rows, x.low, x.high)
     found = [verdict for verdict in VERDICTS if any(row["verdict"] == verdict for row in rows)]
     key = alt.Legend(title=None, orient="bottom", direction="horizontal", values=found) if legend else None
@@ -131,11 +131,11 @@ def _near(rows: Sequence[Row], whole: bool) -> list[float]:
 class _XAxis:
     """`x("low")`: a field on the one horizontal axis that all layers of a chart share."""
 
-    def __init__(self, shown: Sequence[float], title: str, unit: Unit) -> None:
+    def __init__(self, shown: Sequence[float], title: str, unit: Unit, of_differences: bool = False) -> None:
         self.low, self.high = padded(min(shown), max(shown))
         self._scale = alt.Scale(domain=[self.low, self.high], nice=False, zero=False)
         most = 5 if max(shown) > min(shown) else 1
-        self._axis = axis(title, unit, self.low, self.high, most=most, grid=False)
+        self._axis = axis(title, unit, self.low, self.high, most=most, grid=False, of_differences=of_differences)
 
     def __call__(self, field: str) -> alt.X:
         return alt.X(f"{field}:Q", scale=self._scale, axis=self._axis)

@@ -5,8 +5,9 @@ from typing import Any
 import altair as alt
 
 from archlab.cost.units import count
+from archlab.report.ranges import padded
 from archlab.report.row_charts import axis_title
-from archlab.report.ticks import LARGE
+from archlab.report.ticks import LARGE, axis
 from archlab.study.formatting import with_interval
 from archlab.study.record import SizeTrend, StudySummary
 
@@ -26,11 +27,15 @@ def over_sizes(summary: StudySummary) -> alt.LayerChart | None:
     ticks = alt.Axis(values=summary.asked_sizes, labelExpr=LARGE, title="parameters, logarithmic axis", grid=False)
     x = alt.X("size:Q", scale=alt.Scale(type="log", nice=False, padding=20), axis=ticks)
     title = axis_title(summary.outcome, "difference").partition(" (")[0]
-    y = alt.Y("value:Q", title=title, axis=alt.Axis(format="~g"))
-    points = alt.Chart(alt.InlineData(values=size_rows(summary))).encode(
+    rows, ends = size_rows(summary), line_rows(summary)
+    shown = [row[field] for row in (*rows, *ends) for field in ("low", "value", "high") if row.get(field) is not None]
+    low, high = padded(min([0.0, *shown]), max([0.0, *shown]))
+    scale = alt.Scale(domain=[low, high], nice=False)
+    y = alt.Y("value:Q", scale=scale, axis=axis(title, summary.outcome.unit, low, high, of_differences=True))
+    points = alt.Chart(alt.InlineData(values=rows)).encode(
         x=x, color=colour, tooltip=[alt.Tooltip(f"{field}:N") for field in ("arm", "text", "verdict")]
     )
-    lines = alt.Chart(alt.InlineData(values=line_rows(summary))).mark_line(strokeDash=[5, 4], opacity=0.7)
+    lines = alt.Chart(alt.InlineData(values=ends)).mark_line(strokeDash=[5, 4], opacity=0.7)
     layers = [
         alt.Chart(alt.InlineData(values=[{"value": 0}])).mark_rule(style="ground").encode(y=y),
         lines.encode(x=x, y=y, color=colour),

@@ -70,10 +70,12 @@ def axis(
     most: int = 5,
     grid: bool = True,
     at: Sequence[float] | None = None,
+    of_differences: bool = False,
 ) -> alt.Axis:
     """An axis from low to high whose labels write values as our tables do.
 
-    `at`: its ticks, where they are not to be chosen; of another unit than bytes.
+    `at`: its ticks, where they are not to be chosen; of another unit than bytes. `of_differences`: of shares in
+    percentage points.
     """
     if unit == "bytes":
         size, name = _byte_unit(max(abs(low), abs(high)))
@@ -82,7 +84,7 @@ def axis(
     else:
         ticks, label = at or plain(low, high, most), "format(datum.value, '~g')"
         if unit == "share":
-            label = "format(datum.value, '~%')"
+            label = "format(100 * datum.value, '~g') + ' pp'" if of_differences else "format(datum.value, '~%')"
         elif unit in ("tokens", "tokens/s", "count") and max(abs(low), abs(high)) >= 1000:
             label = LARGE
     return alt.Axis(title=title, values=ticks, labelExpr=label, grid=grid)
