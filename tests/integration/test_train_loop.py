@@ -122,7 +122,8 @@ def test_what_ends_worse_than_a_guess_or_than_it_began_has_diverged(first, last,
 
 @pytest.mark.parametrize("eval_every", [1, 10])
 def test_a_run_that_ends_badly_has_diverged_however_often_it_was_evaluated(text, tmp_path, eval_every):
-    summary = train(config("train.lr=50", f"train.eval_every={eval_every}", data=text), tmp_path, Callback())
+    # At larger rates scores are so large that some processors' fused attention gives a gradient that is no number.
+    summary = train(config("train.lr=2", f"train.eval_every={eval_every}", data=text), tmp_path, Callback())
     evaluations = [line for line in RunFolder(tmp_path).metrics() if "bits_per_byte" in line]
     assert evaluations[0]["held_out_loss"] == pytest.approx(UNIFORM, rel=0.2)
     assert evaluations[-1]["held_out_loss"] > 1.1 * UNIFORM
