@@ -64,7 +64,7 @@ def test_every_component_trains_as_in_one_process(torchrun):
     assert alone.returncode == 0, alone.stderr
     torchrun.run(4, worker, CONFIGS, folder / "four")
     names = sorted(path.name for path in (folder / "alone").iterdir())
-    assert names == ["components", "copies", "divided", "dropped", "mixture"]
+    assert names == ["components", "copies", "divided", "dropped", "mixture", "pieces"]
     for name in names:
         one, four = folder / "alone" / name, folder / "four" / name
         assert len(losses(one)) == len(losses(four)) == 4, name
@@ -87,7 +87,7 @@ def test_stopped_and_resumed_with_other_numbers_of_processes(torchrun):
     os.kill(process.pid, signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert "[rank" not in err, "a process ended by an exception; torchrun's own traceback says that it was stopped"
-    assert "3 processes, shard 3; each holds" in err
+    assert "processes 3: shard 3; each holds" in err
     assert len(list(max((run / "checkpoints").iterdir()).glob("shard-*"))) == 3
     lab.run("generate", run, "--prompt", "the cat", "--max-new-tokens", "2")
     lab.run(*RUN[2:], run)

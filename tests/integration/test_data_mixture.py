@@ -121,16 +121,6 @@ def test_each_source_is_read_as_if_it_were_alone(folders: dict[str, DataFolder])
     assert data.passes(1800, 32)["code"] > 1
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_any_number_of_readers_reads_the_same(folders: dict[str, DataFolder], world_size: int) -> None:
-    """Also when their number changes on the way."""
-    for data in (mixed(folders, prose=1.0), mixed(folders, prose=0.9, code=0.2)):
-        for step in (0, 7, 500):
-            alone = data.batch(1, step, 8, 16).tokens
-            shared = [data.batch(1, step, 8, 16, rank, world_size).tokens for rank in range(world_size)]
-            np.testing.assert_array_equal(np.concatenate(shared), alone)
-
-
 def test_held_out_text_is_in_the_same_shares(folders: dict[str, DataFolder]) -> None:
     data = mixed(folders, prose=3.0, code=1.0)
     folds = [source.folder.held_out for source in data.sources]

@@ -37,10 +37,8 @@ def batch(data: Any, *which: int) -> np.ndarray:
     return TextData([Source("text", data)]).batch(*which).tokens
 
 
-def window_starts(
-    n_tokens: int, seq_len: int, seed: int, step: int, batch_size: int, rank: int = 0, world_size: int = 1
-) -> np.ndarray:
-    return sampler.window_starts(n_tokens, seq_len, seed, samples(step, batch_size, rank, world_size))
+def window_starts(n_tokens: int, seq_len: int, seed: int, step: int, batch_size: int) -> np.ndarray:
+    return sampler.window_starts(n_tokens, seq_len, seed, samples(step, batch_size))
 
 
 def test_a_batch_does_not_depend_on_what_came_before():
@@ -56,14 +54,6 @@ def test_a_batch_does_not_depend_on_what_came_before():
 
 def test_the_order_never_changes_between_versions():
     assert window_starts(1000, 16, 3, 5, 4).tolist() == [389, 501, 181, 805]
-
-
-@pytest.mark.parametrize("world_size", [2, 3, 4, 6, 12])
-def test_ranks_together_see_the_batch_of_one(world_size: int):
-    data = counting(2000)
-    for step in (0, 5, 40):
-        ranks = [batch(data, 1, step, 12, 16, rank, world_size) for rank in range(world_size)]
-        np.testing.assert_array_equal(np.concatenate(ranks), batch(data, 1, step, 12, 16))
 
 
 @pytest.mark.parametrize("n_tokens", [17, 18, 31, 32, 33, 100, 1000, 1007])
@@ -108,11 +98,6 @@ def test_windows_cross_shard_borders():
         np.testing.assert_array_equal(batch(cut, 0, step, 4, 32), batch(whole, 0, step, 4, 32))
     windows = batch(cut, 0, 0, 4, 32)
     np.testing.assert_array_equal(windows, windows[:, :1] + np.arange(33))
-
-
-def test_a_batch_that_cannot_be_divided_is_refused():
-    with pytest.raises(UserError, match=r"train\.batch_tokens: 10 sequences .* 4 processes"):
-        window_starts(1000, 16, 0, 0, 10, 0, 4)
 
 
 def held_out_windows(data: Any, seq_len: int, n_tokens: int) -> np.ndarray:

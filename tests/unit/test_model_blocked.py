@@ -72,6 +72,42 @@ def test_every_visible_pair_is_computed_once(rule: Visibility) -> None:
         assert np.array_equal(computed, visible(rule, positions[:, None], positions))
 
 
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_runs_of_a_text_compute_what_the_whole_does(rule: Visibility) -> None:
+    """As where processes divide its tokens: a rule's own blocks are cut anywhere."""
+    T, H, C = 36, 2, 4
+    own = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, n, T, C, generator=own, dtype=torch.float64, requires_grad=True) for n in (H, 1, 1))
+    softmax, index_1T = Softmax(0.5), torch.arange(T)[None]
+    expected = reference(q, k, v, Visible(rule, index_1T, index_1T, is_whole=True), None, softmax)
+    weight = torch.randn(expected.shape, generator=own, dtype=torch.float64)
+    gradients = torch.autograd.grad((expected * weight).sum(), (q, k, v))
+    summed = [torch.zeros_like(x) for x in (q, k, v)]
+    for runs in ((range(9), range(27, 36)), (range(9, 18), range(18, 27))):
+        at = torch.tensor([*runs[0], *runs[1]])
+        mask = Visible(rule, index_1T[:, at], index_1T, runs=runs)
+        assert mask.can_be_cut
+        mixed = blocked(q[:, :, at], k, v, mask, None, softmax)
+        torch.testing.assert_close(mixed, expected[:, :, at])
+        for total, x in zip(summed, torch.autograd.grad((mixed * weight[:, :, at]).sum(), (q, k, v)), strict=True):
+            total += x
+    for ours, theirs in zip(summed, gradients, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_opposite_pieces_of_a_causal_text_compare_as_many_pairs(n: int) -> None:
+    length, rule = 64 * n, Visibility(kind="causal")
+    of_all = query_blocks.query_blocks(rule, length)
+    assert of_all is not None
+    pieces = [range(32 * i, 32 * (i + 1)) for i in range(2 * n)]
+    pairs = {
+        sum(blocks.pairs for blocks in query_blocks.of_runs(of_all, (pieces[i], pieces[-1 - i]))) for i in range(1, n)
+    }
+    assert len(pairs) == 1
+    assert pairs.pop() == 32 * 32 * (2 * n + 1)
+
+
 def drawn_mask(rule: Visibility, B: int, T: int, *, packed: bool) -> Visible:
     """Of whole texts, or of documents most of which are short."""
     index_1T = torch.arange(T)[None]

@@ -5,8 +5,9 @@ import torch
 
 from archlab.config.layers import layer_configs
 from archlab.config.parallel import ParallelConfig
+from archlab.config.parallel_rules import check_dealt, check_divided, check_shares
 from archlab.config.problems import ConfigError
-from archlab.config.training import check_dealt, check_divided, check_shares, resolve_train
+from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.model.layer import make_component
@@ -28,7 +29,7 @@ def model(*changes):
         ({"tensor": 2}, 8, (1, 4, 2)),
         ({"expert": 2, "replicate": 2}, 8, (2, 2, 2)),
         ({"tensor": 2, "replicate": 2, "shard": 2}, 8, (2, 2, 2)),
-        ({"context": 4}, 8, (1, 2, 4)),
+        ({"context": 4, "replicate": 2}, 8, (2, 4, 1)),
     ],
 )
 def test_processes_are_divided(sizes, n, expected):

@@ -3,7 +3,8 @@
 Numbers only: kernels compute by them, and what they compute can be counted without torch.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from archlab.config.visibility import Visibility, reaches_all
 
@@ -76,6 +77,28 @@ def is_worth_cutting(rule: Visibility, length: int) -> bool:
     """Whether the blocks compute at most half of the square."""
     blocks = query_blocks(rule, length)
     return blocks is not None and 2 * sum(of_one_size.pairs for of_one_size in blocks) <= length**2
+
+
+def of_runs(blocks: Sequence[QueryBlocks], runs: Sequence[range]) -> list[QueryBlocks]:
+    """What the blocks of a text leave for some runs of its queries, in the order of the runs."""
+    return [part for run in runs for each in blocks for part in _of_run(each, run)]
+
+
+def _of_run(blocks: QueryBlocks, run: range) -> Iterator[QueryBlocks]:
+    """Whole blocks as they are, side by side; of one that the run cuts, its queries in it."""
+    size, end = blocks.size, blocks.first + blocks.count * blocks.size
+    first, last = max(run.start, blocks.first), min(run.stop, end)
+    while first < last:
+        n, into = divmod(first - blocks.first, size)
+        count = 0 if into else (last - first) // size
+        here = count * size or min(size - into, last - first)
+        moved = replace(blocks, first=first, first_key=blocks.first_key + n * size)
+        if count:
+            yield replace(moved, count=count)
+        else:
+            n_keys = into + here if blocks.is_causal else blocks.n_keys
+            yield replace(moved, count=1, size=here, n_keys=n_keys, is_causal=blocks.is_causal and not into)
+        first += here
 
 
 def _whole(first: int, count: int, size: int) -> QueryBlocks:

@@ -1,26 +1,17 @@
-"""Which windows a step sees: a pure function of seed, step and rank, so resuming is one integer."""
+"""Which windows a step sees: a pure function of seed and step, so resuming is one integer."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 
 import numpy as np
 
-from archlab.errors import UserError
-
 _SOURCES = 64
 """Of which the order of windows is kept in memory; more are put in order again for each batch."""
 
 
-def samples(step: int, batch_size: int, rank: int = 0, world_size: int = 1) -> range:
-    """Which samples a rank reads at a step, counted over the whole run from 0 on.
-
-    Each rank takes a contiguous part of the batch, so the batch is the same for any number of ranks.
-    """
-    if batch_size % world_size:
-        raise UserError(f"train.batch_tokens: {batch_size} sequences cannot be divided among {world_size} processes")
-    share = batch_size // world_size
-    first = step * batch_size + rank * share
-    return range(first, first + share)
+def samples(step: int, batch_size: int) -> range:
+    """Which samples are read at a step, counted over the whole run from 0 on."""
+    return range(step * batch_size, (step + 1) * batch_size)
 
 
 def divided(weights: Sequence[float], wanted: range) -> tuple[np.ndarray, np.ndarray]:

@@ -68,9 +68,9 @@ class TextData:
         """The folder's."""
         return self._first.path / TOKENIZER
 
-    def batch(self, seed: int, step: int, batch_size: int, seq_len: int, rank: int = 0, world_size: int = 1) -> Windows:
+    def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         """All tokens are trained on."""
-        chosen, numbers = divided(self._weights, samples(step, batch_size, rank, world_size))
+        chosen, numbers = divided(self._weights, samples(step, batch_size))
         tokens = np.empty((len(chosen), seq_len + 1), dtype=np.int64)
         for n in np.unique(chosen):
             train = self._long_enough(self.sources[n], "training", seq_len)

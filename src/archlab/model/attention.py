@@ -64,7 +64,7 @@ class Attention(nn.Module):
             bias_BHTS,
             sinks_H=self.sinks,
             training=self.training,
-            is_cached=state is not None,
+            is_cached=isinstance(state, State),
         )
         mixed_BTE = self.sub_norm(mixed_BHTV.transpose(1, 2).flatten(-2))
         return self.out(self._gated(mixed_BTE, x_BTD))

@@ -79,22 +79,22 @@ class Pass:
     """First tokens of each text that see each other both ways, in layers that say so; None: none."""
     cache: Cache | None
     dtype: torch.dtype
-    row: "Pass | None" = None
-    """Where these are some tokens of a row, all of it in the order of the keys; None: these are all."""
+    of_all: "Pass | None" = None
+    """Where these are some tokens of each row, the pass of all of them; None: these are all."""
+    runs: tuple[range, ...] | None = None
+    """Which these are, then."""
 
     def of(self, part: Part) -> "Pass":
         """Some of the tokens, whose queries see the keys of all."""
-
-        def at(index_T: Tensor) -> Pass:
-            return replace(
-                self,
-                positions_BT=self.positions_BT[:, index_T],
-                lengths_BT=self.lengths_BT if self.starts_BT is None else self.lengths_BT[:, index_T],
-                starts_BT=None if self.starts_BT is None else self.starts_BT[:, index_T],
-                is_plain=False,
-            )
-
-        return replace(at(part.own_T), row=at(part.every_S))
+        return replace(
+            self,
+            positions_BT=part.own(self.positions_BT),
+            lengths_BT=self.lengths_BT if self.starts_BT is None else part.own(self.lengths_BT),
+            starts_BT=None if self.starts_BT is None else part.own(self.starts_BT),
+            is_plain=False,
+            of_all=self,
+            runs=part.runs,
+        )
 
     def contexts(
         self,
@@ -121,7 +121,7 @@ class Pass:
         attention = layer.attention
         if not isinstance(attention, AnyAttention):
             return Context(query_BT, is_real_BT, self.starts_BT, None, None, None, None, collected)
-        key_BS = self.row.positions_BT if self.row else query_BT
+        key_BS = self.of_all.positions_BT if self.of_all else query_BT
         if self.cache is not None and (state := states.get("attention")):
             key_BS = state.indices(T)[None] - self.cache.padding_B1
         is_plain = self.is_plain and is_plain_causal(attention, T)
@@ -140,9 +140,9 @@ class Pass:
         )
 
     def _mask(self, attention: AnyAttention, query_BT: Tensor, key_BS: Tensor, *, is_biased: bool) -> Mask:
-        is_whole = self.row is None and (self.is_plain or self.starts_BT is not None)
-        key_starts_BS = self.row.starts_BT if self.row else None
-        mask = Visible(attention, query_BT, key_BS, self.prefix_B11, self.starts_BT, is_whole, key_starts_BS)
+        is_whole = self.of_all is None and (self.is_plain or self.starts_BT is not None)
+        key_starts_BS = self.of_all.starts_BT if self.of_all else None
+        mask = Visible(attention, query_BT, key_BS, self.prefix_B11, self.starts_BT, is_whole, key_starts_BS, self.runs)
         mask.prepare(is_biased=is_biased)
         return mask
 

@@ -148,7 +148,7 @@ class Decoder(nn.Module):
         part: Part | None = None,
     ) -> Tensor:
         """The pass itself, without the checks before it and the count of tokens after it: what is worth compiling."""
-        x_BTD = self.embedding(tokens_BT if part is None else tokens_BT[:, part.own_T])
+        x_BTD = self.embedding(tokens_BT if part is None else part.own(tokens_BT))
         this_pass = start_pass(tokens_BT, documents, prefix, cache, x_BTD.dtype)
         if part is not None:
             this_pass = this_pass.of(part)

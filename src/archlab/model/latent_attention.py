@@ -52,9 +52,10 @@ class LatentAttention(nn.Module):
         bias_BHTS = (
             context.bias_BHTS if self.position_bias is None else self.position_bias(context.distance_BTS, q_BHTC)
         )
-        is_absorbed = state is not None and self.config.absorbing_is_less(x_BTD.shape[1])
+        is_cached = isinstance(state, State)
+        is_absorbed = is_cached and self.config.absorbing_is_less(x_BTD.shape[1])
         mixed = self.absorbed if is_absorbed else self.expanded
-        mixed_BHTV = mixed(q_BHTC, kept_B1SE, context.mask_BTS, bias_BHTS, is_cached=state is not None)
+        mixed_BHTV = mixed(q_BHTC, kept_B1SE, context.mask_BTS, bias_BHTS, is_cached=is_cached)
         return self.out(mixed_BHTV.transpose(1, 2).flatten(-2))
 
     def expanded(

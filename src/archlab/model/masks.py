@@ -91,6 +91,8 @@ class Visible:
     queries are the keys."""
     key_starts_BS: Tensor | None = None
     """`starts_BQ` of the keys, where they are not the queries."""
+    runs: tuple[range, ...] | None = None
+    """Which tokens the queries are, where they are some of a text whose keys are all there; else None."""
     _made: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     """What was asked for, to be made once for all layers."""
 
@@ -110,7 +112,7 @@ class Visible:
 
     @property
     def stretches(self) -> list[Stretch]:
-        """In blocks of queries. Of rows that are one text each."""
+        """In blocks of queries. Of rows that are one text each, or some of its tokens."""
         return self._once("stretches", self._stretches)
 
     @property
@@ -124,12 +126,14 @@ class Visible:
     @property
     def can_be_cut(self) -> bool:
         """Whether `stretches` or `documents` can be asked for: nothing is cached, padded, or seen by a prefix."""
-        return self.is_whole and (self.prefix_B11 is None or self.rule.visibility != "prefix")
+        is_text = self.is_whole or (self.runs is not None and self.starts_BQ is None)
+        return is_text and (self.prefix_B11 is None or self.rule.visibility != "prefix")
 
     @property
     def is_worth_cutting(self) -> bool:
-        """Whether blocks compute at most half of the square. Of packed documents that is believed where a row has room
-        for several blocks: to look would be to wait for the device."""
+        """Whether blocks compute at most half of the square; of some tokens, which no kernel takes for plain causal,
+        whether they leave anything out. Of packed documents it is believed where a row has room for several blocks: to
+        look would be to wait for the device."""
         return self._once("is_worth_cutting", self._is_worth_cutting)
 
     def prepare(self, *, is_biased: bool) -> None:
@@ -149,6 +153,8 @@ class Visible:
             return False
         if self.starts_BQ is not None:
             return length >= 2 * query_blocks.BLOCK
+        if self.runs is not None:
+            return sum(s.blocks.pairs for s in self.stretches) < length * self.key_BS.shape[1]
         return query_blocks.is_worth_cutting(self.rule, length)
 
     def _once(self, name: str, make: Callable[[], Any]) -> Any:
@@ -181,7 +187,7 @@ class Visible:
         return (seen & (key >= 0)) | (key == query)
 
     def _stretches(self) -> list[Stretch]:
-        return stretches(self.rule, self.query_BQ.shape[1], self.query_BQ.device)
+        return stretches(self.rule, self.key_BS.shape[1], self.query_BQ.device, self.runs)
 
     def _documents(self) -> list[tuple[int, list[Stretch]]]:
         assert self.starts_BQ is not None
@@ -221,10 +227,13 @@ def _pieces(starts_BQ: Tensor) -> Iterator[tuple[int, int]]:
         yield tokens, documents
 
 
-def stretches(rule: Visibility, length: int, device: torch.device) -> list[Stretch]:
-    """Of one text, without a prefix."""
-    whole = [QueryBlocks(0, 1, length, 0, length)]
-    return [_stretch(rule, blocks, device) for blocks in query_blocks.query_blocks(rule, length) or whole]
+def stretches(
+    rule: Visibility, length: int, device: torch.device, runs: tuple[range, ...] | None = None
+) -> list[Stretch]:
+    """Of one text, without a prefix; of those queries, where not of all."""
+    blocks = query_blocks.query_blocks(rule, length) or [QueryBlocks(0, 1, length, 0, length)]
+    wanted = blocks if runs is None else query_blocks.of_runs(blocks, runs)
+    return [_stretch(rule, of_one_size, device) for of_one_size in wanted]
 
 
 def _stretch(rule: Visibility, blocks: QueryBlocks, device: torch.device) -> Stretch:

@@ -1,25 +1,28 @@
 """Some tokens of each row, where other processes have the others (context parallelism).
 
-Shapes: B batch, T tokens of this process, S tokens of the whole row in the order in which they are gathered.
+Shapes: B batch, T tokens of this process, S tokens of the whole row.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Part:
-    """To an attention it is what a cache is: the new keys go in, and all that there are come out."""
+    """Which tokens, and what an attention asks for the keys of all."""
 
-    own_T: Tensor
-    """Index of each token in its row."""
-    every_S: Tensor
-    """The same of the tokens of all processes."""
+    runs: tuple[range, ...]
+    """Of the row, in their order."""
     gathered: Callable[[Tensor], Tensor]
-    """[B, heads, T, width] -> [B, heads, S, width]."""
+    """[B, heads, T, width] -> [B, heads, S, width], in the order of the row."""
+
+    def own(self, x_BS: Tensor) -> Tensor:
+        """[B, S] -> [B, T]: this process's."""
+        return torch.cat([x_BS[:, run.start : run.stop] for run in self.runs], 1)
 
     def extend(self, **new: Tensor) -> tuple[Tensor, ...]:
-        """What all processes have of these, in the order of `every_S`."""
+        """What all processes have of these, as a cache gives what it holds with the new ones."""
         return tuple(self.gathered(rows) for rows in new.values())

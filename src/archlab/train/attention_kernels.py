@@ -55,18 +55,30 @@ def _gain_of_products(repeats: int = 10) -> float:
 
 
 def attention_kernels(
-    model: ModelConfig, seq_len: int, *, packed: bool, on_cuda: bool, products_up_to: int
+    model: ModelConfig,
+    seq_len: int,
+    runs: tuple[range, ...] | None = None,
+    *,
+    packed: bool,
+    on_cuda: bool,
+    products_up_to: int,
 ) -> dict[str, int]:
-    """Name of a kernel -> how many layers use it; `sdpa, whole` and `reference` multiply every query with every key."""
-    index_1T = torch.arange(seq_len)[None]
+    """Name of a kernel -> how many layers use it; `sdpa, whole` and `reference` multiply every query with every key.
+
+    `runs`: a process's tokens, where several divide each window.
+    """
+    keys_1S = torch.arange(seq_len)[None]
+    queries_1T = keys_1S if runs is None else torch.cat([keys_1S[:, run.start : run.stop] for run in runs], 1)
+    starts_1T = queries_1T if packed else None
     found = Counter[str]()
     layers = layer_configs(model)
     for layer in dict.fromkeys(layers):
         attention = layer.attention
         if not isinstance(attention, AnyResolved):
             continue
-        masked = packed or not is_plain_causal(attention, seq_len)
-        mask = Visible(attention, index_1T, index_1T, starts_BQ=index_1T if packed else None, is_whole=True)
+        masked = packed or runs is not None or not is_plain_causal(attention, seq_len)
+        is_whole = runs is None
+        mask = Visible(attention, queries_1T, keys_1S, starts_BQ=starts_1T, is_whole=is_whole, runs=runs)
         needs = replace(
             needs_of(attention, layer),
             masked=masked,
@@ -75,7 +87,7 @@ def attention_kernels(
             width=max(attention.query_width, attention.v_dim),
             on_cuda=on_cuda,
             gradients=True,
-            queries=seq_len,
+            queries=queries_1T.shape[1],
             products_up_to=products_up_to,
         )
         kernel = choose_kernel("auto", needs)

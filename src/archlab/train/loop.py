@@ -4,17 +4,18 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from archlab.allocator import keep_freed_memory
+from archlab.config.parallel_rules import among, check_dealt, check_divided, check_shares, decides_by_micro_batch
 from archlab.config.problems import ConfigError, Problem
 from archlab.config.schema import Config
 from archlab.config.sources import sources
-from archlab.config.training import among, check_dealt, check_divided, check_next_token, check_shares, resolve_train
+from archlab.config.training import check_next_token, resolve_train
 from archlab.cost.memory import training_memory
 from archlab.cost.params import parameters
 from archlab.data.open import open_training_data
 from archlab.errors import UserError
 from archlab.train.attention_kernels import attention_kernels, products_up_to
 from archlab.train.compiling import is_compiled
-from archlab.train.device import Device, choose_device, environment
+from archlab.train.device import Device, choose_device, environment, resolve_device_type
 from archlab.train.out_of_memory import out_of_memory_explained
 from archlab.train.progress import Callback, progress_callback
 from archlab.train.run_folder import RunFolder, SeenByOthers
@@ -37,8 +38,8 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
     a step that does not fit into memory; KeyboardInterrupt, after a checkpoint, when the run is asked to stop.
     """
     keep_freed_memory()
-    device = choose_device(config.train)
-    with joined(config.parallel, device.type) as world:
+    with joined(config.parallel, resolve_device_type(config.train.device, "train.device")) as world:
+        device = world.told(lambda: choose_device(config.train))  # `auto` is decided by a measurement
         return _joined(config, device, world, Path(out), callback or progress_callback(), corpus)
 
 
@@ -64,8 +65,10 @@ def _joined(
                 "less and less (Muennighoff 2023)"
             )
     with folder.locked():
-        how = {"compiled": means.is_compiled, "attention": dict(means.kernels), "processes": world.size}
+        how = {"compiled": means.is_compiled, "attention": dict(means.kernels), "processes": world.division}
         env = environment(device) | how | {"corpus": data.fingerprint}
+        if decides_by_micro_batch(config.model):
+            env["micro_batch_tokens"] = means.settings.micro_batch_tokens
         if code := sources(config):
             env["plugins"] = code
         for note in folder.claim(config, env, data.tokenizer):
@@ -99,7 +102,8 @@ def _means(config: Config, device: Device, world: World) -> Means:
     held_out = data.held_out(settings.eval_seq_len, settings.eval_tokens, masked=settings.document_mask)
     compiled = is_compiled(config, settings, device)
     on_cuda, packed = device.type == "cuda", settings.document_mask
+    runs = world.row.part(settings.seq_len).runs if world.row else None
     kernels = attention_kernels(
-        config.model, settings.seq_len, packed=packed, on_cuda=on_cuda, products_up_to=products_up_to(device)
+        config.model, settings.seq_len, runs, packed=packed, on_cuda=on_cuda, products_up_to=products_up_to(device)
     )
     return Means(config, settings, device, world, data, held_out, compiled, kernels)

@@ -1,6 +1,7 @@
 """What the routers of mixtures of experts ask of training: losses beside the cross-entropy, and corrections."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -42,7 +43,7 @@ class Routers:
             return []
         loads = collected_loads(collected)
         if row := self._world.row:
-            loads = [Load(*map(row.added, load)) for load in loads]
+            loads = summed(loads, row.added)
         losses = router_losses(self.mixtures, loads)
         detached = [Load(*(x.detach() for x in load)) for load in loads]
         self._passes.append((detached, RouterLosses(*(x.detach() for x in losses))))
@@ -50,7 +51,7 @@ class Routers:
 
     def correct(self) -> None:
         """After the update: move the corrections by the loads of all its micro batches together."""
-        for mixture, load in zip(self.mixtures, self._loads(), strict=True):
+        for mixture, load in zip(self.mixtures, self._loads, strict=True):
             mixture.router.correct(load.chosen_E)
 
     def metrics(self) -> dict[str, float]:
@@ -63,8 +64,8 @@ class Routers:
             return {}
         losses = [losses for _, losses in self._passes]
         n_passes = len(losses) * self._world.readers
-        largest = torch.stack([(load.chosen_E / load.tokens).max() for load in self._loads()]).max()
-        dead = torch.stack([(load.chosen_E == 0).sum() for load in self._loads()]).sum()
+        largest = torch.stack([(load.chosen_E / load.tokens).max() for load in self._loads]).max()
+        dead = torch.stack([(load.chosen_E == 0).sum() for load in self._loads]).sum()
         return {
             "balance_loss": self._world.sum(torch.stack([x.balance for x in losses]).sum()).item() / n_passes,
             "router_z_loss": self._world.sum(torch.stack([x.z for x in losses]).sum()).item() / n_passes,
@@ -72,10 +73,11 @@ class Routers:
             "dead_experts": int(dead.item()),
         }
 
+    @cached_property
     def _loads(self) -> list[Load]:
-        """Of each router, over all passes."""
-        here = (added(list(loads)) for loads in zip(*(loads for loads, _ in self._passes), strict=True))
-        return [Load(*map(self._world.sum, load)) for load in here]
+        """Of each router, over all passes of the update."""
+        here = [added(list(loads)) for loads in zip(*(loads for loads, _ in self._passes), strict=True)]
+        return summed(here, self._world.sum)
 
 
 def router_losses(mixtures: Sequence[MoE], loads: Sequence[Load]) -> RouterLosses:
@@ -99,6 +101,14 @@ def router_losses(mixtures: Sequence[MoE], loads: Sequence[Load]) -> RouterLosse
 def balance_loss(load: Load) -> Tensor:
     """E * sum over experts of (times chosen per token) * (mean score) (Fedus 2021)."""
     return len(load.chosen_E) * (load.chosen_E * load.scores_E).sum() / load.tokens.square()
+
+
+def summed(loads: Sequence[Load], over: Callable[[Tensor], Tensor]) -> list[Load]:
+    """Each over several processes, which send all of them as one tensor."""
+    numbers = [x for load in loads for x in load]
+    every = over(torch.cat([x.flatten() for x in numbers])).split([x.numel() for x in numbers])
+    found = iter([x.view(like.shape) for x, like in zip(every, numbers, strict=True)])
+    return [Load(*(next(found) for _ in load)) for load in loads]
 
 
 def added(loads: Sequence[Load]) -> Load:

@@ -39,8 +39,12 @@ NO_EFFECT_ON_RESULT = (
 )  # fmt: skip
 """Fields and sections that do not decide how a run ends, so they may change when it goes on."""
 
-_OUTCOMES = {"dtype": "train.dtype", "device": "train.device", "compiled": "train.compile"}
-"""Part of the environment -> the field of which it is what came of it; the run goes on where that is the same."""
+_OUTCOMES = {
+    "dtype": "train.dtype", "device": "train.device", "compiled": "train.compile",
+    "micro_batch_tokens": "train.micro_batch_tokens",
+}  # fmt: skip
+"""Part of the environment -> the field of which it is what came of it; the run goes on where that is the same. Micro
+batches are there where they decide the losses."""
 
 PROBES = "probes"
 """Field of a line of metrics that holds what a probe found."""
@@ -154,13 +158,14 @@ class RunFolder:
 
     def _check_same(self, changed: Changed, env: dict[str, Any], before: dict[str, Any]) -> None:
         """The path of the text may differ as long as its tokens are the same, and `auto` may be said or not."""
-        may_differ = (*NO_EFFECT_ON_RESULT, *(_OUTCOMES.values() if before else ()), "plugins")
+        outcomes = {what: field for what, field in _OUTCOMES.items() if what in before}
+        may_differ = (*NO_EFFECT_ON_RESULT, *outcomes.values(), "plugins")
         moved = _WHERE_IT_LIES if before.get("corpus") == env["corpus"] else ()
         refused = {field: values for field, values in changed.items() if not is_under([field], (*may_differ, *moved))}
         self._refuse(refused, "holds a run of another config; name another folder")
-        for what in ("corpus", "plugins", *_OUTCOMES):
+        for what in ("corpus", "plugins", *outcomes):
             if before and what in env and (began := before.get(what, False)) != env[what]:
-                to_go_on = f"to go on, set {_OUTCOMES[what]}={to_yaml_line(began)}; else " if what in _OUTCOMES else ""
+                to_go_on = f"to go on, set {outcomes[what]}={to_yaml_line(began)}; else " if what in outcomes else ""
                 raise UserError(
                     f"{self.path}: was begun with {what} {began} and cannot go on with {env[what]}: "
                     f"the losses would not be the same; {to_go_on}name another folder"

@@ -147,7 +147,7 @@ def hidden_and_targets(
         hidden_BTD = model.hidden(
             inputs_BT, documents=document_ids(inputs_BT, separator), collected=collected, part=part
         )
-    return hidden_BTD, targets_BT if part is None else targets_BT[:, part.own_T]
+    return hidden_BTD, targets_BT if part is None else part.own(targets_BT)
 
 
 def document_ids(tokens_BT: Tensor, separator: int | None) -> Tensor | None:

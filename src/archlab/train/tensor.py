@@ -9,13 +9,14 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor import Partial, Placement, Replicate, Shard
 
 from archlab.model.arithmetic import Same
 from archlab.model.context import Context
 from archlab.model.decoder import Decoder
 from archlab.model.layer import make_component
 from archlab.model.positions import AlibiBias
+from archlab.train.moved import moved
 from archlab.train.parts import Holders
 
 
@@ -62,8 +63,7 @@ class _Sharers(Holders):
         return self._moved(y, Partial(), Replicate(), Replicate())
 
     def _moved(self, x: Tensor, before: Placement, after: Placement, gradient: Placement) -> Tensor:
-        moved = DTensor.from_local(x, self.mesh, [before], run_check=False).redistribute(placements=[after])
-        return moved.to_local(grad_placements=[gradient])
+        return moved(x, self.mesh, before, after, gradient)
 
     def _gather_for(self, norm: nn.Module, whole: int, own: int) -> None:
         """Let a norm see the features of all processes, and give each its own."""

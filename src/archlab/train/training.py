@@ -70,7 +70,7 @@ class Training:
         self._optimizer = make_optimizer(self._model, settings)
         if world.size > 1:
             own, every = (sum(map(count, self._model.parameters())) for count in (held, Tensor.numel))
-            callback.on_note(f"{world}; each holds {own:,} of {every:,} weights")
+            callback.on_note(f"processes {world.division}; each holds {own:,} of {every:,} weights")
         self._done, self._passed_over, self._spike = 0, 0, None
         self._resume()
         if self._done:
@@ -176,9 +176,9 @@ class Training:
             self._saver.save(self._done, self._model, optimizer, self._folder.logged())
 
     def _refuses(self, loss: float, grad_norm: float) -> bool:
-        """Whether no update is to be made of what a step found."""
+        """Whether no update is to be made of what a step found. Processes that find it may differ by a rounding."""
         self._spike = self._watch.found(loss, grad_norm)
-        return self._spike is not None and self._settings.spikes.action != "note"
+        return self._settings.spikes.action != "note" and self._world.any(self._spike is not None)
 
     def _went_back(self, step: int) -> bool:
         """To the newest checkpoint, to go on with the text after that of this step; False where there is none, or the

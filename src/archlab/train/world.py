@@ -1,10 +1,10 @@
 """The processes that train one run together, as torchrun starts them, and what they tell each other."""
 
-import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -41,15 +41,18 @@ class World:
     """This process, and one of each other group that reads windows of its own; None: all."""
     expert: int = 1
     """Neighbouring processes that have experts for each other."""
-    context: int = 1
-    """Neighbouring processes that divide the tokens of the same windows."""
     row: "Row | None" = None
-    """These processes; None where there is one."""
+    """Neighbouring processes that divide the tokens of the same windows; None: each has whole ones."""
 
     @property
     def is_first(self) -> bool:
         """Whether this is the process that writes the run's folder and speaks to the user."""
         return self.rank == 0
+
+    @property
+    def context(self) -> int:
+        """How many divide the tokens of the same windows."""
+        return self.row.size if self.row else 1
 
     @property
     def readers(self) -> int:
@@ -88,10 +91,13 @@ class World:
         torch.distributed.broadcast_object_list(message)
         return message[0]
 
-    def __str__(self) -> str:
+    @property
+    def division(self) -> str:
+        """`8: replicate 2, shard 4`; of one process `1`."""
         replicate, shard = (self.mesh.size(0), self.mesh.size(1) // self.context) if self.mesh else (1, 1)
         sizes = {"replicate": replicate, "shard": shard} | {way: getattr(self, way) for way in WITHIN}
-        return ", ".join([f"{self.size} processes", *(f"{way} {n}" for way, n in sizes.items() if n > 1)])
+        ways = ", ".join(f"{way} {n}" for way, n in sizes.items() if n > 1)
+        return f"{self.size}: {ways}" if ways else str(self.size)
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
@@ -107,6 +113,10 @@ WITHIN = ("tensor", "expert", "context")
 """The ways to divide, of which one at a time may have more than one process."""
 
 ALONE = World()
+
+_PATIENCE = timedelta(days=1)
+"""For which processes wait for each other: one of them may have much text to prepare, or a large checkpoint to read.
+torchrun ends them sooner where one has died."""
 
 
 def n_processes() -> int:
@@ -134,15 +144,10 @@ def joined(parallel: ParallelConfig, device_type: str) -> Iterator[World]:
         _check_devices(int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count())
         torch.cuda.set_device(local_rank)
     if joins := not is_initialized():  # a program of one's own may have joined them before
-        init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
+        init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo", timeout=_PATIENCE)
     try:
-        replicate, shard, within = sizes
-        if parallel.context > 1:
-            shard, within = shard * within, 1
-        mesh = init_device_mesh(
-            device_type, (replicate, shard, within), mesh_dim_names=("replicate", "shard", "within")
-        )
-        if within > 1:
+        mesh = init_device_mesh(device_type, sizes, mesh_dim_names=("replicate", "shard", "within"))
+        if mesh["within"].size() > 1:
             mesh["shard", "within"]._flatten()  # torch sums over both at once where it finds this
         reading, row = None, None
         if parallel.tensor > 1:
@@ -153,8 +158,7 @@ def joined(parallel: ParallelConfig, device_type: str) -> Iterator[World]:
             shape = (size // parallel.context, parallel.context)
             rows = init_device_mesh(device_type, shape, mesh_dim_names=("reading", "row"))
             reading, row = rows["reading"].get_group(), Row(rows["row"])
-        ways = {"tensor": parallel.tensor, "expert": parallel.expert, "context": parallel.context}
-        yield World(get_rank(), size, local_rank, mesh, reading=reading, row=row, **ways)
+        yield World(get_rank(), size, local_rank, mesh, parallel.tensor, reading, parallel.expert, row)
     finally:
         if joins:
             destroy_process_group()
@@ -167,7 +171,7 @@ def _check_devices(processes: int, gpus: int) -> None:
 
 
 def divided(parallel: ParallelConfig, size: int) -> tuple[int, int, int]:
-    """(replicate, shard, that of WITHIN which is above 1) of so many processes.
+    """(replicate, shard with context, tensor or expert) of so many processes: the mesh by which weights are cut.
 
     ConfigError where their product is another number.
     """
@@ -186,4 +190,4 @@ def divided(parallel: ParallelConfig, size: int) -> tuple[int, int, int]:
     if parallel.shard not in (None, left):
         found = f"{parallel.shard}, {of}; allowed: {left}, or null"
         raise ConfigError([Problem("parallel.shard", found)], "the config")
-    return parallel.replicate, left, math.prod(getattr(parallel, way) for way in WITHIN)
+    return parallel.replicate, left * parallel.context, parallel.tensor * parallel.expert
