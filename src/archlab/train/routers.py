@@ -77,7 +77,7 @@ class Routers:
     def _loads(self) -> list[Load]:
         """Of each router, over all passes of the update."""
         here = [added(list(loads)) for loads in zip(*(loads for loads, _ in self._passes), strict=True)]
-        return summed(here, self._world.sum)
+        return summed(here, self._world.sum) if here else []
 
 
 def router_losses(mixtures: Sequence[MoE], loads: Sequence[Load]) -> RouterLosses:
