@@ -102,11 +102,16 @@ class World:
     @contextmanager
     def in_turn(self) -> Iterator[None]:
         """One process of each machine goes through the block, then the others: it prepares files that they find."""
-        if self.size > 1 and self.local_rank > 0:
-            torch.distributed.barrier()
+        if self.size == 1:
+            yield
+            return
+        waiting = torch.distributed.new_group(backend="gloo", timeout=_PATIENCE)
+        assert isinstance(waiting, torch.distributed.ProcessGroup)  # else a number, for who is not in the group
+        if self.local_rank > 0:
+            torch.distributed.barrier(waiting)
         yield
-        if self.size > 1 and self.local_rank == 0:
-            torch.distributed.barrier()
+        if self.local_rank == 0:
+            torch.distributed.barrier(waiting)
 
 
 WITHIN = ("tensor", "expert", "context")
@@ -115,8 +120,7 @@ WITHIN = ("tensor", "expert", "context")
 ALONE = World()
 
 _PATIENCE = timedelta(days=1)
-"""For which processes wait for each other: one of them may have much text to prepare, or a large checkpoint to read.
-torchrun ends them sooner where one has died."""
+"""For which processes wait while one prepares a text, which may be large. torchrun ends them sooner where one dies."""
 
 
 def n_processes() -> int:
@@ -144,7 +148,7 @@ def joined(parallel: ParallelConfig, device_type: str) -> Iterator[World]:
         _check_devices(int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count())
         torch.cuda.set_device(local_rank)
     if joins := not is_initialized():  # a program of one's own may have joined them before
-        init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo", timeout=_PATIENCE)
+        init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
     try:
         mesh = init_device_mesh(device_type, sizes, mesh_dim_names=("replicate", "shard", "within"))
         if mesh["within"].size() > 1:
