@@ -394,13 +394,16 @@ def test_a_picture_has_predictions_of_one_unit_each_with_its_interval():
     speed = judge(claiming(("low", "better")), fast, "cpu")
     of_loss, of_speed = panels([entry_of(claim, loss, lost), entry_of(claiming(), speed)])
     better, same, none = of_loss.rows
-    for row, judged in ((better, loss.judged[0]), (same, loss.judged[1])):
+    for row, judged, decides in (
+        (better, loss.judged[0], ("low", "high")),
+        (same, loss.judged[1], ("within_low", "within_high")),
+    ):
         assert judged.comparison
-        assert (row["value"], row["low"], row["high"]) == (
-            judged.comparison.difference, judged.comparison.low, judged.comparison.high
-        )  # fmt: skip
+        assert row["value"] == judged.comparison.difference
+        assert (row["low"], row["high"]) == tuple(getattr(judged.comparison, end) for end in decides)
         assert (row["below"], row["above"]) == (-0.02, 0.02)
         assert row["found"] == judged.found
+    assert -0.02 < same["low"] < same["high"] < 0.02, "what is equivalent lies within the margin"
     assert (none["value"], none["text"], none["found"]) == (None, "diverged", "the opposite")
     assert none["arm"] == "1. n: low, gpu (said: better)"
     (row,) = of_speed.rows

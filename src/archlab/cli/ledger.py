@@ -49,7 +49,7 @@ def _as_json(entries: list[Entry], *, with_mistakes: bool) -> dict[str, object]:
 def _print_all(entries: list[Entry]) -> None:
     out = console()
     print_table(words.LEDGER, map(words.row, entries))
-    out.print(f"{words.SCALE} One claim in full: archlab ledger {entries[0].claim.number}")
+    out.print(f"{words.scale(entries)} {words.INTERVALS} One claim in full: archlab ledger {entries[0].claim.number}")
     for note in filter(None, map(words.has_changed, entries)):
         out.print(f"note: {note}")
     out.print("\nErrors in circulation")
@@ -79,8 +79,10 @@ def _print_one(entry: Entry) -> None:
             out.print(words.ranked(ranking))
     if note := words.has_changed(entry):
         out.print(f"note: {note}")
-    for about in entry.runs:
-        out.print(f"run: {words.where(about)}")
+    if entry.runs:
+        out.print(words.INTERVALS)
+    for ran in entry.runs:
+        out.print(f"run: {words.where(ran)}")
     out.print(f"\nWhy a small scale may mislead: {entry.claim.caveat}")
     for command in words.commands(entry) if not entry.runs else ():
         out.print(f"to run it: {command}")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from archlab.config.base import Base
 from archlab.evidence.read import claim_of, claims
-from archlab.evidence.results import About, Results, committed, digest, results_name
+from archlab.evidence.results import About, Ran, Results, committed, digest, results_name
 from archlab.evidence.schema import Claim
 from archlab.evidence.verdicts import ClaimAtScale, judge
 from archlab.study.scales import AS_IT_STANDS, library_study
@@ -16,7 +16,7 @@ class Entry(Base):
     claim: Claim
     found: list[ClaimAtScale]
     """As the studies stand first; of other scales those that were run."""
-    runs: list[About]
+    runs: list[Ran]
     """Of the results that this is computed from: what was run where, and when."""
     changed: list[str]
     """Names of results whose study asks for other runs today."""
@@ -51,7 +51,7 @@ def _of_study(entry: Entry, study: str) -> Entry:
     return entry.model_copy(
         update={
             "found": found,
-            "runs": [about for about in entry.runs if about.study == study],
+            "runs": [ran for ran in entry.runs if ran.about.study == study],
             "changed": [name for name in entry.changed if name in names],
         }
     )
@@ -61,12 +61,12 @@ def _entry(claim: Claim, results: Mapping[str, Results], scales: Iterable[str]) 
     judged = [judge(claim, results, scale) for scale in (AS_IT_STANDS, *scales)]
     found = [one for one in judged if one.scale == AS_IT_STANDS or one.verdict not in ("not run yet", "no study yet")]
     named = (results_name(study, one.scale) for one in found for study in claim.studies)
-    runs = {name: results[name].about for name in named if name in results}
+    runs = {name: results[name].ran for name in named if name in results}
     return Entry(
         claim=claim,
         found=found,
         runs=list(runs.values()),
-        changed=[name for name, about in runs.items() if _has_changed(about)],
+        changed=[name for name, ran in runs.items() if _has_changed(ran.about)],
     )
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
+from archlab.config.json_schema import SCHEMAS
 from archlab.config.problems import nearest
 from archlab.config.vocabulary import meant
 from archlab.errors import UserError
@@ -26,6 +27,11 @@ def look_up(text: str) -> Named | Chapter | list[FieldHelp]:
     if written.startswith("archlab has"):
         raise UserError(f"{text}: {written}")
     return _of_settings(re.findall(r"(?:model|train|data)\.[\w.]+(?:=[^\s(]+)?", written)) or _unknown(text)
+
+
+def _every_field() -> dict[str, FieldHelp]:
+    """Of a config's file, what a published model's says about it too."""
+    return field_help(SCHEMAS["config"])
 
 
 def plain(text: str) -> str:
@@ -54,15 +60,15 @@ def _chapters_by_name() -> dict[str, Chapter]:
 def _fields_named(text: str) -> list[FieldHelp]:
     """Those whose path is the text, or ends with it."""
     wanted = [plain(part) for part in text.split(".")]
-    paths = {path: [plain(part) for part in path.split(".")] for path in field_help()}
+    paths = {path: [plain(part) for part in path.split(".")] for path in _every_field()}
     exact = [path for path, parts in paths.items() if parts == wanted]
     ending = [path for path, parts in paths.items() if parts[-len(wanted) :] == wanted]
-    return [field_help()[path] for path in exact or ending]
+    return [_every_field()[path] for path in exact or ending]
 
 
 def _fields_with(value: str) -> list[FieldHelp]:
     """Those that may have this value."""
-    return [field for field in field_help().values() if plain(value) in map(plain, field.values)]
+    return [field for field in _every_field().values() if plain(value) in map(plain, field.values)]
 
 
 def _of_setting(setting: str) -> Named | list[FieldHelp]:
@@ -77,11 +83,11 @@ def _of_settings(settings: Sequence[str]) -> Named | list[FieldHelp]:
     if made:
         return max(made, key=lambda found: len(found[1].fields))
     paths = dict.fromkeys(setting.partition("=")[0] for setting in settings)
-    return [field_help()[path] for path in paths if path in field_help()]
+    return [_every_field()[path] for path in paths if path in _every_field()]
 
 
 def _unknown(text: str) -> list[FieldHelp]:
     names = [name for name, _ in topics()]
     spelled = {spelling: name for name, topic in topics() for spelling in (*topic.aliases, name)}
-    hint = nearest(text, [*spelled, *field_help()]) or nearest(text, names)
+    hint = nearest(text, [*spelled, *_every_field()]) or nearest(text, names)
     raise UserError(f"{text!r} is no topic{hint or ';'} `archlab explain` lists all, and any field of a config is one")

@@ -21,7 +21,7 @@ from archlab.config.io import studies
 from archlab.config.study_schema import AddedSeeds, StudyConfig
 from archlab.data.split import MOST_FOLDS, n_test_folds
 from archlab.errors import UserError
-from archlab.study.contrasts import factor_contrasts
+from archlab.study.contrasts import effects, factor_contrasts
 from archlab.study.outcomes.compared import measured
 from archlab.study.record import Heading, Measured, StudySummary
 from archlab.study.scales import AS_IT_STANDS, library_study, scales_of
@@ -72,6 +72,14 @@ class About(Base):
     arms: list[ArmOfResults]
 
 
+class Ran(Base):
+    """What was run, without what came of it."""
+
+    about: About
+    seeds: int
+    """Of each arm."""
+
+
 class Results(Base):
     """One file."""
 
@@ -101,6 +109,21 @@ class Results(Base):
             {name: planned.sum for name, planned in factor_contrasts(self.about.arms).items()},
             self._shared_folds() if by_seed else None,
         )
+
+    def effects(self, outcome: str | None, name: str) -> tuple[float, float] | None:
+        """Of an interaction of two factors: what the last one does at the first level of the other one, and at the
+        other level; the comparison is of their difference. None of all else."""
+        contrast = factor_contrasts(self.about.arms).get(name)
+        if contrast is None or (outcome is not None and outcome not in self.values):
+            return None
+        heading = self.heading(outcome)
+        by_seed = heading.source not in ("timing", "config")
+        return effects(contrast, self.values[heading.name], self._shared_folds() if by_seed else None)
+
+    @property
+    def ran(self) -> Ran:
+        """Beside the values."""
+        return Ran(about=self.about, seeds=len(self.folds))
 
     @property
     def names(self) -> set[str]:

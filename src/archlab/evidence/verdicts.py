@@ -12,7 +12,7 @@ from archlab.config.base import Base
 from archlab.evidence.rankings import Agreement, agreement
 from archlab.evidence.results import Results, results_name
 from archlab.evidence.schema import Claim, Expectation
-from archlab.study.formatting import effect
+from archlab.study.formatting import difference, effect
 from archlab.study.record import Comparison, Heading, Measured
 from archlab.study.scales import AS_IT_STANDS, library_study
 from archlab.study.stats import ALPHA
@@ -39,6 +39,8 @@ class Judged(Base):
     """null where nothing was run."""
     share: float | None
     """The difference as a share of the reference's mean; null where that says nothing, and where nothing was run."""
+    effects: tuple[float, float] | None = None
+    """Of an interaction: the two effects of which it is the difference, that which is subtracted first."""
 
     @property
     def is_counted(self) -> bool:
@@ -56,11 +58,24 @@ class Judged(Base):
         return f"{self.found}: {self.comparison.verdict}" + (", but by less than the margin" if is_small else "")
 
     @property
+    def interval(self) -> tuple[float | None, float | None]:
+        """The one that decides: of what is equivalent that which lies within the margin, else that which leaves 0 out
+        where there is a difference."""
+        if self.comparison is None:
+            return None, None
+        if self.comparison.verdict == "equivalent":
+            return self.comparison.within_low, self.comparison.within_high
+        return self.comparison.low, self.comparison.high
+
+    @property
     def effect(self) -> str:
         """`-0.021 [-0.030, -0.012] bits per byte`; empty where there is none."""
         if self.outcome is None or self.comparison is None or self.comparison.difference is None:
             return ""
-        said = effect(self.comparison.difference, self.comparison.low, self.comparison.high, self.outcome.unit)
+        said = effect(self.comparison.difference, *self.interval, self.outcome.unit)
+        if self.effects:
+            first, other = (difference(value, self.outcome.unit) for value in self.effects)
+            return f"{said} ({other} less {first})"
         return said if self.share is None else f"{said} ({self.share:+.1%})"
 
 
@@ -111,11 +126,14 @@ def _judged(expected: Expectation, results: Results | None) -> Judged:
         )
     labels = {arm.name: arm.label for arm in results.about.arms}
     outcome = results.heading(expected.outcome)
+    effects = results.effects(expected.outcome, expected.arm)
+    of = "effect of " if effects else ""
     return Judged(
         expected=expected,
         found=finding(expected, comparison) if _has_sides(expected.arm in labels, comparison) else "undecided",
-        label=labels.get(expected.arm, expected.arm),
-        against=labels.get(comparison.reference, comparison.reference),
+        label=labels.get(expected.arm, f"{of}{expected.arm}"),
+        against=labels.get(comparison.reference, f"{of and 'that '}{comparison.reference}"),
+        effects=effects,
         outcome=outcome,
         comparison=comparison,
         share=_share(outcome, comparison, measured.get(comparison.reference)),

@@ -48,7 +48,7 @@ def _row(entry: Entry, scale: str, judged: Judged, outcome: Heading, found: Comp
     unit: Unit = "share" if is_relative else outcome.unit
     per = judged.share / found.difference if is_relative and judged.share and found.difference else 1.0
     value, low, high, margin = (
-        None if end is None else per * end for end in (found.difference, found.low, found.high, found.margin)
+        None if end is None else per * end for end in (found.difference, *judged.interval, found.margin)
     )
     if value is None or (is_relative and judged.share is None):
         value, low, high, text = None, None, None, found.verdict

@@ -1,12 +1,15 @@
 """How the ledger writes what it found: the same in the terminal and on the page."""
 
+from collections.abc import Iterable, Sequence
+
+from archlab.cost.units import count
 from archlab.evidence.ledger import Entry
 from archlab.evidence.rankings import Agreement
 from archlab.evidence.read import sources
-from archlab.evidence.results import About
+from archlab.evidence.results import Ran
 from archlab.evidence.schema import Effect, Source
 from archlab.evidence.verdicts import ClaimAtScale, Judged
-from archlab.study.formatting import plural
+from archlab.study.formatting import plural, span
 from archlab.study.scales import AS_IT_STANDS
 
 LEDGER = ("no.", "claim", "published", "found here", "verdict")
@@ -24,7 +27,10 @@ HOW_SURE = (
 )
 """Above a list of sources."""
 
-SCALE = "Every verdict is of the scale that was run, and of no other."
+INTERVALS = (
+    "Intervals are those that decide: of 95%, or of more where a study makes several comparisons (Holm); of what is "
+    "equivalent, the one that lies within the margin."
+)
 
 
 def row(entry: Entry) -> tuple[str, str, str, str, str]:
@@ -104,11 +110,35 @@ def said(source: Source) -> str:
     return f"{', '.join(parts)} ({source.certainty})"
 
 
-def where(about: About) -> str:
-    """What repeats a study, and on what it was run."""
-    machine = [about.environment.get(name) for name in ("processor", "device", "dtype")]
+def where(ran: Ran) -> str:
+    """What repeats a study, how large it is, and on what it was run: `archlab study run gates (265K to 267K parameters,
+    512K training tokens, 5 seeds; Intel Xeon, cpu, float32, torch 2.13.0, commit 0d6482e, 2026-11-23)`."""
+    found = ran.about.environment
+    machine = [found.get(name) for name in ("processor", "device", "dtype")]
     known = dict.fromkeys(str(part) for part in machine if part)
-    return f"{about.command} ({', '.join(known)}, torch {about.environment.get('torch', '?')}, {about.date})"
+    commit = str(found.get("commit") or "?").replace("-dirty", " with changes")
+    how = [*known, f"torch {found.get('torch', '?')}", f"commit {commit}", ran.about.date]
+    return f"{ran.about.command} ({_size([ran])}; {', '.join(how)})"
+
+
+def scale(entries: Sequence[Entry]) -> str:
+    """Of what all verdicts are."""
+    runs = [ran for entry in entries for ran in entry.runs]
+    said = "Every verdict is of the scale that was run, and of no other"
+    if not runs:
+        return f"{said}."
+    return f"{said}: here {_size(runs)}."
+
+
+def _size(runs: Sequence[Ran]) -> str:
+    arms = [arm for ran in runs for arm in ran.about.arms]
+
+    def ends(values: Iterable[int]) -> str:
+        known = list(values)
+        return span(count(min(known)), count(max(known)))
+
+    parameters, tokens = ends(arm.parameters for arm in arms), ends(arm.tokens for arm in arms)
+    return f"{parameters} parameters, {tokens} training tokens, {ends(ran.seeds for ran in runs)} seeds"
 
 
 def at_scale(found: ClaimAtScale) -> str:

@@ -76,7 +76,7 @@ def contrast_summaries(
             **dict(tested[name]),
             name=name,
             factors=dict(contrast.factors),
-            effects=_effects(contrast, values, folds),
+            effects=effects(contrast, values, folds),
         )
         for name, contrast in planned.items()
     ]
@@ -108,7 +108,8 @@ def _effect(arms: Sequence[Crossed], factor: str, step: tuple[Any, Any], given: 
     return {**dict.fromkeys(other, 1 / len(other)), **dict.fromkeys(first, -1 / len(first))}
 
 
-def _effects(contrast: Planned, values: Mapping[str, Values], folds: Folds) -> tuple[float, float] | None:
+def effects(contrast: Planned, values: Mapping[str, Values], folds: Folds) -> tuple[float, float] | None:
+    """As in `Planned`, the means over the seeds that all arms have; None of what is no interaction."""
     seeds = [seed for seed, value in weighted(values, contrast.sum.weights).items() if value is not None]
     if contrast.effects is None or not seeds:
         return None
