@@ -86,13 +86,15 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signal() -> Iterator[StopRequest]:
-    """Turn SIGINT and SIGTERM into `stop.requested`; a second Ctrl-C acts at once."""
+    """Turn SIGINT, SIGTERM and SIGHUP (the terminal is gone) into `stop.requested`; a second Ctrl-C acts at once."""
     raise_if_interrupted()
     stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    if before[signal.SIGHUP] is signal.SIG_IGN:  # by nohup
+        del before[signal.SIGHUP]
 
     def handle(number: int, _frame: FrameType | None) -> None:
         global _interrupted

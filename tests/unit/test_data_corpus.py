@@ -222,8 +222,8 @@ def test_data_sets_of_the_library_itself(tmp_path: Path, monkeypatch: pytest.Mon
     [
         ('{"text": ', "not valid JSON"),
         ('{"body": "x"}', "no field 'text'; found body"),
-        ('{"text": 3}', "'text' is int"),
-        ("[1]", "found list"),
+        ('{"text": 3}', "'text' is a number"),
+        ("[1]", "found an array"),
         (r'{"text": "\ud800"}', "surrogate"),
         ('{"text": ' + "[" * 100_000, "not valid JSON"),
         ('{"text": ' + "1" * 5000 + "}", "not valid JSON"),

@@ -94,6 +94,16 @@ def test_another_number_format_device_or_compilation_is_refused_and_the_old_one_
     claimed.claim(config(field), {**ENV, what: began}, tokenizer)
 
 
+def test_micro_batches_that_decide_the_losses_are_remembered(tmp_path, tokenizer):
+    folder, before = RunFolder(tmp_path / "run"), {**ENV, "micro_batch_tokens": 512}
+    folder.claim(config(), before, tokenizer)
+    with pytest.raises(
+        UserError, match=r"cannot go on with 256.*set train\.micro_batch_tokens=512 with processes that"
+    ):
+        folder.claim(config(), {**before, "micro_batch_tokens": 256}, tokenizer)
+    folder.claim(config("train.micro_batch_tokens=512"), before, tokenizer)
+
+
 @pytest.mark.parametrize("held", ["thesis.tex", "tokenizer.json", "env.json", "summary.json", ".hidden"])
 def test_a_folder_with_something_else_is_refused_and_left_alone(tmp_path, tokenizer, held):
     folder = RunFolder(tmp_path / "run")

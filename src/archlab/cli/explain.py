@@ -9,11 +9,12 @@ from archlab.cli.terminal import console, print_json
 from archlab.evidence.field_help import FieldHelp
 from archlab.evidence.ledger import ledger
 from archlab.evidence.look_up import look_up
+from archlab.evidence.measured import measured, published
 from archlab.evidence.price import BASE, CONTEXT, Price, price_rows, prices
 from archlab.evidence.read import cited, claims, sources
 from archlab.evidence.topics import Chapter, Topic, chapters, topics_that_set
 from archlab.evidence.usage import Usage, in_words, usage, values
-from archlab.report.ledger_words import in_a_line
+from archlab.report.ledger_words import in_a_line, measured_line, published_line
 
 _INDENT = " " * 9
 _MOST_VALUES = 6
@@ -55,7 +56,7 @@ def run(*topic: str, json: Flag = False) -> None:
         if json:
             print_json(_topic_json(name, explained))
             return
-        lines = _topic_lines(explained, width)
+        lines = _topic_lines(name, explained, width)
     else:
         if json:
             print_json([{**field.model_dump(), "published": _counts(field.path)} for field in found])
@@ -86,16 +87,19 @@ def _chapter_lines(chapter: Chapter, width: int) -> Iterator[str]:
 
 def _topic_json(name: str, topic: Topic) -> dict[str, Any]:
     found = prices(topic)
+    entries = ledger(chosen=map(claims().__getitem__, topic.claims))
     return {
         "name": name,
         **topic.model_dump(mode="json", by_alias=True),
+        "papers": [effect.model_dump(mode="json") for effect in published(topic, entries)],
+        "here": [judged.model_dump(mode="json") for judged in measured(name, entries)],
         "sources": {key: sources()[key].model_dump(mode="json") for key in topic.sources},
         "published": usage(topic.conditions).model_dump() if topic.conditions else None,
         "price": found and {"with": found[0].model_dump(), "without": found[1].model_dump()},
     }
 
 
-def _topic_lines(topic: Topic, width: int) -> Iterator[str]:
+def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
     yield topic.title
     yield ""
     yield from textwrap.indent(topic.formula.rstrip(), "    ").splitlines()
@@ -107,9 +111,15 @@ def _topic_lines(topic: Topic, width: int) -> Iterator[str]:
         yield from _price_lines(*found)
     if topic.conditions:
         yield from _usage_lines(usage(topic.conditions), width)
-    if topic.claims:
-        for n, entry in enumerate(ledger(chosen=map(claims().__getitem__, topic.claims))):
-            yield from _labelled("" if n else "claims", in_a_line(entry), width)
+    entries = ledger(chosen=map(claims().__getitem__, topic.claims))
+    said = {
+        "papers": map(published_line, published(topic, entries)),
+        "here": map(measured_line, measured(name, entries)),
+        "claims": map(in_a_line, entries),
+    }
+    for label, texts in said.items():
+        for n, text in enumerate(texts):
+            yield from _labelled("" if n else label, text, width)
     yield from _labelled("sources", "; ".join(source.located for source in cited(topic.sources)), width)
     if topic.fields:
         yield from _labelled("type", topic.typed, width)

@@ -43,7 +43,8 @@ class Spikes(Base):
     """Steps before it that say what is usual; until there are as many nothing is a spike."""
     action: Literal["note", "skip", "rewind"] = "note"
     """note: it is in the log. skip: no update is made of that batch. rewind: the training goes back to its newest
-    checkpoint, and on from there with the text after the spike (PaLM, Chowdhery 2022)."""
+    checkpoint, and on from there with the text after the spike (PaLM, Chowdhery 2022); where there is none, or it did
+    so five times, it skips."""
 
 
 LogTo = Literal["tensorboard", "wandb", "trackio", "mlflow"]

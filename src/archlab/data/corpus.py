@@ -34,6 +34,10 @@ _MACHINE_MADE = ("config-", "_sysconfigdata")
 _COMPRESSED = (".gz", ".zst")
 _LINES = ".jsonl"
 _TABLES = {".parquet": "a Parquet file", ".arrow": "a stream of Arrow"}
+_JSON = (
+    (type(None), "null"), (bool, "true or false"), ((int, float), "a number"), (str, "a string"), (list, "an array"),
+    (dict, "an object"),
+)  # fmt: skip
 _WILDCARD = re.compile(r"[*?\[]")
 
 
@@ -240,10 +244,12 @@ def _read_jsonl(file: File, field: str) -> Iterator[Document]:
             where = f"{file.path}, line {number}"
             try:
                 record = json.loads(line)
+            except UnicodeDecodeError:
+                raise UserError(f"{where}: not valid UTF-8") from None
             except (ValueError, RecursionError):
                 raise UserError(f"{where}: not valid JSON") from None
             if not isinstance(record, dict):
-                raise UserError(f"{where}: no field {field!r}; found {type(record).__name__}")
+                raise UserError(f"{where}: no field {field!r}; found {_called(record)}")
             if field not in record:
                 raise UserError(f"{where}: no field {field!r}; {_others(field, list(record))}")
             yield Document(f"{file.name}:{number}", _checked(record[field], field, where))
@@ -292,9 +298,14 @@ def _first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
+def _called(value: object) -> str:
+    """As JSON calls it."""
+    return next((name for kinds, name in _JSON if isinstance(value, kinds)), type(value).__name__)
+
+
 def _checked(text: object, field: str, where: str) -> str:
     if not isinstance(text, str):
-        raise UserError(f"{where}: {field!r} is {type(text).__name__}; expected a string")
+        raise UserError(f"{where}: {field!r} is {_called(text)}; expected a string")
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -49,13 +50,16 @@ class Callback:
 
 
 class _Printing(Callback):
+    """Where nobody reads any more, a closed pipe or terminal, the training goes on."""
+
     def on_note(self, text: str) -> None:
         """Print it."""
-        note(text)
+        with suppress(OSError):
+            note(text)
 
     def on_resume(self, step: int) -> None:
         """Print a note."""
-        note(f"going on after step {step}")
+        self.on_note(f"going on after step {step}")
 
 
 class ProgressBar(_Printing):
@@ -72,7 +76,8 @@ class ProgressBar(_Printing):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        with suppress(OSError):
+            self._progress.stop()
 
     def on_step(self, metrics: StepMetrics) -> None:
         """Move the bar; the last evaluation stays in view."""
@@ -92,7 +97,8 @@ class ProgressLines(_Printing):
         now = time.monotonic()
         if now - self._last >= self._every or metrics.score:
             self._last = now
-            print(f"step {metrics.step}/{metrics.steps}  {metrics}", file=sys.stderr, flush=True)
+            with suppress(OSError):
+                print(f"step {metrics.step}/{metrics.steps}  {metrics}", file=sys.stderr, flush=True)
 
 
 def progress_callback() -> Callback:

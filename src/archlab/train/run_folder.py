@@ -158,14 +158,16 @@ class RunFolder:
 
     def _check_same(self, changed: Changed, env: dict[str, Any], before: dict[str, Any]) -> None:
         """The path of the text may differ as long as its tokens are the same, and `auto` may be said or not."""
-        outcomes = {what: field for what, field in _OUTCOMES.items() if what in before}
+        outcomes = {what: field for what, field in _OUTCOMES.items() if before and what in env}
         may_differ = (*NO_EFFECT_ON_RESULT, *outcomes.values(), "plugins")
         moved = _WHERE_IT_LIES if before.get("corpus") == env["corpus"] else ()
         refused = {field: values for field, values in changed.items() if not is_under([field], (*may_differ, *moved))}
         self._refuse(refused, "holds a run of another config; name another folder")
         for what in ("corpus", "plugins", *outcomes):
             if before and what in env and (began := before.get(what, False)) != env[what]:
-                to_go_on = f"to go on, set {outcomes[what]}={to_yaml_line(began)}; else " if what in outcomes else ""
+                same = f"{outcomes[what]}={to_yaml_line(began)}" if what in outcomes else ""
+                many = f"{same} with processes that each read a multiple of it, or share it by parallel.tensor"
+                to_go_on = f"to go on, set {many if what == 'micro_batch_tokens' else same}; else " if same else ""
                 raise UserError(
                     f"{self.path}: was begun with {what} {began} and cannot go on with {env[what]}: "
                     f"the losses would not be the same; {to_go_on}name another folder"

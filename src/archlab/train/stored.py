@@ -1,5 +1,6 @@
 """Tensors as a checkpoint has them: whole, of one process, or in parts, of several."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -67,7 +68,9 @@ class Parts:
         from torch.distributed import is_initialized
         from torch.distributed.checkpoint.state_dict_loader import load as load_parts
 
-        load_parts(dict(targets), storage_reader=self._reader, no_dist=not is_initialized())
+        with warnings.catch_warnings():  # that one process reads all of them is meant
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")
+            load_parts(dict(targets), storage_reader=self._reader, no_dist=not is_initialized())
 
 
 def parts_in(folder: Path) -> Iterator[Path]:

@@ -32,7 +32,7 @@ class RunSummary(Base):
     steps: Natural
     """Updates made."""
     tokens: Natural
-    """Training tokens seen."""
+    """Training tokens read, those of skipped batches too."""
     bits_per_byte: NonNegative | None
     """Of the held-out text at the end; null when diverged, and for a task."""
     accuracy: NonNegative | None = None
@@ -85,7 +85,7 @@ def summarise(
     weights.
     """
     whole = [m for m in metrics if "diverged" not in m]
-    updates, evaluations = ([m for m in whole if key in m] for key in ("lr", "held_out_loss"))
+    steps, updates, evaluations = ([m for m in whole if key in m] for key in ("grad_norm", "lr", "held_out_loss"))
     if why is None and evaluations:
         first, last = (evaluations[at]["held_out_loss"] for at in (0, -1))
         why = divergence(None if is_imported else first, last, model.config.vocab_size)
@@ -96,7 +96,7 @@ def summarise(
         status="diverged" if why else "finished",
         why=why,
         steps=len(updates),
-        tokens=updates[-1]["tokens"] if updates else 0,
+        tokens=steps[-1]["tokens"] if steps else 0,
         bits_per_byte=end.get("bits_per_byte"),
         accuracy=end.get("accuracy"),
         loss=end.get("held_out_loss"),

@@ -140,6 +140,8 @@ class Training:
 
     def _log(self, result: StepResult, speed: float) -> None:
         """A step, with its learning rate where an update was made."""
+        if not result.updated:
+            self._callback.on_note(f"a spike at step {self._done}: no update was made of its batch")
         made = {"lr": result.lr} if result.updated else {SKIPPED: 1}
         spike = {} if self._spike is None else {SPIKE: self._spike}
         self._folder.log(
@@ -190,6 +192,7 @@ class Training:
         done, path = newest
         before = self._world.told(lambda: rewinds_to(done, self._folder.metrics()))
         if len(before) == MOST_REWINDS:
+            self._callback.on_note(f"went back to step {done} {MOST_REWINDS} times, and does not again")
             return False
         passed_over = {REWOUND: step + 1, PASSED_OVER: step + 1 - done}
         self._load(done, path)

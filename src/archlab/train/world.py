@@ -187,7 +187,8 @@ def divided(parallel: ParallelConfig, size: int) -> tuple[int, int, int]:
     for way in (*WITHIN, "replicate"):
         n = getattr(parallel, way)
         if left % n:
-            found = f"{n}, {of}; allowed: a divisor of their number"
+            allowed = "a divisor of their number" if size > 1 else "1; torchrun starts more processes"
+            found = f"{n}, {of}; allowed: {allowed}"
             raise ConfigError([Problem(f"parallel.{way}", found)], "the config")
         left //= n
         of += f" / {way} {n}" if n > 1 else ""

@@ -8,13 +8,14 @@ from markupsafe import Markup
 
 from archlab.config.base import Base
 from archlab.evidence.ledger import ledger
+from archlab.evidence.measured import measured, published
 from archlab.evidence.price import BASE, CONTEXT, price_rows, prices
 from archlab.evidence.read import cited, claims
 from archlab.evidence.topics import Chapter, Topic, chapters
 from archlab.evidence.usage import Usage, in_words, usage
 from archlab.report import html
 from archlab.report.guide.reference import address_of_code
-from archlab.report.ledger_words import in_a_line
+from archlab.report.ledger_words import in_a_line, measured_line, published_line
 from archlab.report.palette import MODES, dots_theme
 
 Draws = Mapping[str, Callable[[], str | alt.TopLevelMixin]]
@@ -33,6 +34,10 @@ class Entry(Base):
     """What makes it in a config, each with where the field is explained; null: in a layer kind of one's own."""
     rows: list[tuple[str, str, str]]
     """What it costs; empty where it costs nothing, or is no choice of a model."""
+    papers: list[str]
+    """Published effects that name it."""
+    here: list[str]
+    """What our runs found of it."""
     claims: list[tuple[int, str]]
     """Number, and in a line what is claimed of it and what was found here."""
     sources: str
@@ -72,6 +77,7 @@ def _named(chapter: Chapter) -> list[str]:
 def _entry(name: str, topic: Topic) -> Entry:
     used = usage(topic.conditions) if topic.conditions else None
     found = prices(topic)
+    entries = ledger(chosen=map(claims().__getitem__, topic.claims))
     return Entry(
         name=name,
         topic=topic,
@@ -79,8 +85,8 @@ def _entry(name: str, topic: Topic) -> Entry:
         used_in_words=in_words(used) if used else "",
         settings=[(setting, address_of_code(setting)) for setting in topic.settings],
         rows=price_rows(*found) if found else [],
-        claims=[
-            (entry.claim.number, in_a_line(entry)) for entry in ledger(chosen=map(claims().__getitem__, topic.claims))
-        ],
+        papers=[published_line(effect) for effect in published(topic, entries)],
+        here=[measured_line(judged) for judged in measured(name, entries)],
+        claims=[(entry.claim.number, in_a_line(entry)) for entry in entries],
         sources="; ".join(source.located for source in cited(topic.sources)),
     )

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -115,6 +116,18 @@ def installed_ray() -> Any:
     return ray
 
 
+def _check_answers(address: str) -> None:
+    """UserError where nothing listens there: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError as error:
+        why = f"no Ray cluster answers at {address} (RAY_ADDRESS): {error.strerror or error}"
+        raise UserError(f"--executor ray: {why}; start one there, or unset RAY_ADDRESS") from None
+
+
 def _connected() -> Any:
     """The module, connected to a cluster; to a new one on this machine where none is found."""
     ray = installed_ray()
@@ -123,6 +136,7 @@ def _connected() -> Any:
         options: dict[str, Any] = {
             "log_to_driver": False, "logging_level": logging.ERROR, "runtime_env": {"env_vars": passed_on}
         }  # fmt: skip
+        _check_answers(os.environ.get("RAY_ADDRESS", ""))
         with interrupts_blocked():
             try:
                 ray.init(address="auto", **options)

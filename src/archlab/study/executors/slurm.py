@@ -69,8 +69,11 @@ def slurm_options(texts: Sequence[str]) -> dict[str, Any]:
     found = dict[str, Any]()
     for text in texts:
         key, equals, value = text.partition("=")
-        if not equals or key not in OPTIONS or key in found:
-            raise UserError(f"--slurm: {text!r}{choose(key, OPTIONS)}, each once, as in partition=gpu time=120")
+        if key not in OPTIONS:
+            raise UserError(f"--slurm: {text!r}{choose(key, OPTIONS)}, as in partition=gpu time=120")
+        if not equals or key in found:
+            what = "is given twice" if key in found else "has no value"
+            raise UserError(f"--slurm: {key} {what}; allowed: each once, as in partition=gpu time=120")
         found[key] = [value] if key == "setup" else parse_yaml(value, f"--slurm {key}")
     if found.get("cluster", "slurm") not in ("slurm", "local"):
         raise UserError(f"--slurm cluster: {found['cluster']!r}; allowed: slurm, local")
