@@ -21,11 +21,8 @@ def measured(name: str, entries: Sequence[Entry]) -> Iterator[Judged]:
     """Comparisons of arms that change to the topic of that name, as the studies stand; none that follows from the
     config, as a cache's size does."""
     for judged in (one for entry in entries for one in entry.found[0].judged):
-        if (
-            judged.comparison
-            and not judged.is_counted
-            and name in _topics_of_arms(judged.expected.study).get(judged.expected.arm, ())
-        ):
+        changes = _topics_of_arms(judged.expected.study).get(judged.expected.arm, set())
+        if judged.comparison and not judged.is_counted and name in changes:
             yield judged
 
 
