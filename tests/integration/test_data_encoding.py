@@ -43,7 +43,7 @@ WORDS = [
 @pytest.fixture(autouse=True)
 def every_text_is_worth_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(encoding, "WORTH_A_PROCESS", 1)
+    monkeypatch.setattr(encoding, "WORTH_A_PROCESS", 1e-9)
     monkeypatch.setattr(encoding, "BATCH", 500)
 
 
@@ -94,7 +94,7 @@ import re, sys
 from pathlib import Path
 from archlab.data import encoding
 from archlab.data.prepare import prepare
-encoding.WORTH_A_PROCESS = 1
+encoding.WORTH_A_PROCESS = 1e-9
 encoding.BATCH = 100_000
 if __name__ == "__main__":
     source, out, tokenizer = map(Path, sys.argv[1:])
@@ -154,7 +154,9 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_all_processes_and_leaves_nothing(tmp_path: Path) -> None:
     """Also where a terminal sends it to every process."""
-    (tmp_path / "tokenizer.json").write_text(train([" ".join(WORDS)], 257).to_str())
+    slow = train([" ".join(WORDS)], 257)
+    slow.add_tokens(["which tiktoken would not know"])
+    (tmp_path / "tokenizer.json").write_text(slow.to_str())
     (tmp_path / "long.txt").write_text(f"{' '.join(WORDS)}\n" * (2 * 8_000_000 // 60))
     before = sorted(tmp_path.iterdir())
     command = ["data", "long.txt", "--out", "tokens", "--tokenizer", "tokenizer.json", "--workers", "2"]

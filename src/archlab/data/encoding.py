@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from multiprocessing import resource_tracker
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from archlab.data import tokenizer as bpe
+from archlab.data.by_rank import by_rank
 from archlab.data.split import Piece
 from archlab.errors import UserError
 from archlab.interrupt import interrupts_blocked
@@ -21,8 +23,11 @@ from archlab.interrupt import interrupts_blocked
 BATCH = 1_000_000
 """Characters that are encoded at once, in a second at most; a Ctrl-C is noticed after them."""
 
-WORTH_A_PROCESS = 8_000_000
-"""Characters. A process encodes them in about five seconds, and takes one to begin."""
+WORTH_A_PROCESS = 5.0
+"""Seconds of encoding; a process takes one to begin."""
+
+_SPEED, _SPEED_BY_RANK = 1.6e6, 10e6
+"""About how many characters a second the tokenizers library encodes, and tiktoken."""
 
 _AHEAD = 2
 """Batches that wait for each process, so that memory does not grow with the text."""
@@ -43,12 +48,11 @@ def encoded(
     """Every piece, in order; UserError where the tokenizer changes a text. Close it to end the processes.
 
     `characters`: about how many there are. `workers`: processes that encode; for 1, or for a short text, it is this
-    one, with the threads of the tokenizers library.
+    one. tiktoken encodes where its tokens are provably the same, and else the tokenizers library.
     """
-    workers = min(workers, characters // WORTH_A_PROCESS)
-    batches = _batches(pieces)
+    batches, encoder = _batches(pieces), _Encoder(tokenizer)
+    workers = min(workers, int(characters / encoder.speed / WORTH_A_PROCESS))
     if workers <= 1:
-        encoder = _Encoder(tokenizer)
         for batch in batches:
             yield from encoder.encode(batch)
         return
@@ -86,10 +90,13 @@ class _Encoder:
     """Encodes without loss, or not at all."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer, self._n_bytes = tokenizer, bpe.token_bytes(tokenizer)
+        self._n_bytes = bpe.token_bytes(tokenizer)
+        fast = by_rank(tokenizer)
+        self._ids = fast.encode if fast else partial(bpe.encode, tokenizer)
+        self.speed = _SPEED_BY_RANK if fast else _SPEED
 
     def encode(self, pieces: Sequence[Piece]) -> list[Encoded]:
-        found = bpe.encode(self._tokenizer, [piece.text for piece in pieces])
+        found = self._ids([piece.text for piece in pieces])
         return [self._checked(piece, ids) for piece, ids in zip(pieces, found, strict=True)]
 
     def _checked(self, piece: Piece, ids: np.ndarray) -> Encoded:
@@ -99,7 +106,7 @@ class _Encoder:
                 f"{piece.name}: the tokenizer changes its text ({text_bytes} bytes became {found}), "
                 "so bits per byte could not be exact; use one without a normalizer or added prefix"
             )
-        return Encoded(piece.fold, piece.begins_document, ids.astype(np.uint32), text_bytes)
+        return Encoded(piece.fold, piece.begins_document, ids.astype(np.uint32, copy=False), text_bytes)
 
 
 # --- in a process that encodes ----------------------------------------------------------------------------
