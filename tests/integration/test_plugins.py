@@ -170,6 +170,27 @@ def test_the_study_of_the_document_as_its_files_change(monkeypatch: pytest.Monke
     assert runs_of(changed, "mine").isdisjoint(before["mine"])
 
 
+def test_a_finished_study_keeps_its_plugins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its report is the same after they were changed, taken away, and the folder was moved."""
+    monkeypatch.setattr(Local, "run_all", tiny.run_here)
+    first = run(the_study())
+
+    changed = the_study(**{"lion.py": FILES["lion.py"].replace("beta2: float = 0.99", "beta2: float = 0.9")})
+    assert changed.changed() == ["plugins"]
+    Path("lion.py").unlink()
+    Path("studies/study").rename(moved := tmp_path / "moved")
+    as_a_new_process()
+    name, asked = read_study(str(moved))
+    again = Study(name, asked, moved, Local(workers=1)).read()
+    assert again.failed == {}
+    for old, new in zip(first.arms, again.arms, strict=True):
+        assert (old.values, set(old.runs)) == (new.values, set(new.runs))
+
+    Path(moved / "plugin1-lion.py").write_text(FILES["lion.py"] + "beta = 1\n")
+    with pytest.raises(UserError, match=r"plugin1-lion\.py: damaged"):
+        read_study(str(moved))
+
+
 def test_the_mlp_of_the_document_is_what_it_says() -> None:
     own = archlab.Decoder(config().model)
     x = torch.randn(2, 5, 32)

@@ -322,6 +322,25 @@ def test_a_run_that_went_far_away_is_drawn_no_further_than_the_renderer_bears() 
     assert 100 < max(values) < 200, "it leaves the picture, twenty heights of about four bits"
 
 
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_gradients_of_zero_leave_a_picture_of_the_others(everywhere: bool) -> None:
+    """A logarithmic axis has no place for them. A run that diverged may have nothing else at its end."""
+    study = sample_study.diverging_ladder()
+    arms = [
+        arm.model_copy(update={"curves": [
+            c.model_copy(update={"gradients": [*c.gradients[:-1], 0.0]}) if everywhere or c.seed in arm.diverged else c
+            for c in arm.curves
+        ]})
+        for arm in study.arms
+    ]  # fmt: skip
+    zero = study.model_copy(update={"arms": arms})
+    chart = curve_charts.updates(zero, curve_charts.GRADIENT)
+    assert chart is not None
+    shown = [float(x) for x in re.findall(r'"(?:mean|held)": ([0-9.e+-]+)', json.dumps(chart.to_dict()))]
+    assert min(shown) > 0
+    assert "diverged on 3 of 3 seeds" in render(zero)
+
+
 # --- terminal -----------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from archlab.config.base import Base
 from archlab.config.component import Component
 from archlab.config.text import FileName
 from archlab.errors import OWN_CODE, UserError
-from archlab.files import read_text
+from archlab.files import read_bytes, read_text
 
 Section = Literal["mlp", "mixer", "optimizer", "outcome"]
 """What a plug-in can be."""
@@ -146,6 +146,19 @@ def _loaded(plugins: tuple[str, ...]) -> tuple[str, ...]:
     plugins = tuple(str(Path(p).expanduser().resolve()) if is_file(p) else p for p in plugins)
     load_plugins(plugins)
     return plugins
+
+
+def copies(plugins: Iterable[str], folder: Path) -> tuple[list[str], dict[str, bytes]]:
+    """What names the plug-ins in a folder that holds copies of them, and the copies to write there; a module that
+    Python finds by itself is only named, and a file of that folder stays what it is."""
+    names, written = list[str](), dict[str, bytes]()
+    for plugin in plugins:
+        name, path = plugin, Path(plugin)
+        if is_file(plugin):
+            name = path.name if path.parent == folder.resolve() else f"plugin{len(written)}-{path.name}"
+            written[name] = read_bytes(path)
+        names.append(name)
+    return names, written
 
 
 def load_plugins(plugins: Iterable[str]) -> None:

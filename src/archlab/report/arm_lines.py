@@ -60,7 +60,8 @@ class YAxis:
         if self.is_logarithmic:
             low, high = math.log(self.low), math.log(self.high)
             reach = _BEYOND * (high - low)
-            return math.exp(min(max(math.log(value), low - reach, _TINY), high + reach, -_TINY))
+            at = math.log(value) if value > 0 else -math.inf
+            return math.exp(min(max(at, low - reach, _TINY), high + reach, -_TINY))
         reach = _BEYOND * (self.high - self.low)
         return min(max(value, self.low - reach), self.high + reach)
 

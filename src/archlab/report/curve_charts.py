@@ -78,7 +78,10 @@ def curves(
     last = max((row["tokens"] for row in means or gone), default=0)
     begin = last // 2 if second_half else 0
     means, gone = ([row for row in rows if row["tokens"] >= begin] for rows in (means, gone))
-    if not (lines := means or gone):
+    if drawn.is_logarithmic:  # which has no place for 0
+        means = [row for row in means if row["low"] > 0]
+    lines = means or [row for row in gone if row["low"] > 0 or not drawn.is_logarithmic]
+    if not lines:
         return None
     low, high = of_ends(lines) if second_half else of_lines(lines)
     y = YAxis(drawn.title, drawn.unit, *padded(low, high, drawn.is_logarithmic), drawn.is_logarithmic)

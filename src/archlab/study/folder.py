@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from archlab.config.plugins import copies
 from archlab.config.study_schema import StudyConfig
-from archlab.config.yaml_text import to_yaml
+from archlab.config.yaml_text import read_yaml, to_yaml
 from archlab.digests import DIGESTS, write_with_digests
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
@@ -11,7 +12,7 @@ from archlab.files import TEMPORARY, disk_errors, make_folder, write_atomic
 from archlab.study.corpora import Corpora, write_corpora
 from archlab.study.planned import write_plan
 from archlab.study.record import StudySummary, has_summary, read_summary
-from archlab.study.study_file import is_study_folder, read_study
+from archlab.study.study_file import STUDY, is_study_folder, read_held
 
 _BASE = "base.yaml"
 """The base in a study's folder, where it is no preset."""
@@ -19,18 +20,18 @@ _BASE = "base.yaml"
 
 def claim(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
     """Make the folder this study's, or check that it is."""
-    # Copied, so that the folder stays whole when that file changes or goes.
-    base = to_yaml(read_config(config.base)).encode() if Path(config.base).exists() else None
+    # Copied, so that the folder stays whole when those files change or go.
+    plugins, copied = copies(config.plugins, folder)
+    if Path(config.base).exists():
+        copied[_BASE] = to_yaml(read_config(config.base)).encode()
     with disk_errors(folder):
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder}: is a file; --out names a folder")
         make_folder(folder)
         held = sorted(p for p in folder.iterdir() if not p.name.startswith(TEMPORARY))
-        # A kill may leave the base and its digest alone.
+        # A kill may leave the copies and their digests alone.
         foreign = [
-            p.name
-            for p in held
-            if p.name != DIGESTS and not (p.name == _BASE and p.is_file() and p.read_bytes() == base)
+            p.name for p in held if p.name != DIGESTS and not (p.is_file() and p.read_bytes() == copied.get(p.name))
         ]
     if before := _before(folder):
         if before.question != config.question:
@@ -38,10 +39,13 @@ def claim(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
     elif foreign:
         raise UserError(f"{folder}: holds something else ({foreign[0]}) and no study.yaml; name an empty folder")
     values = config.model_dump(mode="json", exclude_defaults=True)
-    if base is not None:
-        write_with_digests(folder, {_BASE: base})
+    if copied:
+        write_with_digests(folder, {**copied})
+    if plugins:
+        values["plugins"] = plugins
+    if _BASE in copied:
         values["base"] = _BASE
-    write_atomic(folder / "study.yaml", to_yaml(values))  # not listed, for people may edit it
+    write_atomic(folder / STUDY, to_yaml(values))  # not listed, for people may edit it
     write_corpora(corpora, folder)
     if not has_summary(folder):
         write_plan(folder, config.seeds)
@@ -52,9 +56,20 @@ def changed_fields(folder: Path, config: StudyConfig) -> list[str]:
     before = _before(folder)
     if before is None or before.question != config.question:
         return []
-    fields = [name for name in StudyConfig.model_fields if getattr(before, name) != getattr(config, name)]
-    same_base = "base" in fields and read_config(before.base) == read_config(config.base)
-    return [name for name in fields if not (same_base and name == "base")]
+    same = {"plugins"} if _same_plugins(folder, config) else set[str]()
+    if before.base != config.base and read_config(before.base) == read_config(config.base):
+        same.add("base")
+    others = [name for name in StudyConfig.model_fields if name not in same]
+    return [name for name in others if name == "plugins" or getattr(before, name) != getattr(config, name)]
+
+
+def _same_plugins(folder: Path, config: StudyConfig) -> bool:
+    """Whether the folder holds a copy of each, and names no other."""
+    names, copied = copies(config.plugins, folder)
+    held = read_yaml(folder / STUDY).get("plugins", [])
+    return held == names and all(
+        (folder / name).is_file() and (folder / name).read_bytes() == code for name, code in copied.items()
+    )
 
 
 def old_summary(folder: Path) -> StudySummary:
@@ -65,4 +80,4 @@ def old_summary(folder: Path) -> StudySummary:
 
 
 def _before(folder: Path) -> StudyConfig | None:
-    return read_study(str(folder))[1] if is_study_folder(folder) else None
+    return read_held(folder) if is_study_folder(folder) else None

@@ -19,6 +19,9 @@ from archlab.digests import verify
 from archlab.errors import UserError
 from archlab.study.design import arms
 
+STUDY = "study.yaml"
+"""What makes a folder a study's."""
+
 _STAND_IN: Raw = {"question": "?", "budget": {"tokens": "1G"}}
 """Put in place of missing or wrong required fields, so that the arms can still be judged."""
 
@@ -39,6 +42,11 @@ def read_study(source: str, scale: str | None = None) -> tuple[str, StudyConfig]
     return visible(name), _validated(raw, str(file))
 
 
+def read_held(folder: Path) -> StudyConfig:
+    """The study that a study folder holds, without its plug-ins: they may be older ones of those that are loaded."""
+    return _validated({**_read(folder / STUDY), "plugins": []}, str(folder / STUDY))
+
+
 def study_from_values(values: Raw) -> StudyConfig:
     """The study of the values that a YAML file would hold; files are looked for where we are. UserError as above."""
     return _validated(_with_extended(copy.deepcopy(values), Path()), "the study")
@@ -52,7 +60,7 @@ def usual_folder(source: str, name: str) -> Path:
 
 def is_study_folder(path: Path) -> bool:
     """Whether `archlab study run` made it."""
-    return (path / "study.yaml").is_file()
+    return (path / STUDY).is_file()
 
 
 def _validated(raw: Raw, source: str) -> StudyConfig:
@@ -77,7 +85,7 @@ def _problems_of_the_rest(raw: Raw, error: ConfigError) -> list[Problem]:
 def _find(source: str) -> tuple[str, Path | Traversable]:
     path, known = Path(source), studies()
     if is_study_folder(path):
-        return path.resolve().name, path / "study.yaml"
+        return path.resolve().name, path / STUDY
     if path.is_file():
         return path.stem, path
     if source in known:
@@ -132,8 +140,10 @@ def _find_files(raw: Raw, home: Path) -> None:
     for field in ("base", "extends"):
         beside = home / str(raw.get(field) or "?")
         if beside.exists():
-            if is_study_folder(home):
-                verify(beside, f"put it back from a copy, or name a whole one in {home / 'study.yaml'}")
             raw[field] = str(beside.resolve())
     find_plugins(raw, home)
+    if is_study_folder(home):
+        for file in (raw.get("base"), *(raw.get("plugins") or ())):
+            if isinstance(file, str) and Path(file).parent == home.resolve():
+                verify(Path(file), f"put it back from a copy, or name a whole one in {home / STUDY}")
     find_text(raw.get("set"), home)

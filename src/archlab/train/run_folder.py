@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from archlab.config.base import Base
 from archlab.config.identity import diff
-from archlab.config.plugins import is_file
+from archlab.config.plugins import copies
 from archlab.config.problems import is_under
 from archlab.config.schema import Config
 from archlab.config.sources import deciding
@@ -117,11 +117,11 @@ class RunFolder:
         new: dict[str, str | bytes] = {}
         if IMPORTED in names and "env.json" not in names:
             self._check_imported(changed, tokenizer)
-            new |= _with_plugins(config)
+            new |= _with_plugins(config, self.path)
         elif "config.yaml" in names:
             self._check_same(changed, env, before)
         else:
-            new |= _with_plugins(config)
+            new |= _with_plugins(config, self.path)
         if "env.json" not in names:  # also when a kill came between these files
             if IMPORTED not in names and tokenizer:
                 new["tokenizer.json"] = tokenizer.read_bytes()
@@ -316,18 +316,11 @@ class SeenByOthers(RunFolder):
         """The first process writes them."""
 
 
-def _with_plugins(config: Config) -> dict[str, str | bytes]:
+def _with_plugins(config: Config, folder: Path) -> dict[str, str | bytes]:
     """config.yaml, and beside it a copy of every plug-in that decides the run, so that it can be loaded for ever; the
-    others are not the run's business. A module that Python finds by itself is only named."""
-    values, copies = config.model_dump(mode="json"), dict[str, str | bytes]()
-    values["plugins"] = []
-    for plugin in deciding(config):
-        name = plugin
-        if is_file(plugin):
-            name = f"plugin{len(copies)}-{Path(plugin).name}"
-            copies[name] = read_bytes(Path(plugin))
-        values["plugins"].append(name)
-    return {**copies, "config.yaml": to_yaml(values)}
+    others are not the run's business."""
+    names, copied = copies(deciding(config), folder)
+    return {**copied, "config.yaml": to_yaml(config.model_dump(mode="json") | {"plugins": names})}
 
 
 _REQUIRED_WITH = {
