@@ -172,8 +172,11 @@ def test_equivalence_is_said_in_page_and_table() -> None:
     assert near
     assert far
     assert (near.verdict, far.verdict) == ("equivalent", "worse")
-    assert f"within ±0.05: p {p_value(near.p_equivalent or 0)} {interval(near.within_low, near.within_high)}" in text
-    assert "calls differences up to 0.05 too small to matter" in text
+    assert (
+        f"within ±0.05 bits per byte: p {p_value(near.p_equivalent or 0)} {interval(near.within_low, near.within_high)}"
+        in text
+    )
+    assert "calls differences up to 0.05 bits per byte too small to matter" in text
     assert "equivalent" in in_terminal(study)
     assert "too small to matter" not in page_of("pair").text
 

@@ -54,6 +54,23 @@ def silent(runs):
     return lambda progress: None
 
 
+def summary_of(score: float | None) -> RunSummary:
+    """Of a run that scored so; None where it diverged."""
+    return RunSummary(
+        status="finished" if score else "diverged",
+        steps=10,
+        tokens=640,
+        bits_per_byte=score,
+        loss=score,
+        train_loss=score,
+        tokens_per_second=1e3,
+        mfu=0.1,
+        parameters=9,
+        device="a CPU",
+        dtype="float32",
+    )
+
+
 class Laboratory:
     """Studies in a folder; every run scores what `score` says of its config, and is noted."""
 
@@ -84,19 +101,7 @@ class Laboratory:
             self.ran.append((run.config.model.norm.kind, run.config.train.seed, run.config.train.lr))
             run.folder(folder).mkdir(parents=True)
             score = self.score(run.config)
-            summary = RunSummary(
-                status="finished" if score else "diverged",
-                steps=10,
-                tokens=640,
-                bits_per_byte=score,
-                loss=score,
-                train_loss=score,
-                tokens_per_second=1e3,
-                mfu=0.1,
-                parameters=9,
-                device="a CPU",
-                dtype="float32",
-            )
+            summary = summary_of(score)
             update = {
                 "step": 1,
                 "tokens": 640,
@@ -482,6 +487,28 @@ def test_what_many_runs_note_is_printed_once(lab, monkeypatch, capsys):
         "note: a, seed 1: checkpoint of seed 1: damaged",
         "note: a, seed 1: failed: out of patience",
     ]
+
+
+def test_lines_say_how_long_the_rest_takes_as_it_went_so_far(lab, capsys, monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr("archlab.study.progress.time.monotonic", lambda: clock.now)
+    study = lab.study()
+    runs = [study.plan.compared(study.arms[0], seed) for seed in (0, 1, 2, 3)]
+    with StudyProgress() as progress:
+        watch = progress(runs)
+        for run in runs:
+            clock.now += 90.0
+            watch(RunProgress(run, 1.0, summary=summary_of(2.0)))
+        progress.timing("training speed")(0)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("; ")[2] for line in lines] == [
+        "about 4.5 min left",
+        "about 3 min left",
+        "about 90 s left",
+        "",
+        "",
+    ]
+    assert lines[-1] == "timing, with nothing beside it: training speed"
 
 
 def test_code_is_told_apart_by_what_it_does_not_by_what_it_says():

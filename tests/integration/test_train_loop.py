@@ -108,12 +108,12 @@ UNIFORM = math.log(300)
         (5.7, 5.7001, None),  # nothing was learnt, nothing lost
         (15.7, 3.0, None),
         (3.0, 2.9, None),
-        (15.7, 6.5, "it ended worse than a uniform guess (6.50 against 5.70 nats per token)"),
-        (5.7, 1e6, "it ended worse than a uniform guess (1,000,000.00 against 5.70 nats per token)"),
+        (15.7, 6.5, "it ended more than a tenth worse than a uniform guess (6.50 against 5.70 nats per token)"),
+        (5.7, 1e6, "it ended more than a tenth worse than a uniform guess (1,000,000.00 against 5.70 nats per token)"),
         (5.7, 6.0, "it ended worse than before its first step (6.00 against 5.70 nats per token)"),
         (3.0, 3.5, "it ended worse than before its first step (3.50 against 3.00 nats per token)"),
         (None, 3.5, None),  # it began with published weights
-        (None, 6.5, "it ended worse than a uniform guess (6.50 against 5.70 nats per token)"),
+        (None, 6.5, "it ended more than a tenth worse than a uniform guess (6.50 against 5.70 nats per token)"),
     ],
 )
 def test_what_ends_worse_than_a_guess_or_than_it_began_has_diverged(first, last, why):

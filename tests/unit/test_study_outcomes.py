@@ -20,6 +20,7 @@ from archlab.config.outcomes import (
     Beyond,
     BitsPerByte,
     Gap,
+    Intensity,
     LargestGradient,
     OnTheWay,
     Outcome,
@@ -36,6 +37,7 @@ from archlab.config.outcomes import (
 )
 from archlab.config.study_schema import StudyConfig
 from archlab.config.tasks import Recall
+from archlab.cost.params import parameters
 from archlab.data.open import open_training_data
 from archlab.errors import UserError
 from archlab.infer.load import load_run
@@ -386,6 +388,22 @@ def test_what_is_counted_is_compared_without_a_test():
     assert compared["less"].comparison.p is None
 
 
+def test_the_intensity_of_decoding_is_flops_over_bytes():
+    """Of one product of matrices after the other, by hand: all weights are read once for all texts, keys and values of
+    each text once, in 2 bytes; what is small beside them is left out."""
+    long = {"model.max_seq_len": 1 << 16, "model.attention.n_heads": 4, "model.attention.n_kv_heads": 4}
+    designed = arms(study(arms={"mha": long, "mqa": {**long, "model.attention.n_kv_heads": 1}}))
+    batch, context = 8, 50_000
+    values = gather(Intensity(batch=batch, context=context), Found(designed, {}, {}, {}))
+    for arm in designed:
+        m = arm.config.model
+        weights, heads = parameters(m).total, m.attention.n_kv_heads
+        head_dim = m.d_model // 4
+        flops = 2 * weights * batch + 4 * batch * context * m.d_model * m.n_layers
+        n_bytes = 2 * weights + 2 * 2 * batch * context * heads * head_dim * m.n_layers
+        assert values[arm.name][0] == pytest.approx(flops / n_bytes, rel=0.15), "scores are written and read, too"
+
+
 def test_arms_are_timed_in_turn_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     calls: list[str] = []
 
@@ -399,11 +417,13 @@ def test_arms_are_timed_in_turn_and_kept(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(timing, "_timer", timer)
     designed = arms(study(arms={"a": {}, "b": {"model.norm.kind": "layernorm"}}))
     outcome = TrainingSpeed()
-    timing.time_all([outcome], designed, tmp_path)
+    seen = list[str | int]()
+    timing.time_all([outcome], designed, tmp_path, lambda title: seen.append(title) or seen.append)
+    assert seen == ["training speed", *range(timing.ROUNDS + 1)]
     assert calls == ["rmsnorm", "layernorm"] * 2 + ["layernorm", "rmsnorm", "rmsnorm", "layernorm"] * 4
     first = timing.read_timings([outcome], designed, tmp_path)
     assert [sorted(first[outcome][arm]) for arm in ("a", "b")] == [list(range(timing.ROUNDS))] * 2
-    timing.time_all([outcome], designed, tmp_path)
+    timing.time_all([outcome], designed, tmp_path, timing.unseen)
     assert len(calls) == 2 + 2 * timing.ROUNDS
     assert timing.read_timings([outcome], designed[:1], tmp_path) == {}
     swapped = [replace(designed[0], name="b"), replace(designed[1], name="a")]

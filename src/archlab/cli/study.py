@@ -74,7 +74,7 @@ def run(
     if changed := comparison.changed():
         note(f"{folder}: {listed(changed)} changed; runs that still apply are kept")
     with StudyProgress() as progress:
-        summary = comparison.run(progress, renew=renew)
+        summary = comparison.run(progress, renew=renew, on_timing=progress.timing)
     present(summary, folder)
     if summary.failed:
         lines = [f"  {label}: {why}" for label, why in summary.failed.items()]

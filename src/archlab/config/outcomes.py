@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from archlab.config.base import Base, Count, Positive, Probability
+from archlab.config.base import Base, Count, Part, Positive, Share
 from archlab.config.plug_in import PlugIn
 from archlab.config.plugins import Options, Section, register
 from archlab.config.tasks import Task
@@ -105,7 +105,7 @@ class OnTheWay(Outcome):
     """Of the held-out text at the last evaluation within a share of the training: before the rate falls, say."""
 
     kind: Literal["on_the_way"] = "on_the_way"
-    share: Annotated[float, Field(gt=0, lt=1)]
+    share: Annotated[Share, Field(gt=0)]
     """Of the training tokens."""
     source: ClassVar[Source] = "log"
     unit: ClassVar[Unit] = "bits per byte"
@@ -175,9 +175,9 @@ class WindowPart(Outcome):
     """Bits per byte of the held-out tokens in one part of their window: late ones have more before them to use."""
 
     kind: Literal["window_part"] = "window_part"
-    first: Probability = 0.75
+    first: Share = 0.75
     """Where the part begins, as a share of the window."""
-    last: Annotated[float, Field(gt=0, le=1)] = 1.0
+    last: Part = 1.0
     """Where it ends."""
 
     @model_validator(mode="after")
@@ -294,6 +294,21 @@ class StateBytes(Outcome):
     heading: ClassVar[str] = "KV cache and state of a text of {context} tokens"
 
 
+class Intensity(Outcome):
+    """FLOPs of matrix products per byte that a decoding step reads and writes, at bfloat16: counted, not measured.
+    Below what a device computes while it reads a byte (`archlab hardware`), memory is its limit (Williams 2009)."""
+
+    kind: Literal["intensity"] = "intensity"
+    context: Count = 128
+    """Tokens before the step."""
+    batch: Count = 1
+    """Texts side by side."""
+    source: ClassVar[Source] = "config"
+    unit: ClassVar[Unit] = "rate"
+    better: ClassVar[Better] = "neither"
+    heading: ClassVar[str] = "FLOPs per byte of a decoding step after {context:,} tokens, batch {batch}"
+
+
 class Sensitivity(Outcome):
     """Mean excess of the final loss over that of the best rate, over all rates that are swept; no run counts as worse
     than an untrained model (learning-rate sensitivity, Wortsman 2023)."""
@@ -367,7 +382,7 @@ def register_outcome(
 AnyOutcome = Annotated[
     BitsPerByte | Accuracy | Gap | TokensTo | OnTheWay | LargestGradient | Spikes | Probe | WindowPart | Beyond
     | Repetition | TokensPerByte | Answers | TrainingSpeed | DecodingSpeed | NormShare | PeakMemory | StateBytes
-    | Sensitivity | BestLoss | BestRate | PlugInOutcome,
+    | Intensity | Sensitivity | BestLoss | BestRate | PlugInOutcome,
     Field(discriminator="kind"),
 ]  # fmt: skip
 

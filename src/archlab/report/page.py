@@ -22,7 +22,17 @@ from archlab.report.study_probes import depth_probes, time_probes
 from archlab.report.sweep_chart import sweep
 from archlab.report.tuning_chart import tuning
 from archlab.report.tuning_rows import tuned_fields
-from archlab.study.formatting import amount, difference, diverged, interval, p_value, span, verdict, with_unit
+from archlab.study.formatting import (
+    amount,
+    difference,
+    diverged,
+    interval,
+    margin_of,
+    p_value,
+    span,
+    verdict,
+    with_unit,
+)
 from archlab.study.record import StudySummary, csv_of_runs
 
 
@@ -52,6 +62,7 @@ def render(summary: StudySummary) -> str:
     template = html.template("report.html.jinja")
     functions = (
         _sentence,
+        margin_of,
         p_value,
         span,
         seconds,

@@ -39,7 +39,7 @@ def run_study(
     if workers is not None and workers < 1:
         raise UserError(f"workers: {workers}; allowed: at least 1")
     with StudyProgress() as progress:
-        summary = Study(name, config, folder, make_executor(executor, workers)).run(progress)
+        summary = Study(name, config, folder, make_executor(executor, workers)).run(progress, on_timing=progress.timing)
     write_page(summary, folder)
     try:
         write_picture(summary, folder)

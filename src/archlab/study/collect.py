@@ -21,7 +21,7 @@ from archlab.study.contrast_answer import contrast_answer
 from archlab.study.contrasts import contrast_summaries, factor_contrasts
 from archlab.study.design import Arm
 from archlab.study.documents import compare_documents
-from archlab.study.formatting import four_digits, plural
+from archlab.study.formatting import four_digits, listed, plural
 from archlab.study.match import describe_equal
 from archlab.study.outcomes.compared import heading, measured
 from archlab.study.outcomes.gather import Found, gather
@@ -133,15 +133,16 @@ def summarise(
 
 
 def _without_a_value(name: str, outcome: Outcome, found: Found) -> Iterator[str]:
-    """For each arm that has no value on seeds whose runs finished: the comparison is of the others."""
+    """Of arms that have no value on seeds whose runs finished: the comparison is of the others."""
     if outcome.source not in ("log", "weights"):
         return
     labels = {arm.name: arm.label for arm in found.arms}
-    for arm, values in gather(outcome, found).items():
+    gathered = gather(outcome, found)
+    if never := [labels[arm] for arm, values in gathered.items() if found.ended[arm] and not values]:
+        yield f"{name}: no value on any seed, and so not compared: {listed(never)}"
+    for arm, values in gathered.items():
         ended = len(found.ended[arm])
-        if ended and not values:
-            yield f"{name}: {labels[arm]} has no value on any of {plural(ended, 'seed')}, so it is not compared"
-        elif missing := ended - len(values):
+        if values and (missing := ended - len(values)):
             seeds = f"{missing} of {plural(ended, 'seed')}"
             yield f"{name}: {labels[arm]} has no value on {seeds}; it is compared on the others, which may not be alike"
 

@@ -20,10 +20,12 @@ def overrides_of_arms(study: StudyConfig) -> dict[str, Overrides]:
 
 def usual_label(study: StudyConfig, arm: str) -> str:
     """What an arm is called where the study does not say. Of crossed factors a word that no other factor has stands
-    for itself, as in `post warmup=0.1`."""
+    for itself, as in `post warmup=0.1`; the others go by the last word of their field, unless two would share one."""
     if not study.cross:
         return arm
-    shown, overrides = short_names(study.cross), overrides_of_arms(study)[arm]
+    last = {field: field.rpartition(".")[2] for field in study.cross}
+    shown = last if len(set(last.values())) == len(last) else short_names(study.cross)
+    overrides = overrides_of_arms(study)[arm]
     words = [level for levels in study.cross.values() for level in levels]
     return " ".join(
         level if isinstance(level, str) and words.count(level) == 1 else said(shown[field], level)

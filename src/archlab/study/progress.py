@@ -1,18 +1,21 @@
 """What a person sees while a study runs: one bar for all its runs, and a line for each run that ends."""
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from archlab.config.text import visible
+from archlab.cost.units import seconds
 from archlab.study.executors.executor import RunProgress
+from archlab.study.outcomes.timing import ROUNDS
 from archlab.study.runs import Run
 
 
 class StudyProgress:
-    """Shows the progress of a study, phase by phase: tuning, then the comparison."""
+    """Shows the progress of a study, phase by phase: tuning, then the comparison, then what is timed."""
 
     def __init__(self) -> None:
         columns = (
@@ -28,6 +31,14 @@ class StudyProgress:
         """Begin the phase of these runs."""
         return PhaseProgress(self._progress, runs, self._noted)
 
+    def timing(self, title: str) -> Callable[[int], None]:
+        """Begin to time the outcome of that title."""
+        said = f"timing, with nothing beside it: {title}"
+        task = self._progress.add_task(said, total=ROUNDS)
+        if self._progress.disable:
+            print(visible(said), file=sys.stderr, flush=True)
+        return lambda rounds: self._progress.update(task, completed=rounds)
+
     def __enter__(self) -> "StudyProgress":
         self._progress.start()
         return self
@@ -42,7 +53,7 @@ class PhaseProgress:
     def __init__(self, bar: Progress, runs: Sequence[Run], noted: set[str]) -> None:
         self._bar, self._noted = bar, noted
         self._share_done = dict.fromkeys((run.name for run in runs), 0.0)
-        self._ended = 0
+        self._ended, self._began = 0, time.monotonic()
         self._busy: set[str] = set()
         self._task = bar.add_task("", total=len(runs))
 
@@ -63,9 +74,16 @@ class PhaseProgress:
             self._ended += 1
             summary = progress.summary
             result = summary.result if summary.status == "finished" else f"diverged: {summary.why}"
-            self._print(f"{self._ended:3}/{len(self._share_done)}  {label}: {result}")
+            left = self._left() if self._bar.disable else ""  # the bar has it too
+            self._print(f"{self._ended:3}/{len(self._share_done)}  {label}: {result}{left}")
         description = f"{self._ended} of {len(self._share_done)} runs"
         self._bar.update(self._task, completed=sum(self._share_done.values()), description=description)
+
+    def _left(self) -> str:
+        """As long as the rest takes, if it goes on as so far; empty at the end."""
+        done, took = sum(self._share_done.values()), time.monotonic() - self._began
+        rest = len(self._share_done) - done
+        return f"; about {seconds(took * rest / done)} left" if done and self._ended < len(self._share_done) else ""
 
     def _print(self, line: str) -> None:
         line = visible(line)

@@ -18,7 +18,7 @@ from archlab.study.folder import changed_fields, claim, old_summary
 from archlab.study.more_seeds import seeds_in_all
 from archlab.study.outcomes.gather import Found, gather
 from archlab.study.outcomes.named import named_outcomes
-from archlab.study.outcomes.timing import forget_timings, read_timings, time_all
+from archlab.study.outcomes.timing import OnTiming, forget_timings, read_timings, time_all, unseen
 from archlab.study.plan import Plan
 from archlab.study.planned import added_later, read_plan
 from archlab.study.provenance import remove_stale
@@ -57,7 +57,7 @@ class Study:
         """Its runs."""
         return Plan(self.config, self.arms, self.corpora, self.outcomes, self.threads)
 
-    def run(self, start_phase: StartPhase, renew: bool = False) -> StudySummary:
+    def run(self, start_phase: StartPhase, renew: bool = False, on_timing: OnTiming = unseen) -> StudySummary:
         """Everything that has not been run yet, then the summary of what there is, which is also written.
 
         `renew`: runs that were made by other code, or on another machine, are made again. A run that fails ends no
@@ -78,7 +78,7 @@ class Study:
         added = [seed for seed in self._seeds(tuned, self.config.seeds) if seed not in first]
         failed += self._run(list(self._runs(tuned, added)), start_phase)
         if len(tuned.arms) == len(self.arms):
-            time_all(self.outcomes.values(), tuned.arms, self.folder)
+            time_all(self.outcomes.values(), tuned.arms, self.folder, on_timing)
         return self._summarise(tuned, failed)
 
     def read(self) -> StudySummary:

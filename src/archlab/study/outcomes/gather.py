@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from archlab.config.outcomes import Outcome, StateBytes
-from archlab.cost.memory import kv_cache_bytes, recurrent_bytes
+from archlab.config.outcomes import Outcome
 from archlab.study.design import Arm
+from archlab.study.outcomes.counted import counted
 from archlab.study.outcomes.log import from_log
 from archlab.study.outcomes.sweep import Swept, from_sweep
 from archlab.study.runs import Ended
@@ -38,8 +38,7 @@ def gather(outcome: Outcome, found: Found) -> dict[str, Values]:
         case "timing":
             return {arm.name: found.timed.get(outcome, {}).get(arm.name, {}) for arm in found.arms}
         case "config":
-            assert isinstance(outcome, StateBytes)
-            return {arm.name: {0: _state_bytes(arm, outcome.context or 1)} for arm in found.arms}
+            return {arm.name: {0: counted(outcome, arm.config)} for arm in found.arms}
 
 
 def _of_runs(found: Found, value_of: Callable[[Ended], float | None]) -> dict[str, Values]:
@@ -51,7 +50,3 @@ def _of_runs(found: Found, value_of: Callable[[Ended], float | None]) -> dict[st
         }
         for arm, runs in found.ended.items()
     }
-
-
-def _state_bytes(arm: Arm, context: int) -> float:
-    return float(kv_cache_bytes(arm.config.model, context) + recurrent_bytes(arm.config.model))

@@ -31,6 +31,14 @@ _STEPS = 8
 
 _FILE = "timings.json"
 
+OnTiming = Callable[[str], Callable[[int], None]]
+"""Called with the title of an outcome to be timed; returns what is to be called with how many rounds are over."""
+
+
+def unseen(title: str) -> Callable[[int], None]:
+    """Nobody looks on."""
+    return lambda rounds: None
+
 
 def read_timings(outcomes: Iterable[Outcome], arms: Sequence[Arm], study: Path) -> dict[Outcome, dict[str, Values]]:
     """Outcome -> arm -> round -> value, of those that were timed for these arms; UserError for damage."""
@@ -45,13 +53,14 @@ def read_timings(outcomes: Iterable[Outcome], arms: Sequence[Arm], study: Path) 
     return found
 
 
-def time_all(outcomes: Iterable[Outcome], arms: Sequence[Arm], study: Path) -> None:
+def time_all(outcomes: Iterable[Outcome], arms: Sequence[Arm], study: Path, on_timing: OnTiming) -> None:
     """Time what was not yet timed, and keep it in the study's folder."""
     timed = [outcome for outcome in outcomes if outcome.source == "timing"]
     done = read_timings(timed, arms, study)
     for outcome in timed:
         if outcome not in done:
-            done[outcome] = dict(time_arms(outcome, {arm.name: arm.config for arm in arms}))
+            configs = {arm.name: arm.config for arm in arms}
+            done[outcome] = dict(time_arms(outcome, configs, on_timing(outcome.title)))
             values = {_key(outcome, arms): values for outcome, values in done.items()}
             write_with_digests(study, {_FILE: json.dumps(values)})
 
@@ -68,12 +77,19 @@ def _key(outcome: Outcome, arms: Sequence[Arm]) -> str:
     return config_hash({"outcome": outcome.model_dump(mode="json"), "arms": configs, "where": where})
 
 
-def time_arms(outcome: Outcome, configs: Mapping[str, Config]) -> dict[str, dict[int, float | None]]:
-    """Arm -> round -> value. In each round all arms have their turn, so that a slow minute hits all alike."""
+def time_arms(
+    outcome: Outcome, configs: Mapping[str, Config], on_round: Callable[[int], None]
+) -> dict[str, dict[int, float | None]]:
+    """Arm -> round -> value. In each round all arms have their turn, so that a slow minute hits all alike. `on_round`
+    is called with how many rounds are over."""
     timed = {arm: _timer(outcome, config) for arm, config in configs.items()}
     for time in timed.values():  # memory is taken, code is compiled
         time()
-    rounds = [{arm: time() for arm, time in _turned(list(timed.items()), number)} for number in range(ROUNDS)]
+    rounds = list[dict[str, float]]()
+    for number in range(ROUNDS):
+        on_round(number)
+        rounds.append({arm: time() for arm, time in _turned(list(timed.items()), number)})
+    on_round(ROUNDS)
     return {arm: {number: found[arm] for number, found in enumerate(rounds)} for arm in configs}
 
 
@@ -111,7 +127,9 @@ def _norm_share(config: Config) -> float:
 
 def _in_a_process_of_its_own(config: Config) -> float:
     """Bytes; a process only ever takes more memory, so another arm would be counted with it."""
-    with mp.get_context("spawn").Pool(1) as pool:
+    of_its_own = mp.get_context("forkserver")
+    of_its_own.set_forkserver_preload([__name__])  # else each would import torch anew, for seconds
+    with of_its_own.Pool(1) as pool:
         return pool.apply(_peak, (config,))
 
 
