@@ -5,10 +5,12 @@ python benchmarks/calibration.py --check        # exit code 1 where a promise is
 
 Of studies whose arms are all equal, 5 in 100 may find a difference (the family-wise error). Of new studies, 80 in 100
 are to find what the one before stated as its smallest effect. Of studies whose differences are all as large as the
-margin, 5 in 100 may call any of them equivalent. And the rule that adds seeds keeps all that. Noise is normal,
-heavy-tailed (Student's t with 3 degrees of freedom), or normal with standard deviations that differ between arms up to
-five times; comparisons share their reference ("base") or form a chain ("previous"). What was not taken is measured too:
-moderated variances (Smyth 2004), pooled residuals, other rules for seeds, and seeds added by hand after a look.
+margin, 5 in 100 may call any of them equivalent. And the rule that adds seeds keeps all that. Noise is normal, heavy-
+tailed (Student's t with 3 degrees of freedom), normal with standard deviations that differ between arms up to five
+times, or as measured: drawn from 40 runs that differ in nothing but the seed (null.py), with standard deviations that
+differ between arms as in one of the committed studies (src/archlab/evidence/results); comparisons share their
+reference ("base") or form a chain ("previous"). What was not taken is measured too: moderated variances (Smyth 2004),
+pooled residuals, other rules for seeds, and seeds added by hand after a look.
 
 All studies of a kind are computed at once with numpy; the first of each are held against the code itself.
 """
@@ -19,10 +21,12 @@ from itertools import product
 from typing import Any, Literal
 
 import numpy as np
+from null import FOLDS, TABLE
 from rounds import finish, options
 from scipy import special, stats
 
 from archlab.config.study_schema import AddedSeeds
+from archlab.evidence.results import committed
 from archlab.study.more_seeds import seeds_in_all
 from archlab.study.power import POWER, smallest_effect
 from archlab.study.stats import ALPHA, compare, pairwise, share
@@ -43,13 +47,53 @@ NOISE: dict[str, Callable[[int], np.ndarray]] = {
     "sd 5 to 1": lambda arms: np.geomspace(5, 1, arms),
     "sd 5 in one arm": lambda arms: np.r_[np.ones(arms - 1), 5.0],
     "sd 5 in the first arm": lambda arms: np.r_[5.0, np.ones(arms - 1)],
+    "as measured": np.ones,
 }
-"""Name -> the standard deviation of every arm."""
+"""Name -> the standard deviation of every arm; of "as measured" the root of the mean variance of a study's arms."""
+
+STATED: tuple[str, ...] = ("normal", "t3", "as measured")
+"""Noise in which a stated smallest effect is looked for: all arms scatter alike, or as they do here."""
+
+
+def measured_shapes() -> np.ndarray:
+    """What is left of 40 runs that differ in nothing but the seed (null.py) without what their folds do, over its
+    standard deviation."""
+    runs = np.genfromtxt(TABLE, delimiter=",", names=True)
+    left, folds = runs["bits_per_byte"].copy(), runs["seed"] % FOLDS
+    for fold in range(FOLDS):
+        left[folds == fold] -= left[folds == fold].mean()
+    return left / left.std()
+
+
+def measured_scales() -> list[np.ndarray]:
+    """By committed study the standard deviations of its arms once seeds are taken off, over the root of their mean
+    square. Those of five seeds differ by more than the true ones do."""
+    found = list[np.ndarray]()
+    for results in committed().values():
+        by_arm = results.values[results.about.outcomes[0].name]
+        seeds = set.intersection(*({s for s, v in runs.items() if v is not None} for runs in by_arm.values()))
+        if len(by_arm) < 3 or len(seeds) < 5:  # too few to take the seeds off
+            continue
+        values = np.array([[runs[seed] for seed in sorted(seeds)] for runs in by_arm.values()])
+        left = values - values.mean(1, keepdims=True) - values.mean(0) + values.mean()
+        found.append(left.std(1) / left.std())
+    return found
+
+
+SMOOTHING = 0.3
+"""Standard deviations of normal noise on what was measured, so that forty values are not all that there are."""
+
+SHAPES, SCALES = measured_shapes(), measured_scales()
 
 
 def noise(rng: np.random.Generator, kind: str, studies: int, arms: int, seeds: int) -> np.ndarray:
     """What each run gives in studies whose arms are equal: studies x arms x seeds."""
     shape = studies, arms, seeds
+    if kind == "as measured":
+        chosen = rng.integers(len(SCALES), size=studies)
+        scales = np.stack([rng.choice(SCALES[study], arms) for study in chosen])
+        smooth = (rng.choice(SHAPES, shape) + SMOOTHING * rng.normal(size=shape)) / np.hypot(1, SMOOTHING)
+        return smooth * scales[:, :, None]
     drawn = rng.standard_t(3, shape) / np.sqrt(3) if kind == "t3" else rng.normal(size=shape)
     return drawn * NOISE[kind](arms)[:, None]
 
@@ -193,13 +237,13 @@ def false_differences(rng: np.random.Generator, studies: int) -> dict[str, Any]:
 def smallest_effects(rng: np.random.Generator, studies: int) -> dict[str, Any]:
     """Of new studies in which one arm has the effect that a study before stated, how many find it."""
     found = {}
-    for seeds, comparisons in product(SEEDS, COMPARISONS):
-        seen = paired(noise(rng, "normal", studies, 2, seeds), "base").std(2, ddof=1)[:, 0]
+    for seeds, comparisons, kind in product(SEEDS, COMPARISONS, STATED):
+        # Two studies of the same arms: one of twice as many seeds is parted.
+        seen, values = np.split(noise(rng, kind, studies, comparisons + 1, 2 * seeds), 2, axis=2)
         level = ALPHA / comparisons
-        truth = smallest_effect(1, seeds, seeds - 1, level) * seen
-        values = noise(rng, "normal", studies, comparisons + 1, seeds)
+        truth = smallest_effect(1, seeds, seeds - 1, level) * paired(seen, "base")[:, -1].std(1, ddof=1)
         values[:, -1] += truth[:, None]
-        found[f"{seeds} seeds, {comparisons} base, normal"] = rate(holm(t_test(values, "base"))[:, -1] < ALPHA)
+        found[f"{seeds} seeds, {comparisons} base, {kind}"] = rate(holm(t_test(values, "base"))[:, -1] < ALPHA)
     return found
 
 

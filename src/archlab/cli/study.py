@@ -261,14 +261,16 @@ def _in_all(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
     from archlab.config.study_schema import most_seeds
     from archlab.cost.units import seconds
     from archlab.study.forecast import as_timed, forecast
+    from archlab.study.rehearsed import STEPS, as_rehearsed
 
-    this = _this_machine()
-    found = forecast(config, designed, as_timed(this) if this else None)
+    this, first = _this_machine(), designed[0]
+    found = forecast(config, designed, as_timed(this) if this else as_rehearsed(first.config))
     up_to = "up to " if most_seeds(config.seeds) > len(config.seed_list) else ""
     begun = f"in all {up_to}{plural(found.runs, 'run')}, {found.flops:.3g} FLOPs of training"
     if found.seconds is None:
         return f"{begun}; for a time, measure this machine by `archlab hardware --measure`"
-    return f"{begun}, about {seconds(found.seconds)} on this machine; evaluation comes on top"
+    how = "as it was measured" if this else f"by {STEPS} steps of {first.label}, others by their FLOPs"
+    return f"{begun}, about {seconds(found.seconds)} on this machine ({how}); evaluation comes on top"
 
 
 def _at_once(designed: Sequence["Arm"]) -> str:
