@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import yaml
 
 from archlab.config.check import validate
 from archlab.config.identity import diff
@@ -22,6 +23,7 @@ from archlab.study.field_rules import overridden
 from archlab.study.forecast import as_timed, at_best, forecast
 from archlab.study.match import describe_equal, quantity
 from archlab.study.outcomes.named import named_outcomes
+from archlab.study.scales import library_study, scales_of
 from archlab.study.study_file import read_study
 from tiny import MODEL, TRAIN
 
@@ -622,3 +624,15 @@ def test_a_forecast_from_a_data_sheet_is_a_limit():
     assert found >= 10 * sum(w.n_bytes for w in step) / h100.bandwidth
     twice = {"peak": {name: 2 * peak for name, peak in h100.peak.items()}, "bandwidth": 2 * h100.bandwidth}
     assert at_best(h100.model_copy(update=twice))(arm.config) == pytest.approx(found / 2)
+
+
+def test_a_study_is_read_as_it_was_written_without_its_defaults():
+    """As its folder holds it. Of a task and of an outcome the kind is a default, too, and yet says what they are."""
+    far = {"kind": "answers", "task": {"kind": "recall", "pairs": 4, "distance": 16}}
+    asks = study(
+        arms={"a": {}}, set={"data.task": {"kind": "recall"}}, measure={"far": far, "cache": {"kind": "state_bytes"}}
+    )
+    every = [asks, *(library_study(name, scale) for name in studies() for scale in scales_of(name))]
+    for one in every:
+        written = one.model_dump(mode="json", exclude_defaults=True)
+        assert validate(StudyConfig, yaml.safe_load(to_yaml(written)), "written") == one

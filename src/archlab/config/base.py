@@ -4,7 +4,14 @@ import re
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 _MULTIPLES = {"K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 
@@ -21,6 +28,15 @@ class Base(BaseModel):
         protected_namespaces=(),
         allow_inf_nan=False,
     )
+
+
+class Kinded(Base):
+    """One of several kinds of a thing. Its `kind` is written even where values at their default are left out, for
+    nothing else tells what it is."""
+
+    @model_serializer(mode="wrap")
+    def _with_kind(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {"kind": getattr(self, "kind", None), **plain(self)}
 
 
 def _number(value: Any) -> Any:

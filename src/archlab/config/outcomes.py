@@ -7,13 +7,11 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import (
     BeforeValidator,
     Field,
-    SerializerFunctionWrapHandler,
     WithJsonSchema,
-    model_serializer,
     model_validator,
 )
 
-from archlab.config.base import Base, Count, Part, Positive, Share
+from archlab.config.base import Count, Kinded, Part, Positive, Share
 from archlab.config.plug_in import PlugIn
 from archlab.config.plugins import Options, Section, register
 from archlab.config.tasks import Task
@@ -36,18 +34,13 @@ BY_SEED: tuple[Source, ...] = ("log", "weights", "sweep")
 """Sources whose values are of runs; those of timing are of rounds, those of a config of arms."""
 
 
-class Outcome(Base):
+class Outcome(Kinded):
     """The fields that all have in common."""
 
     source: ClassVar[Source]
     unit: ClassVar[Unit]
     better: ClassVar[Better] = "lower"
     heading: ClassVar[str]
-
-    @model_serializer(mode="wrap")
-    def _with_kind(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Even where values at their default are left out: without it, an outcome's name would be its kind."""
-        return {"kind": getattr(self, "kind", None), **plain(self)}
 
     @property
     def title(self) -> str:

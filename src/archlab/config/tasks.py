@@ -10,13 +10,13 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from archlab.config.base import Base, Length, Seed, Width
+from archlab.config.base import Base, Kinded, Length, Seed, Width
 
 BLANK = 0
 """The token that says nothing; where a task needs one more sign (copy, ask), it is the token after this one."""
 
 
-class AnyTask(Base, ABC):
+class AnyTask(Kinded, ABC):
     """What every task says of itself. In all of them the last ids of the vocabulary are the answers."""
 
     @property
