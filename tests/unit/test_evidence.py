@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from archlab.config.io import studies
 from archlab.errors import UserError
 from archlab.evidence import results as results_module
 from archlab.evidence.ledger import Entry, ledger
+from archlab.evidence.levels import level_in_words
 from archlab.evidence.rankings import agreement
 from archlab.evidence.read import claims, keys_in_use, sources
 from archlab.evidence.results import About, ArmOfResults, Results, committed, digest, identified, read_results, record
@@ -196,6 +198,29 @@ def test_of_what_is_neither_good_nor_bad_the_side_counts():
     assert judge(claiming(("same", "higher")), results, "cpu").verdict == "undecided"
 
 
+SOME = [some for n in (1, 2, 3) for some in combinations(("as claimed", "undecided", "the opposite"), n)]
+
+
+@pytest.mark.parametrize("names", SOME, ids=", ".join)
+def test_what_could_not_be_tested_makes_a_verdict_more_careful_and_never_less(names: tuple[str, ...]):
+    """Of any predictions, whichever of them are marked."""
+    arms = {"as claimed": "low", "undecided": "same", "the opposite": "high"}
+    plain = claiming(*((arms[name], "better") for name in names))
+    results = {"gates": planted(FOUND), "gates-gpu": planted(FOUND)}
+    before = judge(plain, results, "cpu").verdict
+    for marks in product((None, "Nothing to lose."), repeat=len(names)):
+        marked = (one.model_copy(update={"untested": why}) for one, why in zip(plain.expected, marks, strict=True))
+        claim = plain.model_copy(update={"expected": tuple(marked)})
+        after = judge(claim, results, "cpu")
+        assert after.verdict in (before, "undecided")
+        for name, why, one in zip(names, marks, after.judged, strict=True):
+            assert one.found == ("undecided" if why else name)
+            assert one.untested == why
+            assert one.effect, "its numbers stay"
+            assert (one.why == "undecided: could not be tested here") == bool(why)
+        assert judge(claim, results, "gpu").verdict == before, "of other runs nothing is said"
+
+
 def test_who_diverges_is_worse():
     results = {"gates": planted(FOUND, diverged=("same",))}
     assert judge(claiming(("same", "worse")), results, "cpu").verdict == "supported"
@@ -228,6 +253,109 @@ def test_of_a_contrast_whose_runs_diverged_nothing_is_said():
     results = results.model_copy(update={"about": results.about.model_copy(update={"arms": crossed})})
     contrast = claiming(("warmup=0 where norm.placement=post", "worse"))
     assert judge(contrast, {"gates": results}, "cpu").verdict == "undecided"
+
+
+def test_what_was_found_and_not_predicted_is_told_and_decides_nothing():
+    """Differences of arms of which nothing is predicted by an outcome that the claim is about; none that is counted."""
+    loss = planted({**FOUND, "more": 0.1})
+    other = planted({**FOUND, "more": 0.1}, heading=RATIO)
+    cache = RATIO.model_copy(update={"name": "cache", "source": "config"})
+    unasked = RATIO.model_copy(update={"name": "unasked"})
+    about = loss.about.model_copy(update={"outcomes": [LOSS, RATIO, cache, unasked]})
+    ratio = other.values["ratio"]
+    values = {**loss.values, "ratio": ratio, "cache": {a: {0: v[0]} for a, v in ratio.items()}, "unasked": ratio}
+    results = {"gates": Results(about=about, values=values, folds=loss.folds)}
+    expected = claiming(("low", "better"), ("more", "worse")).expected
+    by_ratio = Expectation(study="gates", arm="high", outcome="ratio", verdict="higher")
+    by_cache = Expectation(study="gates", arm="high", outcome="cache", verdict="higher")
+    claim = claiming().model_copy(update={"expected": (*expected, by_ratio, by_cache)})
+    found = judge(claim, results, "cpu")
+    assert [(one.outcome.name, one.arm, one.why) for one in found.unpredicted if one.outcome] == [
+        ("bits_per_byte", "high", "worse"),
+        ("ratio", "low", "lower"),
+        ("ratio", "more", "higher"),
+    ]
+    assert found.verdict == "supported"
+
+
+UNPREDICTED = [
+    (19, "hybrid-recall", "mamba3", "accuracy", "-18.3 pp", "worse"),
+    (16, "experts", "shared", "bits_per_byte", "0.018", "worse"),
+    (9, "depth", "eight", "bits_per_byte", "0.053", "worse"),
+    (13, "kv-heads", "latent", "decoding", "-6.5%", "worse"),
+]
+
+
+@pytest.mark.parametrize(("number", "study", "arm", "outcome", "effect", "why"), UNPREDICTED)
+def test_the_ledger_tells_what_no_claim_predicted(capsys, number, study, arm, outcome, effect, why):
+    """In the terminal, on the page and as JSON."""
+    (entry,) = ledger(chosen=[claims()[number]])
+    (one,) = [one for one in entry.found[0].unpredicted if (one.study, one.arm) == (study, arm)]
+    assert one.outcome
+    assert (one.outcome.name, one.why) == (outcome, why)
+    assert effect in one.effect
+    heading = "Found, but not predicted: it decides nothing"
+    assert main(["ledger", str(number)]) == 0
+    told = capsys.readouterr().out
+    assert told.index(heading) > told.index("expected")
+    page = render([entry])
+    assert heading in page
+    assert one.effect in page[page.index(heading) :]
+    assert main(["ledger", str(number), "--json"]) == 0
+    (claim,) = json.loads(capsys.readouterr().out)["claims"]
+    assert arm in [found["arm"] for found in claim["found"][0]["unpredicted"]]
+
+
+def test_where_factors_are_crossed_their_contrasts_are_told():
+    (entry,) = ledger(chosen=[claims()[1]])
+    labels = [one.label for one in entry.found[0].unpredicted]
+    assert {"post-norm on average", "no warm-up on average", "effect of no warm-up with double norm"} <= set(labels)
+    assert all(one.is_contrast for one in entry.found[0].unpredicted)
+
+
+LEVELS = [
+    ("model.norm.placement", "double", "double norm"),
+    ("model.position.kind", "rope", "RoPE"),
+    ("model.attention.n_kv_heads", 1, "MQA"),
+    ("model.attention.n_kv_heads", 3, "attention.n_kv_heads=3"),
+    ("train.weight_decay", 0.3, "weight decay 0.3"),
+    ("train.weight_decay", 0.1, "weight decay 0.1"),
+    ("model.dropout.branch", 0.1, "dropout 0.1"),
+    ("train.warmup", 0, "no warm-up"),
+    ("model.attention.rope_dim", 8, "attention.rope_dim=8"),
+    ("model.max_seq_len", 64, "max_seq_len=64"),
+]
+
+
+@pytest.mark.parametrize(("path", "level", "words"), LEVELS)
+def test_a_level_is_called_as_a_person_would(path: str, level: object, words: str):
+    assert level_in_words(path, level) == words
+
+
+def test_what_could_not_be_tested_is_told_with_its_reason(capsys: pytest.CaptureFixture[str], monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    for claim in claims().values():
+        for reason in {one.untested for one in claim.expected if one.untested}:
+            assert main(["ledger", str(claim.number)]) == 0
+            told = capsys.readouterr().out
+            assert told.count(reason) == 1
+            assert "undecided: could not be tested here" in told
+            assert reason in render(ledger(chosen=[claim]))
+            assert main(["ledger", str(claim.number), "--json"]) == 0
+            assert reason in capsys.readouterr().out
+    (entry,) = ledger(chosen=[claims()[1]])
+    assert entry.found[0].judged[0].untested
+    assert entry.found[0].verdict == "undecided"
+
+
+def test_the_gradients_that_the_caveat_of_norm_placement_tells_are_those_of_the_runs():
+    by_arm = committed()["norm-placement"].values["gradient by depth"]
+    caveat = claims()[1].caveat
+    for placement in ("pre", "post", "double", "output"):
+        ratios = np.array([v for name, runs in by_arm.items() if f"={placement} " in name for v in runs.values()])
+        assert len(ratios) == 10
+        assert f"{ratios.mean():.2f}" in caveat
+        assert f"{abs(np.log(ratios)).mean():.2f}" in caveat
 
 
 def test_seeds_that_share_a_part_of_the_text_count_once():
@@ -349,10 +477,13 @@ def test_the_ledger_in_the_terminal(capsys: pytest.CaptureFixture[str], monkeypa
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["ledger"]) == 0
     table = capsys.readouterr().out
-    assert "supported" in table
-    assert "not run yet" in table
     assert "Gemma 2 has QK-norm" in table
     assert max(map(len, table.splitlines())) <= 80
+    heads = [line for line in table.splitlines() if re.match(r" ?\d+ \w", line)][: len(claims())]
+    assert [head.split()[0] for head in heads] == [str(number) for number in claims()]
+    verdicts = {head.index(word) for head in heads for word in ("supported", "not run yet") if word in head}
+    assert len(verdicts) == 1, "verdicts stand below each other"
+    assert "5 of 5 as claimed" in heads[3]
     for number in claims():
         assert main(["ledger", str(number)]) == 0
         one = capsys.readouterr().out

@@ -281,6 +281,60 @@ def test_costs_are_those_of_the_two_configs():
     assert (with_it.state_bytes, without.state_bytes) == tuple(layers * 2 * n * head_dim * 4096 * 2 for n in (2, 4))
 
 
+HERE = {
+    "batch-norm": "batch norm against RMS norm, loss on held-out text: 0.008 [0.004, 0.013] bits per byte, as claimed",
+    "pre-norm": "post-norm on average against pre-norm, loss at the best rate: 0.821 [0.669, 0.973] bits per byte, worse",
+    "post-norm": "post-norm on average against pre-norm, loss at the best rate: 0.821",
+    "sandwich-norm": "double norm on average against pre-norm, loss at the best rate: -0.020",
+    "output-norm": "output norm on average against pre-norm, loss at the best rate: 0.092",
+    "dropout": "dropout 0.1 on average against no dropout, loss on held-out text: 0.011",
+    "weight-decay": "weight decay 0.3 on average against no weight decay, loss on held-out text: 0.014",
+    "mqa": "MQA, 1 KV head against MHA, 4 KV heads, loss on held-out text: 0.011",
+    "gqa": "GQA, 2 KV heads against MHA, 4 KV heads, loss on held-out text: 0.007",
+    "mla": "latent, rank 24 against MHA, 4 KV heads, loss on held-out text: 0.037",
+    "sliding-window": "windows of 16 against full attention, right answers: -46.5 pp",
+    "mamba2": "3 in 4 Mamba-2 against attention, right answers: -18.3 pp [-29.9, -6.6], worse",
+    "gated-delta": "gated delta against attention, loss on held-out text: -0.033",
+    "shared-expert": "8 experts, 1 active and 1 shared against dense, loss on held-out text: 0.018",
+    "heads": "1 of 64 against 4 of 16, loss on held-out text: 0.010",
+    "depth": "8 layers of 48 against 4 layers of 64, loss on held-out text: 0.053",
+    "vocabulary-size": "8,192 against 1,024, loss on held-out text: -0.137",
+    "mlp-width": "0.5 d against d_ff about 4 d, loss on held-out text: 0.003",
+    "t5-bias": "T5's bias against RoPE, loss on held-out text: 0.013",
+    "gelu": "GELU against ReLU, loss on held-out text: -0.013",
+    "geglu": "GEGLU against ReLU, loss on held-out text: 0.003",
+}
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_what_our_runs_found_of_a_topic_is_told_before_what_is_claimed(name: str, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    assert main(["explain", name]) == 0
+    told = capsys.readouterr().out
+    assert HERE[name] in told
+    assert told.index("\nhere ") < told.index(HERE[name]) < told.index("\nclaims ")
+
+
+def test_what_is_found_of_gelu_is_of_the_plain_mlp(capsys: pytest.CaptureFixture[str]):
+    assert main(["explain", "gelu", "--json"]) == 0
+    assert {one["arm"] for one in json.loads(capsys.readouterr().out)["here"]} == {"gelu"}
+
+
+def test_a_topic_tells_first_of_the_comparison_that_is_about_it(capsys: pytest.CaptureFixture[str]):
+    """Pre-norm is the reference of the study of norm placement, and a step of the ladder."""
+    assert main(["explain", "pre-norm", "--json"]) == 0
+    first, *_, last = json.loads(capsys.readouterr().out)["here"]
+    assert (first["study"], first["outcome"]["name"]) == ("norm-placement", "best_loss")
+    assert last["study"] == "ladder-rates"
+
+
+@pytest.mark.parametrize("name", [name for name, found in TOPICS.items() if found.measured])
+def test_a_comparison_that_a_topic_names_is_of_a_study_of_its_claims(name: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["explain", name, "--json"]) == 0
+    here = json.loads(capsys.readouterr().out)["here"]
+    assert set(TOPICS[name].measured) <= {f"{one['study']}/{one['arm']}" for one in here}
+
+
 def test_json_has_the_same(capsys: pytest.CaptureFixture[str]):
     assert main(["explain", "swiglu", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

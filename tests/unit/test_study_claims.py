@@ -70,6 +70,8 @@ CHANGES = [
     ({"model.mlp.activation": "relu"}, ["relu"]),
     ({"model.mlp.kind": "gated", "model.mlp.activation": "silu"}, ["swiglu"]),
     ({"model.mlp.kind": "gated", "model.mlp.activation": "silu", "model.attention.n_kv_heads": 1}, ["swiglu", "mqa"]),
+    ({"model.mlp.kind": "gated", "model.mlp.activation": "gelu"}, ["geglu"]),  # and not the plain MLP's GELU
+    ({"model.mlp.kind": "gated", "model.mlp.activation": "gelu_tanh"}, ["gated-mlp", "model.mlp.activation"]),
     ({"model.attention.kind": "latent", "model.attention.kv_rank": 7}, ["mla"]),
     ({"model.attention.n_kv_heads": 4}, ["model.attention.n_kv_heads"]),
 ]

@@ -8,6 +8,7 @@ from archlab.errors import UserError
 from archlab.evidence.ledger import Entry, ledger
 from archlab.evidence.read import cited, find_claim, mistakes, sources
 from archlab.report import ledger_words as words
+from archlab.report.ledger_list import listed
 
 
 def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = False) -> None:
@@ -48,7 +49,8 @@ def _as_json(entries: list[Entry], *, with_mistakes: bool) -> dict[str, object]:
 
 def _print_all(entries: list[Entry]) -> None:
     out = console()
-    print_table(words.LEDGER, map(words.row, entries))
+    for line in listed(entries, out.width):
+        out.print(line, soft_wrap=True)
     out.print(f"{words.scale(entries)} {words.INTERVALS} One claim in full: archlab ledger {entries[0].claim.number}")
     for note in filter(None, map(words.has_changed, entries)):
         out.print(f"note: {note}")
@@ -75,6 +77,11 @@ def _print_one(entry: Entry) -> None:
         out.print(f"\nFound here, {words.at_scale(found)}: {found.verdict}")
         if found.judged:
             print_table(words.EXPECTED, map(words.expected, found.judged))
+        for reason in words.untested(found):
+            out.print(reason)
+        if found.unpredicted:
+            out.print(f"\n{words.UNPREDICTED_HEADING}")
+            print_table(words.UNPREDICTED, map(words.not_predicted, found.unpredicted))
         for ranking in found.rankings:
             out.print(words.ranked(ranking))
     if note := words.has_changed(entry):

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from archlab.evidence.look_up import Named, by_name, plain
-from archlab.evidence.topics import topics
+from archlab.evidence.topics import Topic, topics
 
 
 def explaining(changed: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:
@@ -14,7 +14,7 @@ def explaining(changed: Mapping[str, Any], config: Mapping[str, Any]) -> Iterato
     by, too, but with other values.
     """
     left = set(changed)
-    for name, topic in [*_made(changed, config), *_called(changed)]:
+    for name, topic in [*_made(changed, config), *_called(changed, config)]:
         if left & topic.fields.keys():
             left -= topic.fields.keys()
             yield name
@@ -33,7 +33,12 @@ def _made(changed: Mapping[str, Any], config: Mapping[str, Any]) -> list[Named]:
     return sorted(found, key=lambda one: (-len(one[1].fields.keys() & changed.keys()), len(one[1].fields)))
 
 
-def _called(changed: Mapping[str, Any]) -> list[Named]:
-    """Topics that go by the name of a value, as `latent`."""
+def _called(changed: Mapping[str, Any], config: Mapping[str, Any]) -> list[Named]:
+    """Topics that go by the name of a value, as `latent`; none whose words are not all in the config: what GELU is to a
+    plain MLP is GEGLU to a gated one."""
     named = ((path, by_name().get(plain(value))) for path, value in changed.items() if isinstance(value, str))
-    return [found for path, found in named if found and path in found[1].fields]
+    return [found for path, found in named if found and path in found[1].fields and _has_words(found[1], config)]
+
+
+def _has_words(topic: Topic, config: Mapping[str, Any]) -> bool:
+    return all(config.get(path) == value for path, value in topic.fields.items() if isinstance(value, str))

@@ -42,6 +42,7 @@ def _of_study(entry: Entry, study: str) -> Entry:
         one.model_copy(
             update={
                 "judged": [judged for judged in one.judged if judged.expected.study == study],
+                "unpredicted": [found for found in one.unpredicted if found.study == study],
                 "rankings": [found for found in one.rankings if found.ranking.study == study],
             }
         )

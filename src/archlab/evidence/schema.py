@@ -78,6 +78,9 @@ class Expectation(Base):
     margin: Positive | None = None
     """The largest difference that does not matter, in the outcome's unit. null: the study's own, which is of the
     outcome that its answer is about."""
+    untested: Line | None = None
+    """Why the runs of its study as it stands could not test it: what they lack that it is about. It is undecided then,
+    whatever their numbers say. null: they could."""
 
 
 class Ranking(Base):
@@ -105,7 +108,7 @@ class Claim(Base):
     sources: Annotated[tuple[Line, ...], Field(min_length=1, strict=False)]
     """Keys of who says so."""
     in_short: Line
-    """The published effect in a few words, for a table."""
+    """What is said in a few words, for a table: of what was published that which the verdict is about."""
     published: Annotated[tuple[Effect, ...], Field(strict=False)] = ()
     """What was found elsewhere."""
     expected: Annotated[tuple[Expectation, ...], Field(strict=False)] = ()

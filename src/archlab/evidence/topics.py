@@ -41,6 +41,9 @@ class Topic(Base):
     """Keys of who says so, in sources.yaml."""
     try_it: Annotated[str, Field(alias="try")]
     """One command."""
+    measured: _Texts = ()
+    """Comparisons of our studies that are about it and that `fields` do not tell, each as `study/arm`; a contrast of
+    crossed factors by its name."""
     pictures: _Texts = ()
     """Names of drawings that show it."""
     tested_by: _Texts = ()

@@ -1,7 +1,8 @@
 """Whether a claim holds in our runs: a verdict on every expectation, and from these one on the claim.
 
 Supported: every expectation was found. Contradicted: the opposite of one was found. Undecided: all else, for "not
-distinguishable" says neither. What is counted and not measured decides nothing. Each is of the scale that was run, and
+distinguishable" says neither. What is counted and not measured decides nothing. A prediction that its run could not
+test is undecided, so that this makes a verdict more careful and never less. Each is of the scale that was run, and
 of no other.
 """
 
@@ -9,11 +10,12 @@ from collections.abc import Mapping
 from typing import Literal
 
 from archlab.config.base import Base
+from archlab.evidence.compared import Compared, compared
 from archlab.evidence.rankings import Agreement, agreement
 from archlab.evidence.results import Results, results_name
 from archlab.evidence.schema import Claim, Expectation
-from archlab.study.formatting import difference, effect
-from archlab.study.record import Comparison, Heading, Measured
+from archlab.evidence.unpredicted import is_difference, unpredicted
+from archlab.study.record import Comparison
 from archlab.study.scales import AS_IT_STANDS, library_study
 from archlab.study.stats import ALPHA
 
@@ -24,28 +26,14 @@ Verdict = Literal["supported", "contradicted", "undecided", "not run yet", "no s
 """Of a claim at a scale; "no study yet" where it predicts nothing that its runs could decide."""
 
 
-class Judged(Base):
+class Judged(Compared):
     """An expectation beside what was found."""
 
     expected: Expectation
     found: Finding
-    label: str
-    """What the arm is called."""
-    against: str
-    """What it is compared with; empty where nothing was run."""
-    outcome: Heading | None
-    """null where nothing was run."""
-    comparison: Comparison | None
-    """null where nothing was run."""
-    share: float | None
-    """The difference as a share of the reference's mean; null where that says nothing, and where nothing was run."""
-    effects: tuple[float, float] | None = None
-    """Of an interaction: the two effects of which it is the difference, that which is subtracted first."""
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether it follows from the config, as the bytes of a cache do: no run could find anything else."""
-        return self.outcome is not None and self.outcome.source == "config"
+    untested: str | None = None
+    """Why the run could not test it, so that it is undecided whatever its numbers say; null where it could, and where
+    nothing was run."""
 
     @property
     def why(self) -> str:
@@ -54,29 +42,10 @@ class Judged(Base):
             return self.found
         if self.is_counted:
             return f"counted, not measured: {self.comparison.verdict}"
+        if self.untested:
+            return f"{self.found}: could not be tested here"
         is_small = self.comparison.verdict in ("better", "worse", "differs") and is_within_margin(self.comparison)
-        return f"{self.found}: {self.comparison.verdict}" + (", but by less than the margin" if is_small else "")
-
-    @property
-    def interval(self) -> tuple[float | None, float | None]:
-        """The one that decides: of what is equivalent that which lies within the margin, else that which leaves 0 out
-        where there is a difference."""
-        if self.comparison is None:
-            return None, None
-        if self.comparison.verdict == "equivalent":
-            return self.comparison.within_low, self.comparison.within_high
-        return self.comparison.low, self.comparison.high
-
-    @property
-    def effect(self) -> str:
-        """`-0.021 [-0.030, -0.012] bits per byte`; empty where there is none."""
-        if self.outcome is None or self.comparison is None or self.comparison.difference is None:
-            return ""
-        said = effect(self.comparison.difference, *self.interval, self.outcome.unit)
-        if self.effects:
-            first, other = (difference(value, self.outcome.unit) for value in self.effects)
-            return f"{said} ({other} less {first})"
-        return said if self.share is None else f"{said} ({self.share:+.1%})"
+        return f"{self.found}: {super().why}" + (", but by less than the margin" if is_small else "")
 
 
 class ClaimAtScale(Base):
@@ -85,20 +54,28 @@ class ClaimAtScale(Base):
     scale: str
     verdict: Verdict
     judged: list[Judged]
+    unpredicted: list[Compared]
+    """Differences that were found and of which the claim predicts nothing. They decide nothing."""
     rankings: list[Agreement]
 
 
 def judge(claim: Claim, results: Mapping[str, Results], scale: str) -> ClaimAtScale:
     """`results`: by name, as they are committed. A study that has none at this scale is not run yet."""
     found = {one: results.get(results_name(one.study, scale)) for one in claim.expected}
-    judged = [_judged(one, ran) for one, ran in found.items() if ran is None or one.arm in ran.names]
+    judged = [_judged(one, ran, scale) for one, ran in found.items() if ran is None or one.arm in ran.names]
     rankings = [
         agreement(ranking, found)
         for ranking in claim.rankings
         if (found := results.get(results_name(ranking.study, scale)))
     ]
     tested: list[Finding] = [one.found for one in judged if not one.is_counted]
-    return ClaimAtScale(scale=scale, verdict=_verdict(tested), judged=judged, rankings=rankings)
+    return ClaimAtScale(
+        scale=scale,
+        verdict=_verdict(tested),
+        judged=judged,
+        unpredicted=[one for one in unpredicted(claim, results, scale) if is_difference(one)],
+        rankings=rankings,
+    )
 
 
 def _verdict(found: list[Finding]) -> Verdict:
@@ -111,45 +88,25 @@ def _verdict(found: list[Finding]) -> Verdict:
     return "supported" if set(found) == {"as claimed"} else "undecided"
 
 
-def _judged(expected: Expectation, results: Results | None) -> Judged:
-    measured = results.compared(expected.outcome, expected.margin) if results else {}
-    comparison = measured[expected.arm].comparison if expected.arm in measured else None
-    if results is None or comparison is None:
+def _judged(expected: Expectation, results: Results | None, scale: str) -> Judged:
+    run = compared(results, expected.outcome, expected.margin).get(expected.arm) if results else None
+    if run is None or run.comparison is None:
         return Judged(
+            study=expected.study,
+            arm=expected.arm,
             expected=expected,
             found="not run yet",
             label=library_study(expected.study, AS_IT_STANDS).labels.get(expected.arm, expected.arm),
             against="",
             outcome=None,
             comparison=None,
+            is_contrast=False,
             share=None,
         )
-    labels = {arm.name: arm.label for arm in results.about.arms}
-    outcome = results.heading(expected.outcome)
-    effects = results.effects(expected.outcome, expected.arm)
-    of = "effect of " if effects else ""
-    return Judged(
-        expected=expected,
-        found=finding(expected, comparison) if _has_sides(expected.arm in labels, comparison) else "undecided",
-        label=labels.get(expected.arm, f"{of}{expected.arm}"),
-        against=labels.get(comparison.reference, f"{of and 'that '}{comparison.reference}"),
-        effects=effects,
-        outcome=outcome,
-        comparison=comparison,
-        share=_share(outcome, comparison, measured.get(comparison.reference)),
-    )
-
-
-def _share(outcome: Heading, comparison: Comparison, reference: Measured | None) -> float | None:
-    """Of speeds and bytes, which say little without it."""
-    if outcome.unit not in ("tokens/s", "bytes") or reference is None or not reference.mean:
-        return None
-    return None if comparison.difference is None else comparison.difference / reference.mean
-
-
-def _has_sides(is_arm: bool, found: Comparison) -> bool:
-    """Of a contrast in which runs diverged, nobody can tell for which side that speaks."""
-    return is_arm or "diverged" not in found.verdict
+    untested = expected.untested if scale == AS_IT_STANDS else None
+    is_told = run.has_sides and not untested
+    found = finding(expected, run.comparison) if is_told else "undecided"
+    return Judged(**dict(run), expected=expected, found=found, untested=untested)
 
 
 def finding(expected: Expectation, found: Comparison) -> Finding:

@@ -1,8 +1,10 @@
 """How the ledger writes what it found: the same in the terminal and on the page."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from archlab.cost.units import count
+from archlab.evidence.compared import Compared
 from archlab.evidence.ledger import Entry
 from archlab.evidence.rankings import Agreement
 from archlab.evidence.read import sources
@@ -12,7 +14,7 @@ from archlab.evidence.verdicts import ClaimAtScale, Judged
 from archlab.study.formatting import plural, span
 from archlab.study.scales import AS_IT_STANDS
 
-LEDGER = ("no.", "claim", "published", "found here", "verdict")
+LEDGER = ("claim", "verdict", "said", "found here")
 """Columns of all claims."""
 
 PUBLISHED = ("source", "what was compared", "found", "where")
@@ -20,6 +22,12 @@ PUBLISHED = ("source", "what was compared", "found", "where")
 
 EXPECTED = ("comparison", "expected", "difference", "result")
 """Columns of what a claim predicts for our studies."""
+
+UNPREDICTED = ("comparison", "difference", "result")
+"""Columns of what was found and not predicted."""
+
+UNPREDICTED_HEADING = "Found, but not predicted: it decides nothing"
+"""Above that table."""
 
 HOW_SURE = (
     "In brackets, how sure what is said of it here is. Verified: read in its own text; secondary: in transcriptions; "
@@ -33,14 +41,18 @@ INTERVALS = (
 )
 
 
-def row(entry: Entry) -> tuple[str, str, str, str, str]:
+_SIDES = {"as claimed": "as claimed", "the opposite": "against", "undecided": "undecided", "not run yet": "not run"}
+"""What a finding says of its claim."""
+
+
+def row(entry: Entry) -> tuple[str, str, str, str]:
     """Of the ledger, under LEDGER."""
     claim = entry.claim
-    return str(claim.number), claim.name, claim.in_short, _found_at_all(entry), verdicts(entry)
+    return f"{claim.number}. {claim.name}", verdicts(entry), claim.in_short, _found_at_all(entry)
 
 
 def _found_at_all(entry: Entry) -> str:
-    lines = ((found_here(one), one.scale) for one in entry.found)
+    lines = (("; ".join(filter(None, (found_here(one), beside(one)))), one.scale) for one in entry.found)
     return "\n".join(line if scale == AS_IT_STANDS else f"{scale}: {line}" for line, scale in lines if line)
 
 
@@ -62,19 +74,34 @@ def in_a_line(entry: Entry) -> str:
 
 def found_here(found: ClaimAtScale) -> str:
     """How many predictions that could fail were found, and the effect that decides where not all were."""
+    return "; ".join(filter(None, (counts(found), decisive(found))))
+
+
+def counts(found: ClaimAtScale) -> str:
+    """`2 of 4 as claimed, 1 undecided, 1 untested`; empty where nothing was run."""
     tested = [one for one in found.judged if not one.is_counted]
-    done = [one for one in tested if one.found != "not run yet"]
-    if not done:
+    numbers = Counter("untested" if one.untested else _SIDES[one.found] for one in tested)
+    if len(tested) == numbers["not run"]:
         return ""
-    as_said = sum(one.found == "as claimed" for one in done)
-    opposite = sum(one.found == "the opposite" for one in done)
-    missing = f", {len(tested) - len(done)} not run" if len(done) < len(tested) else ""
-    said = f"{as_said} of {len(tested)} as claimed{missing}"
-    decides = next((one for kind in ("the opposite", "undecided") for one in done if one.found == kind), None)
-    if decides is None or decides.outcome is None:
-        return said
-    side = f"{opposite} against it" if opposite else "undecided"
-    return f"{said}; {side}: {decides.label}, {decides.outcome.title}, {decides.effect}"
+    others = [kind for kind in ("undecided", "against", "untested", "not run") if numbers[kind]]
+    said = [f"{numbers['as claimed']} of {len(tested)} as claimed", *(f"{numbers[kind]} {kind}" for kind in others)]
+    return ", ".join(said)
+
+
+def decisive(found: ClaimAtScale) -> str:
+    """The first prediction against the claim, or else that is undecided, if any: `undecided: GLU, loss on held-out
+    text, 0.026 [0.006, 0.046] bits per byte`."""
+    tested = [one for one in found.judged if one.outcome and not one.is_counted and one.found != "as claimed"]
+    if not tested:
+        return ""
+    first = min(tested, key=lambda one: (one.found != "the opposite", one.untested is not None))
+    side = "could not be tested" if first.untested else _SIDES[first.found]
+    return f"{side}: {first.label}, {first.outcome.title if first.outcome else ''}, {first.effect}"
+
+
+def beside(found: ClaimAtScale) -> str:
+    """`3 differences not predicted`; empty where there are none."""
+    return f"{plural(len(found.unpredicted), 'difference')} not predicted" if found.unpredicted else ""
 
 
 def published(effect: Effect) -> tuple[str, str, str, str]:
@@ -83,21 +110,38 @@ def published(effect: Effect) -> tuple[str, str, str, str]:
     return sources()[effect.source].cited, effect.of, effect.found, f"{scale}{effect.read}"
 
 
+def untested(found: ClaimAtScale) -> list[str]:
+    """Why predictions could not be tested: a line per reason, each after what it is about."""
+    about: dict[str, list[str]] = {}
+    for one in found.judged:
+        if one.untested:
+            about.setdefault(one.untested, []).append(one.label)
+    return [f"Could not be tested here: {', '.join(labels)}. {reason}" for reason, labels in about.items()]
+
+
 def expected(judged: Judged) -> tuple[str, str, str, str]:
     """Under EXPECTED."""
-    against = f" against {judged.against}" if judged.against else ""
-    outcome = judged.outcome.title if judged.outcome else judged.expected.outcome
-    what = f"{judged.label}{against}" + (f", {outcome}" if outcome else "")
     needs = judged.expected.verdict in ("equivalent", "not worse", "not better")
     margin = judged.expected.margin or (judged.comparison.margin if judged.comparison and needs else None)
     margin = f" (margin {margin:g})" if margin else ""
-    return f"{judged.expected.study}: {what}", f"{judged.expected.verdict}{margin}", judged.effect, judged.why
+    return _what(judged, judged.expected.outcome), f"{judged.expected.verdict}{margin}", judged.effect, judged.why
 
 
-def measured_line(judged: Judged) -> str:
+def not_predicted(found: Compared) -> tuple[str, str, str]:
+    """Under UNPREDICTED."""
+    return _what(found), found.effect, found.why
+
+
+def _what(found: Compared, outcome: str | None = None) -> str:
+    """`gates: SwiGLU against ReLU, loss on held-out text`; `outcome`: what it is called where nothing was run."""
+    against = f" against {found.against}" if found.against else ""
+    outcome = found.outcome.title if found.outcome else outcome
+    return f"{found.study}: {found.label}{against}" + (f", {outcome}" if outcome else "")
+
+
+def measured_line(found: Compared) -> str:
     """`gates: SwiGLU against ReLU, loss on held-out text: -0.047 [-0.060, -0.034] bits per byte, as claimed: ...`."""
-    what, _, found, why = expected(judged)
-    return f"{what}: {f'{found}, ' if found else ''}{why}"
+    return f"{_what(found)}: {f'{found.effect}, ' if found.effect else ''}{found.why}"
 
 
 def published_line(effect: Effect) -> str:
