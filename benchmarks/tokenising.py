@@ -6,7 +6,7 @@ python benchmarks/tokenising.py --check --megabytes 4       # a try, which write
 
 The text is JSONL of the running Python's standard library, again and again; a byte-level BPE of 32,768 tokens was
 learned from it. archlab reads and splits the text, checks that no byte is lost, writes, hashes and reads again what it
-wrote; `archlab data` is all of this with as many processes as there are cores, and its encoding alone with one and with
+wrote; `archlab data` is all of this with as many workers as there are cores, and its encoding alone with one and with
 all. The libraries only encode texts that are in memory, tiktoken with the ranks and the pattern of the same tokenizer;
 on one core, and on all with the threads that each of them has.
 """
@@ -69,7 +69,6 @@ def encoder(home: Path, workers: int) -> Round:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer, corpus = bpe.load(home / TOKENIZER), Corpus([str(home / TEXT)])
     rule = choose_split(corpus, 0.05)
-    encoding.WORTH_A_PROCESS = 1e-9
 
     def work() -> None:
         for _ in encoded(tokenizer, rule.pieces(corpus), rule.characters, workers):

@@ -1,4 +1,4 @@
-"""Ctrl-C, whenever it comes: a training stops after its current step, with a checkpoint."""
+"""Ctrl-C, SIGTERM and SIGHUP, whenever they come: a training stops after its current step, with a checkpoint."""
 
 import os
 import signal
@@ -21,13 +21,21 @@ _exit_hooks: list[Callable[[], None]] = []
 def install_handler() -> None:
     """Remember every Ctrl-C from here on, because the import of a compiled module can swallow its KeyboardInterrupt.
 
-    A second Ctrl-C ends the process at once. Raised a second time, KeyboardInterrupt would break the clean-up after
-    the first one, and end in a traceback.
+    A job that must leave (SIGTERM) and a terminal that is gone (SIGHUP) are taken alike. A second Ctrl-C ends the
+    process at once. Raised a second time, KeyboardInterrupt would break the clean-up after the first one, and end in a
+    traceback.
     """
     global _interrupted
     _interrupted = False
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, _handle)
+        for number in _wishes_to_end():
+            signal.signal(number, _handle)
+
+
+def _wishes_to_end() -> list[signal.Signals]:
+    """Without those that are ignored, as by nohup."""
+    every = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return [number for number in every if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]
 
 
 def _handle(_number: int, _frame: FrameType | None) -> None:
@@ -86,15 +94,13 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signal() -> Iterator[StopRequest]:
-    """Turn SIGINT, SIGTERM and SIGHUP (the terminal is gone) into `stop.requested`; a second Ctrl-C acts at once."""
+    """Turn what asks the process to end into `stop.requested`; a second Ctrl-C acts at once."""
     raise_if_interrupted()
     stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    if before[signal.SIGHUP] is signal.SIG_IGN:  # by nohup
-        del before[signal.SIGHUP]
+    before = {number: signal.getsignal(number) for number in _wishes_to_end()}
 
     def handle(number: int, _frame: FrameType | None) -> None:
         global _interrupted

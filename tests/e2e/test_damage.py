@@ -128,17 +128,17 @@ def test_a_run_goes_on_to_the_same_end_or_names_it(folder, begun, whole):
     assert all(end == "right" for what, end in ends.items() if "metrics" in what or "checkpoints" in what)
 
 
-def test_both_checkpoints_damaged_begin_again(folder, begun, whole):
-    for checkpoint in shutil.copytree(begun, folder / "both").glob("checkpoints/step-*"):
+def test_a_run_of_which_no_checkpoint_is_whole_begins_again_only_when_it_is_told_to(folder, begun, whole):
+    both, config = folder / "both", load_config(folder / "tiny.yaml", *SHORT)
+    for checkpoint in shutil.copytree(begun, both).glob("checkpoints/step-*"):
         (checkpoint / "model.safetensors").write_bytes(b"")
-    notes = Stop(0)
-    notes.on_note = lambda text, printed=[]: printed.append(text) or setattr(notes, "printed", printed)
-    train(load_config(folder / "tiny.yaml", *SHORT), folder / "both", notes)
-    assert outcome(folder / "both") == whole
-    assert [re.sub(r".*(step-0+\d).*; ", r"\1: ", note) for note in notes.printed] == [
-        "step-00000008: the run begins again",
-        "step-00000004: the run begins again",
-    ]
+    before = (both / "metrics.jsonl").read_bytes()
+    with pytest.raises(UserError, match=r"step-00000008/.*; .*step-00000004/.*or delete .*checkpoints to begin again"):
+        train(config, both, Callback())
+    assert (both / "metrics.jsonl").read_bytes() == before
+    shutil.rmtree(both / "checkpoints")
+    train(config, both, Callback())
+    assert outcome(both) == whole
 
 
 def test_what_a_finished_run_says_is_right_or_named(folder, whole):

@@ -115,6 +115,20 @@ def test_ctrl_c_stops_all_of_it_and_keeps_what_was_done(stopped):
         assert (run / "checkpoints" / checkpoint).is_dir() or not metrics
 
 
+@pytest.mark.parametrize("wish", [signal.SIGTERM, signal.SIGHUP])
+def test_a_study_that_must_leave_waits_for_its_runs_to_save(stopped, wish):
+    """Only the command is told, as by a container that ends with its first process."""
+    folder, start = stopped
+    process, workers = start()
+    process.send_signal(wish)
+    code, told = ended(process, workers)
+    assert (code, "interrupted; run the same command again" in told) == (130, True)
+    begun = [run for run in runs(folder).values() if not (run / "summary.json").exists()]
+    for run in begun:
+        metrics = lines(run / "metrics.jsonl")
+        assert not metrics or (run / "checkpoints" / f"step-{metrics[-1]['step']:08d}").is_dir()
+
+
 def test_ctrl_c_while_workers_start(study, finished):
     process = study.start("study", "run", "names.yaml", "--out", "early", "--workers", "2")
     assert wait_until(lambda: len(workers_of(process)) == 2, process)

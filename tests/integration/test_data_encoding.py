@@ -1,6 +1,7 @@
-"""Tokenising in several processes: the same bytes, no more memory, nothing left behind."""
+"""Tokenising by several threads or processes: the same bytes, no more memory, nothing left behind."""
 
 import gzip
+import itertools
 import json
 import multiprocessing
 import os
@@ -8,10 +9,12 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from archlab.data import encoding
 from archlab.data.encoding import encoded
@@ -43,17 +46,28 @@ WORDS = [
 @pytest.fixture(autouse=True)
 def every_text_is_worth_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(encoding, "WORTH_A_PROCESS", 1e-9)
+    monkeypatch.setattr(encoding, "WORTH_A_PROCESS", 1)
     monkeypatch.setattr(encoding, "BATCH", 500)
 
 
-def test_any_number_of_processes_writes_the_same_bytes(tmp_path: Path) -> None:
+def slow(tokenizer: Tokenizer) -> Tokenizer:
+    """The same to a text without that word, but not to tiktoken: it is left to processes."""
+    tokenizer.add_tokens(["unheard"])
+    return tokenizer
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path, kind: str) -> None:
+    tokenizer = None
+    if kind == "processes":
+        tokenizer = tmp_path / "tokenizer.json"
+        tokenizer.write_text(slow(train([" ".join(WORDS)], 280)).to_str())
     draw = random.Random(0)
     lines = [json.dumps({"text": " ".join(draw.choices(WORDS, k=draw.randrange(1, 60)))}) for _ in range(400)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     found = []
     for workers in (1, 2, 3):
-        made = prepare([str(tmp_path / "a.jsonl")], tmp_path / f"{workers}", 300, None, 0.2, workers=workers)
+        made = prepare([str(tmp_path / "a.jsonl")], tmp_path / f"{workers}", None, tokenizer, 0.2, workers=workers)
         found.append({file.name: file.read_bytes() for file in made.path.iterdir()})
     assert found[0] == found[1] == found[2]
     assert len(found[0]) > 5
@@ -81,7 +95,7 @@ def test_only_so_many_batches_wait() -> None:
             read += 1
             yield Piece(None, "endless", "x" * 500, True)
 
-    found = encoded(train(["plain text"], 257), pieces(), 10**6, 2)
+    found = encoded(slow(train(["plain text"], 257)), pieces(), 10**6, 2)
     for wanted in range(1, 40):
         assert next(found).text_bytes == 500
         assert read <= wanted + 2 * 2
@@ -94,7 +108,7 @@ import re, sys
 from pathlib import Path
 from archlab.data import encoding
 from archlab.data.prepare import prepare
-encoding.WORTH_A_PROCESS = 1e-9
+encoding.WORTH_A_PROCESS = 1
 encoding.BATCH = 100_000
 if __name__ == "__main__":
     source, out, tokenizer = map(Path, sys.argv[1:])
@@ -112,7 +126,7 @@ def peak(script: Path, source: Path, out: Path, tokenizer: Path) -> int:
 
 
 def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text(train([" ".join(WORDS)], 257).to_str())
+    (tmp_path / "tokenizer.json").write_text(slow(train([" ".join(WORDS)], 257)).to_str())
     (tmp_path / "measured.py").write_text(MEASURED)
     draw, found = random.Random(0), list[int]()
     line = json.dumps({"text": " ".join(draw.choices(WORDS, k=4000))}) + "\n"
@@ -126,6 +140,15 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
     assert grown < text / 4
 
 
+def test_threads_end_with_what_they_encode() -> None:
+    endless = (Piece(None, "a", "x" * 1000, True) for _ in itertools.count())
+    found = encoded(train(["text"], 257), endless, 10**9, 3)
+    next(found)
+    assert threading.active_count() > 1
+    found.close()
+    assert threading.active_count() == 1
+
+
 def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
     """However it ends; here by a kill, which lets it tell nobody."""
     script = tmp_path / "endless.py"
@@ -136,7 +159,9 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
         "from archlab.data.tokenizer import train\n"
         "if __name__ == '__main__':\n"
         "    pieces = (Piece(None, 'a', 'x' * 10**6, True) for _ in itertools.count())\n"
-        "    for n, _ in enumerate(encoding.encoded(train(['text'], 257), pieces, 10**9, 2)):\n"
+        "    slow = train(['text'], 257)\n"
+        "    slow.add_tokens(['unheard'])\n"
+        "    for n, _ in enumerate(encoding.encoded(slow, pieces, 10**9, 2)):\n"
         "        if n == 0: print(*[child.pid for child in mp.active_children()], flush=True)\n"
     )
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
@@ -154,9 +179,7 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_all_processes_and_leaves_nothing(tmp_path: Path) -> None:
     """Also where a terminal sends it to every process."""
-    slow = train([" ".join(WORDS)], 257)
-    slow.add_tokens(["which tiktoken would not know"])
-    (tmp_path / "tokenizer.json").write_text(slow.to_str())
+    (tmp_path / "tokenizer.json").write_text(slow(train([" ".join(WORDS)], 257)).to_str())
     (tmp_path / "long.txt").write_text(f"{' '.join(WORDS)}\n" * (2 * 8_000_000 // 60))
     before = sorted(tmp_path.iterdir())
     command = ["data", "long.txt", "--out", "tokens", "--tokenizer", "tokenizer.json", "--workers", "2"]

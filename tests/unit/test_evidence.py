@@ -95,7 +95,7 @@ def test_no_paper_is_in_the_list_twice():
     assert len({source.where for source in sources().values()}) == len(sources())
 
 
-@pytest.mark.parametrize(("name", "topic"), topics())
+@pytest.mark.parametrize(("name", "topic"), list(topics()))
 def test_whose_table_or_finding_a_topic_tells_of_is_among_its_sources(name: str, topic: Topic):
     """So that a reader finds in its line of sources what its text speaks of."""
     text = " ".join((topic.does, topic.why, topic.costs))

@@ -76,7 +76,8 @@ def make_app() -> App:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
-    Exit code: 0 all went well; 1 a run diverged; 2 the user can mend it; 130 Ctrl-C; 141 the reader of a pipe left.
+    Exit code: 0 all went well; 1 a run diverged; 2 the user can mend it; 130 Ctrl-C, SIGTERM or SIGHUP; 141 the
+    reader of a pipe left.
     """
     _prepare_streams()
     try:

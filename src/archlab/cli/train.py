@@ -1,9 +1,10 @@
 """`archlab train`."""
 
+import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
 from archlab.cli.loading import load_with_notes
@@ -64,13 +65,27 @@ def _first_speaks() -> Iterator[None]:
     """Of several processes the first alone writes on the terminal, and the others only errors that it does not have."""
     rank = int(os.environ.get("RANK", "0"))
     if rank == 0:
-        yield
+        try:
+            yield
+        except UserError as error:
+            _tell_torchrun(error)
+            raise
         return
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         try:
             yield
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
         except Exception as error:
             time.sleep(_PATIENCE)
             if isinstance(error, UserError):
                 raise UserError(f"process {rank}: {error}") from error
             raise
+
+
+def _tell_torchrun(error: UserError) -> None:
+    """It ends with a traceback of its own and the message that it finds in a file."""
+    if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        said = {"message": str(error), "extraInfo": {"timestamp": str(int(time.time()))}}
+        with suppress(OSError):
+            Path(file).write_text(json.dumps({"message": said}), encoding="utf-8")

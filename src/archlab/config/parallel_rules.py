@@ -18,7 +18,8 @@ def among(train: ResolvedTrain, config: Config, n_processes: int) -> ResolvedTra
     asked = config.train.micro_batch_tokens
     if rest:
         found = f"{train.batch_tokens:,}, which are {train.rows} windows, for {n_processes} processes"
-        raise ConfigError([Problem("train.batch_tokens", f"{found}; allowed: as many for each")], "the config")
+        allowed = f"a multiple of {n_processes * train.seq_len:,}"
+        raise ConfigError([Problem("train.batch_tokens", f"{found}; allowed: {allowed}")], "the config")
     if asked and own % (asked // train.seq_len):
         found = f"{asked:,}; each of {n_processes} processes has {own * train.seq_len:,} tokens of a batch"
         raise ConfigError([Problem("train.micro_batch_tokens", f"{found}; allowed: a divisor of these")], "the config")

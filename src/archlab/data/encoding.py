@@ -1,11 +1,11 @@
-"""Text to tokens in several processes, in order: the same tokens for any number of them."""
+"""Text to tokens by several workers, in order: the same tokens for any number of them."""
 
 import multiprocessing as mp
 import os
 import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import resource_tracker
@@ -23,14 +23,11 @@ from archlab.interrupt import interrupts_blocked
 BATCH = 1_000_000
 """Characters that are encoded at once, in a second at most; a Ctrl-C is noticed after them."""
 
-WORTH_A_PROCESS = 5.0
-"""Seconds of encoding; a process takes one to begin."""
-
-_SPEED, _SPEED_BY_RANK = 1.6e6, 10e6
-"""About how many characters a second the tokenizers library encodes, and tiktoken."""
+WORTH_A_PROCESS = 8_000_000
+"""Characters. The tokenizers library encodes them in about five seconds, and a process takes one to begin."""
 
 _AHEAD = 2
-"""Batches that wait for each process, so that memory does not grow with the text."""
+"""Batches that wait for each worker, so that memory does not grow with the text."""
 
 
 class Encoded(NamedTuple):
@@ -45,24 +42,28 @@ class Encoded(NamedTuple):
 def encoded(
     tokenizer: Tokenizer, pieces: Iterable[Piece], characters: int, workers: int
 ) -> Generator[Encoded, None, None]:
-    """Every piece, in order; UserError where the tokenizer changes a text. Close it to end the processes.
+    """Every piece, in order; UserError where the tokenizer changes a text. Close it to end the workers.
 
-    `characters`: about how many there are. `workers`: processes that encode; for 1, or for a short text, it is this
-    one. tiktoken encodes where its tokens are provably the same, and else the tokenizers library.
+    Where tiktoken provably gives the same tokens they are its threads, and else processes, for the tokenizers library
+    hands each token to Python as an object. `characters`: about how many there are; few are encoded by this process.
     """
     batches, encoder = _batches(pieces), _Encoder(tokenizer)
-    workers = min(workers, int(characters / encoder.speed / WORTH_A_PROCESS))
+    workers = workers if encoder.is_fast else min(workers, characters // WORTH_A_PROCESS)
     if workers <= 1:
         for batch in batches:
             yield from encoder.encode(batch)
         return
-    pool = ProcessPoolExecutor(workers, mp.get_context("spawn"), _begin, (tokenizer.to_str(),))
+    if encoder.is_fast:
+        pool, encode = ThreadPoolExecutor(workers), encoder.encode
+    else:
+        pool = ProcessPoolExecutor(workers, mp.get_context("spawn"), _begin, (tokenizer.to_str(),))
+        encode = _encode
     waiting = deque[Future[list[Encoded]]]()
     try:
         resource_tracker.ensure_running()  # else the first process would start it, which unblocks Ctrl-C
         for batch in batches:
-            with interrupts_blocked():  # work for which no process is idle starts one
-                waiting.append(pool.submit(_encode, batch))
+            with interrupts_blocked():  # work for which no worker is idle starts one
+                waiting.append(pool.submit(encode, batch))
             if len(waiting) > _AHEAD * workers:
                 yield from waiting.popleft().result()
         while waiting:
@@ -92,8 +93,8 @@ class _Encoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._n_bytes = bpe.token_bytes(tokenizer)
         fast = by_rank(tokenizer)
+        self.is_fast = fast is not None
         self._ids = fast.encode if fast else partial(bpe.encode, tokenizer)
-        self.speed = _SPEED_BY_RANK if fast else _SPEED
 
     def encode(self, pieces: Sequence[Piece]) -> list[Encoded]:
         found = self._ids([piece.text for piece in pieces])

@@ -91,7 +91,10 @@ def newest_checkpoint(folder: Path, *, weights_only: bool = False) -> tuple[tupl
 
 
 def _verify(path: Path, weights_only: bool) -> None:
-    names = names_with_digest(path)
+    try:
+        names = names_with_digest(path)
+    except UserError:
+        raise UserError(f"{path / DIGESTS}: damaged") from None
     if not names:
         raise UserError(f"{path / DIGESTS}: missing, so damage would not be noticed")
     needed = ([file.name for file in parts_in(path)] or [WEIGHTS]) if weights_only else names

@@ -71,10 +71,11 @@ def _joined(
             env["micro_batch_tokens"] = means.settings.micro_batch_tokens
         if code := sources(config):
             env["plugins"] = code
-        for note in folder.claim(config, env, data.tokenizer):
-            callback.on_note(note)
+        notes = folder.claim(config, env, data.tokenizer)
         if ended := world.told(folder.summary):
             return ended
+        for note in notes:
+            callback.on_note(note)
         # What several processes have of a model each is not counted, so that nothing is said of what would fit.
         explained = out_of_memory_explained(config, device) if world.size == 1 else nullcontext()
         copied = opened(folder, config, callback.on_note) if world.is_first else nullcontext()

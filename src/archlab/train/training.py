@@ -209,8 +209,11 @@ class Training:
         if newest is None and imported(folder.path):
             why = "; ".join(damaged) or f"{folder.checkpoints}: no checkpoint"
             raise UserError(f"{why}; without the imported weights the run cannot begin: import the model again")
+        if newest is None and damaged:  # to begin again is cheap only for who has lost nothing
+            hint = f"put one back from a copy, or delete {folder.checkpoints} to begin again"
+            raise UserError(f"{'; '.join(damaged)}; no other checkpoint is left: {hint}")
         for damage in damaged:
-            callback.on_note(f"{damage}; {'the one before is used' if newest else 'the run begins again'}")
+            callback.on_note(f"{damage}; the one before is used")
         if newest is None:
             folder.rewind(b"")
         else:

@@ -84,11 +84,18 @@ class World:
         return bool(found)
 
     def told(self, found: Callable[[], T]) -> T:
-        """What the first process finds, everywhere; the others do not look."""
+        """What the first process finds, everywhere, or its UserError; the others do not look."""
         if self.size == 1:
             return found()
-        message: list[Any] = [found() if self.is_first else None]
+        message: list[Any] = [None, None]
+        if self.is_first:
+            try:
+                message[0] = found()
+            except UserError as error:
+                message[1] = error
         torch.distributed.broadcast_object_list(message)
+        if message[1] is not None:
+            raise message[1]
         return message[0]
 
     @property
