@@ -1,6 +1,7 @@
 """What the documents for users say: every field, examples that load, functions that exist."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -10,6 +11,7 @@ from pydantic import BaseModel
 
 import archlab
 from archlab.atlas.entries import entries
+from archlab.cli.app import main
 from archlab.config.study_schema import StudyConfig
 from archlab.families.registry import FAMILIES
 from archlab.study.design import arms
@@ -61,3 +63,27 @@ def test_every_import_and_function_that_is_shown_exists():
 def test_the_readme_counts_the_families_and_the_atlas():
     assert set(re.findall(r"(\d+)(?: published)? families", README)) == {str(len(FAMILIES))}
     assert set(re.findall(r"(\d+) published architectures", README)) == {str(len(entries()))}
+
+
+PAGES = [HOME / "README.md", *sorted((HOME / "docs").glob("**/*.md"))]
+LOOKS = r"archlab (?:draw|diff|explain|show) [^`\n>|]+"
+"""A command that prints or draws at once."""
+PLACEHOLDERS = r"\b[A-Z]{3,}\b|…|\[TOPIC\]|^archlab diff A B"
+
+
+def commands() -> list[str]:
+    """In blocks and in sentences, those without words that stand for others."""
+    found = [line for page in PAGES for line in re.findall(rf"(?:^|`)({LOOKS})", page.read_text("utf-8"), re.MULTILINE)]
+    return sorted({line.strip() for line in found if not re.search(PLACEHOLDERS, line)})
+
+
+@pytest.mark.parametrize("command", commands())
+def test_what_is_shown_can_be_typed(command, tmp_path, monkeypatch, capsys):
+    """Beside a config of one's own, which tutorials make first."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("base: tiny-llama\n")
+    assert main(shlex.split(command, comments=True)[1:]) == 0, capsys.readouterr().err
+
+
+def test_commands_to_type_are_found():
+    assert {"archlab draw mine.yaml --out block.svg", "archlab explain gqa", "archlab explain muon"} <= {*commands()}
