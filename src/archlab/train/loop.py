@@ -1,6 +1,6 @@
 """From a config and a folder to a finished run."""
 
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from archlab.allocator import keep_freed_memory
@@ -64,14 +64,15 @@ def _joined(
                 f"{name} is read {passes:.1f} times; what is repeated more than {WORTH_REPEATING} times teaches "
                 "less and less (Muennighoff 2023)"
             )
-    with folder.locked():
+    with ExitStack() as held:
+        world.told(lambda: held.enter_context(folder.locked()))
         how = {"compiled": means.is_compiled, "attention": dict(means.kernels), "processes": world.division}
         env = environment(device) | how | {"corpus": data.fingerprint}
         if decides_by_micro_batch(config.model):
             env["micro_batch_tokens"] = means.settings.micro_batch_tokens
         if code := sources(config):
             env["plugins"] = code
-        notes = folder.claim(config, env, data.tokenizer)
+        notes = world.told(lambda: folder.claim(config, env, data.tokenizer))
         if ended := world.told(folder.summary):
             return ended
         for note in notes:

@@ -293,15 +293,6 @@ class RunFolder:
 class SeenByOthers(RunFolder):
     """The folder as those of several processes have it that are not the first: they read, and write nothing."""
 
-    def claim(self, config: Config, env: dict[str, Any], tokenizer: Path | None) -> list[str]:
-        """The first process has done it."""
-        return []
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """The first process holds the lock."""
-        yield
-
     def rewind(self, metrics: bytes) -> None:
         """Nothing is kept here."""
 
