@@ -36,7 +36,8 @@ def run(
     field
         Where records of JSONL or Parquet have their text.
     workers
-        Processes that tokenise; one per core when left out.
+        How many tokenise at once: threads, or processes where it must be the tokenizers library; one per core when left
+        out.
     """
     made = prepare(list(src), out, vocab_size, tokenizer, held_out, field, workers or cores(), shown)
     print(made)

@@ -44,9 +44,9 @@ def prepare(
 ) -> DataFolder:
     """Make a data folder of some sources: learn a tokenizer of `vocab_size`, or use that `tokenizer.json`.
 
-    `field` is where records have their text. `workers` processes tokenise, the same for any number; where it is more
-    than 1, they import the caller's main file. A folder that already holds exactly this is checked, every byte of it,
-    and opened; one that holds anything else is refused.
+    `field` is where records have their text. `workers` tokenise at once, the same for any number; processes among
+    them (`encoding.encoded`) import the caller's main file. A folder that already holds exactly this is checked,
+    every byte of it, and opened; one that holds anything else is refused.
     """
     if vocab_size and tokenizer:
         raise UserError("--vocab-size and --tokenizer: give one; a tokenizer has its own vocabulary")
