@@ -41,47 +41,6 @@ FILES = {
 }  # fmt: skip
 SQUARED = {"kind": "plugin", "name": "squared", "options": {"d_ff": 48}}
 
-EMA = """
-import archlab
-import torch
-from archlab.config.component import StateTensor
-from torch import nn
-
-
-class Options(archlab.Component):
-    keep: float = 0.5
-
-    def parameters(self, site):
-        return {"mixer": site.d_model**2}
-
-    def work(self, site, this):
-        yield this.element_wise("scans", "mixer", site.d_model, flops=3)
-        yield this.product("mixer", site.d_model, site.d_model)
-
-    def state(self, site, capacity):
-        return (StateTensor("last", (site.d_model,)),)
-
-
-class EMA(nn.Module):
-    def __init__(self, options, site):
-        super().__init__()
-        self.keep = options.keep
-        self.out = archlab.Projection(site.d_model, site.d_model, bias=False, role="output")
-
-    def forward(self, x, context=None, state=None):
-        last = torch.zeros_like(x[:, 0]) if state is None else state["last"].clone()
-        means = []
-        for t in range(x.shape[1]):
-            last = self.keep * last + (1 - self.keep) * x[:, t]
-            means.append(last)
-        if state is not None:
-            state["last"].copy_(last.detach())
-        return self.out(torch.stack(means, 1))
-
-
-archlab.register_mixer("ema", Options, EMA)
-"""
-
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
@@ -279,9 +238,7 @@ def test_another_process_has_the_plugins_of_a_config_that_it_is_given() -> None:
 
 
 def test_a_mixer_keeps_what_its_state_says() -> None:
-    write(EMA)
-    model = tiny.MODEL | {"attention": {"kind": "none"}, "position": {"kind": "none"}}
-    asked = config(plugins=["own.py"], model=model | {"mixer": {"kind": "plugin", "name": "ema"}}, train={"optimizer": {"kind": "adamw"}})  # fmt: skip
+    asked = with_mixer("average")
     decoder = archlab.Decoder(asked.model).eval()
     prompt = torch.tensor([[3, 1, 4, 1, 5]])
     written = archlab.generate(decoder, prompt, max_new_tokens=6)
@@ -294,10 +251,10 @@ def read_values(asked: Config) -> dict[str, Any]:
     return resolved(asked)["model"]
 
 
-def with_sigmoid(*overrides: str) -> Config:
-    """The tiny model with the attention of the document."""
-    write(FILES["sigmoid.py"], "sigmoid.py")
-    given = yaml.safe_load(FILES["sigmoid.yaml"])
+def with_mixer(name: str, *overrides: str) -> Config:
+    """The tiny model with a mixer of the document in the place of attention."""
+    write(FILES[f"{name}.py"], f"{name}.py")
+    given = yaml.safe_load(FILES["sigmoid.yaml"].replace("sigmoid", name))
     model = given["model"] | {"mlp": tiny.MODEL["mlp"]}
     return config(*overrides, plugins=given["plugins"], model=model, train={"optimizer": {"kind": "adamw"}})
 
@@ -314,7 +271,7 @@ def drawn(asked: Config) -> archlab.Decoder:
 
 def test_the_attention_of_the_document_is_what_it_says() -> None:
     """Pair by pair; a turn by an angle is a product of complex numbers."""
-    asked = with_sigmoid()
+    asked = with_mixer("sigmoid")
     own = drawn(asked).layers[0].get_submodule("mixer")
     x = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
     q, k, v = (x @ own.get_parameter("qkv.weight").T).view(5, 3, 4, 8).unbind(1)
@@ -339,12 +296,13 @@ def test_the_attention_of_the_document_is_what_it_says() -> None:
     assert archlab.cost(asked).kv_cache_bytes == archlab.cost(asked.model_copy(update={"model": alike})).kv_cache_bytes
 
 
-def test_the_attention_of_the_document_keeps_its_texts_apart_and_its_cache_right(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("own", ["average", "sigmoid"])
+def test_a_mixer_of_the_document_keeps_its_texts_apart_and_its_cache_right(
+    own: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.compiler.reset()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    model = drawn(with_sigmoid())
+    model = drawn(with_mixer(own))
     tokens = torch.randint(300, (2, 12), generator=torch.Generator().manual_seed(0))
     whole = model(tokens)
     packed = model(tokens.view(1, 24), documents=torch.arange(24)[None] // 12)
@@ -357,11 +315,11 @@ def test_the_attention_of_the_document_keeps_its_texts_apart_and_its_cache_right
             session.read(tokens[:, n : n + 1])
 
 
-@pytest.mark.parametrize("own", ["squared", "sigmoid"])
+@pytest.mark.parametrize("own", ["squared", "sigmoid", "average"])
 def test_one_is_trained_compiled(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced into one graph per layer, and not compiled to C++ here; with the losses of what is not."""
     torch.compiler.reset()
-    asked = with_sigmoid if own == "sigmoid" else config
+    asked = config if own == "squared" else partial(with_mixer, own)
     plain = train(asked("train.compile=false"), "plain", Callback())
     counter = CompileCounter()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter, fullgraph=True))
