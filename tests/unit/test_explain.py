@@ -107,7 +107,7 @@ def test_what_a_topic_says_to_type_is_a_config_that_it_names(name: str):
     found = TOPICS[name]
     assert all(any(path == known for known, _ in SCHEMA) or path.startswith("model.layers.") for path in found.fields)
     if found.fields:
-        assert configured(found.fields) != configured(found.against) or prices(found) is None
+        assert configured(found.fields) != configured(found.against) or not prices(found)
     _ = [usage([condition]) for condition in found.conditions]
 
 
@@ -274,11 +274,21 @@ def test_values_in_published_models_are_counted_once_each():
 
 def test_costs_are_those_of_the_two_configs():
     found = prices(TOPICS["gqa"])
-    assert found
     d, head_dim, layers = 128, 32, 6
-    with_it, without = found
+    with_it, without = found.values()
     assert without.parameters - with_it.parameters == layers * 2 * 2 * head_dim * d
     assert (with_it.state_bytes, without.state_bytes) == tuple(layers * 2 * n * head_dim * 4096 * 2 for n in (2, 4))
+
+
+@pytest.mark.parametrize("name", [name for name, found in TOPICS.items() if found.resized])
+def test_a_gate_is_priced_at_the_same_width_and_at_equal_parameters(name: str, capsys: pytest.CaptureFixture[str]):
+    """d = 128, 6 layers; one more matrix of d x d_ff, or none."""
+    d, layers, found = 128, 6, prices(TOPICS[name])
+    matrix = layers * d * 344
+    assert abs(found["with it"].parameters - found["without"].parameters) == matrix
+    assert found["equal size"].parameters == pytest.approx(found["with it"].parameters, abs=matrix / 50)
+    assert main(["explain", name]) == 0
+    assert f"model.mlp.d_ff={TOPICS[name].resized['model.mlp.d_ff']} for as many" in capsys.readouterr().out
 
 
 def test_json_has_the_same(capsys: pytest.CaptureFixture[str]):
