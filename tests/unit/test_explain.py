@@ -184,6 +184,17 @@ def base(preset: str) -> dict[str, Any]:
         ("MFU", "mfu"),
         ("model.mlp.activation=gelu", "gelu"),
         ("squared relu", "relu-squared"),
+        ("expert load", "balance-loss"),
+        ("router load", "balance-loss"),
+        ("chinchilla", "tokens-per-parameter"),
+        ("2017 block", "block-of-2017"),
+        ("vanilla transformer", "block-of-2017"),
+        ("head dim", "heads"),
+        ("FFN", "plain-mlp"),
+        ("perplexity", "bits-per-byte"),
+        ("NTK", "ntk"),
+        ("warmup", "warm-up"),
+        ("WSD", "wsd"),
     ],
 )
 def test_what_people_type(typed: str, name: str):
@@ -230,6 +241,29 @@ def test_an_unknown_topic_ends_with_2_and_the_nearest_name(capsys: pytest.Captur
     assert "did you mean swiglu?" in capsys.readouterr().err
     assert main(["explain", "soap"]) == 2
     assert "archlab has no optimiser but AdamW and Muon" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "lacking"),
+    [
+        ("label smoothing", "label smoothing"),
+        ("value residual", "value residual"),
+        ("NSA", "attention that chooses its keys"),
+        ("kimi linear", "gate per channel"),
+        ("EMA", "average of weights"),
+        ("MTP", "prediction of several tokens"),
+        ("flash attention", "choice of kernel"),
+    ],
+)
+def test_what_there_is_not_is_said(typed: str, lacking: str):
+    with pytest.raises(UserError, match=f"archlab has no .*{lacking}"):
+        look_up(typed)
+
+
+@pytest.mark.parametrize("typed", ["no such thing", "quantization", "lora", "bigram", "lightning attention"])
+def test_what_is_not_near_is_not_suggested(typed: str):
+    with pytest.raises(UserError, match="is no topic; `archlab explain` lists all"):
+        look_up(typed)
 
 
 @pytest.mark.parametrize(
