@@ -151,7 +151,9 @@ LACKING = {
     "mamba mamba1 selectivescan rwkv retnet hyena": "no such recurrent mixer; model.mixer.kind has others",
     "batchnorm groupnorm instancenorm": "no norm over other texts or tokens",
     "deepnorm": "no DeepNorm",
-    "rezero layerscale": "no branch with a factor that is learnt; model.block.attention_multiplier and mlp_multiplier are fixed",
+    "rezero layerscale": (
+        "no branch with a factor that is learnt; model.block.attention_multiplier and mlp_multiplier are fixed"
+    ),
     "capacityfactor tokendropping": "no capacity: no token is dropped",
     "expertchoice": "no experts that choose their tokens; tokens choose their experts",
     "nsa nativesparseattention dsa deepseeksparseattention moba": (
