@@ -39,10 +39,10 @@ def basis(pace: Pace | None) -> str:
     else:
         found = "on this machine, as `archlab hardware --measure` found it."
     return (
-        f"cpu is the study as it stands. Times of smoke and cpu: {found} Those of gpu: at the limits of one H100, which "
-        "no training reaches. All are of training alone: starting runs, evaluation and what is timed come on top. "
-        "A budget in bytes is counted as 2.6 bytes to a token where there are 1,024, and 0.45 more for every doubling "
-        "of the vocabulary. What was found: archlab ledger"
+        f"cpu is the study as it stands. Times of smoke and cpu: {found} Those of gpu: at the limits of one H100, "
+        "which no training reaches. All are of training alone: starting runs, evaluation and what is timed come on "
+        "top. A budget in bytes is counted as 2.6 bytes to a token where there are 1,024, and 0.45 more for every "
+        "doubling of the vocabulary. What was found: archlab ledger"
     )
 
 
