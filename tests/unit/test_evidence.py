@@ -17,18 +17,32 @@ from archlab.errors import UserError
 from archlab.evidence import results as results_module
 from archlab.evidence.ledger import Entry, ledger
 from archlab.evidence.levels import level_in_words
+from archlab.evidence.pace import committed_pace
 from archlab.evidence.rankings import agreement
 from archlab.evidence.read import claims, keys_in_use, sources
-from archlab.evidence.results import About, ArmOfResults, Results, committed, digest, identified, read_results, record
+from archlab.evidence.results import (
+    About,
+    ArmOfResults,
+    Results,
+    committed,
+    digest,
+    identified,
+    read_results,
+    record,
+    results_files,
+)
 from archlab.evidence.schema import Claim, Expectation, Ranking
 from archlab.evidence.topics import Topic, topics
 from archlab.evidence.verdicts import ClaimAtScale, judge
+from archlab.exchange.configs import load_config
 from archlab.report.ledger_chart import FINDINGS, predictions
 from archlab.report.ledger_page import render
 from archlab.report.ledger_rows import panels
 from archlab.report.ticks import both_sides
 from archlab.study.contrasts import factor_contrasts
 from archlab.study.cross import levels_of, overrides_of_arms
+from archlab.study.forecast import at_pace
+from archlab.study.overview import bytes_per_token
 from archlab.study.record import Heading
 from archlab.study.scales import library_study
 
@@ -607,7 +621,28 @@ def test_the_list_of_studies(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert set(every) == set(studies())
     assert every["gates"]["takes"]["cpu"]["runs"] == 10 * (5 + 4)  # arms x (seeds + rates)
     assert every["gates"]["claims"] == [4]
-    assert every["vocabulary"]["takes"]["cpu"] is None
+    assert all(takes["seconds"] for one in every.values() for takes in one["takes"].values())
+    assert "about" in gates
+    last = " ".join(text.split("\n\n")[-1].split())
+    assert re.search(r"committed results, [\d.]+K tokens of mini-llama in a second|on this machine, as", last)
+
+
+def test_times_are_foretold_at_the_pace_of_the_committed_runs():
+    """mini-llama as it is, in as many tokens as a second had."""
+    pace = committed_pace()
+    assert pace
+    timed = [json.loads(line) for line in results_files()["norm-kind"].read_text().splitlines()[1:]]
+    speeds = [row["values"]["training_speed"] for row in timed if row["arm"] == "rms" and "round" in row]
+    assert pace.tokens_per_second == pytest.approx(sum(speeds) / len(speeds))
+    config = load_config("mini-llama", "train.tokens=512K")
+    assert at_pace(pace.flops_per_second)(config) == pytest.approx(512_000 / pace.tokens_per_second, rel=1e-6)
+
+
+def test_tokens_of_a_budget_in_bytes_are_about_what_the_text_gave():
+    about = committed()["vocabulary"].about
+    sizes = {"k1": 1024, "k05": 512, "k2": 2048, "k4": 4096, "k8": 8192}
+    for arm in about.arms:
+        assert bytes_per_token(sizes[arm.name]) == pytest.approx(1_400_000 / arm.tokens, rel=0.04)
 
 
 def test_the_list_of_studies_prepares_no_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

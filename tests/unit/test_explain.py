@@ -107,7 +107,7 @@ def test_what_a_topic_says_to_type_is_a_config_that_it_names(name: str):
     found = TOPICS[name]
     assert all(any(path == known for known, _ in SCHEMA) or path.startswith("model.layers.") for path in found.fields)
     if found.fields:
-        assert configured(found.fields) != configured(found.against) or prices(found) is None
+        assert configured(found.fields) != configured(found.against) or not prices(found)
     _ = [usage([condition]) for condition in found.conditions]
 
 
@@ -184,6 +184,17 @@ def base(preset: str) -> dict[str, Any]:
         ("MFU", "mfu"),
         ("model.mlp.activation=gelu", "gelu"),
         ("squared relu", "relu-squared"),
+        ("expert load", "balance-loss"),
+        ("router load", "balance-loss"),
+        ("chinchilla", "tokens-per-parameter"),
+        ("2017 block", "block-of-2017"),
+        ("vanilla transformer", "block-of-2017"),
+        ("head dim", "heads"),
+        ("FFN", "plain-mlp"),
+        ("perplexity", "bits-per-byte"),
+        ("NTK", "ntk"),
+        ("warmup", "warm-up"),
+        ("WSD", "wsd"),
     ],
 )
 def test_what_people_type(typed: str, name: str):
@@ -233,6 +244,29 @@ def test_an_unknown_topic_ends_with_2_and_the_nearest_name(capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
+    ("typed", "lacking"),
+    [
+        ("label smoothing", "label smoothing"),
+        ("value residual", "value residual"),
+        ("NSA", "attention that chooses its keys"),
+        ("kimi linear", "gate per channel"),
+        ("EMA", "average of weights"),
+        ("MTP", "prediction of several tokens"),
+        ("flash attention", "choice of kernel"),
+    ],
+)
+def test_what_there_is_not_is_said(typed: str, lacking: str):
+    with pytest.raises(UserError, match=f"archlab has no .*{lacking}"):
+        look_up(typed)
+
+
+@pytest.mark.parametrize("typed", ["no such thing", "quantization", "lora", "bigram", "lightning attention"])
+def test_what_is_not_near_is_not_suggested(typed: str):
+    with pytest.raises(UserError, match="is no topic; `archlab explain` lists all"):
+        look_up(typed)
+
+
+@pytest.mark.parametrize(
     ("name", "holds"),
     [
         ("gqa", lambda row: "GQA" in row.heads.split("+")),
@@ -274,9 +308,8 @@ def test_values_in_published_models_are_counted_once_each():
 
 def test_costs_are_those_of_the_two_configs():
     found = prices(TOPICS["gqa"])
-    assert found
     d, head_dim, layers = 128, 32, 6
-    with_it, without = found
+    with_it, without = found.values()
     assert without.parameters - with_it.parameters == layers * 2 * 2 * head_dim * d
     assert (with_it.state_bytes, without.state_bytes) == tuple(layers * 2 * n * head_dim * 4096 * 2 for n in (2, 4))
 
@@ -333,6 +366,17 @@ def test_a_comparison_that_a_topic_names_is_of_a_study_of_its_claims(name: str, 
     assert main(["explain", name, "--json"]) == 0
     here = json.loads(capsys.readouterr().out)["here"]
     assert set(TOPICS[name].measured) <= {f"{one['study']}/{one['arm']}" for one in here}
+
+
+@pytest.mark.parametrize("name", [name for name, found in TOPICS.items() if found.resized])
+def test_a_gate_is_priced_at_the_same_width_and_at_equal_parameters(name: str, capsys: pytest.CaptureFixture[str]):
+    """d = 128, 6 layers; one more matrix of d x d_ff, or none."""
+    d, layers, found = 128, 6, prices(TOPICS[name])
+    matrix = layers * d * 344
+    assert abs(found["with it"].parameters - found["without"].parameters) == matrix
+    assert found["equal size"].parameters == pytest.approx(found["with it"].parameters, abs=matrix / 50)
+    assert main(["explain", name]) == 0
+    assert f"model.mlp.d_ff={TOPICS[name].resized['model.mlp.d_ff']} for as many" in capsys.readouterr().out
 
 
 def test_json_has_the_same(capsys: pytest.CaptureFixture[str]):

@@ -551,6 +551,19 @@ def test_our_own_studies_are_fair(name, scale, monkeypatch):
         assert {"smoke"} <= found.scales.keys()
 
 
+@pytest.mark.parametrize("name", studies())
+def test_a_smoke_run_takes_seconds(name, monkeypatch):
+    """Few runs, which train and judge few tokens: some 20,000 a second on two cores."""
+    monkeypatch.setattr("archlab.study.design.tokens_per_byte", lambda data, vocab_size: 0.5)
+    _, found = read_study(name, "smoke")
+    designed = arms(found)
+    runs = forecast(found, designed, None).runs
+    trains = [resolve_train(arm.config) for arm in designed]
+    evaluated = [train.eval_tokens * (1 + train.steps // train.eval_every) for train in trains]
+    assert runs <= 20
+    assert runs * max(train.trained + n for train, n in zip(trains, evaluated, strict=True)) <= 400_000
+
+
 def test_a_scale_has_other_values_for_whole_fields(tmp_path):
     values = {"question": "Which?", "base": "base.yaml", "budget": {"tokens": 640}, "seeds": 3, "set": {"train.lr": 0.5},
               "arms": {"a": {}, "b": {"model.norm.kind": "layernorm"}},

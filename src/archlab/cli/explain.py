@@ -1,7 +1,7 @@
 """`archlab explain`."""
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from archlab.cli.arguments import Flag
@@ -10,7 +10,7 @@ from archlab.evidence.field_help import FieldHelp
 from archlab.evidence.ledger import ledger
 from archlab.evidence.look_up import look_up
 from archlab.evidence.measured import measured, published
-from archlab.evidence.price import BASE, CONTEXT, Price, price_rows, prices
+from archlab.evidence.price import BASE, CONTEXT, Price, equal_size, price_rows, prices
 from archlab.evidence.read import cited, claims, sources
 from archlab.evidence.topics import Chapter, Topic, chapters, topics_that_set
 from archlab.evidence.usage import Usage, in_words, usage, values
@@ -20,6 +20,9 @@ _INDENT = " " * 9
 _MOST_VALUES = 6
 """Of a field in published models."""
 
+
+_KEYS = {"with it": "with", "without": "without", "equal size": "equal_size"}
+"""Of prices, in JSON."""
 
 _FEW = 2
 """Fields of one name of which all is told."""
@@ -95,7 +98,7 @@ def _topic_json(name: str, topic: Topic) -> dict[str, Any]:
         "here": [judged.model_dump(mode="json") for judged in measured(name, entries)],
         "sources": {key: sources()[key].model_dump(mode="json") for key in topic.sources},
         "published": usage(topic.conditions).model_dump() if topic.conditions else None,
-        "price": found and {"with": found[0].model_dump(), "without": found[1].model_dump()},
+        "price": {_KEYS[name]: price.model_dump() for name, price in found.items()} or None,
     }
 
 
@@ -108,7 +111,9 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
     yield from _labelled("why", topic.why, width)
     yield from _labelled("costs", topic.costs, width)
     if found := prices(topic):
-        yield from _price_lines(*found)
+        yield from _price_lines(found)
+        if resized := equal_size(topic):
+            yield from _labelled("", resized, width)
     if topic.conditions:
         yield from _usage_lines(usage(topic.conditions), width)
     entries = ledger(chosen=map(claims().__getitem__, topic.claims))
@@ -126,13 +131,13 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
     yield from _labelled("try", topic.try_it, width)
 
 
-def _price_lines(chosen: Price, other: Price) -> Iterator[str]:
-    rows = price_rows(chosen, other)
+def _price_lines(found: Mapping[str, Price]) -> Iterator[str]:
+    rows = price_rows(found)
     if not rows:
         yield f"{_INDENT}{BASE}: as without it to three digits, norms and sums aside"
         return
-    for row, with_it, without in [(f"{BASE} at {CONTEXT} tokens", "with it", "without"), *rows]:
-        yield f"{_INDENT}{row:<26}{with_it:>12}{without:>12}"
+    for row, *cells in [(f"{BASE} at {CONTEXT} tokens", *found), *rows]:
+        yield f"{_INDENT}{row:<26}" + "".join(f"{cell:>12}" for cell in cells)
 
 
 def _usage_lines(found: Usage, width: int) -> Iterator[str]:

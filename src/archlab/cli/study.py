@@ -118,14 +118,16 @@ def list_studies(*, json: Flag = False) -> None:
     """
     from archlab.config.io import studies
     from archlab.cost.hardware import load_hardware
+    from archlab.evidence.pace import committed_pace
     from archlab.evidence.read import claim_of
-    from archlab.report.study_list import entry
-    from archlab.study.forecast import as_timed, at_best
+    from archlab.report.study_list import basis, entry
+    from archlab.study.forecast import as_timed, at_best, at_pace
     from archlab.study.overview import listed_studies
     from archlab.study.scales import AS_IT_STANDS, QUICKEST
 
-    this = _this_machine()
-    here = dict.fromkeys((QUICKEST, AS_IT_STANDS), as_timed(this)) if this else {}
+    this, pace = _this_machine(), committed_pace()
+    clock = as_timed(this) if this else at_pace(pace.flops_per_second) if pace else None
+    here = dict.fromkeys((QUICKEST, AS_IT_STANDS), clock) if clock else {}
     claims = {name: claim_of(name) for name in studies()}
     numbers = {name: [claim.number for claim in found] for name, found in claims.items()}
     in_order = sorted(claims, key=lambda name: numbers[name] or [inf])
@@ -137,11 +139,7 @@ def list_studies(*, json: Flag = False) -> None:
     for one in every:
         for line in entry(one, claims[one.name], out.width):
             out.print(line)
-    out.print(
-        "cpu is the study as it stands, timed for this machine once `archlab hardware --measure` has measured it; gpu "
-        "is at the limits of one H100, which no training reaches; - is not known before the text is prepared. What was "
-        "found: archlab ledger"
-    )
+    out.print(basis(None if this else pace))
 
 
 def _this_machine() -> "Hardware | None":

@@ -86,12 +86,12 @@ def raise_problems(problems: Sequence[Problem], source: str) -> None:
         raise ConfigError(problems, source)
 
 
-def nearest(found: str, allowed: Iterable[str]) -> str:
-    """`; did you mean X?`, or nothing when no allowed name is near."""
+def nearest(found: str, allowed: Iterable[str], closeness: float = 0.6) -> str:
+    """`; did you mean X?`, or nothing when no allowed name is near: alike in that share of its letters."""
     names = list(allowed)
     known = {name.lower(): name for name in names}
     known |= {alias: f"{name} ({alias})" for alias, name in ALIASES.items() if name in names}
-    close = difflib.get_close_matches(found.lower(), list(known), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(found.lower(), list(known), n=1, cutoff=closeness)
     return f"; did you mean {known[close[0]]}?" if close else ""
 
 

@@ -151,13 +151,24 @@ LACKING = {
     "mamba mamba1 selectivescan rwkv retnet hyena": "no such recurrent mixer; model.mixer.kind has others",
     "batchnorm groupnorm instancenorm": "no norm over other texts or tokens",
     "deepnorm": "no DeepNorm",
-    "rezero": "no branch with a factor that is learnt; model.block.residual_multiplier is fixed",
+    "rezero layerscale": (
+        "no branch with a factor that is learnt; model.block.attention_multiplier and mlp_multiplier are fixed"
+    ),
     "capacityfactor tokendropping": "no capacity: no token is dropped",
-    "kda kimideltaattention": "no gate per channel in the delta rule; model.mixer.kind=gated_delta has one per head",
+    "expertchoice": "no experts that choose their tokens; tokens choose their experts",
+    "nsa nativesparseattention dsa deepseeksparseattention moba": (
+        "no attention that chooses its keys by what they hold; model.attention.window, stride and blocks go by place"
+    ),
+    "valueresidual resformer": "no value residual: every layer attends over its own values",
+    "kda kimideltaattention kimilinear": (
+        "no gate per channel in the delta rule; model.mixer.kind=gated_delta has one per head"
+    ),
     "fp8 float8": "no training in 8 bits; train.dtype is bfloat16 or float32",
     "xpos fire kerple cope": "no such positions",
     "mtp multitokenprediction": "no prediction of several tokens",
     "lion sgd adafactor shampoo soap": "no optimiser but AdamW and Muon, or one of your own: docs/plugins.md",
+    "labelsmoothing": "no label smoothing; train.z_loss is all that can be added to the cross-entropy",
+    "ema exponentialmovingaverage weightaveraging averagedweights polyak": "no average of weights over the training",
     "inversesqrt inversesquareroot noam": "no inverse square root schedule",
     "fp16 float16 half amp": "no float16",
     "flash flashattention attnimplementation": "no choice of kernel: the fastest that fits is taken",

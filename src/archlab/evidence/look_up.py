@@ -13,6 +13,9 @@ from archlab.evidence.topics import Chapter, Topic, chapters, topics
 
 Named = tuple[str, Topic]
 
+_CLOSE = 0.82
+"""Words of the field are short and many, so that one that is less alike is another word, as NSA and SWA are."""
+
 
 def look_up(text: str) -> Named | Chapter | list[FieldHelp]:
     """The topic of that name, the chapter, or the fields: by dotted path or the end of one, by a value they may have,
@@ -87,7 +90,6 @@ def _of_settings(settings: Sequence[str]) -> Named | list[FieldHelp]:
 
 
 def _unknown(text: str) -> list[FieldHelp]:
-    names = [name for name, _ in topics()]
-    spelled = {spelling: name for name, topic in topics() for spelling in (*topic.aliases, name)}
-    hint = nearest(text, [*spelled, *_every_field()]) or nearest(text, names)
+    spelled = [spelling for name, topic in topics() for spelling in (*topic.aliases, name)]
+    hint = nearest(text, [*spelled, *_every_field()], _CLOSE)
     raise UserError(f"{text!r} is no topic{hint or ';'} `archlab explain` lists all, and any field of a config is one")

@@ -1,10 +1,12 @@
 """What a choice costs: a small model with it, and without."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from archlab.config.base import Base
 from archlab.config.io import build_config, overlay
 from archlab.config.schema import Config
+from archlab.config.yaml_text import to_yaml_line
 from archlab.cost import units
 from archlab.cost.flops import forward_flops
 from archlab.cost.memory import kv_cache_bytes, recurrent_bytes
@@ -29,21 +31,33 @@ class Price(Base):
     """Kept of such a text for decoding, in bfloat16: the cache and recurrent states."""
 
 
-def prices(topic: Topic) -> tuple[Price, Price] | None:
-    """With the choice and without it; None for what is no choice of the model."""
+def prices(topic: Topic) -> dict[str, Price]:
+    """With the choice, without it, and without it at as many parameters where that is another size; empty for what is
+    no choice of the model."""
     if not any(path.startswith("model.") for path in topic.fields):
-        return None
-    return _price(configured(topic.fields)), _price(configured(topic.against))
+        return {}
+    compared = {"with it": topic.fields, "without": topic.against}
+    if topic.resized:
+        compared["equal size"] = topic.resized
+    return {name: _price(configured(change)) for name, change in compared.items()}
 
 
-def price_rows(chosen: Price, other: Price) -> list[tuple[str, str, str]]:
-    """What is counted, with the choice and without, for people; empty where all of it reads the same."""
-    rows = [("parameters", units.count(chosen.parameters), units.count(other.parameters))]
-    if (chosen.parameters, other.parameters) != (chosen.active, other.active):
-        rows.append(("of them used by a token", units.count(chosen.active), units.count(other.active)))
-    rows.append(("FLOPs per token", units.si(chosen.flops), units.si(other.flops)))
-    rows.append(("kept for decoding", units.binary(chosen.state_bytes), units.binary(other.state_bytes)))
-    return rows if any(with_it != without for _, with_it, without in rows) else []
+def price_rows(found: Mapping[str, Price]) -> list[tuple[str, ...]]:
+    """What is counted, in each of them, for people; empty where all of it reads the same."""
+    every = found.values()
+    rows = [("parameters", *(units.count(one.parameters) for one in every))]
+    if any(one.parameters != one.active for one in every):
+        rows.append(("of them used by a token", *(units.count(one.active) for one in every)))
+    rows.append(("FLOPs per token", *(units.si(one.flops) for one in every)))
+    rows.append(("kept for decoding", *(units.binary(one.state_bytes) for one in every)))
+    return rows if any(len(set(counted)) > 1 for _, *counted in rows) else []
+
+
+def equal_size(topic: Topic) -> str:
+    """What the model of equal size has, in words; empty where there is none."""
+    changed = {path: value for path, value in topic.resized.items() if topic.against.get(path) != value}
+    settings = " ".join(f"{path}={to_yaml_line(value)}" for path, value in changed.items())
+    return f"equal size: without it, and {settings} for as many parameters" if settings else ""
 
 
 def configured(change: dict[str, Any]) -> Config:

@@ -25,6 +25,8 @@ class Topic(Base):
     """Dotted field -> value: what makes this choice in a config. Empty: no single choice."""
     against: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
     """What tiny-llama has instead, where the two are compared. Empty: tiny-llama as it is."""
+    resized: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
+    """The same as `against` at as many parameters as with the choice, where that is another size. Empty: it is not."""
     used: _Texts | None = None
     """Conditions of which one layer of a published model must meet all to count. null: those of `fields`."""
     formula: str

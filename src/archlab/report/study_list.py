@@ -6,6 +6,7 @@ from textwrap import TextWrapper
 from rich.text import Text
 
 from archlab.cost.units import seconds, si
+from archlab.evidence.pace import Pace
 from archlab.evidence.schema import Claim
 from archlab.report.columns import FIXED
 from archlab.study.forecast import Forecast
@@ -25,6 +26,24 @@ def entry(study: Listed, claims: Sequence[Claim], width: int) -> Iterator[Text]:
         lines.stylize("dim", len(_INDENT), len(_INDENT + label))
         yield lines
     yield Text()
+
+
+def basis(pace: Pace | None) -> str:
+    """What the times are of; `pace` None: of this machine."""
+    if pace:
+        found = (
+            "foretold by FLOPs from the speed of the committed results, "
+            f"{si(pace.tokens_per_second)} tokens of mini-llama in a second on two cores ({pace.processor}); "
+            "`archlab hardware --measure` times this machine instead."
+        )
+    else:
+        found = "on this machine, as `archlab hardware --measure` found it."
+    return (
+        f"cpu is the study as it stands. Times of smoke and cpu: {found} Those of gpu: at the limits of one H100, "
+        "which no training reaches. All are of training alone: starting runs, evaluation and what is timed come on "
+        "top. A budget in bytes is counted as 2.6 bytes to a token where there are 1,024, and 0.45 more for every "
+        "doubling of the vocabulary. What was found: archlab ledger"
+    )
 
 
 def predicted(study: str, claim: Claim) -> str:
@@ -51,9 +70,12 @@ def _lines(study: Listed, claims: Iterable[Claim]) -> Iterator[tuple[str, str]]:
     yield "takes: ", "; ".join(_takes(scale, found) for scale, found in study.takes.items())
 
 
-def _takes(scale: str, found: Forecast | None) -> str:
+def _at_least_a_minute(found: float) -> str:
+    """Below it, what comes on top of training is the larger part."""
+    return "under a minute" if found < 60 else f"about {seconds(found)}"
+
+
+def _takes(scale: str, found: Forecast) -> str:
     """Runs, and the time or else the FLOPs that they take."""
-    if found is None:
-        return f"{scale} -".replace(" ", FIXED)
-    took = f"{si(found.flops)} FLOPs" if found.seconds is None else seconds(found.seconds)
+    took = f"{si(found.flops)} FLOPs" if found.seconds is None else _at_least_a_minute(found.seconds)
     return f"{scale} {plural(found.runs, 'run')}, {took}".replace(" ", FIXED)

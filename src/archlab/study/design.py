@@ -71,6 +71,10 @@ class Arm:
         """The same arm with compiled layers, or without."""
         return replace(self, config=self._training(compile=compile))
 
+    def training(self, tokens: int) -> "Arm":
+        """The same arm on so many tokens."""
+        return replace(self, config=self._training(tokens=tokens))
+
     def _training(self, **values: Any) -> Config:
         return self.config.model_copy(update={"train": self.config.train.model_copy(update=values)})
 

@@ -48,6 +48,15 @@ def as_timed(this: Hardware) -> Clock:
     return clock
 
 
+def at_pace(flops_per_second: float) -> Clock:
+    """On a machine of which is known how many FLOPs of training it did in a second, of another model."""
+
+    def clock(config: Config) -> float:
+        return resolve_train(config).trained * computed_training_flops(config) / flops_per_second
+
+    return clock
+
+
 def at_best(device: Hardware) -> Clock:
     """At the limits of a device that is known from its data sheet alone: no training is as fast."""
 

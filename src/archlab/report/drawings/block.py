@@ -261,7 +261,8 @@ def _add_positions(model: ModelConfig, trunk: Trunk, stream: float, columns: Seq
         Plus(stream, up),
         box,
     )
-    return Trunk((*trunk.shapes, *shapes), up + Plus.radius)
+    beside = Wire([(stream, up + Plus.radius), (stream, box.top)], is_stream=True)
+    return Trunk((*trunk.shapes, *shapes, beside), box.top)
 
 
 def _layer(

@@ -5,6 +5,7 @@ it, so that a new one is drawn at once.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -128,7 +129,8 @@ def _words_of(component: Component) -> Words:
                 ),
             )
         case Dense(kind="gated"):
-            return Words(f"{_gated(component.activation)} MLP", (f"d_ff {component.d_ff:,}",))
+            title = f"{_gated(component.activation)} MLP"
+            return Words(title[0].upper() + title[1:], (f"d_ff {component.d_ff:,}",))
         case Dense():
             return Words(f"{_activation(component.activation)} MLP", (f"d_ff {component.d_ff:,}",))
         case ResolvedMoE():
@@ -139,9 +141,8 @@ def _words_of(component: Component) -> Words:
             return Words(component.name, tuple(f"{name} {value}" for name, value in component.options.items()))
         case _:
             title = _MIXERS.get(component.kind, component.kind.replace("_", " "))
-            return Words(
-                title, tuple(words.removeprefix(component.kind).strip() for words in component.describe().values())
-            )
+            said = (words.removeprefix(component.kind).strip() for words in component.describe().values())
+            return Words(title, tuple(re.sub(r"(?<=\d)x(?=\d)", " × ", words) for words in said))
 
 
 def _multi_head(heads: ResolvedMultiHead) -> Words:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from archlab.config.base import Base
 from archlab.evidence.ledger import ledger
 from archlab.evidence.measured import measured, published
-from archlab.evidence.price import BASE, CONTEXT, price_rows, prices
+from archlab.evidence.price import BASE, CONTEXT, equal_size, price_rows, prices
 from archlab.evidence.read import cited, claims
 from archlab.evidence.topics import Chapter, Topic, chapters
 from archlab.evidence.usage import Usage, in_words, usage
@@ -32,8 +32,12 @@ class Entry(Base):
     used_in_words: str
     settings: list[tuple[str, str | None]]
     """What makes it in a config, each with where the field is explained; null: in a layer kind of one's own."""
-    rows: list[tuple[str, str, str]]
-    """What it costs; empty where it costs nothing, or is no choice of a model."""
+    compared: list[str]
+    """Of which models costs are counted: with it, without, and mostly no more."""
+    rows: list[tuple[str, ...]]
+    """What each costs; empty where it costs nothing, or is no choice of a model."""
+    equal_size: str
+    """What the model of equal size has; empty where there is none."""
     papers: list[str]
     """Published effects that name it."""
     here: list[str]
@@ -84,7 +88,9 @@ def _entry(name: str, topic: Topic) -> Entry:
         used=used,
         used_in_words=in_words(used) if used else "",
         settings=[(setting, address_of_code(setting)) for setting in topic.settings],
-        rows=price_rows(*found) if found else [],
+        compared=list(found),
+        rows=price_rows(found),
+        equal_size=equal_size(topic),
         papers=[published_line(effect) for effect in published(topic, entries)],
         here=[measured_line(judged) for judged in measured(name, entries)],
         claims=[(entry.claim.number, in_a_line(entry)) for entry in entries],
