@@ -233,7 +233,7 @@ BROKEN_RULES = [
     (
         ["data.mixture={code: {path: a, weight: 1}}", "data.path=b"],
         "data.path",
-        "b, but data.mixture names what is read; leave one out",
+        "b, but data.mixture names what is read; leave one of the two out",
     ),
     (
         ["data.mixture={code: {path: a, weight: 1}}", "data.task={kind: recall}"],
