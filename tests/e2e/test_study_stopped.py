@@ -116,10 +116,12 @@ def test_ctrl_c_stops_all_of_it_and_keeps_what_was_done(stopped):
 
 
 @pytest.mark.parametrize("wish", [signal.SIGTERM, signal.SIGHUP])
-def test_a_study_that_must_leave_waits_for_its_runs_to_save(stopped, wish):
+def test_a_study_that_must_leave_waits_for_its_runs_to_save(study, wish):
     """Only the command is told, as by a container that ends with its first process."""
-    folder, start = stopped
-    process, workers = start()
+    folder = study.folder / wish.name
+    process = study.start("study", "run", "names.yaml", "--out", folder, "--workers", "2")
+    assert wait_until(lambda: metrics_lines(folder) > 15, process), process.communicate()
+    workers = workers_of(process)
     process.send_signal(wish)
     code, told = ended(process, workers)
     assert (code, "interrupted; run the same command again" in told) == (130, True)
