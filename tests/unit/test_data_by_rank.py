@@ -44,7 +44,7 @@ def assert_same(tokenizer: Tokenizer, texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("words", SAME_WORDS)
-def test_every_character_of_unicode_is_the_same_part_of_a_word(words: str):
+def test_characters_of_unicode_are_the_same_part_of_a_word(words: str):
     """Bytes merge with a letter, a digit, a sign or a blank before them, and with an end of line behind: so the tokens
     show where words end."""
     alphabet = pre_tokenizers.ByteLevel.alphabet()

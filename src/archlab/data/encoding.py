@@ -56,11 +56,11 @@ def encoded(
     if encoder.is_fast:
         pool, encode = ThreadPoolExecutor(workers), encoder.encode
     else:
+        resource_tracker.ensure_running()  # else the first process would start it, which unblocks Ctrl-C
         pool = ProcessPoolExecutor(workers, mp.get_context("spawn"), _begin, (tokenizer.to_str(),))
         encode = _encode
     waiting = deque[Future[list[Encoded]]]()
     try:
-        resource_tracker.ensure_running()  # else the first process would start it, which unblocks Ctrl-C
         for batch in batches:
             with interrupts_blocked():  # work for which no worker is idle starts one
                 waiting.append(pool.submit(encode, batch))
