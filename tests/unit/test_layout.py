@@ -47,7 +47,9 @@ def test_what_sums_over_components_names_none():
 def defined(file: Path) -> set[str]:
     """The names that a module binds at its top, but by importing them."""
     found: set[str] = set()
-    for node in ast.parse(file.read_text()).body:
+    top = ast.parse(file.read_text()).body
+    under_if = [inner for node in top if isinstance(node, ast.If) for inner in (*node.body, *node.orelse)]
+    for node in [*top, *under_if]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):

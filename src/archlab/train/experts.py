@@ -11,7 +11,7 @@ from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Partial
 
-from archlab.config.moe import ResolvedMoE
+from archlab.config.moe import MoE as MoEConfig
 from archlab.model.decoder import Decoder
 from archlab.model.moe import Experts, MoE
 from archlab.train.parts import Holders
@@ -23,7 +23,7 @@ def deal_experts(model: Decoder, mesh: DeviceMesh) -> None:
     for layer, config in zip(model.layers, model.layer_configs, strict=True):
         for module in layer.children():
             if isinstance(module, MoE):
-                assert isinstance(config.mlp, ResolvedMoE)
+                assert isinstance(config.mlp, MoEConfig)
                 own = Experts(config.mlp.dealt(group.size), config.d_model)
                 group.divide(module.experts, own)
                 own.through = partial(group.through, own)
