@@ -10,7 +10,8 @@ from archlab.config.problems import ConfigError, Problem
 from archlab.config.schema import Config, TrainConfig
 from archlab.cost.flops import training_flops
 from archlab.model.decoder import Decoder
-from archlab.model.graphs import allow_forms, check_compiler, has_compiler
+from archlab.model.graphs import allow_forms, check_compiler
+from archlab.model.torch_private import has_compiler
 from archlab.train.device import Device
 
 PAYS_FROM = {"cpu": 2e14, "cuda": 4e16}
