@@ -6,7 +6,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import archlab
-from archlab.config.any_attention import AnyResolved
+from archlab.config.any_attention import AnyAttention
 from archlab.config.layers import layer_configs
 from archlab.config.position import Shaw
 from archlab.config.work import Pass, matrix_flops
@@ -25,7 +25,7 @@ def test_products_are_those_that_torch_counts(index: int) -> None:
     ours = matrix_flops(forward(model, Pass(2, LENGTH, counting="computed")))
     squares = 0
     for attention, position in ((layer.attention, layer.position) for layer in layer_configs(model)):
-        if isinstance(attention, AnyResolved):
+        if isinstance(attention, AnyAttention):
             widths = (attention.query_width + attention.v_dim) * LENGTH
             widths += (position.max_distance + 1) * attention.query_width if isinstance(position, Shaw) else 0
             squares += 2 * 2 * LENGTH * attention.n_heads * widths

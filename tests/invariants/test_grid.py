@@ -14,7 +14,7 @@ from archlab.config.component import Absent
 from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, layer_configs, sees_as
 from archlab.config.position import BIASED
-from archlab.config.unions import ResolvedAttention, ResolvedMixer
+from archlab.config.unions import Attention, Mixer
 from archlab.config.visibility import visible, visible_pairs
 from archlab.cost.memory import kv_cache_bytes, recurrent_bytes
 from archlab.cost.params import parameters
@@ -48,13 +48,13 @@ def seen_by_hand(layer: LayerConfig, length: int, prefix: int) -> np.ndarray:
     return seen_by_attention(layer.attention, length, prefix) | seen_by_mixer(layer.mixer, length)
 
 
-def seen_by_mixer(mixer: ResolvedMixer, length: int) -> np.ndarray:
+def seen_by_mixer(mixer: Mixer, length: int) -> np.ndarray:
     """[query, key]: a state sees all before it, a convolution no more than its taps."""
     reach = {"none": 0, "short_conv": getattr(mixer, "taps", 0)}.get(mixer.kind, length)
     return np.tri(length, dtype=bool) & ~np.tri(length, k=-reach, dtype=bool)
 
 
-def seen_by_attention(a: ResolvedAttention, length: int, prefix: int = 0) -> np.ndarray:
+def seen_by_attention(a: Attention, length: int, prefix: int = 0) -> np.ndarray:
     """[query, key]."""
     seen = np.zeros((length, length), dtype=bool)
     if isinstance(a, Absent):

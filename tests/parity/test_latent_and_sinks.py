@@ -15,7 +15,7 @@ from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRotaryEmbedding
 
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
-from archlab.config.multi_head import ResolvedMultiHead
+from archlab.config.multi_head import MultiHead
 from archlab.config.position import Rope, Yarn
 from archlab.cost.params import parameters
 from archlab.errors import UserError
@@ -224,5 +224,5 @@ def test_sinks_are_read_in_every_layer(tmp_path: Path) -> None:
     """A window's layers and the full ones: sliding ones are the first."""
     model = read(GPT_OSS)
     attentions = [layer.attention for layer in layer_configs(model)]
-    assert all(isinstance(a, ResolvedMultiHead) and a.sinks for a in attentions)
-    assert [a.window for a in attentions if isinstance(a, ResolvedMultiHead)] == [128, None] * 12
+    assert all(isinstance(a, MultiHead) and a.sinks for a in attentions)
+    assert [a.window for a in attentions if isinstance(a, MultiHead)] == [128, None] * 12

@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 
-from archlab.config.training import ResolvedTrain
+from archlab.config.schema import TrainConfig
 from archlab.evidence.topics import topics
 from archlab.model.activations import FUNCTIONS
 from archlab.model.positions import slopes
@@ -69,7 +69,7 @@ def test_slopes_of_alibi_are_as_written(h: int):
 
 @pytest.mark.parametrize("t", [0.0, 0.25, 1.0])
 def test_the_cosine_is_as_written(t: float):
-    train = ResolvedTrain.model_construct(
+    train = TrainConfig.model_construct(
         tokens=40, batch_tokens=1, warmup=0, lr=2.0, schedule="cosine", final_lr=0.1, decay=0.0
     )
     assert computed(TOPICS["cosine"].formula, t=t, end=0.2, peak=2.0) == pytest.approx(

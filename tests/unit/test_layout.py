@@ -35,6 +35,15 @@ def test_no_folder_imports_from_one_below_it():
     assert wrong == []
 
 
+PRIVATE_TORCH = re.compile(r"\btorch(\.[A-Za-z]\w*)*\._(?!_)\w+")
+
+
+def test_private_parts_of_torch_are_used_in_one_module():
+    sources = {file: re.sub(r'"""[\s\S]*?"""', "", file.read_text()) for file in HOME.rglob("*.py")}
+    users = sorted(str(file.relative_to(HOME)) for file, text in sources.items() if PRIVATE_TORCH.search(text))
+    assert users == ["model/torch_private.py"]
+
+
 def test_every_folder_has_its_place():
     assert sorted(path.parent.name for path in HOME.glob("*/__init__.py")) == sorted(FLOORS)
 
@@ -47,7 +56,9 @@ def test_what_sums_over_components_names_none():
 def defined(file: Path) -> set[str]:
     """The names that a module binds at its top, but by importing them."""
     found: set[str] = set()
-    for node in ast.parse(file.read_text()).body:
+    top = ast.parse(file.read_text()).body
+    under_if = [inner for node in top if isinstance(node, ast.If) for inner in (*node.body, *node.orelse)]
+    for node in [*top, *under_if]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):

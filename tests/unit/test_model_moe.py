@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, layer_configs
-from archlab.config.moe import ResolvedMoE
+from archlab.config.moe import MoE as MoEConfig
 from archlab.config.work import Pass
 from archlab.model.context import Collected, Context
 from archlab.model.grouped import grouped_linear, grouped_outer
@@ -56,7 +56,7 @@ def layer(text: str, d_model: int = D, d_ff: int = 7) -> LayerConfig:
 def drawn(text: str, *widths: int, seed: int = 0) -> MoE:
     """In float64, every parameter and correction drawn."""
     config = layer(text, *widths)
-    assert isinstance(config.mlp, ResolvedMoE)
+    assert isinstance(config.mlp, MoEConfig)
     module, rng = MoE(config.mlp, config).double(), np.random.default_rng(seed)
     with torch.no_grad():
         for tensor in module.state_dict().values():

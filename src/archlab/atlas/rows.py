@@ -8,7 +8,7 @@ from archlab.atlas.tricks import tricks
 from archlab.config.about import About
 from archlab.config.base import Base
 from archlab.config.layers import layer_configs
-from archlab.config.multi_head import ResolvedMultiHead
+from archlab.config.multi_head import MultiHead
 from archlab.cost.params import parameters
 
 
@@ -113,7 +113,7 @@ def row(entry: Entry) -> Row:
         biases=words.biases(layers),
         tied=model.head.tied,
         n_heads=attention and attention.n_heads,
-        n_kv_heads=attention.n_kv_heads if isinstance(attention, ResolvedMultiHead) else None,
+        n_kv_heads=attention.n_kv_heads if isinstance(attention, MultiHead) else None,
         head_dim=attention and attention.query_width,
         d_model=model.d_model,
         n_layers=model.n_layers,

@@ -20,9 +20,9 @@ from archlab.atlas.words import (
 )
 from archlab.config.about import About
 from archlab.config.dense import Dense, GatedMLP
-from archlab.config.latent_attention import ResolvedLatent
+from archlab.config.latent_attention import Latent
 from archlab.config.layers import layer_configs, resolve
-from archlab.config.multi_head import ResolvedMultiHead
+from archlab.config.multi_head import MultiHead
 from archlab.config.norm import LayerNorm, NoNorm, WeightedNorm
 from archlab.config.position import NoScaling, Rope
 from archlab.config.schema import Config
@@ -59,7 +59,7 @@ def _block(layers: Layers) -> Iterator[Trick]:
     if biases(layers) == "all":
         yield "biases", "attention.qkv_bias"
         return
-    for is_latent in dict.fromkeys(isinstance(x, ResolvedLatent) for x in attentions(layers) if x.qkv_bias):
+    for is_latent in dict.fromkeys(isinstance(x, Latent) for x in attentions(layers) if x.qkv_bias):
         yield "latent bias" if is_latent else "q,k,v bias", "attention.qkv_bias"
     if any(attention.out_bias for attention in attentions(layers)):
         yield "output bias", "attention.out_bias"
@@ -117,8 +117,8 @@ def _norms(layers: Layers) -> Iterator[Trick]:
 
 def _attention(config: Config, layers: Layers) -> Iterator[Trick]:
     found = attentions(layers)
-    many = [attention for attention in found if isinstance(attention, ResolvedMultiHead)]
-    for size in dict.fromkeys(latent(x) for x in found if isinstance(x, ResolvedLatent)):
+    many = [attention for attention in found if isinstance(attention, MultiHead)]
+    for size in dict.fromkeys(latent(x) for x in found if isinstance(x, Latent)):
         yield f"latent {size}", "attention.kv_rank"
     if pattern := ratio(layers):
         yield pattern, "attention.window"

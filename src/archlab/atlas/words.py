@@ -6,11 +6,11 @@ from itertools import groupby
 
 from archlab.config.any_attention import AnyAttention
 from archlab.config.component import Absent, Component
-from archlab.config.dense import ResolvedDense
-from archlab.config.latent_attention import ResolvedLatent
+from archlab.config.dense import Dense
+from archlab.config.latent_attention import Latent
 from archlab.config.layers import LayerConfig
-from archlab.config.moe import ResolvedMoE
-from archlab.config.multi_head import ResolvedMultiHead
+from archlab.config.moe import MoE
+from archlab.config.multi_head import MultiHead
 from archlab.config.norm import NoNorm
 from archlab.config.position import ON_THE_EMBEDDING, Rope
 
@@ -61,25 +61,25 @@ def activation(layers: Layers) -> str:
     return each(_activation(mlp) for mlp in mlps(layers)) or NOTHING
 
 
-def mlps(layers: Layers) -> list[ResolvedDense | ResolvedMoE]:
+def mlps(layers: Layers) -> list[Dense | MoE]:
     """Of the layers that have one."""
-    return [layer.mlp for layer in layers if isinstance(layer.mlp, ResolvedDense | ResolvedMoE)]
+    return [layer.mlp for layer in layers if isinstance(layer.mlp, Dense | MoE)]
 
 
-def mixtures(layers: Layers) -> list[ResolvedMoE]:
+def mixtures(layers: Layers) -> list[MoE]:
     """Of the layers whose MLP is a mixture of experts."""
-    return [layer.mlp for layer in layers if isinstance(layer.mlp, ResolvedMoE)]
+    return [layer.mlp for layer in layers if isinstance(layer.mlp, MoE)]
 
 
-def _activation(mlp: ResolvedDense | ResolvedMoE) -> str:
+def _activation(mlp: Dense | MoE) -> str:
     act = mlp.activation
     if "gelu" in act:
         return "GEGLU" if _is_gated(mlp) else "GELU"
     return _GATED.get(act, f"gated {act}") if _is_gated(mlp) else _PLAIN.get(act, act)
 
 
-def _is_gated(mlp: ResolvedDense | ResolvedMoE) -> bool:
-    return mlp.gated if isinstance(mlp, ResolvedMoE) else mlp.kind == "gated"
+def _is_gated(mlp: Dense | MoE) -> bool:
+    return mlp.gated if isinstance(mlp, MoE) else mlp.kind == "gated"
 
 
 def gated(layers: Layers) -> bool | None:
@@ -92,7 +92,7 @@ def mlp_width(layers: Layers) -> int | None:
     """Of one matrix of the first MLP; of a mixture, if there is one, of all that a token passes through together."""
     for mixture in mixtures(layers):
         return mixture.active * mixture.d_ff + (mixture.shared.d_ff if mixture.shared else 0)
-    return next((mlp.d_ff for mlp in mlps(layers) if isinstance(mlp, ResolvedDense)), None)
+    return next((mlp.d_ff for mlp in mlps(layers) if isinstance(mlp, Dense)), None)
 
 
 def mlp(layers: Layers) -> str:
@@ -103,21 +103,21 @@ def mlp(layers: Layers) -> str:
     )
 
 
-def _width(mlp: ResolvedDense | ResolvedMoE) -> str:
-    if isinstance(mlp, ResolvedDense):
+def _width(mlp: Dense | MoE) -> str:
+    if isinstance(mlp, Dense):
         return f"{mlp.d_ff} wide"
     shared = f" and a shared one {mlp.shared.d_ff} wide" if mlp.shared else ""
     return f"{experts(mlp)} {mlp.d_ff} wide{shared}"
 
 
-def experts(mixture: ResolvedMoE) -> str:
+def experts(mixture: MoE) -> str:
     """`2 of 8 experts`."""
     return f"{mixture.active} of {mixture.experts} experts"
 
 
 def feed_forward(layers: Layers) -> str:
     """Dense MLPs, mixtures of experts, or both."""
-    found = sorted({"mixture" if isinstance(mlp, ResolvedMoE) else "dense" for mlp in mlps(layers)})
+    found = sorted({"mixture" if isinstance(mlp, MoE) else "dense" for mlp in mlps(layers)})
     return "+".join(found) or NOTHING
 
 
@@ -126,9 +126,9 @@ def with_attention(layers: Layers) -> list[LayerConfig]:
     return [layer for layer in layers if isinstance(layer.attention, AnyAttention)]
 
 
-def attentions(layers: Layers) -> list[ResolvedMultiHead | ResolvedLatent]:
+def attentions(layers: Layers) -> list[MultiHead | Latent]:
     """Of the layers that have one."""
-    return [x.attention for x in layers if isinstance(x.attention, ResolvedMultiHead | ResolvedLatent)]
+    return [x.attention for x in layers if isinstance(x.attention, MultiHead | Latent)]
 
 
 def mixers(layers: Layers) -> str:
@@ -164,8 +164,8 @@ def heads(layers: Layers) -> str:
     return each(_heads(attention) for attention in attentions(layers)) or NOTHING
 
 
-def _heads(attention: ResolvedMultiHead | ResolvedLatent) -> str:
-    if isinstance(attention, ResolvedLatent):
+def _heads(attention: MultiHead | Latent) -> str:
+    if isinstance(attention, Latent):
         return "MLA"
     queries, keys = attention.n_heads, attention.n_kv_heads
     return "MHA" if keys == queries else "MQA" if keys == 1 else "GQA"
@@ -177,16 +177,16 @@ def attention(layers: Layers) -> str:
     return ", ".join([heads(layers), *(share(text, n, layers) for text, n in shapes.items())]) if shapes else "none"
 
 
-def _shape(attention: ResolvedMultiHead | ResolvedLatent) -> str:
+def _shape(attention: MultiHead | Latent) -> str:
     values = "" if attention.v_dim == attention.query_width else f", values of {attention.v_dim}"
-    if isinstance(attention, ResolvedLatent):
+    if isinstance(attention, Latent):
         return (
             f"{attention.n_heads} heads of {attention.query_width}{values}, from {latent(attention)} numbers per token"
         )
     return f"{attention.n_heads}/{attention.n_kv_heads} heads of {attention.head_dim}{values}"
 
 
-def latent(attention: ResolvedLatent) -> str:
+def latent(attention: Latent) -> str:
     """What a cache keeps per token: the latent, and the part of a key that is rotated."""
     return f"{attention.kv_rank}+{attention.rope_dim}"
 
@@ -217,7 +217,7 @@ def biases(layers: Layers) -> str:
 def _flags(component: Component) -> list[bool]:
     """Whether each group of its projections has a bias; routers and gates aside."""
     flags = [getattr(component, name) for name in _BIASES if hasattr(component, name)] or [False]
-    shared = component.shared if isinstance(component, ResolvedMoE) else None
+    shared = component.shared if isinstance(component, MoE) else None
     return [*flags, shared.bias] if shared else flags
 
 

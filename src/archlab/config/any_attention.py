@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import ClassVar
 
-from archlab.config.base import Heads, Positive
+from archlab.config.base import DERIVED, Derived, Heads, Positive
 from archlab.config.component import Component, Site
 from archlab.config.position import BIASED, Rope, Shaw
 from archlab.config.query_blocks import is_worth_cutting, query_blocks
@@ -30,7 +30,7 @@ class QueryHeads(Component):
 class AnyAttention(Visibility, QueryHeads):
     """What every kind of attention has: query heads, a rule which keys they see, and how a score becomes a weight."""
 
-    scale: Positive | None = None
+    scale: Derived[Positive] = DERIVED
     """Factor on q.k. null: 1 / sqrt(width of a query)."""
     softcap: Positive | None = None
     """Scores s become c tanh(s / c), before the mask (Gemma 2). null: not."""
@@ -132,9 +132,3 @@ class AnyAttention(Visibility, QueryHeads):
         if not is_worth_cutting(self, length):
             return length**2
         return sum(b.pairs if skips else b.all_pairs for b in query_blocks(self, length) or [])
-
-
-class AnyResolved(AnyAttention):
-    """What every kind of attention has once derived values are filled in."""
-
-    scale: float  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]

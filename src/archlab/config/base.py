@@ -2,7 +2,7 @@
 
 import re
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -28,6 +28,25 @@ class Base(BaseModel):
         protected_namespaces=(),
         allow_inf_nan=False,
     )
+
+
+if TYPE_CHECKING:
+    _T = TypeVar("_T")
+    Derived = Annotated[_T, "null: derived"]
+    """Type of a field that may be left at null, and then has a value derived from other fields.
+
+    `resolve` writes the value out. Everything that builds, counts or shows a model reads resolved configs, where it is
+    always there; a config as its author wrote it may hold None.
+    """
+else:
+
+    class Derived:  # noqa: D101 - described above
+        def __class_getitem__(cls, value: Any) -> Any:
+            return Annotated[value | None, cls]
+
+
+DERIVED: Any = None
+"""Default of a `Derived` field."""
 
 
 class Kinded(Base):

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import ClassVar, NamedTuple, Self, TypeVar
 
 from archlab.config.base import Base
 from archlab.config.dropout import Dropout
@@ -56,11 +56,8 @@ class Component(Base):
 
     kind: str
 
-    derived: ClassVar[tuple[str, ...]] = ()
-    """Fields that are derived from others where they are null."""
-
     def resolve(self, d_model: int) -> Self:
-        """The same with derived fields written out; resolving twice changes nothing."""
+        """Return the same component with every `Derived` field written out; resolving twice changes nothing."""
         return self
 
     @property
@@ -146,8 +143,3 @@ def expect(config: Component, schema: type[_C], section: str, where: str, allowe
     if isinstance(config, schema):
         return config
     raise UserError(f"model.{section}.kind: {config.kind} in {where}; allowed here: {allowed}")
-
-
-def filled_in(resolved: type[Any], config: Component, **derived: Any) -> Any:
-    """The config as an instance of its resolved class, with derived values in place of nulls."""
-    return resolved.model_construct(**{**dict(config), **derived})

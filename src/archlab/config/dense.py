@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
 from archlab.config.activation import ACTIVATION_PARAMETERS, Activation
-from archlab.config.base import Positive, Width
-from archlab.config.component import Component, Site, filled_in, shared_out
+from archlab.config.base import DERIVED, Derived, Positive, Width
+from archlab.config.component import Component, Site, shared_out
 from archlab.config.norm import NoNorm
 from archlab.config.work import Operation, Pass
 
@@ -16,57 +16,22 @@ class Dense(Component):
 
     activation: Activation = "silu"
     """gated: silu is SwiGLU, gelu GEGLU, relu ReGLU, sigmoid GLU, identity bilinear."""
-    d_ff: Width | None = None
+    d_ff: Derived[Width] = DERIVED
     """Width of one matrix. null: 4 d_model plain, 8/3 d_model gated, rounded up to a multiple of 8."""
     bias: bool = False
     """Biases on every projection of the MLP."""
     sub_norm: bool = False
     """One more norm, of the block's kind, before the down projection (BitNet)."""
 
-    derived: ClassVar[tuple[str, ...]] = ("d_ff",)
     matrices: ClassVar[int]
     """Of d_model x d_ff numbers each."""
     default_width: ClassVar[float]
     """Width of one matrix where the config does not say, as a multiple of d_model."""
 
-    def _width(self, d_model: int) -> int:
-        return self.d_ff or 8 * math.ceil(math.ceil(self.default_width * d_model) / 8)
-
-
-class PlainMLP(Dense):
-    """W2 act(W1 x)."""
-
-    kind: Literal["plain"] = "plain"  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    matrices: ClassVar[int] = 2
-    default_width: ClassVar[float] = 4
-
-    def resolve(self, d_model: int) -> "ResolvedPlainMLP":
-        """With the width written out."""
-        return filled_in(ResolvedPlainMLP, self, d_ff=self._width(d_model))
-
-
-class GatedMLP(Dense):
-    """W2 (act(W1 x) * V x) (Shazeer 2020)."""
-
-    kind: Literal["gated"] = "gated"  # pyright: ignore[reportIncompatibleVariableOverride]
-    clamp: Positive | None = None
-    """W1 x is held to at most this, V x to between minus this and this (gpt-oss: 7). null: not."""
-    up_offset: Positive | None = None
-    """Added to V x, after the clamp (gpt-oss: 1). null: nothing."""
-
-    matrices: ClassVar[int] = 3
-    default_width: ClassVar[float] = 8 / 3
-
-    def resolve(self, d_model: int) -> "ResolvedGatedMLP":
-        """With the width written out."""
-        return filled_in(ResolvedGatedMLP, self, d_ff=self._width(d_model))
-
-
-class ResolvedDense(Dense):
-    """A plain or gated MLP with its width filled in."""
-
-    d_ff: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+    def resolve(self, d_model: int) -> Self:
+        """Return the same MLP with its width written out."""
+        d_ff = self.d_ff or 8 * math.ceil(math.ceil(self.default_width * d_model) / 8)
+        return self.model_copy(update={"d_ff": d_ff})
 
     def describe(self) -> dict[str, str]:
         """Kind, activation and width."""
@@ -84,7 +49,7 @@ class ResolvedDense(Dense):
 
     def share(self, tensor: int) -> Self:
         """Some of its middle."""
-        return filled_in(type(self), self, d_ff=shared_out(self.d_ff, tensor, "d_ff"))
+        return self.model_copy(update={"d_ff": shared_out(self.d_ff, tensor, "d_ff")})
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """Products, the activation, and the gate's."""
@@ -102,9 +67,23 @@ class ResolvedDense(Dense):
             yield this.element_wise("element-wise", "mlp", self.d_ff, flops=1, read=2, saved=2)
 
 
-class ResolvedPlainMLP(PlainMLP, ResolvedDense):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """A plain MLP with its width filled in."""
+class PlainMLP(Dense):
+    """W2 act(W1 x)."""
+
+    kind: Literal["plain"] = "plain"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    matrices: ClassVar[int] = 2
+    default_width: ClassVar[float] = 4
 
 
-class ResolvedGatedMLP(GatedMLP, ResolvedDense):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """A gated MLP with its width filled in."""
+class GatedMLP(Dense):
+    """W2 (act(W1 x) * V x) (Shazeer 2020)."""
+
+    kind: Literal["gated"] = "gated"  # pyright: ignore[reportIncompatibleVariableOverride]
+    clamp: Positive | None = None
+    """W1 x is held to at most this, V x to between minus this and this (gpt-oss: 7). null: not."""
+    up_offset: Positive | None = None
+    """Added to V x, after the clamp (gpt-oss: 1). null: nothing."""
+
+    matrices: ClassVar[int] = 3
+    default_width: ClassVar[float] = 8 / 3

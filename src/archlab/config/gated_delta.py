@@ -1,10 +1,10 @@
 """The gated delta rule."""
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
-from archlab.config.base import Heads, Positive, Width
-from archlab.config.component import Component, Site, StateTensor, filled_in, shared_out
+from archlab.config.base import DERIVED, Derived, Heads, Positive, Width
+from archlab.config.component import Component, Site, StateTensor, shared_out
 from archlab.config.recurrent import GatedRMSNorm, KernelSize, chunking, convolution, gated, scanning
 from archlab.config.work import Operation, Pass
 
@@ -14,13 +14,13 @@ class GatedDelta(Component):
     (Yang 2024)."""
 
     kind: Literal["gated_delta"] = "gated_delta"  # pyright: ignore[reportIncompatibleVariableOverride]
-    n_key_heads: Heads | None = None
+    n_key_heads: Derived[Heads] = DERIVED
     """Heads of queries and keys. null: d_model / key_dim, rounded down, but one at least."""
-    n_value_heads: Heads | None = None
+    n_value_heads: Derived[Heads] = DERIVED
     """Heads of values, each with a state of its own; a key head serves several neighbours. null: n_key_heads."""
     key_dim: Width = 128
     """Width of one query or key: rows of a head's state."""
-    value_dim: Width | None = None
+    value_dim: Derived[Width] = DERIVED
     """Width of one value: columns of a head's state. null: 2 key_dim."""
     taps: KernelSize = 4
     """Tokens that the convolution of queries, keys and values sees."""
@@ -29,26 +29,15 @@ class GatedDelta(Component):
     norm_eps: Positive = 1e-6
     """Added to the mean square of a head's output before the root."""
 
-    derived: ClassVar[tuple[str, ...]] = ("n_key_heads", "n_value_heads", "value_dim")
-
-    def resolve(self, d_model: int) -> "ResolvedGatedDelta":
-        """With the heads' numbers and the values' width written out."""
+    def resolve(self, d_model: int) -> Self:
+        """Return the same mixer with its numbers of heads and the width of its values written out."""
         n_key_heads = self.n_key_heads or max(1, d_model // self.key_dim)
-        return filled_in(
-            ResolvedGatedDelta,
-            self,
-            n_key_heads=n_key_heads,
-            n_value_heads=self.n_value_heads or n_key_heads,
-            value_dim=self.value_dim or 2 * self.key_dim,
-        )
-
-
-class ResolvedGatedDelta(GatedDelta):
-    """The gated delta rule with every derived value filled in."""
-
-    n_key_heads: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
-    n_value_heads: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
-    value_dim: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+        derived = {
+            "n_key_heads": n_key_heads,
+            "n_value_heads": self.n_value_heads or n_key_heads,
+            "value_dim": self.value_dim or 2 * self.key_dim,
+        }
+        return self.model_copy(update=derived)
 
     @property
     def key_width(self) -> int:
@@ -90,7 +79,7 @@ class ResolvedGatedDelta(GatedDelta):
     def share(self, tensor: int) -> Self:
         """Whole key heads, with the value heads that they serve."""
         n_key_heads = shared_out(self.n_key_heads, tensor, "key heads of the mixer")
-        return filled_in(type(self), self, n_key_heads=n_key_heads, n_value_heads=self.n_value_heads // tensor)
+        return self.model_copy(update={"n_key_heads": n_key_heads, "n_value_heads": self.n_value_heads // tensor})
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """A step reads the state at k, writes to it at k and reads it at q; chunks do the same by larger products.

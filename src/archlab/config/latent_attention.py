@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
-from archlab.config.any_attention import AnyAttention, AnyResolved
-from archlab.config.base import Positive, Width
-from archlab.config.component import Site, StateTensor, filled_in, shared_out
+from archlab.config.any_attention import AnyAttention
+from archlab.config.base import DERIVED, Derived, Positive, Width
+from archlab.config.component import Site, StateTensor, shared_out
 from archlab.config.norm import RMSNorm
 from archlab.config.visibility import keys_kept
 from archlab.config.work import Operation, Pass
@@ -28,7 +28,7 @@ class Latent(AnyAttention):
     """Width of the part of a query and key that is never rotated."""
     rope_dim: Width
     """Width of the part that positions rotate."""
-    v_dim: Width | None = None
+    v_dim: Derived[Width] = DERIVED
     """Width of one value. null: nope_dim."""
     qkv_bias: bool = False
     """Biases on the projections to the narrow vectors."""
@@ -38,19 +38,11 @@ class Latent(AnyAttention):
     """Epsilon of the RMS norms on the narrow vectors."""
 
     rotary_field: ClassVar[str] = "rope_dim"
-    derived: ClassVar[tuple[str, ...]] = ("v_dim", "scale")
 
-    def resolve(self, d_model: int) -> "ResolvedLatent":
-        """With the values' width and the scale written out."""
-        scale = self.scale or 1 / math.sqrt(self.nope_dim + self.rope_dim)
-        return filled_in(ResolvedLatent, self, v_dim=self.v_dim or self.nope_dim, scale=scale)
-
-
-class ResolvedLatent(Latent, AnyResolved):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Latent attention with every derived value filled in."""
-
-    kind: Literal["latent"] = "latent"  # pyright: ignore[reportIncompatibleVariableOverride]
-    v_dim: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+    def resolve(self, d_model: int) -> Self:
+        """Return the same attention with the width of its values and its scale written out."""
+        scale = self.scale or 1 / math.sqrt(self.query_width)
+        return self.model_copy(update={"v_dim": self.v_dim or self.nope_dim, "scale": scale})
 
     @property
     def query_width(self) -> int:
@@ -87,7 +79,7 @@ class ResolvedLatent(Latent, AnyResolved):  # pyright: ignore[reportIncompatible
 
     def share(self, tensor: int) -> Self:
         """Some of the heads; all devices make the narrow vectors that their heads read."""
-        return filled_in(type(self), self, n_heads=shared_out(self.n_heads, tensor, "query heads"))
+        return self.model_copy(update={"n_heads": shared_out(self.n_heads, tensor, "query heads")})
 
     def _matrices(self, site: Site) -> int:
         """Numbers in all projections."""

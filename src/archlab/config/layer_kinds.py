@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pydantic import ValidationError
 
 from archlab.config.layers import COMPONENTS, PER_LAYER, final_norm, layer_configs, with_overrides
-from archlab.config.merge import Raw, expand, merge, section_classes
+from archlab.config.merge import Raw, derived_fields, expand, merge, section_classes
 from archlab.config.model_schema import ModelConfig
 from archlab.config.position import ON_THE_EMBEDDING
 from archlab.config.problems import Problem, choose, explain
@@ -22,7 +22,7 @@ _COMMON = (
         for section in ("block", *COMPONENTS, "dropout")
         for schema in section_classes(ModelConfig.model_fields[section])
         for name, field in schema.model_fields.items()
-        if not field.is_required() and name not in getattr(schema, "derived", ())
+        if not field.is_required() and name not in derived_fields(schema)
     ),
 )
 """What the layers have in common unless their kinds say otherwise; derived fields are written out for all."""

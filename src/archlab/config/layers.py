@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 from archlab.config.any_attention import AnyAttention
 from archlab.config.base import Base, Overrides
 from archlab.config.component import Absent, Component, Site, expect
-from archlab.config.dense import ResolvedDense
+from archlab.config.dense import Dense
 from archlab.config.dropout import Dropout
-from archlab.config.merge import expand, merge
+from archlab.config.merge import derived_fields, expand, merge
 from archlab.config.model_schema import Block, Layers, ModelConfig
-from archlab.config.multi_head import ResolvedMultiHead
+from archlab.config.multi_head import MultiHead
 from archlab.config.norm import NoNorm, Norm, Placement
 from archlab.config.position import Position
-from archlab.config.unions import ResolvedAttention, ResolvedMixer, ResolvedMLP
+from archlab.config.unions import MLP, Attention, Mixer
 from archlab.config.visibility import Visibility
 from archlab.config.work import Operation, Pass
 
@@ -63,10 +63,10 @@ class LayerConfig(Base):
     d_model: int
     norm: Norm
     block: Block
-    attention: ResolvedAttention
-    mixer: ResolvedMixer
+    attention: Attention
+    mixer: Mixer
     position: Position
-    mlp: ResolvedMLP
+    mlp: MLP
     dropout: Dropout
 
     @property
@@ -149,14 +149,14 @@ class LayerConfig(Base):
         return sum(len(branch.norms) for branch in self.branches) * self.norm.n_parameters(self.d_model)
 
     @property
-    def multi_head(self) -> ResolvedMultiHead:
+    def multi_head(self) -> MultiHead:
         """Its attention, where only multi-head attention will do; UserError where it is another."""
-        return expect(self.attention, ResolvedMultiHead, "attention", f"layer kind {self.kind}", "multihead")
+        return expect(self.attention, MultiHead, "attention", f"layer kind {self.kind}", "multihead")
 
     @property
-    def dense(self) -> ResolvedDense:
+    def dense(self) -> Dense:
         """Its MLP, where only a plain or a gated one will do; UserError where it is another."""
-        return expect(self.mlp, ResolvedDense, "mlp", f"layer kind {self.kind}", "plain, gated")
+        return expect(self.mlp, Dense, "mlp", f"layer kind {self.kind}", "plain, gated")
 
 
 def resolve(model: ModelConfig) -> ModelConfig:
@@ -183,7 +183,7 @@ def _with_derived(change: Overrides, model: ModelConfig, common: ModelConfig) ->
     own = resolve(with_overrides(model, change))
     for section in COMPONENTS:
         here, there = getattr(own, section), getattr(common, section)
-        values = {name: getattr(here, name) for name in here.derived}
+        values = {name: getattr(here, name) for name in derived_fields(type(here))}
         differing = {n: v for n, v in values.items() if v != getattr(there, n, None)}
         if differing:
             change = {**change, section: {**differing, **change.get(section, {})}}

@@ -1,10 +1,10 @@
 """Mamba 2's mixer."""
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
-from archlab.config.base import Heads, NonNegative, Positive, Width
-from archlab.config.component import Component, Site, StateTensor, filled_in, shared_out
+from archlab.config.base import DERIVED, Derived, Heads, NonNegative, Positive, Width
+from archlab.config.component import Component, Site, StateTensor, shared_out
 from archlab.config.recurrent import (
     GatedNorm,
     GatedRMSNorm,
@@ -24,7 +24,7 @@ class Mamba2(Component):
     """
 
     kind: Literal["mamba2"] = "mamba2"  # pyright: ignore[reportIncompatibleVariableOverride]
-    n_heads: Heads | None = None
+    n_heads: Derived[Heads] = DERIVED
     """Heads, each with a state of its own. null: 2 d_model / head_dim, rounded down, but one at least."""
     head_dim: Width = 64
     """Width of one head's input and output: rows of its state."""
@@ -47,17 +47,9 @@ class Mamba2(Component):
     norm: GatedNorm = GatedRMSNorm()
     """Of the output, beside its gate silu(z); none: the gate alone (Falcon-H1)."""
 
-    derived: ClassVar[tuple[str, ...]] = ("n_heads",)
-
-    def resolve(self, d_model: int) -> "ResolvedMamba2":
-        """With the number of heads written out."""
-        return filled_in(ResolvedMamba2, self, n_heads=self.n_heads or max(1, 2 * d_model // self.head_dim))
-
-
-class ResolvedMamba2(Mamba2):
-    """Mamba 2's mixer with every derived value filled in."""
-
-    n_heads: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+    def resolve(self, d_model: int) -> Self:
+        """Return the same mixer with its number of heads written out."""
+        return self.model_copy(update={"n_heads": self.n_heads or max(1, 2 * d_model // self.head_dim)})
 
     @property
     def inner_width(self) -> int:
@@ -97,9 +89,8 @@ class ResolvedMamba2(Mamba2):
     def share(self, tensor: int) -> Self:
         """Whole groups, with their B and C."""
         n_groups = shared_out(self.n_groups, tensor, "groups of the mixer")
-        return filled_in(
-            type(self), self, n_groups=n_groups, n_heads=shared_out(self.n_heads, tensor, "heads of the mixer")
-        )
+        n_heads = shared_out(self.n_heads, tensor, "heads of the mixer")
+        return self.model_copy(update={"n_groups": n_groups, "n_heads": n_heads})
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """A step writes x B^T into every state and reads S C from it; chunks do the same by larger products."""

@@ -8,6 +8,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from archlab.config.base import Derived
 from archlab.errors import UserError
 
 Raw = dict[str, Any]
@@ -156,6 +157,16 @@ def section_classes(field: FieldInfo) -> tuple[type[BaseModel], ...]:
     """The classes that a section may be of: several of a tagged union, one, or none for a plain value."""
     parts = (field.annotation, *get_args(field.annotation))
     return tuple(c for c in parts if isinstance(c, type) and issubclass(c, BaseModel))
+
+
+@cache
+def derived_fields(section: type[BaseModel]) -> tuple[str, ...]:
+    """Names of the `Derived` fields of a section, and of the sections in it that have such fields."""
+    return tuple(
+        name
+        for name, field in section.model_fields.items()
+        if Derived in field.metadata or any(derived_fields(part) for part in section_classes(field))
+    )
 
 
 @cache

@@ -9,10 +9,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from archlab.config.base import (
+    DERIVED,
     MOST_KINDS,
     MOST_LAYERS,
     Base,
     Depth,
+    Derived,
     Length,
     Overrides,
     Positive,
@@ -69,16 +71,10 @@ class Head(Base):
     """Use the embedding matrix as the head's."""
     bias: bool = False
     """Add a learned bias to the logits."""
-    scale: Positive | None = None
+    scale: Derived[Positive] = DERIVED
     """Factor on the logits (Cohere; Granite divides). null: 1; with model.mup its base_width / d_model."""
     softcap: Positive | None = None
     """Logits z become c tanh(z / c), after the scale (Gemma 2). null: not."""
-
-
-class ResolvedHead(Head):
-    """The head with its factor written out."""
-
-    scale: float  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
 
 
 class Init(Base):
@@ -163,10 +159,10 @@ class ModelConfig(Base):
         return self.mup.base_width if self.mup else self.d_model
 
     @property
-    def readout(self) -> ResolvedHead:
+    def readout(self) -> Head:
         """The head with its factor written out."""
         scale = self.head.scale or self.base_width / self.d_model
-        return ResolvedHead.model_construct(**{**dict(self.head), "scale": scale})
+        return self.head.model_copy(update={"scale": scale})
 
     @property
     def multi_head(self) -> MultiHead:

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
 from archlab.config.activation import ACTIVATION_PARAMETERS, Activation
-from archlab.config.base import Base, NonNegative, Positive, Width
-from archlab.config.component import Component, Site, filled_in, shared_out
-from archlab.config.dense import GatedMLP, PlainMLP, ResolvedDense, ResolvedGatedMLP, ResolvedPlainMLP
+from archlab.config.base import DERIVED, Base, Derived, NonNegative, Positive, Width
+from archlab.config.component import Component, Site, shared_out
+from archlab.config.dense import Dense, GatedMLP, PlainMLP
 from archlab.config.work import Operation, Pass
 
 Experts = Annotated[int, Field(ge=1, le=100_000)]
@@ -56,7 +56,7 @@ class Router(Base):
 class Shared(Base):
     """An expert that all tokens pass through, beside those chosen (DeepSeekMoE, Dai 2024)."""
 
-    d_ff: Width | None = None
+    d_ff: Derived[Width] = DERIVED
     """Width of one matrix. null: that of one expert. Several shared experts are one, as wide as all of them."""
     gate: bool = False
     """Multiply what it gives by sigmoid(w . x), a number per token (Qwen2-MoE)."""
@@ -85,7 +85,7 @@ class MoE(Component):
     """MLPs that are chosen from."""
     active: Experts = 2
     """Experts that each token passes through; no token is dropped, however many choose the same."""
-    d_ff: Width | None = None
+    d_ff: Derived[Width] = DERIVED
     """Width of one matrix of one expert. null: so that the active ones together are as wide as a dense MLP is by
     default, and cost as many FLOPs."""
     gated: bool = True
@@ -105,44 +105,27 @@ class MoE(Component):
     balance: Balance = Balance()
     """What training minimises beside, so that no expert is left out."""
 
-    derived: ClassVar[tuple[str, ...]] = ("d_ff", "shared")
-
-    def resolve(self, d_model: int) -> "ResolvedMoE":
-        """With widths written out."""
+    def resolve(self, d_model: int) -> Self:
+        """Return the same mixture with the widths of its experts written out."""
         dense = GatedMLP() if self.gated else PlainMLP()
         d_ff = self.d_ff or 8 * math.ceil(dense.resolve(d_model).d_ff / self.active / 8)
-        given = self.shared
-        shared = given and ResolvedShared(d_ff=given.d_ff or d_ff, gate=given.gate, bias=given.bias)
-        return filled_in(ResolvedMoE, self, d_ff=d_ff, shared=shared)
-
-
-class ResolvedShared(Shared):
-    """A shared expert with its width filled in."""
-
-    d_ff: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
-
-
-class ResolvedMoE(MoE):
-    """A mixture with all widths filled in; it says what it costs."""
-
-    d_ff: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
-    shared: ResolvedShared | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+        shared = self.shared and self.shared.model_copy(update={"d_ff": self.shared.d_ff or d_ff})
+        return self.model_copy(update={"d_ff": d_ff, "shared": shared})
 
     @property
-    def expert_mlp(self) -> ResolvedDense:
+    def expert_mlp(self) -> Dense:
         """One expert, as the MLP that it is."""
         return self._mlp(self.d_ff, self.bias)
 
     @property
-    def shared_mlp(self) -> ResolvedDense | None:
+    def shared_mlp(self) -> Dense | None:
         """The shared expert, as the MLP that it is."""
         return self.shared and self._mlp(self.shared.d_ff, self.shared.bias)
 
-    def _mlp(self, d_ff: int, bias: bool) -> ResolvedDense:
+    def _mlp(self, d_ff: int, bias: bool) -> Dense:
         if not self.gated:
-            return filled_in(ResolvedPlainMLP, PlainMLP(activation=self.activation, bias=bias), d_ff=d_ff)
-        gated = GatedMLP(activation=self.activation, bias=bias, clamp=self.clamp, up_offset=self.up_offset)
-        return filled_in(ResolvedGatedMLP, gated, d_ff=d_ff)
+            return PlainMLP(activation=self.activation, bias=bias, d_ff=d_ff)
+        return GatedMLP(activation=self.activation, bias=bias, d_ff=d_ff, clamp=self.clamp, up_offset=self.up_offset)
 
     def describe(self) -> dict[str, str]:
         """How many experts, of which MLP, and the shared one's width."""
@@ -170,12 +153,12 @@ class ResolvedMoE(MoE):
         beside = self.shared and self.shared.model_copy(
             update={"d_ff": shared_out(self.shared.d_ff, tensor, "d_ff of the shared expert")}
         )
-        return filled_in(type(self), self, d_ff=d_ff, shared=beside)
+        return self.model_copy(update={"d_ff": d_ff, "shared": beside})
 
     def dealt(self, n: int) -> Self:
         """What each of `n` devices has that are dealt the experts (expert parallelism, Lepikhin 2020), which are all
         that is divided. UserError where they cannot have equally many."""
-        return filled_in(type(self), self, experts=shared_out(self.experts, n, "experts"))
+        return self.model_copy(update={"experts": shared_out(self.experts, n, "experts")})
 
     def _learned(self, site: Site, experts: int) -> int:
         router = self.experts * (site.d_model + self.router.bias)

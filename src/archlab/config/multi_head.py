@@ -6,9 +6,9 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from archlab.config.any_attention import AnyAttention, AnyResolved, QueryHeads
-from archlab.config.base import Base, Heads, Index, Length, Positive, Width
-from archlab.config.component import Site, StateTensor, filled_in, shared_out
+from archlab.config.any_attention import AnyAttention, QueryHeads
+from archlab.config.base import DERIVED, Base, Derived, Heads, Index, Length, Positive, Width
+from archlab.config.component import Site, StateTensor, shared_out
 from archlab.config.norm import AnyLayerNorm, AnyRMSNorm, NoNorm
 from archlab.config.visibility import keys_kept
 from archlab.config.work import Operation, Pass
@@ -55,11 +55,11 @@ class Temperature(Base):
 
 
 class _Shape(QueryHeads):
-    n_kv_heads: Heads | None = None
+    n_kv_heads: Derived[Heads] = DERIVED
     """Key/value heads: n_heads MHA, 1 MQA (Shazeer 2019), between GQA (Ainslie 2023). null: n_heads."""
-    head_dim: Width | None = None
+    head_dim: Derived[Width] = DERIVED
     """Width of one query and key; n_heads * head_dim need not be d_model. null: d_model / n_heads."""
-    v_dim: Width | None = None
+    v_dim: Derived[Width] = DERIVED
     """Width of one value. null: head_dim."""
 
 
@@ -86,28 +86,17 @@ class MultiHead(AnyAttention, _Shape):
     """Factors on what the output projection reads. null: none."""
 
     rotary_field: ClassVar[str] = "head_dim"
-    derived: ClassVar[tuple[str, ...]] = ("n_kv_heads", "head_dim", "v_dim", "scale")
 
-    def resolve(self, d_model: int) -> "ResolvedMultiHead":
-        """With the heads' number and widths, and the scale, written out."""
+    def resolve(self, d_model: int) -> Self:
+        """Return the same attention with the number and widths of its heads, and its scale, written out."""
         head_dim = self.head_dim or d_model // self.n_heads
-        return filled_in(
-            ResolvedMultiHead,
-            self,
-            n_kv_heads=self.n_kv_heads or self.n_heads,
-            head_dim=head_dim,
-            v_dim=self.v_dim or head_dim,
-            scale=self.scale or 1 / math.sqrt(max(head_dim, 1)),
-        )
-
-
-class ResolvedMultiHead(MultiHead, AnyResolved):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Multi-head attention with every derived value filled in."""
-
-    kind: Literal["multihead"] = "multihead"  # pyright: ignore[reportIncompatibleVariableOverride]
-    n_kv_heads: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
-    head_dim: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
-    v_dim: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+        derived = {
+            "n_kv_heads": self.n_kv_heads or self.n_heads,
+            "head_dim": head_dim,
+            "v_dim": self.v_dim or head_dim,
+            "scale": self.scale or 1 / math.sqrt(max(head_dim, 1)),
+        }
+        return self.model_copy(update=derived)
 
     @property
     def query_width(self) -> int:
@@ -155,7 +144,7 @@ class ResolvedMultiHead(MultiHead, AnyResolved):  # pyright: ignore[reportIncomp
         n_heads, K = shared_out(self.n_heads, tensor, "query heads"), self.n_kv_heads
         if K % tensor and tensor % K:
             raise UserError(f"{tensor} devices are neither a divisor nor a multiple of the {K} KV heads")
-        return filled_in(type(self), self, n_heads=n_heads, n_kv_heads=max(1, K // tensor))
+        return self.model_copy(update={"n_heads": n_heads, "n_kv_heads": max(1, K // tensor)})
 
     def _qk_norms(self) -> int:
         norm = self.qk_norm

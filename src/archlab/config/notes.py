@@ -6,7 +6,7 @@ from archlab.config.dense import GatedMLP
 from archlab.config.io import overlay, parse_overrides
 from archlab.config.layers import layer_configs
 from archlab.config.merge import Raw, merge
-from archlab.config.moe import ResolvedMoE
+from archlab.config.moe import MoE
 from archlab.config.schema import Config
 
 
@@ -16,7 +16,7 @@ def notes(raw: Raw, overrides: Sequence[str], config: Config) -> list[str]:
 
 
 def _one_active(config: Config) -> list[str]:
-    mixtures = [layer.mlp for layer in layer_configs(config.model) if isinstance(layer.mlp, ResolvedMoE)]
+    mixtures = [layer.mlp for layer in layer_configs(config.model) if isinstance(layer.mlp, MoE)]
     if not any(mlp.active == 1 and mlp.router.normalise for mlp in mixtures):
         return []
     always = (

@@ -3,16 +3,15 @@
 from archlab.config.any_attention import AnyAttention
 from archlab.config.layers import distinct_layers
 from archlab.config.model_schema import ModelConfig
-from archlab.config.moe import ResolvedMoE
+from archlab.config.moe import MoE
 from archlab.config.plug_in import PlugInComponent
 from archlab.config.problems import ConfigError, Problem, raise_problems
-from archlab.config.schema import Config
+from archlab.config.schema import Config, TrainConfig
 from archlab.config.tasks import AnyTask
-from archlab.config.training import ResolvedTrain
 from archlab.errors import UserError
 
 
-def among(train: ResolvedTrain, config: Config, n_processes: int) -> ResolvedTrain:
+def among(train: TrainConfig, config: Config, n_processes: int) -> TrainConfig:
     """The settings with micro batches that so many processes share; ConfigError where they cannot be dealt evenly."""
     own, rest = divmod(train.rows, n_processes)
     asked = config.train.micro_batch_tokens
@@ -29,7 +28,7 @@ def among(train: ResolvedTrain, config: Config, n_processes: int) -> ResolvedTra
 def decides_by_micro_batch(model: ModelConfig) -> bool:
     """Whether losses depend on how a batch is cut into micro batches: what is dropped is drawn for each by itself, and
     in each by itself experts are balanced."""
-    mixtures = (layer.mlp for layer in distinct_layers(model) if isinstance(layer.mlp, ResolvedMoE))
+    mixtures = (layer.mlp for layer in distinct_layers(model) if isinstance(layer.mlp, MoE))
     return has_dropout(model) or any(mixture.balance.loss for mixture in mixtures)
 
 
@@ -57,7 +56,7 @@ def check_shares(model: ModelConfig, n: int) -> None:
 
 def check_dealt(model: ModelConfig, n: int) -> None:
     """ConfigError where so many processes cannot be dealt the experts (`parallel.expert`)."""
-    mixtures = [layer.mlp for layer in distinct_layers(model) if isinstance(layer.mlp, ResolvedMoE)]
+    mixtures = [layer.mlp for layer in distinct_layers(model) if isinstance(layer.mlp, MoE)]
     if n > 1 and not mixtures:
         found = f"{n}, and no layer has experts; allowed: 1"
         raise ConfigError([Problem("parallel.expert", found)], "the config")

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
-from archlab.config.base import Heads, Width
-from archlab.config.component import Component, Site, StateTensor, filled_in, shared_out
+from archlab.config.base import DERIVED, Derived, Heads, Width
+from archlab.config.component import Component, Site, StateTensor, shared_out
 from archlab.config.recurrent import KernelSize, convolution
 from archlab.config.work import FLOAT32_BYTES, Operation, Pass
 
@@ -18,24 +18,16 @@ class RGLRU(Component):
     """
 
     kind: Literal["rglru"] = "rglru"  # pyright: ignore[reportIncompatibleVariableOverride]
-    lru_width: Width | None = None
+    lru_width: Derived[Width] = DERIVED
     """Channels, each with a state of one number. null: d_model."""
     n_heads: Heads = 1
     """Groups of neighbouring channels; a gate of a channel reads the channels of its group (RecurrentGemma: 256)."""
     taps: KernelSize = 4
     """Tokens that the convolution of u sees."""
 
-    derived: ClassVar[tuple[str, ...]] = ("lru_width",)
-
-    def resolve(self, d_model: int) -> "ResolvedRGLRU":
-        """With the number of channels written out."""
-        return filled_in(ResolvedRGLRU, self, lru_width=self.lru_width or d_model)
-
-
-class ResolvedRGLRU(RGLRU):
-    """The unit with every derived value filled in."""
-
-    lru_width: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
+    def resolve(self, d_model: int) -> Self:
+        """Return the same unit with its number of channels written out."""
+        return self.model_copy(update={"lru_width": self.lru_width or d_model})
 
     @property
     def _gates(self) -> int:
@@ -57,7 +49,7 @@ class ResolvedRGLRU(RGLRU):
     def share(self, tensor: int) -> Self:
         """Whole groups of channels."""
         n_heads = shared_out(self.n_heads, tensor, "groups of the mixer's channels")
-        return filled_in(type(self), self, n_heads=n_heads, lru_width=self.lru_width // tensor)
+        return self.model_copy(update={"n_heads": n_heads, "lru_width": self.lru_width // tensor})
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """The same in every counting: the scan itself has no products of matrices, but a run of sums for each doubling

@@ -5,9 +5,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from archlab.config.base import (
+    DERIVED,
     Base,
     BatchTokens,
     Count,
+    Derived,
     Natural,
     NonNegative,
     Positive,
@@ -60,14 +62,14 @@ def _each_once(names: tuple[LogTo, ...]) -> tuple[LogTo, ...]:
 class TrainConfig(Base):
     """How the model is trained. A step is one optimiser update."""
 
-    tokens: Tokens | None = None
+    tokens: Derived[Tokens] = DERIVED
     """Training tokens; steps are tokens // batch_tokens. null: a million, or one batch where that is more."""
-    batch_tokens: BatchTokens | None = None
+    batch_tokens: Derived[BatchTokens] = DERIVED
     """Tokens per step. null: as many whole sequences as hold 8192 tokens."""
-    micro_batch_tokens: BatchTokens | None = None
+    micro_batch_tokens: Derived[BatchTokens] = DERIVED
     """Tokens per forward and backward pass, accumulated to batch_tokens. null: the whole batch at once. The balance of
     experts is asked of each pass by itself, so with mlp.balance.loss it is another objective."""
-    seq_len: BatchTokens | None = None
+    seq_len: Derived[BatchTokens] = DERIVED
     """Tokens per training window. null: model.max_seq_len."""
     document_mask: bool = False
     """Documents in one window do not see each other, and positions restart with each; in evaluation too."""
@@ -77,9 +79,9 @@ class TrainConfig(Base):
     """Linear warm-up: a whole number is steps, a fraction below 1 a share of all steps."""
     schedule: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
     """Shape after the warm-up; wsd holds the peak, then decays linearly."""
-    final_lr: Annotated[float, Field(ge=0, le=1)] | None = None
+    final_lr: Derived[Annotated[float, Field(ge=0, le=1)]] = DERIVED
     """Learning rate at the end, as a part of the peak. null: 0.1 (constant: 1)."""
-    decay: Share | None = None
+    decay: Derived[Share] = DERIVED
     """wsd only: share of the steps after the warm-up that decay. null: 0.2 (other schedules: 0)."""
     optimizer: Optimizer = AdamW()
     """What makes an update of the gradient: AdamW, Muon, or a plug-in."""
@@ -107,13 +109,13 @@ class TrainConfig(Base):
     """auto: cuda where there is one."""
     compile: Literal["auto"] | bool = "auto"
     """torch.compile the layers. auto: where the run is long enough to gain by it, and a C++ compiler is there."""
-    eval_every: Count | None = None
+    eval_every: Derived[Count] = DERIVED
     """Steps between evaluations on the held-out text. null: a tenth of the run."""
     eval_tokens: BatchTokens = 65536
     """Held-out tokens per evaluation, always the same ones."""
-    eval_seq_len: BatchTokens | None = None
+    eval_seq_len: Derived[BatchTokens] = DERIVED
     """Tokens per window of evaluation. null: as in training."""
-    checkpoint_every: Count | None = None
+    checkpoint_every: Derived[Count] = DERIVED
     """Steps between checkpoints. null: at every evaluation."""
     keep: Keep = Keep()
     """Which checkpoints stay."""
@@ -124,6 +126,21 @@ class TrainConfig(Base):
     """Steps between probes of gradients, activations and attention, kept in metrics.jsonl. null: never."""
     log: Annotated[tuple[LogTo, ...], Field(strict=False), AfterValidator(_each_once)] = ()
     """Where its metrics go beside metrics.jsonl, each an extra of its name, as in `pip install 'archlab[wandb]'`."""
+
+    @property
+    def steps(self) -> int:
+        """Optimiser updates in the whole run."""
+        return self.tokens // self.batch_tokens
+
+    @property
+    def trained(self) -> int:
+        """Tokens that are trained on: whole batches only."""
+        return self.steps * self.batch_tokens
+
+    @property
+    def rows(self) -> int:
+        """Training windows per step."""
+        return self.batch_tokens // self.seq_len
 
 
 class MixtureSource(Base):

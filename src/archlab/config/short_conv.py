@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Literal
 
-from archlab.config.component import Component, Site, StateTensor, filled_in, shared_out
+from archlab.config.component import Component, Site, StateTensor, shared_out
 from archlab.config.recurrent import KernelSize, convolution
 from archlab.config.work import Operation, Pass
 
@@ -37,7 +37,7 @@ class ShortConv(Component):
 
     def share(self, tensor: int) -> "ShortConv":
         """Some of the channels."""
-        return filled_in(ShortConvShare, self, among=tensor)
+        return ShortConvShare.model_construct(**dict(self), n_devices=tensor)
 
     def work(self, site: Site, this: Pass) -> Iterator[Operation]:
         """The same in every counting."""
@@ -55,11 +55,11 @@ class ShortConv(Component):
 
 
 class ShortConvShare(ShortConv):
-    """Of several devices that share its work, what one has."""
+    """The part of a short convolution that one of several devices has."""
 
-    among: int
-    """Devices."""
+    n_devices: int
+    """Number of devices that share its channels."""
 
     def channels(self, d_model: int) -> int:
-        """UserError where they cannot have equally many."""
-        return shared_out(d_model, self.among, "channels of the mixer")
+        """Channels of this device; UserError if the devices cannot have equally many."""
+        return shared_out(d_model, self.n_devices, "channels of the mixer")

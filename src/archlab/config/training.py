@@ -15,35 +15,6 @@ SHORT_RUN = 1_000_000
 """Tokens of a run of which the config does not say how long it is."""
 
 
-class ResolvedTrain(TrainConfig):
-    """TrainConfig with every derived value filled in."""
-
-    tokens: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
-    seq_len: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
-    batch_tokens: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
-    micro_batch_tokens: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
-    final_lr: float  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
-    decay: float  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
-    eval_seq_len: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
-    eval_every: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
-    checkpoint_every: int  # pyright: ignore[reportGeneralTypeIssues, reportIncompatibleVariableOverride]
-
-    @property
-    def steps(self) -> int:
-        """Optimiser updates in the whole run."""
-        return self.tokens // self.batch_tokens
-
-    @property
-    def trained(self) -> int:
-        """Tokens that are trained on: whole batches only."""
-        return self.steps * self.batch_tokens
-
-    @property
-    def rows(self) -> int:
-        """Training windows per step."""
-        return self.batch_tokens // self.seq_len
-
-
 def check_next_token(model: ModelConfig) -> None:
     """ConfigError where tokens see what comes after them: neither a loss nor a score would mean much."""
     for visibility in ("prefix", "two_sided"):
@@ -52,7 +23,7 @@ def check_next_token(model: ModelConfig) -> None:
             raise ConfigError([Problem("model.attention.visibility", found)], "the config")
 
 
-def resolve_train(config: Config) -> ResolvedTrain:
+def resolve_train(config: Config) -> TrainConfig:
     """The train section with derived fields written out; resolving twice changes nothing."""
     train = config.train
     seq_len = train.seq_len or config.model.max_seq_len
@@ -71,4 +42,4 @@ def resolve_train(config: Config) -> ResolvedTrain:
         "eval_every": eval_every,
         "checkpoint_every": train.checkpoint_every or eval_every,
     }
-    return ResolvedTrain.model_construct(**{**dict(train), **derived})
+    return train.model_copy(update=derived)

@@ -5,14 +5,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from archlab.config.component import Absent
-from archlab.config.dense import GatedMLP, PlainMLP, ResolvedGatedMLP, ResolvedPlainMLP
-from archlab.config.gated_delta import GatedDelta, ResolvedGatedDelta
-from archlab.config.latent_attention import Latent, ResolvedLatent
-from archlab.config.mamba2 import Mamba2, ResolvedMamba2
-from archlab.config.moe import MoE, ResolvedMoE
-from archlab.config.multi_head import MultiHead, ResolvedMultiHead
+from archlab.config.dense import GatedMLP, PlainMLP
+from archlab.config.gated_delta import GatedDelta
+from archlab.config.latent_attention import Latent
+from archlab.config.mamba2 import Mamba2
+from archlab.config.moe import MoE
+from archlab.config.multi_head import MultiHead
 from archlab.config.plug_in import PlugInMixer, PlugInMLP
-from archlab.config.rglru import RGLRU, ResolvedRGLRU
+from archlab.config.rglru import RGLRU
 from archlab.config.short_conv import ShortConv
 
 
@@ -32,7 +32,6 @@ def _multi_head_by_default(value: Any) -> Any:
 Attention = Annotated[
     MultiHead | Latent | NoAttention, Field(discriminator="kind"), BeforeValidator(_multi_head_by_default)
 ]
-ResolvedAttention = ResolvedMultiHead | ResolvedLatent | NoAttention
 
 
 class NoMixer(Absent):
@@ -46,9 +45,6 @@ class NoMixer(Absent):
 
 Mixer = Annotated[Mamba2 | GatedDelta | RGLRU | ShortConv | PlugInMixer | NoMixer, Field(discriminator="kind")]
 """Recurrent: beside attention or in its place; what it keeps of a text has a fixed size."""
-ResolvedMixer = Annotated[
-    ResolvedMamba2 | ResolvedGatedDelta | ResolvedRGLRU | ShortConv | PlugInMixer | NoMixer, Field(discriminator="kind")
-]
 
 
 class NoMLP(Absent):
@@ -61,6 +57,3 @@ class NoMLP(Absent):
 
 
 MLP = Annotated[PlainMLP | GatedMLP | MoE | PlugInMLP | NoMLP, Field(discriminator="kind")]
-ResolvedMLP = Annotated[
-    ResolvedPlainMLP | ResolvedGatedMLP | ResolvedMoE | PlugInMLP | NoMLP, Field(discriminator="kind")
-]

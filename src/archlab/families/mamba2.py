@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from archlab.config.layers import LayerConfig
-from archlab.config.mamba2 import Mamba2, ResolvedMamba2
+from archlab.config.mamba2 import Mamba2
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.family import Family
@@ -26,7 +26,7 @@ class Expand:
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """As a whole number where it is one."""
-        if isinstance(model.mixer, ResolvedMamba2):
+        if isinstance(model.mixer, Mamba2):
             expand = model.mixer.inner_width / model.d_model
             hf["expand"] = int(expand) if expand.is_integer() else expand
 
@@ -53,7 +53,7 @@ def _number(limit: Any) -> float:
 
 def _rows(layer: LayerConfig) -> Sequence[int]:
     mixer = layer.mixer
-    assert isinstance(mixer, ResolvedMamba2)
+    assert isinstance(mixer, Mamba2)
     of_groups = mixer.n_groups * mixer.d_state
     return [mixer.inner_width, mixer.inner_width, of_groups, of_groups, mixer.n_heads]
 

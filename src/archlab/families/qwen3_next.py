@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from archlab.config.gated_delta import ResolvedGatedDelta
+from archlab.config.gated_delta import GatedDelta
 from archlab.config.layers import LayerConfig
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
@@ -26,8 +26,8 @@ def types_of(hf: Source, n_layers: int) -> list[str]:
     return [LINEAR if (i + 1) % interval else FULL for i in range(n_layers)]
 
 
-def _mixer(layer: LayerConfig) -> ResolvedGatedDelta:
-    assert isinstance(layer.mixer, ResolvedGatedDelta)
+def _mixer(layer: LayerConfig) -> GatedDelta:
+    assert isinstance(layer.mixer, GatedDelta)
     return layer.mixer
 
 

@@ -4,7 +4,7 @@ wide is float32; attention is torch's fused kernel, or written out where that ca
 import ast
 
 from archlab.config.layers import LayerConfig
-from archlab.config.multi_head import ResolvedMultiHead
+from archlab.config.multi_head import MultiHead
 from archlab.flatten.operations import lift, plain
 from archlab.flatten.source import module
 from archlab.flatten.specialise import Specialiser
@@ -67,7 +67,7 @@ class Assumed(Specialiser):
                 return Known(True)
             case "_is_grouped", _:
                 attention = self.layer.attention
-                return Known(isinstance(attention, ResolvedMultiHead) and attention.n_kv_heads != attention.n_heads)
+                return Known(isinstance(attention, MultiHead) and attention.n_kv_heads != attention.n_heads)
             case _:
                 return None
 

@@ -13,7 +13,7 @@ NAMES = {
     "eps": "NORM_EPS", "norm_eps": "NORM_EPS",
     "DynamicTanh.alpha": "NORM_ALPHA", "Rope.theta": "ROPE_THETA", "Sinusoidal.theta": "WAVE_THETA",
     "Sinusoidal.offset": "FIRST_POSITION", "Learned.offset": "FIRST_POSITION", "original_max_seq_len": "ORIGINAL_LEN",
-    "ResolvedMoE.experts": "N_EXPERTS", "ResolvedMoE.active": "ACTIVE_EXPERTS", "ResolvedMoE.d_ff": "D_EXPERT",
+    "MoE.experts": "N_EXPERTS", "MoE.active": "ACTIVE_EXPERTS", "MoE.d_ff": "D_EXPERT",
     "Router.factor": "EXPERT_FACTOR", "Groups.n": "N_GROUPS", "Groups.kept": "KEPT_GROUPS",
     "BlockSparse.size": "BLOCK_SIZE", "Temperature.beta": "TEMPERATURE_BETA",
     "Temperature.length": "TEMPERATURE_LENGTH",

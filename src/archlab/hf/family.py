@@ -12,7 +12,7 @@ from archlab.config.io import build_config, overlay
 from archlab.config.layers import final_norm, layer_configs, resolve
 from archlab.config.merge import Raw, expand
 from archlab.config.model_schema import Layers, ModelConfig
-from archlab.config.moe import MoE, ResolvedMoE
+from archlab.config.moe import MoE
 from archlab.config.position import NoPosition, Rope
 from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config
@@ -149,7 +149,7 @@ def _rope_in_common(model: ModelConfig) -> ModelConfig:
 
 def _mixture_in_common(model: ModelConfig) -> ModelConfig:
     """The same model with a mixture of experts as what its layers have in common and a dense MLP as the exception."""
-    mixture = next((layer.mlp for layer in layer_configs(model) if isinstance(layer.mlp, ResolvedMoE)), None)
+    mixture = next((layer.mlp for layer in layer_configs(model) if isinstance(layer.mlp, MoE)), None)
     if model.layers is None or isinstance(model.mlp, MoE) or mixture is None:
         return model
     common = model.mlp.model_dump()

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from archlab.config.latent_attention import Latent, ResolvedLatent
+from archlab.config.latent_attention import Latent
 from archlab.config.layers import LayerConfig
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
@@ -25,7 +25,7 @@ LATENT: tuple[Field, ...] = (
 
 
 def _narrows_queries(layer: LayerConfig) -> bool:
-    return isinstance(layer.attention, ResolvedLatent) and layer.attention.q_rank is not None
+    return isinstance(layer.attention, Latent) and layer.attention.q_rank is not None
 
 
 def _keeps_queries(layer: LayerConfig) -> bool:

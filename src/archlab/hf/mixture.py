@@ -7,7 +7,7 @@ from typing import ClassVar
 from archlab.config.layers import LayerConfig, layer_configs, resolve
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.config.moe import MoE, ResolvedMoE
+from archlab.config.moe import MoE
 from archlab.hf.fields import Source
 from archlab.hf.joining import concatenate
 from archlab.hf.weights import COPY, Row, Step
@@ -15,12 +15,12 @@ from archlab.hf.weights import COPY, Row, Step
 
 def is_mixture(layer: LayerConfig) -> bool:
     """Whether the layer's MLP is a mixture of experts."""
-    return isinstance(layer.mlp, ResolvedMoE)
+    return isinstance(layer.mlp, MoE)
 
 
 def n_experts(layer: LayerConfig) -> int:
     """Experts of such a layer."""
-    assert isinstance(layer.mlp, ResolvedMoE)
+    assert isinstance(layer.mlp, MoE)
     return layer.mlp.experts
 
 
@@ -144,7 +144,7 @@ class SharedExperts:
     def write(self, model: ModelConfig, hf: Raw) -> None:
         """Reading back shows whether it is a whole number of them."""
         mlp = resolve(model).mlp
-        if isinstance(mlp, ResolvedMoE):
+        if isinstance(mlp, MoE):
             hf[self.hf_key] = mlp.shared.d_ff // mlp.d_ff if mlp.shared else 0
             if self.bias_key and mlp.shared:
                 hf[self.bias_key] = mlp.shared.bias

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from archlab.config.work import Kind
 from archlab.model.decoder import Decoder
+from archlab.model.torch_private import DispatchMode, backward_node
 from archlab.train.operations import kind_of
 
 _BY_MODULE: dict[str, Kind] = {
@@ -45,7 +45,7 @@ def clocked(model: Decoder, step: Callable[[], object], steps: int, device_type:
     return min(found, key=lambda one: sum(clocked.seconds for clocked in one.values()))
 
 
-class _Clock(TorchDispatchMode):
+class _Clock(DispatchMode):
     def __init__(self, model: Decoder, wait: Callable[[], object]) -> None:
         super().__init__()
         self.seconds, self.calls = Counter[Kind](), Counter[Kind]()
@@ -91,7 +91,7 @@ class _Clock(TorchDispatchMode):
         """The kind of the module whose forward or backward pass this is."""
         if self._inside:
             return self._inside[-1]
-        node: Any = torch._C._current_autograd_node()  # pyright: ignore[reportAttributeAccessIssue]
+        node: Any = backward_node()
         return None if node is None else node.metadata.get("kind")
 
     def remove(self) -> None:

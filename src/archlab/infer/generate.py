@@ -21,9 +21,10 @@ from archlab.errors import UserError
 from archlab.infer.sampling import Sampling, sample
 from archlab.model.arithmetic import WHOLE
 from archlab.model.decoder import Decoder
-from archlab.model.graphs import allow_forms, check_compiler, trust_guards
+from archlab.model.graphs import allow_forms, check_compiler
 from archlab.model.inputs import check_inputs
 from archlab.model.state import Cache
+from archlab.model.torch_private import skip_size_checks
 
 COMPILED_SLOTS = 256
 """A compiled step is of one number of slots in the cache: it is rounded up to a multiple of this."""
@@ -98,7 +99,7 @@ def next_logits(model: Decoder, token_B1: Tensor, cache: Cache) -> Tensor:
 def _compiled_step() -> Callable[[Decoder, Tensor, Cache], Tensor]:
     check_compiler("compile")
     allow_forms()
-    trust_guards()
+    skip_size_checks()
     return torch.compile(next_logits, fullgraph=True, dynamic=False)
 
 

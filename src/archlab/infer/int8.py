@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder, Head
 from archlab.model.projection import Projection, is_compiled_row, row_product
+from archlab.model.torch_private import int8_product
 
 LARGEST = 127
 
@@ -56,7 +57,7 @@ class Int8Projection(nn.Module):
         is_fast = x.device.type == "cpu" and x.dtype is self.scale.dtype is torch.bfloat16
         if is_fast and rows <= MOST_ROWS and x.shape[-1] % 16 == 0:
             x_MK = x.reshape(rows, -1).contiguous()
-            return torch.ops.aten._weight_int8pack_mm(x_MK, self.quantised, self.scale).view(*x.shape[:-1], -1)
+            return int8_product(x_MK, self.quantised, self.scale).view(*x.shape[:-1], -1)
         return F.linear(x, self.weight.to(x.dtype))
 
 

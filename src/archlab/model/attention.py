@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from archlab.config.layers import LayerConfig
-from archlab.config.multi_head import ResolvedMultiHead, Temperature
+from archlab.config.multi_head import MultiHead, Temperature
 from archlab.config.norm import NoNorm
 from archlab.config.position import Rope
 from archlab.model.activations import make_activation
@@ -22,7 +22,7 @@ from archlab.model.state import State
 class Attention(nn.Module):
     """softmax(scale q k^T) v per head, then mixed by `out`."""
 
-    def __init__(self, config: ResolvedMultiHead, layer: LayerConfig, kernel: str) -> None:
+    def __init__(self, config: MultiHead, layer: LayerConfig, kernel: str) -> None:
         super().__init__()
         D, H, K = layer.d_model, config.n_heads, config.n_kv_heads
         self.config = config

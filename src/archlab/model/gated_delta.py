@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archlab.config.gated_delta import ResolvedGatedDelta
+from archlab.config.gated_delta import GatedDelta as GatedDeltaConfig
 from archlab.config.recurrent import GatedRMSNorm
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import at_least_float32, without_autocast
@@ -23,7 +23,7 @@ from archlab.model.state import State, is_step
 class GatedDelta(nn.Module):
     """S <- a S; S <- S + k (beta (v - S^T k))^T; o = S^T q. Queries, keys and values come from a convolution."""
 
-    def __init__(self, config: ResolvedGatedDelta, d_model: int) -> None:
+    def __init__(self, config: GatedDeltaConfig, d_model: int) -> None:
         super().__init__()
         self.config = config
         self.q = Projection(d_model, config.key_width, bias=False, role="input")

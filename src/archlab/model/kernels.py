@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archlab.config.any_attention import AnyResolved
+from archlab.config.any_attention import AnyAttention
 from archlab.config.layers import LayerConfig
 from archlab.config.position import BIASED
 from archlab.errors import UserError
@@ -308,7 +308,7 @@ def choose_kernel(name: str, needs: Needs) -> Kernel:
     return KERNELS[name].kernel
 
 
-def needs_of(config: AnyResolved, layer: LayerConfig) -> Needs:
+def needs_of(config: AnyAttention, layer: LayerConfig) -> Needs:
     """Of a layer, before a call."""
     return Needs(
         softcap=config.softcap is not None, dropout=layer.dropout.attention > 0, bias=layer.position.kind in BIASED
@@ -327,7 +327,7 @@ def prefer_products(model: nn.Module, up_to: int) -> None:
 class Attend:
     """softmax(scale q k^T + bias) v as a layer's config asks for it, by the kernel of that name."""
 
-    def __init__(self, config: AnyResolved, layer: LayerConfig, kernel: str) -> None:
+    def __init__(self, config: AnyAttention, layer: LayerConfig, kernel: str) -> None:
         self.scale, self.softcap, self.dropout = config.scale, config.softcap, layer.dropout.attention
         self.kernel = kernel
         self.needs = needs_of(config, layer)

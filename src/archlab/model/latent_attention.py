@@ -4,7 +4,7 @@ of a query and key that positions do not and do rotate, C = N + P, V a value, R 
 import torch
 from torch import Tensor, nn
 
-from archlab.config.latent_attention import ResolvedLatent
+from archlab.config.latent_attention import Latent
 from archlab.config.layers import LayerConfig
 from archlab.model.arithmetic import Same, as_autocast
 from archlab.model.context import Context
@@ -25,7 +25,7 @@ class LatentAttention(nn.Module):
     made from a key and its value goes to the query and to what is mixed. Equal but for rounding.
     """
 
-    def __init__(self, config: ResolvedLatent, layer: LayerConfig, kernel: str) -> None:
+    def __init__(self, config: Latent, layer: LayerConfig, kernel: str) -> None:
         super().__init__()
         self.config, D, H = config, layer.d_model, config.n_heads
         rank = config.q_rank

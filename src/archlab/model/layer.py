@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from archlab.config.component import Component
-from archlab.config.dense import ResolvedDense
-from archlab.config.gated_delta import ResolvedGatedDelta
-from archlab.config.latent_attention import ResolvedLatent
+from archlab.config.dense import Dense
+from archlab.config.gated_delta import GatedDelta as GatedDeltaConfig
+from archlab.config.latent_attention import Latent
 from archlab.config.layers import Branch, LayerConfig
-from archlab.config.mamba2 import ResolvedMamba2
-from archlab.config.moe import ResolvedMoE
-from archlab.config.multi_head import ResolvedMultiHead
+from archlab.config.mamba2 import Mamba2 as Mamba2Config
+from archlab.config.moe import MoE as MoEConfig
+from archlab.config.multi_head import MultiHead
 from archlab.config.norm import NoNorm
 from archlab.config.plug_in import PlugInComponent
-from archlab.config.rglru import ResolvedRGLRU
+from archlab.config.rglru import RGLRU as RGLRUConfig  # noqa: N811 - an acronym, not a constant
 from archlab.config.short_conv import ShortConv as ShortConvConfig
 from archlab.model.arithmetic import Same, scaled
 from archlab.model.attention import Attention
@@ -82,21 +82,21 @@ class Layer(nn.Module):
 def make_component(config: Component, layer: LayerConfig, kernel: str) -> nn.Module:
     """The module of that config, in that layer: `forward(x_BTD, context, state) -> y_BTD`."""
     match config:
-        case ResolvedMultiHead():
+        case MultiHead():
             return Attention(config, layer, kernel)
-        case ResolvedLatent():
+        case Latent():
             return LatentAttention(config, layer, kernel)
-        case ResolvedMamba2():
+        case Mamba2Config():
             return Mamba2(config, layer.d_model)
-        case ResolvedGatedDelta():
+        case GatedDeltaConfig():
             return GatedDelta(config, layer.d_model)
-        case ResolvedRGLRU():
+        case RGLRUConfig():
             return RGLRU(config, layer.d_model)
         case ShortConvConfig():
             return ShortConv(config, layer.d_model)
-        case ResolvedDense():
+        case Dense():
             return MLP(config, layer)
-        case ResolvedMoE():
+        case MoEConfig():
             return MoE(config, layer)
         case PlugInComponent():
             return own_module(config, layer.site)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archlab.config.mamba2 import ResolvedMamba2
+from archlab.config.mamba2 import Mamba2 as Mamba2Config
 from archlab.config.norm import NoNorm
 from archlab.config.recurrent import GatedRMSNorm
 from archlab.model.activations import make_activation
@@ -22,7 +22,7 @@ from archlab.model.state import State, is_step
 class Mamba2(nn.Module):
     """S <- exp(-dt exp(A_log)) S + dt x B^T and y = S C + D x in every head; x, B and C come from a convolution."""
 
-    def __init__(self, config: ResolvedMamba2, d_model: int) -> None:
+    def __init__(self, config: Mamba2Config, d_model: int) -> None:
         super().__init__()
         self.config = config
         width, n_heads, of_groups = config.inner_width, config.n_heads, config.n_groups * config.d_state

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from archlab.config.dense import ResolvedDense, ResolvedGatedMLP
+from archlab.config.dense import Dense, GatedMLP
 from archlab.config.layers import LayerConfig
 from archlab.config.norm import NoNorm
 from archlab.model.activations import make_activation
@@ -19,13 +19,13 @@ class MLP(nn.Module):
     plain: down(act(up x)). gated: down(act(gate x) * (up x + offset)) (Shazeer 2020), products clamped first.
     """
 
-    def __init__(self, config: ResolvedDense, layer: LayerConfig) -> None:
+    def __init__(self, config: Dense, layer: LayerConfig) -> None:
         super().__init__()
         self.config, self.activation = config, make_activation(config.activation)
         self.up = Projection(layer.d_model, config.d_ff, bias=config.bias, role="input")
         self.gate = (
             Projection(layer.d_model, config.d_ff, bias=config.bias, role="input")
-            if isinstance(config, ResolvedGatedMLP)
+            if isinstance(config, GatedMLP)
             else None
         )
         self.sub_norm = make_norm(layer.norm if config.sub_norm else NoNorm(), config.d_ff)
@@ -40,9 +40,9 @@ class MLP(nn.Module):
         return self.down(self.sub_norm(inner(self.config, self.activation, gate_BTF, up_BTF)))
 
 
-def inner(config: ResolvedDense, activation: nn.Module, gate: Tensor | None, up: Tensor) -> Tensor:
+def inner(config: Dense, activation: nn.Module, gate: Tensor | None, up: Tensor) -> Tensor:
     """What the down projection reads, of the products with the gate's matrix (None: plain) and with the other."""
-    if gate is None or not isinstance(config, ResolvedGatedMLP):
+    if gate is None or not isinstance(config, GatedMLP):
         return activation(up)
     if config.clamp is not None:
         gate, up = gate.clamp(max=config.clamp), up.clamp(-config.clamp, config.clamp)

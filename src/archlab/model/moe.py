@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from archlab.config.layers import LayerConfig
-from archlab.config.moe import ResolvedMoE
+from archlab.config.moe import MoE as MoEConfig
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import as_autocast
 from archlab.model.context import Context
@@ -19,7 +19,7 @@ from archlab.model.state import State
 class MoE(nn.Module):
     """sum over the chosen experts e of weight_e * MLP_e(x). Beside it the shared expert's MLP(x), if there is one."""
 
-    def __init__(self, config: ResolvedMoE, layer: LayerConfig) -> None:
+    def __init__(self, config: MoEConfig, layer: LayerConfig) -> None:
         super().__init__()
         self.config = config
         self.router = Router(config, layer.d_model)
@@ -49,7 +49,7 @@ class Experts(nn.Module):
     and nothing is added in an order that a device chooses.
     """
 
-    def __init__(self, config: ResolvedMoE, d_model: int) -> None:
+    def __init__(self, config: MoEConfig, d_model: int) -> None:
         super().__init__()
         self.config, E, F, D = config.expert_mlp, config.experts, config.d_ff, d_model
         self.activation = make_activation(config.activation)

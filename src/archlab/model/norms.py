@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from archlab.config import norm as schema
 from archlab.config.layers import Branch, LayerConfig
-from archlab.config.multi_head import QKNorm, ResolvedMultiHead
+from archlab.config.multi_head import MultiHead, QKNorm
 from archlab.model.arithmetic import Same, at_least_float32, has_format_of, is_training_eagerly
 
 Shape = tuple[int, ...]
@@ -158,7 +158,7 @@ def make_norm(config: schema.Norm | QKNorm, *shape: int) -> nn.Module:
 class HeadNorm(nn.Module):
     """The norm of queries or keys. Its scope is each head, or all heads side by side."""
 
-    def __init__(self, config: ResolvedMultiHead, heads: int) -> None:
+    def __init__(self, config: MultiHead, heads: int) -> None:
         super().__init__()
         scope = "head" if isinstance(config.qk_norm, schema.NoNorm) else config.qk_norm.scope
         shape = {"head": (config.head_dim,), "each_head": (heads, config.head_dim), "width": (heads * config.head_dim,)}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from archlab.config import position as schema
-from archlab.config.any_attention import AnyAttention, AnyResolved
+from archlab.config.any_attention import AnyAttention
 from archlab.config.model_schema import ModelConfig
 from archlab.model.arithmetic import at_least_float32, wide, without_autocast
 from archlab.model.roles import RoleName
@@ -53,7 +53,7 @@ class LearnedPositions(nn.Module):
 class AlibiBias(nn.Module):
     """-slope(head) * distance (Press 2021); Falcon's form of it is given minus the key positions for distances."""
 
-    def __init__(self, config: schema.Alibi, heads: AnyResolved) -> None:
+    def __init__(self, config: schema.Alibi, heads: AnyAttention) -> None:
         super().__init__()
         self.form, self.scale = config.form, heads.scale
         self.slopes = slopes(heads.n_heads, config.max_bias)
@@ -138,7 +138,7 @@ def make_shared_bias(config: ModelConfig) -> T5Bias | None:
             return None
 
 
-def make_position_bias(position: schema.Position, heads: AnyResolved) -> nn.Module | None:
+def make_position_bias(position: schema.Position, heads: AnyAttention) -> nn.Module | None:
     """The layer's own module that biases its scores; None where it has none, or shares the model's."""
     match position:
         case schema.Alibi() as config:

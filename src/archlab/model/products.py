@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, library
 
 from archlab.model.arithmetic import without_autocast
+from archlab.model.torch_private import softmax_backward
 
 BLOCK = 64
 """Queries. With more, more is multiplied that is hidden; with fewer, products are slower."""
@@ -67,7 +68,7 @@ def _gradients(
             q_XNC, grad_XNV = (_of_block(x, k_BKTC, first, end) for x in (q_BHTC, grad_BHTV))
             grad_v_XTV[:, :end].baddbmm_(weights_XNS.mT, grad_XNV)
             grad_weights_XNS = grad_XNV @ v_XTV[:, :end].mT
-            grad_scores_XNS = torch.ops.aten._softmax_backward_data(grad_weights_XNS, weights_XNS, -1, q_BHTC.dtype)
+            grad_scores_XNS = softmax_backward(grad_weights_XNS, weights_XNS)
             grad_q_XNC = _scaled_product(grad_scores_XNS, k_XTC[:, :end], scale)
             grad_q_BHTC[:, :, first:end] = grad_q_XNC.view(*q_BHTC.shape[:2], end - first, -1)
             grad_k_XTC[:, :end].baddbmm_(grad_scores_XNS.mT, q_XNC, alpha=scale)

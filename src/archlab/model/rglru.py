@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archlab.config.rglru import ResolvedRGLRU
+from archlab.config.rglru import RGLRU as RGLRUConfig  # noqa: N811 - an acronym, not a constant
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.context import Context
@@ -35,7 +35,7 @@ class BlockGate(nn.Module):
 class RGLRU(nn.Module):
     """S <- a S + sqrt(1 - a^2) i u, a = exp(-8 r softplus(Lambda)); out(gelu(gate) * S). u comes from a convolution."""
 
-    def __init__(self, config: ResolvedRGLRU, d_model: int) -> None:
+    def __init__(self, config: RGLRUConfig, d_model: int) -> None:
         super().__init__()
         width = config.lru_width
         self.gate = Projection(d_model, width, bias=True, role="input")

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archlab.config.moe import ResolvedMoE
+from archlab.config.moe import MoE
 from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.context import Collected
 from archlab.model.roles import RoleName
@@ -35,7 +35,7 @@ class Router(nn.Module):
 
     correction: Tensor | None
 
-    def __init__(self, config: ResolvedMoE, d_model: int) -> None:
+    def __init__(self, config: MoE, d_model: int) -> None:
         super().__init__()
         self.config, self.active = config.router, config.active
         self.weight = nn.Parameter(torch.empty(config.experts, d_model))

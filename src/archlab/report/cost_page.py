@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from archlab.config.layers import layer_configs, sees_as, with_overrides
-from archlab.config.multi_head import ResolvedMultiHead
+from archlab.config.multi_head import MultiHead
 from archlab.config.schema import Config
 from archlab.cost.hardware import Hardware
 from archlab.cost.memory import Format
@@ -122,5 +122,5 @@ def _kinds_of_heads(
 def _has_heads_to_vary(config: Config) -> bool:
     """Multi-head attention with the same heads in every layer, whatever their windows, and a cache."""
     attentions = [layer.attention for layer in layer_configs(config.model)]
-    heads = {(a.n_heads, a.n_kv_heads, a.head_dim) if isinstance(a, ResolvedMultiHead) else None for a in attentions}
+    heads = {(a.n_heads, a.n_kv_heads, a.head_dim) if isinstance(a, MultiHead) else None for a in attentions}
     return heads != {None} and len(heads) == 1 and not sees_as(config.model, "two_sided")

@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from archlab.config.schema import Config
-from archlab.config.training import ResolvedTrain, resolve_train
+from archlab.config.schema import Config, TrainConfig
+from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.infer.load import is_run_folder
@@ -43,7 +43,7 @@ class Watched:
         return "training" if self.is_training else "stopped" if self.metrics else "not begun"
 
     @cached_property
-    def settings(self) -> ResolvedTrain:
+    def settings(self) -> TrainConfig:
         """With every derived value."""
         return resolve_train(self.config)
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from archlab.config.any_attention import AnyAttention
-from archlab.config.dense import ResolvedDense
-from archlab.config.latent_attention import ResolvedLatent
+from archlab.config.dense import Dense
+from archlab.config.latent_attention import Latent
 from archlab.config.layers import LayerConfig
-from archlab.config.moe import ResolvedMoE
-from archlab.config.multi_head import ResolvedMultiHead
+from archlab.config.moe import MoE
+from archlab.config.multi_head import MultiHead
 from archlab.config.norm import NoNorm
 from archlab.config.training import resolve_train
 from archlab.cost.params import parameters
@@ -17,9 +17,9 @@ from archlab.review.case import Case, Reading
 def head_widths(layer: LayerConfig) -> Iterator[Reading]:
     """Of queries and keys, and of values where they are of another width."""
     match layer.attention:
-        case ResolvedMultiHead(head_dim=width, v_dim=v_dim):
+        case MultiHead(head_dim=width, v_dim=v_dim):
             yield Reading("head_dim", width, "models with multi-head attention")
-        case ResolvedLatent(query_width=width, v_dim=v_dim):
+        case Latent(query_width=width, v_dim=v_dim):
             yield Reading("nope_dim + rope_dim", width, "models with latent attention")
         case _:
             return
@@ -35,13 +35,13 @@ def query_heads(layer: LayerConfig) -> Iterator[Reading]:
 
 def kv_heads(layer: LayerConfig) -> Iterator[Reading]:
     """Where they are fewer than query heads; in latent attention all heads share one vector."""
-    if isinstance(layer.attention, ResolvedMultiHead) and layer.attention.n_kv_heads != layer.attention.n_heads:
+    if isinstance(layer.attention, MultiHead) and layer.attention.n_kv_heads != layer.attention.n_heads:
         yield Reading("n_kv_heads", layer.attention.n_kv_heads)
 
 
 def attention_width(layer: LayerConfig) -> Iterator[Reading]:
     """Of multi-head attention; the projections of latent attention are narrow in between, so its widths mean less."""
-    if isinstance(layer.attention, ResolvedMultiHead):
+    if isinstance(layer.attention, MultiHead):
         heads = layer.attention.n_heads * layer.attention.head_dim
         yield Reading("n_heads * head_dim / d_model", heads / layer.d_model)
 
@@ -49,9 +49,9 @@ def attention_width(layer: LayerConfig) -> Iterator[Reading]:
 def mlp_widths(layer: LayerConfig) -> Iterator[Reading]:
     """Of one matrix: of an MLP, of an expert, of a shared expert."""
     match layer.mlp:
-        case ResolvedDense(d_ff=width):
+        case Dense(d_ff=width):
             yield Reading("d_ff", width)
-        case ResolvedMoE(d_ff=width, shared=shared):
+        case MoE(d_ff=width, shared=shared):
             yield Reading("d_ff of an expert", width)
             if shared:
                 yield Reading("d_ff of the shared expert", shared.d_ff)
@@ -61,13 +61,13 @@ def mlp_widths(layer: LayerConfig) -> Iterator[Reading]:
 
 def mlp_ratio(layer: LayerConfig) -> Iterator[Reading]:
     """Of a dense MLP."""
-    if isinstance(layer.mlp, ResolvedDense):
+    if isinstance(layer.mlp, Dense):
         yield Reading("d_ff / d_model", layer.mlp.d_ff / layer.d_model, f"{layer.mlp.kind} MLPs")
 
 
 def mixture_ratio(layer: LayerConfig) -> Iterator[Reading]:
     """Of all experts together that a token passes through."""
-    if isinstance(layer.mlp, ResolvedMoE):
+    if isinstance(layer.mlp, MoE):
         width = layer.mlp.active * layer.mlp.d_ff + (layer.mlp.shared.d_ff if layer.mlp.shared else 0)
         yield Reading("active experts' d_ff / d_model", width / layer.d_model, "mixtures")
 

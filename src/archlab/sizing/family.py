@@ -11,7 +11,7 @@ from archlab.atlas.entries import Entry
 from archlab.config.component import Absent
 from archlab.config.io import facts, find_preset, presets
 from archlab.config.layers import LayerConfig, layer_configs
-from archlab.config.multi_head import ResolvedMultiHead
+from archlab.config.multi_head import MultiHead
 from archlab.config.problems import nearest
 from archlab.config.schema import Config
 from archlab.cost.params import Parameters, parameters
@@ -57,9 +57,9 @@ class Member:
         return bool(words.mixtures(self.layers))
 
     @property
-    def multi_head(self) -> ResolvedMultiHead | None:
+    def multi_head(self) -> MultiHead | None:
         """Its attention, unless that is latent."""
-        return next((x for x in words.attentions(self.layers) if isinstance(x, ResolvedMultiHead)), None)
+        return next((x for x in words.attentions(self.layers) if isinstance(x, MultiHead)), None)
 
     @property
     def n_heads(self) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from archlab.config.identity import config_hash, resolved
+from archlab.config.merge import Raw
 from archlab.config.optimizer import AdamW, LrMultipliers
 from archlab.config.outcomes import Outcome
 from archlab.config.schema import Config
@@ -26,8 +27,17 @@ _ADDED = (
     ("train.optimizer", AdamW().model_dump(mode="json")),
     ("train.lr_multipliers", LrMultipliers().model_dump(mode="json")),
 )
-"""Fields that runs were named without, each with what it was then: at that value it still adds nothing to a name, so
-that no study is run again for a new field."""
+"""Fields, at any depth, that older names do not contain, each with its default. At that value a field adds nothing to
+a name, so that no study runs again because of a new field."""
+
+
+def _deciding(section: Raw, path: str) -> Raw:
+    """Return the values of a section that are part of a run's name."""
+    return {
+        key: _deciding(value, field) if isinstance(value, dict) else value
+        for key, value in section.items()
+        if (field := f"{path}.{key}") not in _NOT_MEANT and (field, value) not in _ADDED
+    }
 
 
 @dataclass(frozen=True)
@@ -49,14 +59,7 @@ class Run:
         """12 hex digits of the model, the training, the tokens and the number format: of what is trained, not of where
         or by which version of the code, which the run's folder records."""
         plain = resolved(self.config)
-        decides = {
-            section: {
-                key: value
-                for key, value in plain[section].items()
-                if (field := f"{section}.{key}") not in _NOT_MEANT and (field, value) not in _ADDED
-            }
-            for section in ("model", "train")
-        }
+        decides = {section: _deciding(plain[section], section) for section in ("model", "train")}
         decides |= {
             "dtype": str(planned_device(self.config.train).dtype),
             "corpus": self.corpus,

@@ -8,7 +8,7 @@ from functools import cache
 
 import torch
 
-from archlab.config.any_attention import AnyResolved
+from archlab.config.any_attention import AnyAttention
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.visibility import is_plain_causal
@@ -74,7 +74,7 @@ def attention_kernels(
     layers = layer_configs(model)
     for layer in dict.fromkeys(layers):
         attention = layer.attention
-        if not isinstance(attention, AnyResolved):
+        if not isinstance(attention, AnyAttention):
             continue
         masked = packed or runs is not None or not is_plain_causal(attention, seq_len)
         is_whole = runs is None

@@ -7,11 +7,11 @@ from functools import partial
 from torch.utils.checkpoint import checkpoint
 
 from archlab.config.problems import ConfigError, Problem
-from archlab.config.schema import Config
-from archlab.config.training import ResolvedTrain
+from archlab.config.schema import Config, TrainConfig
 from archlab.cost.flops import training_flops
 from archlab.model.decoder import Decoder
-from archlab.model.graphs import allow_forms, check_compiler, has_compiler
+from archlab.model.graphs import allow_forms, check_compiler
+from archlab.model.torch_private import has_compiler
 from archlab.train.device import Device
 
 PAYS_FROM = {"cpu": 2e14, "cuda": 4e16}
@@ -19,7 +19,7 @@ PAYS_FROM = {"cpu": 2e14, "cuda": 4e16}
 a fifth of some ten minutes, and a GPU as long and saves half of two."""
 
 
-def is_compiled(config: Config, train: ResolvedTrain, device: Device) -> bool:
+def is_compiled(config: Config, train: TrainConfig, device: Device) -> bool:
     """What `train.compile` means for this run on this machine: auto does where it pays and there is a compiler.
 
     UserError where it is asked for and there is none, or processes share components, experts or windows.

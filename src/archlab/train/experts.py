@@ -7,13 +7,13 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Partial
 
-from archlab.config.moe import ResolvedMoE
+from archlab.config.moe import MoE as MoEConfig
 from archlab.model.decoder import Decoder
 from archlab.model.moe import Experts, MoE
+from archlab.model.torch_private import exchange_rows
 from archlab.train.parts import Holders
 
 
@@ -23,7 +23,7 @@ def deal_experts(model: Decoder, mesh: DeviceMesh) -> None:
     for layer, config in zip(model.layers, model.layer_configs, strict=True):
         for module in layer.children():
             if isinstance(module, MoE):
-                assert isinstance(config.mlp, ResolvedMoE)
+                assert isinstance(config.mlp, MoEConfig)
                 own = Experts(config.mlp.dealt(group.size), config.d_model)
                 group.divide(module.experts, own)
                 own.through = partial(group.through, own)
@@ -48,4 +48,4 @@ class _Dealt(Holders):
 
     def _exchanged(self, x: Tensor, got: list[int], sent: list[int]) -> Tensor:
         """So many rows from each process, for so many to each."""
-        return all_to_all_single_autograd(x.contiguous(), got, sent, self.mesh.get_group())
+        return exchange_rows(x.contiguous(), got, sent, self.mesh.get_group())

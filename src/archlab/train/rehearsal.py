@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from archlab.allocator import keep_freed_memory
-from archlab.config.schema import Config
+from archlab.config.schema import Config, TrainConfig
 from archlab.config.tasks import AnyTask
-from archlab.config.training import ResolvedTrain, check_next_token, resolve_train
+from archlab.config.training import check_next_token, resolve_train
 from archlab.cost.memory import training_memory
 from archlab.cost.params import parameters
 from archlab.data.tasks.task_data import TaskData
@@ -28,7 +28,7 @@ class Rehearsal:
     """Forward, loss, backward, clipping and the optimiser, as in a run."""
 
     model: Decoder
-    train: ResolvedTrain
+    train: TrainConfig
     device: Device
     compiled: bool
     step: Callable[[], None]
@@ -60,7 +60,7 @@ def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
     return Rehearsal(model, train, device, compiled, step)
 
 
-def _random(config: Config, train: ResolvedTrain) -> Windows:
+def _random(config: Config, train: TrainConfig) -> Windows:
     """Random tokens, or what the task asks: only its answers have a loss, which is less work."""
     task, vocab_size = config.data.task, config.model.vocab_size
     if isinstance(task, AnyTask):

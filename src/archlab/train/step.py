@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from archlab.config.training import ResolvedTrain
+from archlab.config.schema import TrainConfig
 from archlab.data.training_data import Windows
 from archlab.model.context import Collected
 from archlab.model.cut import whole
@@ -47,7 +47,7 @@ def update(
     model: Decoder,
     optimizer: Optimizer,
     windows: Windows,
-    train: ResolvedTrain,
+    train: TrainConfig,
     step: int,
     device: Device,
     separator: int | None = None,
@@ -159,12 +159,12 @@ def document_ids(tokens_BT: Tensor, separator: int | None) -> Tensor | None:
     return None if separator is None else (tokens_BT == separator).cumsum(-1)
 
 
-def warmup_steps(train: ResolvedTrain) -> int:
+def warmup_steps(train: TrainConfig) -> int:
     """Warm-up in steps, from steps or a share of the run."""
     return train.warmup if isinstance(train.warmup, int) else round(train.warmup * train.steps)
 
 
-def learning_rate(train: ResolvedTrain, step: int) -> float:
+def learning_rate(train: TrainConfig, step: int) -> float:
     """The rate of update `step`, counted from 0: linear warm-up, then the schedule's shape."""
     steps, warmup = train.steps, warmup_steps(train)
     if step < warmup:
@@ -173,7 +173,7 @@ def learning_rate(train: ResolvedTrain, step: int) -> float:
     return train.lr * _shape(train, done)
 
 
-def _shape(train: ResolvedTrain, done: float) -> float:
+def _shape(train: TrainConfig, done: float) -> float:
     """The rate as a share of its peak, when the share `done` of the steps after the warm-up is done."""
     final = train.final_lr
     match train.schedule:

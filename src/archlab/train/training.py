@@ -7,8 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from archlab.config.schema import Config
-from archlab.config.training import ResolvedTrain
+from archlab.config.schema import Config, TrainConfig
 from archlab.cost.flops import training_flops
 from archlab.data.held_out import HeldOut
 from archlab.data.training_data import TrainingData
@@ -47,7 +46,7 @@ class Means:
     """What a run needs beside its folder, all of it found before anything is written."""
 
     config: Config
-    settings: ResolvedTrain
+    settings: TrainConfig
     device: Device
     world: World
     data: TrainingData

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterator
 
-from archlab.config.any_attention import AnyResolved
+from archlab.config.any_attention import AnyAttention
 from archlab.config.component import Site
-from archlab.config.latent_attention import Latent, ResolvedLatent
-from archlab.config.multi_head import MultiHead, ResolvedMultiHead
+from archlab.config.latent_attention import Latent
+from archlab.config.multi_head import MultiHead
 from archlab.config.norm import RMSNorm
 from archlab.config.position import Rope
 from archlab.report.drawings.svg import SMALL, TITLE, Cell, Label, Shape, Svg, Wire, to_svg
@@ -16,10 +16,10 @@ _CELL, _STEP, _MARGIN, _BESIDE, _PER_ROW = 16, 22, 16, 40, 2
 _QUERIES, _KEYS, _LATENT = 0, 1, 3
 
 
-def kinds() -> dict[str, AnyResolved]:
+def kinds() -> dict[str, AnyAttention]:
     """Eight query heads of 64 in a model 512 wide, sharing ever more."""
     shared = {"Multi-head": _HEADS, "Grouped-query": 2, "Multi-query": 1}
-    heads: dict[str, AnyResolved] = {
+    heads: dict[str, AnyAttention] = {
         name: MultiHead(n_heads=_HEADS, n_kv_heads=n, head_dim=_HEAD_DIM).resolve(_D_MODEL)
         for name, n in shared.items()
     }
@@ -27,7 +27,7 @@ def kinds() -> dict[str, AnyResolved]:
     return heads | {"Latent": latent}
 
 
-def kept_per_token(heads: AnyResolved) -> int:
+def kept_per_token(heads: AnyAttention) -> int:
     """Numbers that a cache keeps of one token in one layer."""
     site = Site(_D_MODEL, RMSNorm(), Rope())
     return sum(math.prod(tensor.shape) for tensor in heads.state(site, 1))
@@ -52,8 +52,8 @@ def head_sharing() -> Svg:
     return to_svg(shapes, x + 116, height, "Heads of keys and values that query heads share")
 
 
-def _drawn(name: str, heads: AnyResolved, x: float, up: float) -> Iterator[Shape]:
-    made = heads.n_heads if isinstance(heads, ResolvedLatent) else _kv_heads(heads)
+def _drawn(name: str, heads: AnyAttention, x: float, up: float) -> Iterator[Shape]:
+    made = heads.n_heads if isinstance(heads, Latent) else _kv_heads(heads)
     group = heads.n_heads // made
     middles = [x + (group * (i + 0.5) - 0.5) * _STEP + _CELL / 2 for i in range(made)]
     for head in range(heads.n_heads):
@@ -62,13 +62,13 @@ def _drawn(name: str, heads: AnyResolved, x: float, up: float) -> Iterator[Shape
         yield Cell(f"{name} query {head}", middle - _CELL / 2, up, _CELL, _CELL, _QUERIES)
     for i, middle in enumerate(middles):
         yield Cell(f"{name} kv {i}", middle - _CELL / 2, up - 50, _CELL, _CELL, _KEYS)
-    if isinstance(heads, ResolvedLatent):
+    if isinstance(heads, Latent):
         width = heads.n_heads * _STEP - (_STEP - _CELL)
         for middle in middles:
             yield Wire([(middle, up - 50), (middle, up - 66)])
         yield Cell(f"{name} latent", x, up - 78, width, 12, _LATENT, f"{heads.kept_width} numbers for all heads")
 
 
-def _kv_heads(heads: AnyResolved) -> int:
-    assert isinstance(heads, ResolvedMultiHead)
+def _kv_heads(heads: AnyAttention) -> int:
+    assert isinstance(heads, MultiHead)
     return heads.n_kv_heads

@@ -11,20 +11,20 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
-from archlab.config.any_attention import AnyResolved
+from archlab.config.any_attention import AnyAttention
 from archlab.config.base import Base
 from archlab.config.component import Component
-from archlab.config.dense import Dense, ResolvedGatedMLP, ResolvedPlainMLP
-from archlab.config.gated_delta import ResolvedGatedDelta
-from archlab.config.latent_attention import ResolvedLatent
+from archlab.config.dense import Dense, GatedMLP, PlainMLP
+from archlab.config.gated_delta import GatedDelta
+from archlab.config.latent_attention import Latent
 from archlab.config.layers import Branch, LayerConfig
-from archlab.config.mamba2 import ResolvedMamba2
-from archlab.config.moe import ResolvedMoE
-from archlab.config.multi_head import ResolvedMultiHead
+from archlab.config.mamba2 import Mamba2
+from archlab.config.moe import MoE
+from archlab.config.multi_head import MultiHead
 from archlab.config.norm import AnyNorm
 from archlab.config.plug_in import PlugIn, PlugInMixer, PlugInMLP
 from archlab.config.position import ON_THE_EMBEDDING, Position
-from archlab.config.rglru import ResolvedRGLRU
+from archlab.config.rglru import RGLRU
 from archlab.config.short_conv import ShortConv
 from archlab.config.visibility import Visibility
 from archlab.report.drawings.svg import Words
@@ -80,7 +80,7 @@ def component_words(layer: LayerConfig, branch: Branch) -> Words:
     if isinstance(component, Visibility):
         lines += _sight(component)
     lines += _changes(component, _PHRASES, _TOLD.get(type(component), ()))
-    if isinstance(component, AnyResolved) and not math.isclose(component.scale, component.query_width**-0.5):
+    if isinstance(component, AnyAttention) and not math.isclose(component.scale, component.query_width**-0.5):
         lines.append(f"scores × {component.scale:.4g}")
     if component.score_heads and layer.dropout.attention:
         lines.append(f"dropout {layer.dropout.attention:g} on weights")
@@ -116,9 +116,9 @@ def _number(value: float) -> str:
 
 def _words_of(component: Component) -> Words:
     match component:
-        case ResolvedMultiHead():
+        case MultiHead():
             return _multi_head(component)
-        case ResolvedLatent():
+        case Latent():
             queries = () if component.q_rank is None else (f"queries through {component.q_rank:,}",)
             return Words(
                 "Latent attention",
@@ -133,7 +133,7 @@ def _words_of(component: Component) -> Words:
             return Words(title[0].upper() + title[1:], (f"d_ff {component.d_ff:,}",))
         case Dense():
             return Words(f"{_activation(component.activation)} MLP", (f"d_ff {component.d_ff:,}",))
-        case ResolvedMoE():
+        case MoE():
             return _mixture(component)
         case ShortConv():
             return Words("Short convolution", (f"{component.taps} taps",))
@@ -145,7 +145,7 @@ def _words_of(component: Component) -> Words:
             return Words(title, tuple(re.sub(r"(?<=\d)x(?=\d)", " × ", words) for words in said))
 
 
-def _multi_head(heads: ResolvedMultiHead) -> Words:
+def _multi_head(heads: MultiHead) -> Words:
     width = f"{heads.head_dim}" if heads.v_dim == heads.head_dim else f"{heads.head_dim}, values {heads.v_dim}"
     if heads.n_kv_heads == heads.n_heads:
         return Words("Multi-head attention", (f"{heads.n_heads} heads × {width}",))
@@ -154,7 +154,7 @@ def _multi_head(heads: ResolvedMultiHead) -> Words:
     return Words(title, (f"{heads.n_heads} query, {heads.n_kv_heads} KV head{plural} × {width}",))
 
 
-def _mixture(mixture: ResolvedMoE) -> Words:
+def _mixture(mixture: MoE) -> Words:
     name = _gated(mixture.activation) if mixture.gated else _activation(mixture.activation)
     lines = [f"{mixture.active} of {mixture.experts} {name} experts, d_ff {mixture.d_ff:,}"]
     if mixture.shared:
@@ -189,14 +189,14 @@ def _sight(rule: Visibility) -> Iterator[str]:
 
 _SIGHT = tuple(Visibility.model_fields)
 _TOLD: Mapping[type[Base], tuple[str, ...]] = {
-    ResolvedMultiHead: (*_SIGHT, "n_heads", "n_kv_heads", "head_dim", "v_dim", "scale"),
-    ResolvedLatent: (*_SIGHT, "n_heads", "nope_dim", "rope_dim", "kv_rank", "q_rank", "v_dim", "scale"),
-    ResolvedMoE: ("experts", "active", "d_ff", "gated", "activation", "shared", "balance"),
-    ResolvedPlainMLP: ("activation", "d_ff"),
-    ResolvedGatedMLP: ("activation", "d_ff"),
-    ResolvedMamba2: ("n_heads", "head_dim", "d_state"),
-    ResolvedGatedDelta: ("n_key_heads", "n_value_heads", "key_dim", "value_dim"),
-    ResolvedRGLRU: ("lru_width", "n_heads"),
+    MultiHead: (*_SIGHT, "n_heads", "n_kv_heads", "head_dim", "v_dim", "scale"),
+    Latent: (*_SIGHT, "n_heads", "nope_dim", "rope_dim", "kv_rank", "q_rank", "v_dim", "scale"),
+    MoE: ("experts", "active", "d_ff", "gated", "activation", "shared", "balance"),
+    PlainMLP: ("activation", "d_ff"),
+    GatedMLP: ("activation", "d_ff"),
+    Mamba2: ("n_heads", "head_dim", "d_state"),
+    GatedDelta: ("n_key_heads", "n_value_heads", "key_dim", "value_dim"),
+    RGLRU: ("lru_width", "n_heads"),
     ShortConv: ("taps",),
     PlugInMixer: ("name", "options"),
     PlugInMLP: ("name", "options"),
