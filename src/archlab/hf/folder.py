@@ -18,7 +18,7 @@ COMPANIONS = (
 
 
 def is_hf_folder(folder: Path) -> bool:
-    """Whether it looks like one."""
+    """Whether it looks like one: it has a config.json, which no run folder has."""
     return (folder / CONFIG).is_file()
 
 

@@ -58,8 +58,8 @@ def find_folder(folder_or_hub_id: str | Path) -> Path:
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Whether it is a run folder."""
-    return (folder / "config.yaml").is_file()
+    """Whether it is a run folder. A Hugging Face folder is none, even if another tool's config.yaml lies in it."""
+    return (folder / "config.yaml").is_file() and not is_hf_folder(folder)
 
 
 def load_model(folder: Path, config: ModelConfig | None = None) -> Decoder:
