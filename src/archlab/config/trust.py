@@ -55,8 +55,8 @@ def check(plugins: Mapping[str, bytes | None]) -> None:
     if refused := [plugin for plugin in plugins if not _may_run(plugin, prints[plugin])]:
         it = "it" if len(refused) == 1 else "them"
         raise UserError(
-            f"plugins: {', '.join(map(_where, refused))}: a folder names this code, and archlab on this machine did not "
-            f"write it there. Read {it} first; to run {it}, add --trust (in Python and in workers: {TRUST}=1)"
+            f"plugins: {', '.join(map(_where, refused))}: a folder names this code, and archlab on this machine did "
+            f"not write it there. Read {it} first; to run {it}, add --trust (in Python and in workers: {TRUST}=1)"
         )
     _ran.update(prints.values())
 

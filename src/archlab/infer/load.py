@@ -29,7 +29,7 @@ def from_pretrained(
     folder_or_hub_id: str | Path, dtype: torch.dtype | str | None = None, device: torch.device | str | None = None
 ) -> Decoder:
     """A trained model, ready for inference: from a run folder (its last checkpoint), a Hugging Face folder, or a hub id
-    (`organisation/name`; needs network and the extra `hub`).
+    (`organisation/name` or `organisation/name@revision`; needs network and the extra `hub`).
 
     It has the number format in which it is stored, unless `dtype` is given (`torch.bfloat16` or its name; "auto" is as
     stored, too). It is on the CPU, unless `device` is given (`cuda:1`).

@@ -73,6 +73,8 @@ class Imported(Base):
     """`bos_token_id` and the like, as in config.json."""
     dtype: str | None
     """The published number format; null when it was mixed."""
+    source: str | None = None
+    """The full path of the published model's folder, or its hub id with the commit. null: made before this was kept."""
 
 
 def imported(run: Path) -> Imported | None:
