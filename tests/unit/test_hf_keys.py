@@ -17,7 +17,7 @@ from archlab.hf.family import NO_EFFECT, OTHER_TOOLS
 
 torch.set_num_threads(1)
 ROWS = yaml.safe_load((Path(__file__).parent / "published_keys.yaml").read_text())
-COMMON = {
+COMMON: dict[str, Any] = {
     "vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
     "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
@@ -81,7 +81,7 @@ def test_the_only_key_that_all_classes_read_without_declaring_it() -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_key_that_a_class_declares_is_understood(name: str) -> None:
     """So a key that is passed over because it is false or empty is none that the published code reads."""
-    incomplete = {"deepseek_v2": {"num_experts_per_tok": 2}, "glm4_moe": {"head_dim": 128}}
+    incomplete: dict[str, dict[str, Any]] = {"deepseek_v2": {"num_experts_per_tok": 2}, "glm4_moe": {"head_dim": 128}}
     declared = CONFIG_MAPPING[name](**incomplete.get(name, {})).to_dict()
     assert FAMILIES[name].read(declared, "config.json")[1] == []
 

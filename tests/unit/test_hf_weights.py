@@ -29,7 +29,7 @@ IDS = torch.arange(12)[None]
 @pytest.fixture
 def hf(tmp_path: Path) -> Path:
     torch.manual_seed(0)
-    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 24}
+    sizes: dict[str, Any] = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 24}
     model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2))
     model.save_pretrained(tmp_path / "hf")
     return tmp_path / "hf"

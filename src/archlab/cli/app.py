@@ -51,10 +51,11 @@ NO_NEGATIVES = Parameter(negative=())
 
 HELP = """Compare architectures of decoder-only language models.
 
-CONFIG is a preset's name (`archlab list presets`), a YAML file, a run folder, a Hugging Face folder or a hub id;
-`key=value` after it overrides a field, as in `model.norm.kind=layernorm`.
+CONFIG is a preset's name (`archlab list presets`), a YAML file, a run folder, a Hugging Face folder or a hub id
+(`organisation/name`, or `organisation/name@revision`); `key=value` after it overrides a field, as in
+`model.norm.kind=layernorm`.
 
-`--trust`, anywhere in a command, lets the Python files run that a folder brings as plug-ins.
+`--trust`, anywhere in a command, lets the plug-ins run that a folder from elsewhere names.
 """
 
 TRUST_OPTION = "--trust"
