@@ -4,6 +4,7 @@ tests name their device, or compare with what libraries compute on the CPU.
 A small text, and a cache of prepared data for the whole session, for those that ask for them.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,15 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--device cuda: torch finds no CUDA device here")
     if device != "cpu":  # before the tests are read, for some make tensors then
         torch.set_default_device(device)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the tests away from the user's list of plug-ins."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ARCHLAB_STATE", str(tmp_path_factory.mktemp("state")))
+        patch.delenv("ARCHLAB_TRUST", raising=False)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -92,6 +92,11 @@ def cache_folder() -> Path:
     return Path(os.environ.get("ARCHLAB_CACHE") or platformdirs.user_cache_dir("archlab"))
 
 
+def state_folder() -> Path:
+    """Return $ARCHLAB_STATE, or the user's state folder. Nothing in it can be made again, unlike in the cache."""
+    return Path(os.environ.get("ARCHLAB_STATE") or platformdirs.user_state_dir("archlab"))
+
+
 def _kind_of_file(mode: int) -> str:
     return "a pipe" if stat.S_ISFIFO(mode) else "a device"
 

@@ -171,4 +171,4 @@ def test_a_job_that_has_to_leave_is_queued_again(folder, undisturbed):
     sender.join()
     assert results(out) == undisturbed
     assert seen["went on"] != seen["pid"]
-    assert list((out / "slurm").glob("*_log.*")) == [], "jobs that ended well leave nothing behind"
+    assert list((out / "slurm").rglob("*_log.*")) == [], "jobs that ended well leave nothing behind"

@@ -12,6 +12,7 @@ from torch.distributed import init_process_group
 from archlab.config.io import build_config, overlay
 from archlab.config.merge import expand
 from archlab.config.schema import Config
+from archlab.config.trust import accept
 from archlab.train.loop import train
 from archlab.train.progress import Callback, StepMetrics
 
@@ -27,6 +28,7 @@ class Stopping(Callback):
 if __name__ == "__main__":
     file, folder = map(Path, sys.argv[1:])
     common, *configs = yaml.safe_load_all(file.read_text())
+    accept(*[plugin for one in configs for plugin in one.get("plugins", ())])
     if not (alone := "WORLD_SIZE" not in os.environ):
         init_process_group("gloo")  # once, for all of them
     for one in configs:

@@ -19,7 +19,7 @@ from torch._dynamo.testing import CompileCounter
 
 import archlab
 import tiny
-from archlab.config import plugins
+from archlab.config import plugins, trust
 from archlab.config.identity import resolved
 from archlab.config.io import build_config
 from archlab.config.schema import Config
@@ -39,6 +39,8 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text(encodin
 FILES = {
     name: text for text in re.findall(r"^```\w+\n(.*?)^```", DOCUMENT, re.M | re.S) for name in re.findall(r"\A# (\S+)\n", text)
 }  # fmt: skip
+STORES = (plugins._registered, plugins._read, OWN_CODE, trust._named, trust._ran)
+"""What a process knows of plug-ins."""
 SQUARED = {"kind": "plugin", "name": "squared", "options": {"d_ff": 48}}
 
 
@@ -47,17 +49,18 @@ def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """As in a new process, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
-    kept = (dict(plugins._registered), dict(plugins._read), set(OWN_CODE))
+    monkeypatch.setenv("ARCHLAB_STATE", str(tmp_path / "state"))
+    kept = [store.copy() for store in STORES]
     as_a_new_process()
     yield
-    for store, before in zip((plugins._registered, plugins._read, OWN_CODE), kept, strict=True):
+    for store, before in zip(STORES, kept, strict=True):
         store.clear()
         store.update(before)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def as_a_new_process() -> None:
     """Has imported none."""
-    for store in (plugins._registered, plugins._read, OWN_CODE):
+    for store in STORES:
         store.clear()
 
 
@@ -77,6 +80,7 @@ def config(*overrides: str, **changed: Any) -> Config:
         "train": tiny.TRAIN | {"optimizer": {"kind": "plugin", "name": "lion"}, "lr": 1e-3} | changed.pop("train", {}),
         "data": {"path": str(tiny.write_text(Path()).resolve())},
     }
+    trust.accept(*(raw | changed)["plugins"])
     return build_config(raw | changed, overrides, "own")
 
 

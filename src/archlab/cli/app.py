@@ -10,6 +10,7 @@ import archlab
 from archlab.cli.terminal import console
 from archlab.cli.usage import usage
 from archlab.config.text import visible
+from archlab.config.trust import trusting
 from archlab.errors import user_message
 from archlab.interrupt import INTERRUPTED, was_interrupted
 
@@ -50,9 +51,14 @@ NO_NEGATIVES = Parameter(negative=())
 
 HELP = """Compare architectures of decoder-only language models.
 
-CONFIG is a preset's name (`archlab list presets`), a YAML file, a run folder, a Hugging Face folder or a hub id;
-`key=value` after it overrides a field, as in `model.norm.kind=layernorm`.
+CONFIG is a preset's name (`archlab list presets`), a YAML file, a run folder, a Hugging Face folder or a hub id
+(`organisation/name`, or `organisation/name@revision`); `key=value` after it overrides a field, as in
+`model.norm.kind=layernorm`.
+
+`--trust`, anywhere in a command, lets the plug-ins run that a folder from elsewhere names.
 """
+
+TRUST_OPTION = "--trust"
 
 
 def make_app() -> App:
@@ -80,8 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reader of a pipe left.
     """
     _prepare_streams()
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = make_app()(sys.argv[1:] if arguments is None else arguments)
+        with trusting(TRUST_OPTION in words):
+            code = make_app()([word for word in words if word != TRUST_OPTION])
         sys.stdout.flush()
         return code or 0
     except BrokenPipeError:

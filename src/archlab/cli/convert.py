@@ -16,7 +16,7 @@ def run(hf_folder: Path, /, *, n_kv_heads: AtLeastOne, out: Path) -> None:
     Parameters
     ----------
     hf_folder
-        A folder with config.json and safetensors.
+        A folder with config.json and weights.
     n_kv_heads
         Key/value heads to be left; must divide those there are.
     out

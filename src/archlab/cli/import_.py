@@ -11,7 +11,7 @@ def run(hf_folder: str, /, *, out: Path) -> None:
     Parameters
     ----------
     hf_folder
-        A folder with config.json and safetensors, or a hub id.
+        A folder with config.json and weights, or a hub id.
     out
         The run's folder, new.
     """

@@ -11,7 +11,7 @@ def run(folder: str, /, *, json: Flag = False) -> int:
     Parameters
     ----------
     folder
-        A run folder, a Hugging Face folder with config.json and safetensors, or a hub id, which is downloaded.
+        A run folder, a Hugging Face folder with config.json and weights, or a hub id, which is downloaded.
     json
         JSON instead.
     """

@@ -6,8 +6,8 @@ from glob import has_magic, iglob
 from pathlib import Path
 from typing import Any
 
-from archlab.config.plugins import is_file
 from archlab.config.schema import DataConfig
+from archlab.config.trust import is_file
 from archlab.files import expand_user
 
 _DEFAULT = DataConfig().path
@@ -33,6 +33,12 @@ def find_plugins(values: Any, home: Path) -> None:
     named = values.get("plugins") if isinstance(values, dict) else None
     if isinstance(named, list):
         values["plugins"] = [_found(plugin, home) for plugin in named]
+
+
+def plugins_of(values: Any) -> list[str]:
+    """Return the plug-ins that raw values name, without what is no text."""
+    named = values.get("plugins") if isinstance(values, dict) else None
+    return [plugin for plugin in named if isinstance(plugin, str)] if isinstance(named, list) else []
 
 
 def _found(plugin: Any, home: Path) -> Any:

@@ -10,11 +10,12 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from archlab.config.about import About
-from archlab.config.beside import find_plugins, find_text
+from archlab.config.beside import find_plugins, find_text, plugins_of
 from archlab.config.check import validate
 from archlab.config.merge import Raw, expand, merge
 from archlab.config.problems import Problem
 from archlab.config.schema import Config
+from archlab.config.trust import accept, accept_from
 from archlab.config.yaml_text import parse_yaml, read_yaml
 from archlab.digests import DIGESTS
 from archlab.errors import UserError
@@ -82,6 +83,7 @@ def read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
         find_text(raw, file.parent)
     if isinstance(file, Path):
         find_plugins(raw, file.parent)
+        accept_from(file, plugins_of(raw))
     about = raw.pop("about", None)
     if about is not None and not isinstance(about, dict):
         raise UserError(f"{file}: about is {about!r}; allowed: keys and values")
@@ -91,6 +93,7 @@ def read_entry(file: Path | Traversable) -> tuple[About | None, Raw]:
 def build_config(raw: Raw, overrides: Sequence[str] = (), source: str = "config") -> Config:
     """The validated config of raw values and overrides; UserError with every problem at once."""
     change, problems = parse_overrides(overrides)
+    accept(*plugins_of(change))
     return validate(Config, overlay(raw, change, Config) if change else raw, source, problems)
 
 

@@ -8,8 +8,10 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import CodeType
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -18,6 +20,7 @@ from archlab.code import imported_from_beside, meaning
 from archlab.config.base import Base
 from archlab.config.component import Component
 from archlab.config.text import FileName
+from archlab.config.trust import check, is_file
 from archlab.errors import OWN_CODE, UserError
 from archlab.files import read_bytes, read_text
 
@@ -94,11 +97,6 @@ def _is_in(module: str, package: str) -> bool:
     return f"{module}.".startswith(f"{package}.")
 
 
-def is_file(plugin: str) -> bool:
-    """Whether it is a file, and not a module that Python finds by itself."""
-    return plugin.endswith(".py")
-
-
 def _register_component(
     section: Section, name: str, options: type[Component], module: Callable[..., Any], said: tuple[str, ...]
 ) -> None:
@@ -162,15 +160,23 @@ def copies(plugins: Iterable[str], folder: Path) -> tuple[list[str], dict[str, b
 
 
 def load_plugins(plugins: Iterable[str]) -> None:
-    """Import those that this process has not; a file that has changed since is imported again."""
-    for plugin in plugins:
-        if not is_file(plugin):
+    """Import the plug-ins that this process has not imported, and files that have changed since.
+
+    Files are given by their full paths. Raise UserError before any code runs if one is missing or not trusted.
+    """
+    found = {plugin: _content(Path(plugin)) if is_file(plugin) else None for plugin in plugins}
+    check(found)
+    for plugin, content in found.items():
+        if content is None:
             _importing(plugin, lambda plugin=plugin: importlib.import_module(plugin))
-            continue
-        file = Path(plugin)
-        if not file.is_file():
-            raise UserError(f"plugins: {plugin}: no such file; put it there, or name the place where it is now")
-        _importing(plugin, lambda file=file: _import_file(file))
+        else:
+            _importing(plugin, lambda plugin=plugin, content=content: _import_file(Path(plugin), content))
+
+
+def _content(file: Path) -> bytes:
+    if not file.is_file():
+        raise UserError(f"plugins: {file}: no such file; put it there, or name the place where it is now")
+    return read_bytes(file)
 
 
 def _importing(plugin: str, import_it: Callable[[], Any]) -> None:
@@ -187,7 +193,19 @@ def _importing(plugin: str, import_it: Callable[[], Any]) -> None:
         raise UserError(f"plugins: {plugin}: cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def _import_file(file: Path) -> None:
+class _CheckedSource(SourceFileLoader):
+    """Runs the content that was checked, and never the compiled code that `__pycache__` may hold in its place."""
+
+    def __init__(self, name: str, file: str, content: bytes) -> None:
+        super().__init__(name, file)
+        self._content = content
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compile the content."""
+        return self.source_to_code(self._content, self.path)
+
+
+def _import_file(file: Path, content: bytes) -> None:
     name, digest = _module_name(str(file)), digest_of(file)
     if _read.get(str(file)) == digest:
         return
@@ -197,7 +215,7 @@ def _import_file(file: Path) -> None:
         raise UserError(f"imports {beside[0]} from its own folder, {why}; allowed: {allowed}")
     for modules in _registered.values():
         modules.pop(name, None)
-    spec = spec_from_file_location(name, file)
+    spec = spec_from_file_location(name, file, loader=_CheckedSource(name, str(file), content))
     assert spec
     assert spec.loader
     OWN_CODE.add(str(file))

@@ -23,6 +23,7 @@ from archlab.config.optimizer import AdamW, LrMultipliers, Optimizer
 from archlab.config.parallel import ParallelConfig
 from archlab.config.plugins import PlugIns, load_plugins
 from archlab.config.tasks import NoTask, TaskOrText
+from archlab.config.trust import accept
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -196,6 +197,7 @@ class Config(Base):
     """Processes, where torchrun starts several."""
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
-        """Another process has sent it, and this one has its plug-ins from here on."""
+        """Import its plug-ins here as well. The process that sent the config has checked them."""
         super().__setstate__(state)
+        accept(*self.plugins)
         load_plugins(self.plugins)

@@ -8,6 +8,7 @@ from archlab.config.io import build_config, facts, find_preset, presets, read_en
 from archlab.config.merge import Raw, merge
 from archlab.config.problems import nearest
 from archlab.config.schema import Config
+from archlab.config.trust import accept, accept_from
 from archlab.digests import verify
 from archlab.errors import UserError
 from archlab.hf.folder import is_hf_folder
@@ -15,15 +16,24 @@ from archlab.hf.hub import download_config, is_hub_id
 
 
 def load_config(source: str | Path, *overrides: str) -> Config:
-    """A preset's name, a YAML file, a run folder, a Hugging Face folder or hub id, with `a.b=value` overrides.
+    """Return the config of a preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id
+    (`organisation/name`, or `organisation/name@revision`), with `a.b=value` overrides.
 
-    Raises UserError with every problem at once.
+    Raise UserError with every problem at once. Plug-ins that a folder names run only if it was made on this machine, or
+    if the environment variable ARCHLAB_TRUST is 1 (docs/plugins.md).
     """
-    return build_config(read_config(source), overrides, str(source))
+    return build_config(read_named_config(source), overrides, str(source))
+
+
+def read_named_config(source: str | Path) -> Raw:
+    """Return the raw values of a config that the user named: the plug-ins of a YAML file may run."""
+    if (file := Path(source)).is_file():
+        accept(file)
+    return read_config(source)
 
 
 def read_config(source: str | Path) -> Raw:
-    """The raw values of a config, laid over those of its `base` if it names one, without its `about`."""
+    """Return the raw values of a config, laid over those of its `base` if it names one, without its `about`."""
     return _read(_file_of(source))
 
 
@@ -56,6 +66,7 @@ def _read(file: Path | Traversable, above: tuple[Path | Traversable, ...] = ()) 
 def _base_of(file: Path | Traversable, base: object) -> Path | Traversable:
     """The file or folder that a config's `base` names: beside it, or a preset."""
     if isinstance(base, str) and isinstance(file, Path) and (file.parent / base).exists():
+        accept_from(file, [file.parent / base])
         return _file_of((file.parent / base).resolve())
     if isinstance(base, str) and (preset := find_preset(base)):
         return preset
@@ -69,11 +80,11 @@ def _file_of(source: str | Path) -> Path | Traversable:
     if preset is not None and not path.exists():
         return preset
     if path.is_dir():
+        if is_hf_folder(path):
+            return path
         if (path / "config.yaml").is_file():
             verify(path / "config.yaml")
             return path / "config.yaml"
-        if is_hf_folder(path):
-            return path
         allowed = "a preset, a YAML file, a run folder, a Hugging Face folder (config.json) or a hub id"
         raise UserError(f"{path}: a folder without config.yaml; a CONFIG is {allowed}")
     if path.exists():

@@ -1,10 +1,12 @@
 """What a published model's folder says beside its weights: its config, its special tokens, its tokenizer."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
+from archlab.config.text import note
 from archlab.errors import UserError
 from archlab.families.registry import FAMILIES, find_family
 from archlab.hf.family import Family
@@ -15,12 +17,19 @@ SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def read_model_config(folder: Path) -> tuple[Family, ModelConfig]:
-    """Family and architecture of a Hugging Face folder."""
+    """Return the family and the architecture of a Hugging Face folder. A note names the keys that were passed over."""
     file = folder / CONFIG
     values = read_json(file)
     family = find_family(values.get("model_type"), str(file))
     _check_architectures(values.get("architectures"), family, str(file))
-    return family, family.model_config(values, str(file))
+    config, passed_over = family.read(values, str(file))
+    if passed_over:
+        _note_once(f"{file}: passed over, because they do not change the model: {', '.join(passed_over)}")
+    return family, config
+
+
+_note_once = cache(note)
+"""A command reads a config.json several times."""
 
 
 def _check_architectures(named: object, family: Family, where: str) -> None:

@@ -41,11 +41,26 @@ NO_EFFECT = {
     "return_dict_in_generate", "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
     "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
 }  # fmt: skip
-"""Keys that do not change the forward pass of a loaded model."""
+"""Keys that do not change the forward pass of a loaded model. They stand in most files, so nothing is said of them."""
+
+OTHER_TOOLS = {
+    # which program reads the file, and how
+    "transformers.js_config", "custom_pipelines", "trust_remote_code", "device_map", "low_cpu_mem_usage",
+    "_commit_hash", "_diffusers_version", "keys_to_ignore_at_inference",
+    # for training it, or for another head on it
+    "num_labels", "loss_type", "classifier_dropout", "classifier_dropout_prob", "use_liger_kernel",
+    # which kernel computes the same
+    "_flash_attn_2_enabled", "use_flash_attn", "use_flash_attention", "use_flash_attention_2", "flash_attention",
+    "experts_implementation", "_experts_implementation",
+    # of the tokenizer; how long its texts may be
+    "padding_side", "tokenizer_padding_side", "tokenizer_model_max_length", "model_max_length", "max_sequence_length",
+}  # fmt: skip
+"""Keys that other tools write or read. No class of transformers reads one in a forward pass; a note names them."""
 
 
 EVERYWHERE: Sequence[Field] = (
     Only("is_encoder_decoder", False, written=False),
+    Only("is_causal", True, written=False),  # every class of transformers reads it
     Only("rope_interleaved", False, written=False),
     Only("pruned_heads", {}, written=False),
     Quantization(),
@@ -80,17 +95,25 @@ class Family:
     """Other names of its keys, found in some files."""
 
     def model_config(self, values: Mapping[str, Any], where: str) -> ModelConfig:
-        """Our config of theirs; UserError for a key that archlab does not understand or cannot express."""
+        """Return our config for theirs, as `read` does."""
+        return self.read(values, where)[0]
+
+    def read(self, values: Mapping[str, Any], where: str) -> tuple[ModelConfig, list[str]]:
+        """Return our config for theirs, and the keys that were passed over because they change nothing.
+
+        Raise UserError for a key that archlab does not understand or cannot express.
+        """
         hf, ours = Source(_canonical(values, self.aliases, where), where), dict[str, Any]()
         refused = [problem for part in (*EVERYWHERE, *self.fields) if (problem := _refusal(part, hf, ours))]
-        unknown = {k: v for k, v in hf.unread().items() if k not in NO_EFFECT | self.no_effect and v is not None}
+        others = {k: v for k, v in hf.unread().items() if k not in NO_EFFECT | self.no_effect and v is not None}
+        unknown = {k: v for k, v in others.items() if k not in OTHER_TOOLS and not _is_off(v)}
         if unknown:
             listed = ", ".join(f"{key} = {value!r}" for key, value in unknown.items())
             refused.append(f"{where}: {listed}: not understood for family {self.model_type}")
         if refused:
             raise UserError("\n".join(dict.fromkeys(refused)))
         try:
-            return _built(ours, where)
+            return _built(ours, where), sorted(others)
         except ConfigError as error:
             raise_problems([self._in_their_words(problem) for problem in error.problems], where)
             raise
@@ -135,6 +158,11 @@ class Family:
                 component, _, name = part.field.partition(".")
                 kind = f"model.{component}.kind is {lookup(model, f'{component}.kind')} here"
                 raise UserError(f"{self.architecture} needs {part.hf_key}, but {kind}, which has no {name}")
+
+
+def _is_off(value: Any) -> bool:
+    """Whether a value switches off what its key stands for: false, or empty. A zero may be a number that counts."""
+    return value is False or value in ("", [], {})
 
 
 def _rope_in_common(model: ModelConfig) -> ModelConfig:

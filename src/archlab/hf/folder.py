@@ -8,7 +8,10 @@ from archlab.errors import UserError
 from archlab.files import LARGE_TEXT_LIMIT, MEBIBYTE, read_bytes, read_object
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-"""Whose names are always these; the index is there where the weights are in several files."""
+"""Fixed names. The index says which of several files holds a tensor."""
+
+PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+"""The same in the older format of torch.save, which is read if there is no safetensors file."""
 
 COMPANIONS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
@@ -18,7 +21,7 @@ COMPANIONS = (
 
 
 def is_hf_folder(folder: Path) -> bool:
-    """Whether it looks like one."""
+    """Whether it looks like one: it has a config.json, which no run folder has."""
     return (folder / CONFIG).is_file()
 
 

@@ -1,6 +1,9 @@
-"""The weights of Hugging Face folders: safetensors in one file or in shards, never pickle."""
+"""The weights of Hugging Face folders: safetensors or files of torch.save, whole or in shards. No file runs code."""
 
 import json
+import pickle
+import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +17,7 @@ from torch import Tensor
 from archlab.config.merge import Raw
 from archlab.errors import UserError
 from archlab.files import LARGE_TEXT_LIMIT, folder_atomic
-from archlab.hf.folder import CONFIG, INDEX, WEIGHTS, own_file, read_json
+from archlab.hf.folder import CONFIG, INDEX, PICKLED, PICKLED_INDEX, WEIGHTS, own_file, read_json
 
 SHARD_BYTES = 5 * 10**9
 """Where a new file begins."""
@@ -35,28 +38,95 @@ def format_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+class _Safetensors:
+    """A safetensors file. Each tensor is read from the memory-mapped file when it is asked for."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        with self._opened() as opened:
+            self.names = list(opened.keys())
+
+    def content(self, name: str) -> Tensor:
+        """Return the tensor as the file holds it."""
+        with self._opened() as opened:
+            return opened.get_tensor(name)
+
+    def header(self, name: str) -> Tensor:
+        """Return a tensor of the same shape and format without content, on the meta device."""
+        with self._opened() as opened:
+            header = opened.get_slice(name)
+            dtype = _HEADER_FORMATS.get(header.get_dtype(), torch.int8)
+            return torch.empty(header.get_shape(), dtype=dtype, device="meta")
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        with damage_named(self.file), safe_open(self.file, framework="pt") as opened:
+            yield opened
+
+
+class _Pickled:
+    """A file of torch.save, read as tensors only: torch refuses a pickle that would call anything else.
+
+    It is memory-mapped, but for the format from before torch 1.6, which is read as a whole.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._tensors = _unpickled(file)
+        self.names = list(self._tensors)
+
+    def content(self, name: str) -> Tensor:
+        """Return the tensor as the file holds it."""
+        return self._tensors[name]
+
+    def header(self, name: str) -> Tensor:
+        """Return a tensor of the same shape and format without content, on the meta device."""
+        return torch.empty_like(self._tensors[name], device="meta")
+
+
+def _unpickled(file: Path) -> dict[str, Tensor]:
+    with damage_named(file), warnings.catch_warnings(action="ignore"):
+        with file.open("rb") as opened:
+            is_zip = opened.read(4) == b"PK\x03\x04"
+        try:
+            held = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip)
+        except pickle.UnpicklingError as error:
+            found = re.search(r"GLOBAL ([\w.]+)", str(error))
+            more = f"names {found[1]}" if found else "holds more than tensors"
+            raise UserError(
+                f"{file}: not read: its pickle {more}, which could run code; allowed: tensors by name, as "
+                "model.state_dict() gives them"
+            ) from None
+        except Exception as error:  # whatever a damaged pickle makes of torch's reader
+            raise ValueError(f"{type(error).__name__}: {error}") from None
+    tensors = held if isinstance(held, Mapping) else {}
+    if not tensors or not all(isinstance(name, str) and _is_plain(value) for name, value in tensors.items()):
+        raise UserError(f"{file}: holds something else; allowed: tensors by name, as model.state_dict() gives them")
+    return {name: tensor.detach() for name, tensor in tensors.items()}
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
+
+
+_FORMS = ((WEIGHTS, INDEX, _Safetensors), (PICKLED, PICKLED_INDEX, _Pickled))
+"""One file, the index of several, and what reads them. The first one in a folder is read, as transformers does."""
+
+
 class Tensors(Mapping[str, Tensor]):
-    """The tensors of a folder by name, each read from its memory-mapped file when it is asked for."""
+    """The tensors of a folder by name."""
 
     def __init__(self, folder: Path, shapes_only: bool = False) -> None:
-        """`shapes_only`: tensors without content, on the meta device."""
+        """If `shapes_only`, tensors have no content and are on the meta device."""
         self._file_of = dict(_tensor_files(folder))
         self._shapes_only = shapes_only
 
     def content(self, name: str) -> Tensor:
-        """The tensor as the file holds it."""
-        file = self._file_of[name]
-        with damage_named(file), safe_open(file, framework="pt") as opened:
-            return opened.get_tensor(name)
+        """Return the tensor as the file holds it."""
+        return self._file_of[name].content(name)
 
     def __getitem__(self, name: str) -> Tensor:
-        if not self._shapes_only:
-            return self.content(name)
-        file = self._file_of[name]
-        with damage_named(file), safe_open(file, framework="pt") as opened:
-            header = opened.get_slice(name)
-            dtype = _HEADER_FORMATS.get(header.get_dtype(), torch.int8)
-            return torch.empty(header.get_shape(), dtype=dtype, device="meta")
+        return self._file_of[name].header(name) if self._shapes_only else self.content(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._file_of)
@@ -65,31 +135,30 @@ class Tensors(Mapping[str, Tensor]):
         return len(self._file_of)
 
 
-def _tensor_files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """(tensor, file); what an index says must be what the files hold."""
-    if (folder / INDEX).is_file():
-        index = read_json(folder / INDEX, LARGE_TEXT_LIMIT).get("weight_map")
-        if not isinstance(index, dict):
-            raise UserError(f"{folder / INDEX}: has no weight_map")
-    elif (folder / WEIGHTS).is_file():
-        index = {}
-    else:
-        pickled = [p.name for p in folder.glob("*.bin")]
-        hint = f"; {pickled[0]} is a pickle, which can run code: convert it to safetensors" if pickled else ""
-        raise UserError(f"{folder}: no {WEIGHTS} and no {INDEX}{hint}")
+def _tensor_files(folder: Path) -> Iterator[tuple[str, _Safetensors | _Pickled]]:
+    """Yield (tensor, file). Raise UserError if an index and the files disagree."""
+    names = [name for form in _FORMS for name in form[:2]]
+    here = next((name for name in names if (folder / name).is_file()), None)
+    if here is None:
+        raise UserError(f"{folder}: no weights; allowed: {', '.join(names)}")
+    _, index_name, read = next(form for form in _FORMS if here in form)
+    index: dict[str, Any] = {}
+    if here == index_name:
+        index = read_json(folder / here, LARGE_TEXT_LIMIT).get("weight_map") or {}
+        if not isinstance(index, dict) or not index:
+            raise UserError(f"{folder / here}: has no weight_map")
     seen: dict[str, str] = {}
-    for name in sorted({str(name) for name in index.values()} or {WEIGHTS}):
+    for name in sorted({str(name) for name in index.values()} or {here}):
         file = own_file(folder, name)
         if not file.is_file():
-            raise UserError(f"{file}: missing, but {INDEX} names it")
-        with damage_named(file), safe_open(file, framework="pt") as opened:
-            held = list(opened.keys())
-        if twice := [f"{tensor} is in {seen[tensor]} as well" for tensor in held if tensor in seen]:
+            raise UserError(f"{file}: missing, but {here} names it")
+        held = read(file)
+        if twice := [f"{tensor} is in {seen[tensor]} as well" for tensor in held.names if tensor in seen]:
             raise UserError(f"{file}: {twice[0]}")
-        seen |= dict.fromkeys(held, name)
-        yield from ((tensor, file) for tensor in held)
+        seen |= dict.fromkeys(held.names, name)
+        yield from ((tensor, held) for tensor in held.names)
     if lost := [f"{tensor} in {name}" for tensor, name in index.items() if seen.get(tensor) != name]:
-        raise UserError(f"{folder / INDEX}: names what the files do not hold: {', '.join(lost[:8])}")
+        raise UserError(f"{folder / here}: names what the files do not hold: {', '.join(lost[:8])}")
 
 
 @contextmanager

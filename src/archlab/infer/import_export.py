@@ -14,6 +14,7 @@ from archlab.exchange.load import load_hf
 from archlab.exchange.published import read_raw_config
 from archlab.exchange.save import save_pretrained
 from archlab.files import folder_atomic
+from archlab.hf.hub import origin_of
 from archlab.hf.tensors import format_name
 from archlab.infer.load import find_folder, is_run_folder, load_model
 from archlab.model.decoder import Decoder
@@ -39,6 +40,7 @@ def import_model(source: str, out: Path) -> str:
         family=origin.family,
         special_ids=dict(origin.special_ids),
         dtype=formats.pop() if len(formats) == 1 else None,
+        source=origin_of(folder, source),
     )
     with folder_atomic(out) as temporary:
         config = build_config(read_raw_config(folder), (), str(folder))

@@ -38,4 +38,6 @@ def _trained(folder: Path, steps: int | None) -> str:
         return f"diverged after {ended.steps:,} steps"
     if steps is None:
         return "unknown"
-    return f"{steps:,} steps, not finished" if steps else "not yet; as published"
+    begun = imported(folder)
+    origin = f"; as published in {begun.source}" if begun and begun.source else "; as published"
+    return f"{steps:,} steps, not finished" if steps else f"not yet{origin}"

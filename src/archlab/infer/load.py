@@ -29,7 +29,7 @@ def from_pretrained(
     folder_or_hub_id: str | Path, dtype: torch.dtype | str | None = None, device: torch.device | str | None = None
 ) -> Decoder:
     """A trained model, ready for inference: from a run folder (its last checkpoint), a Hugging Face folder, or a hub id
-    (`organisation/name`; needs network and the extra `hub`).
+    (`organisation/name` or `organisation/name@revision`; needs network and the extra `hub`).
 
     It has the number format in which it is stored, unless `dtype` is given (`torch.bfloat16` or its name; "auto" is as
     stored, too). It is on the CPU, unless `device` is given (`cuda:1`).
@@ -58,8 +58,8 @@ def find_folder(folder_or_hub_id: str | Path) -> Path:
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Whether it is a run folder."""
-    return (folder / "config.yaml").is_file()
+    """Whether it is a run folder. A Hugging Face folder is none, even if another tool's config.yaml lies in it."""
+    return (folder / "config.yaml").is_file() and not is_hf_folder(folder)
 
 
 def load_model(folder: Path, config: ModelConfig | None = None) -> Decoder:

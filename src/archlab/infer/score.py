@@ -13,6 +13,7 @@ from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.hf.folder import is_hf_folder, own_file
+from archlab.hf.hub import download, is_hub_id
 from archlab.infer.int8 import to_int8
 from archlab.infer.load import is_run_folder, load_model, load_run
 from archlab.model.decoder import Decoder
@@ -58,7 +59,7 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
     check_next_token(config.model)
     device = choose_device(config.train)
     data = open_training_data(config.data, config.model.vocab_size)
-    folder = Path(source)
+    folder = download(source) if is_hub_id(source) and not Path(source).exists() else Path(source)
     trained = _is_trained(folder)
     if trained and data.tokenizer and not same_tokenizer(own_file(folder, own_tokenizer(folder).name), data.tokenizer):
         raise UserError(

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from archlab.config.beside import plugins_of
 from archlab.config.plugins import copies
 from archlab.config.study_schema import StudyConfig
+from archlab.config.trust import remember
 from archlab.config.yaml_text import read_yaml, to_yaml
 from archlab.digests import DIGESTS, write_with_digests
 from archlab.errors import UserError
@@ -39,6 +41,7 @@ def claim(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
     elif foreign:
         raise UserError(f"{folder}: holds something else ({foreign[0]}) and no study.yaml; name an empty folder")
     values = config.model_dump(mode="json", exclude_defaults=True)
+    remember([*config.plugins, *plugins_of(read_config(config.base))])
     if copied:
         write_with_digests(folder, {**copied})
     if plugins:

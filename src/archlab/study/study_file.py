@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from archlab.config.beside import find_plugins, find_text
+from archlab.config.beside import find_plugins, find_text, plugins_of
 from archlab.config.check import validate
 from archlab.config.io import studies
 from archlab.config.merge import Raw, merge, without
@@ -14,6 +14,7 @@ from archlab.config.outcomes import named
 from archlab.config.problems import ConfigError, Problem, nearest, raise_problems
 from archlab.config.study_schema import StudyConfig
 from archlab.config.text import visible
+from archlab.config.trust import accept, accept_from
 from archlab.config.yaml_text import read_yaml
 from archlab.digests import verify
 from archlab.errors import UserError
@@ -36,6 +37,8 @@ def read_study(source: str, scale: str | None = None) -> tuple[str, StudyConfig]
     UserError with every problem at once, those of the arms included.
     """
     name, file = _find(source)
+    if Path(source).is_file():  # not a folder
+        accept(Path(source))
     raw = _read(file)
     if scale is not None:
         name, raw = f"{name}-{scale}", _at_scale(raw, scale, str(file))
@@ -89,7 +92,10 @@ def _find(source: str) -> tuple[str, Path | Traversable]:
     if path.is_file():
         return path.stem, path
     if source in known:
-        return source, known[source]
+        file = known[source]
+        if isinstance(file, Path):
+            accept(file)
+        return source, file
     hint = nearest(source, known) or f"; allowed: {', '.join(known)}"
     raise UserError(f"no study {source!r}: not a file, not a study folder, not a study that comes with archlab{hint}")
 
@@ -106,7 +112,11 @@ def _with_extended(raw: Raw, home: Path | None, below: tuple[Path | Traversable,
     raw = with_kinds(raw)
     if home is not None:
         for values in (raw, *_scales_of(raw).values()):
-            _find_files(values, home)
+            found = _find_files(values, home)
+            if not below:
+                accept(*found)
+            elif isinstance(below[-1], Path):
+                accept_from(below[-1], found)
     if not isinstance(raw.get("extends"), str):
         return raw
     inherited = _read(_find(raw.pop("extends"))[1], below)
@@ -135,15 +145,21 @@ def with_kinds(raw: Raw) -> Raw:
     return {**raw, "measure": named(raw["measure"])} if "measure" in raw else raw
 
 
-def _find_files(raw: Raw, home: Path) -> None:
-    """Replace names of files by full paths. They are looked for beside the study's file; the text also where we are."""
+def _find_files(raw: Raw, home: Path) -> list[str | Path]:
+    """Replace names of files by full paths, and return the base, the extended study and the plug-ins among them.
+
+    Files are looked for beside the study's file; the text also in the working folder.
+    """
+    found: list[str | Path] = []
     for field in ("base", "extends"):
         beside = home / str(raw.get(field) or "?")
         if beside.exists():
             raw[field] = str(beside.resolve())
+            found.append(beside)
     find_plugins(raw, home)
     if is_study_folder(home):
         for file in (raw.get("base"), *(raw.get("plugins") or ())):
             if isinstance(file, str) and Path(file).parent == home.resolve():
                 verify(Path(file), f"put it back from a copy, or name a whole one in {home / STUDY}")
     find_text(raw.get("set"), home)
+    return [*found, *plugins_of(raw)]

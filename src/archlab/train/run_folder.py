@@ -22,6 +22,7 @@ from archlab.config.plugins import copies
 from archlab.config.problems import is_under
 from archlab.config.schema import Config
 from archlab.config.sources import deciding
+from archlab.config.trust import remember
 from archlab.config.yaml_text import to_yaml, to_yaml_line
 from archlab.data.tokenizer import own_tokenizer, same_tokenizer
 from archlab.digests import DIGESTS, RESTORE_OR_REMAKE, names_with_digest, verify, write_with_digests
@@ -72,6 +73,8 @@ class Imported(Base):
     """`bos_token_id` and the like, as in config.json."""
     dtype: str | None
     """The published number format; null when it was mixed."""
+    source: str | None = None
+    """The full path of the published model's folder, or its hub id with the commit. null: made before this was kept."""
 
 
 def imported(run: Path) -> Imported | None:
@@ -311,6 +314,7 @@ def _with_plugins(config: Config, folder: Path) -> dict[str, str | bytes]:
     """config.yaml, and beside it a copy of every plug-in that decides the run, so that it can be loaded for ever; the
     others are not the run's business."""
     names, copied = copies(deciding(config), folder)
+    remember(deciding(config))
     return {**copied, "config.yaml": to_yaml(config.model_dump(mode="json") | {"plugins": names})}
 
 

@@ -21,8 +21,8 @@ Reference: TypeAlias = Any
 """ray.ObjectRef of a task's result."""
 
 _PASSED_ON = (
-    "ARCHLAB_CACHE", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_TRACKING_URI", "TRACKIO_DIR", "TRACKIO_PROJECT",
-    "TRACKIO_SPACE_ID", "WANDB_ENTITY", "WANDB_MODE", "WANDB_PROJECT",
+    "ARCHLAB_CACHE", "ARCHLAB_STATE", "ARCHLAB_TRUST", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_TRACKING_URI", "TRACKIO_DIR",
+    "TRACKIO_PROJECT", "TRACKIO_SPACE_ID", "WANDB_ENTITY", "WANDB_MODE", "WANDB_PROJECT",
 )  # fmt: skip
 """Variables of this process that its tasks are to have too; a cluster's machines have their own. Those of the tools of
 train.log are in docs/watching.md."""

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 from archlab.config.problems import choose
 from archlab.config.yaml_text import parse_yaml
@@ -27,7 +28,10 @@ Job: TypeAlias = Any
 """A submitit.Job."""
 
 FOLDER = "slurm"
-"""In a study's folder: the scripts of its jobs, and the logs of those that did not end well."""
+"""In a study's folder: the scripts of its jobs, and the logs of those that did not end well, a folder for each command.
+
+submitit reads the results of jobs there by pickle, so nobody may know the folder's name before it is made.
+"""
 
 OPTIONS = (
     "account", "array_parallelism", "cluster", "comment", "constraint", "exclude", "exclusive", "gres", "mail_type",
@@ -102,7 +106,9 @@ class _Queue:
     def _executor(self) -> Any:
         wanted, options = self._wanted, {"cluster": "slurm", "time": _MINUTES, **self._options}
         made = self._submitit.AutoExecutor(
-            folder=self._errand.study / FOLDER, cluster=options.pop("cluster"), slurm_max_num_timeout=_REQUEUES
+            folder=self._errand.study / FOLDER / uuid4().hex[:12],
+            cluster=options.pop("cluster"),
+            slurm_max_num_timeout=_REQUEUES,
         )
         made.update_parameters(
             name="archlab", timeout_min=options.pop("time"), cpus_per_task=wanted.cores, nodes=1,

@@ -1,0 +1,121 @@
+"""Whose code may run: the plug-ins that the user names, and those that archlab copied into a folder on this machine.
+
+A config names plug-ins, and reading it imports them. A user who names a file on the command line, in Python or in a
+YAML file given by its path decides to run it. A user who names a folder does not: it may come from anywhere.
+"""
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+from archlab.errors import UserError
+from archlab.files import expand_user, state_folder, write_page
+
+TRUST = "ARCHLAB_TRUST"
+"""Environment variable. If it is 1, every plug-in may run; workers inherit it."""
+
+_named: set[str] = set()
+"""Full paths of files, and names of modules, that the user named in this process."""
+
+_ran: set[str] = set()
+"""Fingerprints of the plug-ins that this process has imported."""
+
+
+def accept(*sources: str | Path) -> None:
+    """Record that the user named these files and modules. The record lasts as long as the process."""
+    _named.update(map(_full_name, sources))
+
+
+def accept_from(file: Path, sources: Iterable[str | Path]) -> None:
+    """Record that the user named `sources`, if the user named `file`, which names them."""
+    if _full_name(file) in _named:
+        accept(*sources)
+
+
+def remember(plugins: Iterable[str]) -> None:
+    """Let later processes of this user import these plug-ins: archlab copies them into a folder now.
+
+    The list is a folder with one file per fingerprint, so several processes can add to it at once. If it cannot be
+    written, later processes ask for --trust.
+    """
+    for plugin in plugins:
+        with suppress(UserError, OSError):
+            listed = _list() / fingerprint(plugin, Path(plugin).read_bytes() if is_file(plugin) else None)
+            if not listed.is_file():
+                write_page(listed, f"{plugin}\n")
+
+
+def check(plugins: Mapping[str, bytes | None]) -> None:
+    """Raise UserError if a plug-in may not run. `plugins` maps full path -> content, and module name -> None."""
+    prints = {plugin: fingerprint(plugin, content) for plugin, content in plugins.items()}
+    if refused := [plugin for plugin in plugins if not _may_run(plugin, prints[plugin])]:
+        it = "it" if len(refused) == 1 else "them"
+        raise UserError(
+            f"plugins: {', '.join(map(_where, refused))}: a folder names this code, and archlab on this machine did "
+            f"not write it there. Read {it} first; to run {it}, add --trust (in Python and in workers: {TRUST}=1)"
+        )
+    _ran.update(prints.values())
+
+
+def fingerprint(plugin: str, content: bytes | None) -> str:
+    """64 hex digits: the sha256 of a file's content; for a module, of its name and of the folder where Python finds it.
+
+    A module is not read, because an installed package changes with each new version.
+    """
+    found = content if content is not None else "\0".join((plugin, *map(str, _roots(plugin)))).encode()
+    return hashlib.sha256(found).hexdigest()
+
+
+def is_file(plugin: str) -> bool:
+    """Whether a plug-in is a file, and not a module that Python finds by itself."""
+    return plugin.endswith(".py")
+
+
+@contextmanager
+def trusting(all_plugins: bool) -> Iterator[None]:
+    """Let every plug-in run within the block, here and in the processes that it starts, if `all_plugins` is true."""
+    before = os.environ.get(TRUST)
+    if all_plugins:
+        os.environ[TRUST] = "1"
+    try:
+        yield
+    finally:
+        if all_plugins:
+            os.environ.pop(TRUST)
+            os.environ.update({TRUST: before} if before is not None else {})
+
+
+def _may_run(plugin: str, printed: str) -> bool:
+    if os.environ.get(TRUST) == "1" or plugin in _named or printed in _ran or (_list() / printed).is_file():
+        return True
+    roots = () if is_file(plugin) else _roots(plugin)
+    return bool(roots) and Path.cwd() not in roots  # the user has installed it, or put it on PYTHONPATH
+
+
+def _full_name(source: str | Path) -> str:
+    return str(expand_user(source).resolve()) if isinstance(source, Path) or is_file(source) else source
+
+
+def _roots(module: str) -> tuple[Path, ...]:
+    """The folders in which Python finds the module's top package, without importing it; empty if it finds none."""
+    spec = None
+    with suppress(ImportError, ValueError):  # no name of a module, or one without a file
+        spec = find_spec(module.partition(".")[0])
+    if spec is None:
+        return ()
+    if spec.submodule_search_locations is not None:
+        return tuple(Path(folder).resolve().parent for folder in spec.submodule_search_locations)
+    return (Path(spec.origin).resolve().parent,) if spec.has_location and spec.origin else (Path(sys.prefix),)
+
+
+def _where(plugin: str) -> str:
+    roots = () if is_file(plugin) else _roots(plugin)
+    return f"{plugin} (in {roots[0]})" if roots else plugin
+
+
+def _list() -> Path:
+    return state_folder() / "plug-ins"

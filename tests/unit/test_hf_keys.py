@@ -1,0 +1,97 @@
+"""Keys of published config.json files: which are passed over, which are named in a note, which are refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+from archlab.cli import app
+from archlab.errors import UserError
+from archlab.exchange import published
+from archlab.families.registry import FAMILIES
+from archlab.hf.family import NO_EFFECT, OTHER_TOOLS
+
+torch.set_num_threads(1)
+ROWS = yaml.safe_load((Path(__file__).parent / "published_keys.yaml").read_text())
+COMMON: dict[str, Any] = {
+    "vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+SIZES: dict[str, dict[str, Any]] = {
+    "llama": {"intermediate_size": 48},
+    "gpt_neox": {"intermediate_size": 48},
+    "cohere2": {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8},
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
+    "gpt2": {},
+    "qwen2": {"intermediate_size": 48, "num_key_value_heads": 2},
+    "qwen3": {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8},
+    "deepseek_v3": {
+        "intermediate_size": 48, "num_key_value_heads": 4, "moe_intermediate_size": 16, "first_k_dense_replace": 1,
+        "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
+        "n_routed_experts": 8, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2,
+    },
+}  # fmt: skip
+
+
+def tiny(model_type: str) -> dict[str, Any]:
+    """The values of a small config of that family, as transformers writes them."""
+    made = CONFIG_MAPPING[model_type](**COMMON | SIZES[model_type]).to_dict()
+    return made | {"architectures": [FAMILIES[model_type].architecture]}
+
+
+def logits(values: dict[str, Any]) -> torch.Tensor:
+    """What transformers computes with these keys and weights that only the seed decides."""
+    config = CONFIG_MAPPING[values["model_type"]].from_dict(values)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        return model(torch.arange(3, 15)[None]).logits
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['type']} {row['key']}={str(row['value'])[:20]}")
+def test_a_key_of_a_published_file(row: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = tiny(row["type"])
+    values = plain | {row["key"]: row["value"]}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    published._note_once.cache_clear()
+    code = app.main(["cost", str(tmp_path), "--json"])
+    said = capsys.readouterr()
+    if row["does"] == "refused":
+        assert code == 2
+        assert row["key"] in said.err
+        return
+    assert code == 0
+    notes = f"note: {tmp_path}/config.json: passed over, because they do not change the model: {row['key']}\n"
+    assert said.err == (notes if row["does"] == "note" else "")
+    torch.testing.assert_close(logits(values), logits(plain), rtol=0, atol=0)
+
+
+def test_the_only_key_that_all_classes_read_without_declaring_it() -> None:
+    """transformers looks for `is_causal` in every config; false opens the future."""
+    plain = tiny("llama")
+    assert not torch.allclose(logits(plain | {"is_causal": False}), logits(plain))
+    with pytest.raises(UserError, match="is_causal is False, which archlab cannot build; allowed: True"):
+        FAMILIES["llama"].model_config(plain | {"is_causal": False}, "config.json")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_key_that_a_class_declares_is_understood(name: str) -> None:
+    """So a key that is passed over because it is false or empty is none that the published code reads."""
+    incomplete: dict[str, dict[str, Any]] = {"deepseek_v2": {"num_experts_per_tok": 2}, "glm4_moe": {"head_dim": 128}}
+    declared = CONFIG_MAPPING[name](**incomplete.get(name, {})).to_dict()
+    assert FAMILIES[name].read(declared, "config.json")[1] == []
+
+
+def test_no_key_is_in_both_lists() -> None:
+    assert not NO_EFFECT & OTHER_TOOLS
+
+
+def test_a_note_is_given_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(tiny("llama") | {"num_labels": 2, "use_qk_norm": False}))
+    for _ in range(2):
+        published.read_model_config(tmp_path)
+    assert capsys.readouterr().err.count("note: ") == 1
