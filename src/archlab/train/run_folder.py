@@ -24,7 +24,7 @@ from archlab.config.problems import is_under
 from archlab.config.schema import Config
 from archlab.config.sources import deciding
 from archlab.config.study_schema import STUDY
-from archlab.config.training import resolve_train
+from archlab.config.training import ResolvedTrain, resolve_train
 from archlab.config.yaml_text import read_yaml, to_yaml, to_yaml_line
 from archlab.data.tokenizer import own_tokenizer, same_tokenizer
 from archlab.digests import DIGESTS, RESTORE_OR_REMAKE, names_with_digest, verify, write_with_digests
@@ -162,15 +162,19 @@ class RunFolder:
             hint = f"make the data with `archlab data --tokenizer {own}`"
             raise UserError(f"{self.path}: the data has another tokenizer than the imported model; {hint}")
 
+    def check_extension(self, old: ResolvedTrain, new: ResolvedTrain) -> int:
+        """Return the step from which the run of `old` goes on as the longer one of `new`; UserError if none."""
+        if self.is_of_study:
+            raise UserError(f"{self.path}: is a run of a study, which alone decides its length (budget.tokens)")
+        return step_to_extend(self.path, self.checkpoints, old, new)
+
     def _extend(self, held: Config, config: Config) -> str:
         """Make it the longer run, of which it is the first part; returns a note.
 
         A kill between two of these changes leaves a run that goes on as either of the two.
         """
-        if self.is_of_study:
-            raise UserError(f"{self.path}: is a run of a study, which alone decides its length (budget.tokens)")
         old, new = resolve_train(held), resolve_train(config)
-        step = step_to_extend(self.path, self.checkpoints, old, new)
+        step = self.check_extension(old, new)
         (self.path / SUMMARY).unlink(missing_ok=True)
         remove_after(self.checkpoints, step)
         asked = config.train.model_dump(mode="json", include=LENGTH)

@@ -1,7 +1,7 @@
 """A training: updates, evaluations and checkpoints, one after the other, in a run's folder."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,21 +60,21 @@ class Means:
 class Training:
     """The model, its optimiser and how far they are."""
 
-    def __init__(self, means: Means, folder: RunFolder, callback: Callback) -> None:
-        """Goes on from the newest checkpoint in the folder, or begins."""
+    def __init__(self, means: Means, folder: RunFolder, callback: Callback, notes: Sequence[str] = ()) -> None:
+        """Go on from the newest checkpoint in the folder, or begin; `notes` follow where the weights come from."""
         settings, device, world = means.settings, means.device, means.world
         self._means, self._settings, self._device, self._world = means, settings, device, world
         self._folder, self._callback = folder, callback
         self._model = sharded(means.config.model, settings.seed, device.type, world)
         prefer_products(self._model, products_up_to(device))
         self._optimizer = make_optimizer(self._model, settings)
+        self._done, self._passed_over, self._spike = 0, 0, None
+        notes = [*notes, *self._resume()]
+        for note in notes:
+            callback.on_note(note)
         if world.size > 1:
             own, every = (sum(map(count, self._model.parameters())) for count in (held, Tensor.numel))
             callback.on_note(f"processes {world.division}; each holds {own:,} of {every:,} weights")
-        self._done, self._passed_over, self._spike = 0, 0, None
-        self._resume()
-        if self._done:
-            callback.on_resume(self._done)
         if means.is_compiled:
             how = f"train.compile: {settings.compile}"
             callback.on_note(f"layers are compiled ({how}), which takes the first step up to a minute")
@@ -203,9 +203,9 @@ class Training:
         self._callback.on_note(f"a spike at step {step + 1}: back to step {done}, and on with the text after it")
         return True
 
-    def _resume(self) -> None:
-        """From the newest checkpoint, if there is one: model, optimiser and metrics are made what they were."""
-        folder, callback = self._folder, self._callback
+    def _resume(self) -> list[str]:
+        """Make model, optimizer and metrics what they were at the newest checkpoint, if any; returns notes of damage."""
+        folder, settings = self._folder, self._settings
         newest, damaged = self._world.told(lambda: newest_checkpoint(folder.checkpoints))
         if newest is None and imported(folder.path):
             why = "; ".join(damaged) or f"{folder.checkpoints}: no checkpoint"
@@ -213,13 +213,15 @@ class Training:
         if newest is None and damaged:  # to begin again is cheap only for who has lost nothing
             hint = f"put one back from a copy, or delete {folder.checkpoints} to begin again"
             raise UserError(f"{'; '.join(damaged)}; no other checkpoint is left: {hint}")
-        for damage in damaged:
-            callback.on_note(f"{damage}; the one before is used")
         if newest is None:
             folder.rewind(b"")
+            source = f"random, seed {settings.seed}"
         else:
             self._load(*newest)
+            source = f"from {folder.path}, step {self._done:,} of {settings.steps:,}"
+        self._callback.on_weights(source, self._done)
         self._note_past()
+        return [f"{damage}; the one before is used" for damage in damaged]
 
     def _load(self, done: int, path: Path) -> None:
         """A checkpoint; its metrics are the folder's from here on."""
