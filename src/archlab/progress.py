@@ -15,6 +15,9 @@ from archlab.cost.units import seconds
 _NARROWEST, _WIDEST = 6, 20
 """Columns of the bar itself."""
 
+_LONG_ENOUGH, _FAR_ENOUGH = 10.0, 0.05
+"""Seconds, or share of the job, after which the time left can be computed: what begins a job takes time, too."""
+
 
 class Bar:
     """A line that stays in place and says what is being done, how far it is and how long the rest takes.
@@ -29,7 +32,9 @@ class Bar:
         self._bar = BarColumn(_WIDEST)
         head, tail = (TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("head", "tail"))
         columns = head, self._bar, tail
-        self._progress = Progress(*columns, console=self._console, disable=not self.in_terminal, transient=True)
+        self._progress = Progress(
+            *columns, console=self._console, disable=not self.in_terminal, transient=True, redirect_stdout=False
+        )
         self._every, self._last_line = every, float("-inf")
         self._task: TaskID | None = None
         self.begin("")
@@ -81,9 +86,10 @@ class Bar:
             return ""
         if self._start is None:
             self._start = now, share
-        began, before = self._start
-        left = (now - began) * (1 - share) / (share - before) if share > before else 0.0
-        return f"{seconds(left)} left" if left >= 1 else ""
+        took, done = now - self._start[0], share - self._start[1]
+        is_known = done > 0 and (took >= _LONG_ENOUGH or done >= _FAR_ENOUGH)
+        left = took * (1 - share) / done if is_known else 0.0
+        return f"{seconds(round(left))} left" if left >= 1 else ""
 
     def _move(self, share: float | None, head: str, tail: list[str]) -> None:
         room = self._console.width - len(head) - 2 - _NARROWEST
@@ -92,10 +98,11 @@ class Bar:
         text = "  ".join(tail)
         self._bar.bar_width = max(_NARROWEST, min(_WIDEST, room - len(text) + _NARROWEST))
         total, done = (None, 0.0) if share is None else (1.0, share)
+        shown = {"completed": done, "head": visible(head), "tail": visible(text)}
         if self._task is None:
-            self._task = self._progress.add_task("", total=total, head="", tail="")
+            self._task = self._progress.add_task("", total=total, **shown)
         with suppress(OSError):
-            self._progress.update(self._task, completed=done, head=visible(head), tail=visible(text))
+            self._progress.update(self._task, **shown)
 
 
 @contextmanager

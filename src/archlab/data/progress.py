@@ -14,27 +14,33 @@ Progress: TypeAlias = Callable[[int], AbstractContextManager[Seen]]
 """Called once, with about how many bytes there will be."""
 
 
+class _Tokenising:
+    """Moves a bar as text becomes tokens."""
+
+    def __init__(self, bar: Bar, total: int) -> None:
+        self._bar, self._total, self._start, self._done = bar, total, time.monotonic(), 0
+        bar.begin("tokenising")
+
+    def __call__(self, n_bytes: int) -> None:
+        self._done += n_bytes
+        share = min(self._done / self._total, 1.0)
+        self._bar.update(share, f"{share:.0%}", str(self))
+
+    def __str__(self) -> str:
+        megabytes = self._done / 1e6
+        return f"{megabytes:,.1f} MB at {megabytes / max(time.monotonic() - self._start, 1e-9):,.1f} MB/s"
+
+
 @contextmanager
-def unseen(_total: int) -> Iterator[Seen]:
-    """Show nothing."""
-    yield lambda _: None
+def in_terminal(total: int) -> Iterator[Seen]:
+    """Show a bar while it lasts; nothing outside a terminal."""
+    with Bar(every=None) as bar:
+        yield _Tokenising(bar, total)
 
 
 @contextmanager
 def shown(total: int) -> Iterator[Seen]:
     """Show how much is done and how fast, and at the end how much it was."""
-    start, done = time.monotonic(), 0
-
-    def speed() -> str:
-        return f"{done / 1e6 / max(time.monotonic() - start, 1e-9):,.1f} MB/s"
-
-    def see(n_bytes: int) -> None:
-        nonlocal done
-        done += n_bytes
-        share = min(done / total, 1.0) if total else 1.0
-        bar.update(share, f"{share:.0%}", f"{done / 1e6:,.1f} MB at {speed()}")
-
     with Bar() as bar:
-        bar.begin("tokenising")
-        yield see
-    bar.print(f"tokenised {done / 1e6:,.1f} MB at {speed()}")
+        yield (tokenised := _Tokenising(bar, total))
+    bar.print(f"tokenised {tokenised}")

@@ -204,7 +204,7 @@ class Training:
         return True
 
     def _resume(self) -> list[str]:
-        """Make model, optimizer and metrics what they were at the newest checkpoint, if any; returns notes of damage."""
+        """Make model, optimizer and metrics what they were at the newest checkpoint, if any; return notes of damage."""
         folder, settings = self._folder, self._settings
         newest, damaged = self._world.told(lambda: newest_checkpoint(folder.checkpoints))
         if newest is None and imported(folder.path):
