@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 from archlab.config.text import visible
 from archlab.cost.units import seconds
@@ -36,16 +36,14 @@ class Bar:
             *columns, console=self._console, disable=not self.in_terminal, transient=True, redirect_stdout=False
         )
         self._every, self._last_line = every, float("-inf")
-        self._task: TaskID | None = None
+        self._task = self._progress.add_task("", visible=False, head="", tail="")
         self.begin("")
 
     def begin(self, what: str) -> None:
         """Name the job that begins now, from which on the time left is computed."""
         self._what = what
         self._start: tuple[float, float] | None = None
-        if self._task is not None:
-            self._progress.remove_task(self._task)
-            self._task = None
+        self._progress.update(self._task, visible=False)
 
     def update(self, share: float | None, how_far: str = "", *details: str, line: bool = False) -> None:
         """Show that `share` of the job is done, `how_far` in words; None if nobody knows how much there is.
@@ -74,7 +72,8 @@ class Bar:
                 print(visible(text), file=sys.stderr, flush=True)
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        with suppress(OSError):
+            self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,11 +97,8 @@ class Bar:
         text = "  ".join(tail)
         self._bar.bar_width = max(_NARROWEST, min(_WIDEST, room - len(text) + _NARROWEST))
         total, done = (None, 0.0) if share is None else (1.0, share)
-        shown = {"completed": done, "head": visible(head), "tail": visible(text)}
-        if self._task is None:
-            self._task = self._progress.add_task("", total=total, **shown)
-        with suppress(OSError):
-            self._progress.update(self._task, **shown)
+        shown = {"head": visible(head), "tail": visible(text)}
+        self._progress.update(self._task, total=total, completed=done, visible=True, **shown)
 
 
 @contextmanager
