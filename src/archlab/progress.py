@@ -97,8 +97,9 @@ class Bar:
         text = "  ".join(tail)
         self._bar.bar_width = max(_NARROWEST, min(_WIDEST, room - len(text) + _NARROWEST))
         total, done = (None, 0.0) if share is None else (1.0, share)
-        shown = {"head": visible(head), "tail": visible(text)}
-        self._progress.update(self._task, total=total, completed=done, visible=True, **shown)
+        self._progress.update(
+            self._task, total=total, completed=done, visible=True, head=visible(head), tail=visible(text)
+        )
 
 
 @contextmanager
