@@ -91,4 +91,4 @@ def _result(summary: RunSummary) -> str:
     if summary.status != "finished":
         return f"diverged: {summary.why}"
     bits = summary.bits_per_byte
-    return f"{summary.accuracy:.2%} right" if bits is None else f"{bits:.4f} bits/byte"
+    return f"{summary.accuracy:.2%} right" if bits is None else f"{bits:.4f} bits per byte"
