@@ -423,6 +423,28 @@ def test_every_interval_is_whole_in_one_of_the_pictures(study: StudySummary, pag
         assert shown == {c.difference for c in compared}
 
 
+def test_a_second_half_with_one_evaluation_is_left_out_with_a_sentence() -> None:
+    """A line needs two points."""
+    study = sample_study.ladder()
+    ends = [0, sample_study.TOKENS]
+    arms = [
+        arm.model_copy(
+            update={
+                "curves": [
+                    c.model_copy(update={"tokens": ends, "values": [c.values[0], c.values[-1]]}) for c in arm.curves
+                ]
+            }
+        )
+        for arm in study.arms
+    ]
+    short = study.model_copy(update={"arms": arms})
+    assert curve_charts.evaluations(short) is not None
+    assert curve_charts.last_half(short) is None
+    said = "No curve of the second half: it has fewer than two evaluations."
+    assert said in words(Page(render(short)).text)
+    assert said not in words(Page(render(study)).text)
+
+
 def test_an_arm_far_off_does_not_squash_the_rest() -> None:
     study = sample_study.many()
     low, high = domain(curve_charts.last_half(study).to_dict(), "y")

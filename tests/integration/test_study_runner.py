@@ -465,12 +465,12 @@ def test_whatever_happens_in_a_worker_is_reported_of_its_run(lab, monkeypatch, e
 
 
 def test_what_many_runs_note_is_printed_once(lab, monkeypatch, capsys):
-    """But not that they go on, which most do that were stopped."""
+    """But not where their weights come from, which the heading says."""
 
     def noting(config, folder, callback, corpus):
         callback.on_note("rows from 256 on are never used")
         callback.on_note(f"checkpoint of seed {config.train.seed}: damaged")
-        callback.on_resume(3)
+        callback.on_weights("from run, step 3 of 10", 3)
         raise UserError("out of patience")
 
     monkeypatch.setattr(task, "train", noting)
@@ -480,7 +480,8 @@ def test_what_many_runs_note_is_printed_once(lab, monkeypatch, capsys):
             run = study.plan.compared(study.arms[0], seed)
             sent.send = progress([run])
             sent.send(task.train_run(run, lab.folder, local._SendProgress(run, sent)))
-    assert capsys.readouterr().err.splitlines() == [
+    heading = "comparing: 1 run, from random weights"
+    assert [line for line in capsys.readouterr().err.splitlines() if line != heading] == [
         "note: a, seed 0: rows from 256 on are never used",
         "note: a, seed 0: checkpoint of seed 0: damaged",
         "note: a, seed 0: failed: out of patience",
@@ -491,7 +492,7 @@ def test_what_many_runs_note_is_printed_once(lab, monkeypatch, capsys):
 
 def test_lines_say_how_long_the_rest_takes_as_it_went_so_far(lab, capsys, monkeypatch):
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr("archlab.study.progress.time.monotonic", lambda: clock.now)
+    monkeypatch.setattr("archlab.progress.time.monotonic", lambda: clock.now)
     study = lab.study()
     runs = [study.plan.compared(study.arms[0], seed) for seed in (0, 1, 2, 3)]
     with StudyProgress() as progress:
@@ -501,13 +502,8 @@ def test_lines_say_how_long_the_rest_takes_as_it_went_so_far(lab, capsys, monkey
             watch(RunProgress(run, 1.0, summary=summary_of(2.0)))
         progress.timing("training speed")(0)
     lines = capsys.readouterr().err.splitlines()
-    assert [line.partition("; ")[2] for line in lines] == [
-        "about 4.5 min left",
-        "about 3 min left",
-        "about 90 s left",
-        "",
-        "",
-    ]
+    assert lines[0] == "comparing: 4 runs, from random weights"
+    assert [line.partition("; ")[2] for line in lines[1:]] == ["4.5 min left", "3 min left", "90 s left", "", ""]
     assert lines[-1] == "timing, with nothing beside it: training speed"
 
 

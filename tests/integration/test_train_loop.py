@@ -29,8 +29,8 @@ class Recorder(Callback):
     def on_note(self, text):
         self.notes.append(text)
 
-    def on_resume(self, step):
-        self.resumed_after = step
+    def on_weights(self, source, step):
+        self.weights, self.resumed_after = source, step
 
     def on_step(self, metrics):
         self.steps.append(metrics)

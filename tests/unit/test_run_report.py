@@ -156,6 +156,33 @@ def test_evaluations_are_drawn_as_they_are(pair):
     assert found == {(run, STEP * step): 4 - step / STEPS for run, of_run in steps.items() for step in of_run}
 
 
+def test_a_curve_of_one_point_is_not_drawn_and_the_page_says_so(tmp_path):
+    """A run of one update has two evaluations, one of them in the second half; of its updates there is one alone."""
+    folder = RunFolder(begun(tmp_path / "short", f"train.tokens={STEP}", steps=0))
+    folder.log(**evaluation(0))
+    folder.log(**update(1))
+    folder.log(**evaluation(1))
+    runs = watch([folder.path])
+    assert len(rows_of(held_out(runs).to_dict(), 0)) == 2
+    assert held_out(runs, second_half=True) is None
+    assert list(of_updates(runs)) == []
+    page = run_page.render(runs)
+    assert "No curve of the second half: it has fewer than two evaluations." in page
+    assert "No curves of loss and gradient: there are fewer than two updates." in page
+
+
+def test_one_evaluation_beside_a_curve_is_a_visible_point(tmp_path):
+    short = RunFolder(begun(tmp_path / "short", steps=0))
+    for step in (0, 300):
+        short.log(**evaluation(step))
+    chart = held_out(watch([begun(tmp_path / "long", steps=STEPS), short.path]), second_half=True).to_dict()
+    drawn = [
+        layer for layer in range(len(chart["layer"])) if {row["arm"] for row in rows_of(chart, layer)} == {"short"}
+    ]
+    marks = [chart["layer"][layer]["mark"] for layer in drawn]
+    assert [(mark["type"], mark["size"], mark.get("opacity", 1)) for mark in marks] == [("point", 50, 1)]
+
+
 def test_what_diverged_is_a_thin_line_up_to_a_cross(tmp_path):
     path = begun(tmp_path / "wild", ended="diverged")
     chart = held_out(watch([path])).to_dict()

@@ -108,7 +108,7 @@ def test_which_ones_stay(tmp_path, keep, going_on, at_the_end):
     for step in range(1, 6):
         saver.save(step, model, optimizer, b"")
     assert steps() == going_on
-    saver.save(6, model, None, b"")
+    saver.save(6, model, None, b"", is_last=True)
     assert steps() == at_the_end
 
 

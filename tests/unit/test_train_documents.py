@@ -19,7 +19,7 @@ from archlab.train.device import Device
 from archlab.train.evaluate import evaluate
 from archlab.train.loop import train
 from archlab.train.optim import make_optimizer
-from archlab.train.progress import progress_callback
+from archlab.train.progress import Printing
 from archlab.train.run_folder import RunFolder
 from archlab.train.step import document_ids, update
 
@@ -91,7 +91,7 @@ def test_a_run_trains_and_scores_with_the_mask_of_its_config(tmp_path: Path) -> 
             "train.eval_every=4", "train.device=cpu", "train.dtype=float32",
         )  # fmt: skip
         run = tmp_path / masked
-        summary = train(config, run, progress_callback())
+        summary = train(config, run, Printing())
         losses[masked] = [line["loss"] for line in RunFolder(run).metrics() if "lr" in line]
         assert score(str(run), (), 65536).bits_per_byte == pytest.approx(summary.bits_per_byte, rel=1e-6)
         other = score(str(run), (f"train.document_mask={'false' if masked == 'true' else 'true'}",), 65536)

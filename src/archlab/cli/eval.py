@@ -2,6 +2,7 @@
 
 from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.terminal import print_json
+from archlab.progress import doing
 
 
 def run(
@@ -24,7 +25,8 @@ def run(
     """
     from archlab.infer.score import score
 
-    found = score(config, overrides, tokens, int8=int8)
+    with doing("scoring held-out text"):
+        found = score(config, overrides, tokens, int8=int8)
     if json:
         print_json(found.model_dump())
         return

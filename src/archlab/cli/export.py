@@ -6,6 +6,7 @@ from pathlib import Path
 from archlab.cli.arguments import Flag
 from archlab.exchange.gguf.write import Format
 from archlab.infer.import_export import export_gguf, export_model
+from archlab.progress import doing
 
 
 def run(
@@ -29,10 +30,13 @@ def run(
         A GGUF file for llama.cpp; needs the extra `gguf`.
     """
     if gguf:
-        architecture, notes = export_gguf(folder, out, family, dtype)
+        with doing(f"writing {out}"):
+            architecture, notes = export_gguf(folder, out, family, dtype)
         for note in notes:
             print(note, file=sys.stderr)
         print(f"written as {architecture}")
     else:
-        print(f"written as {export_model(folder, out, family, dtype)}")
+        with doing(f"writing {out}"):
+            architecture = export_model(folder, out, family, dtype)
+        print(f"written as {architecture}")
     print(out)

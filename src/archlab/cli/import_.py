@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from archlab.infer.import_export import import_model
+from archlab.progress import doing
 
 
 def run(hf_folder: str, /, *, out: Path) -> None:
@@ -15,5 +16,7 @@ def run(hf_folder: str, /, *, out: Path) -> None:
     out
         The run's folder, new.
     """
-    print(f"imported as {import_model(hf_folder, out)}; no training step made yet")
+    with doing(f"importing {hf_folder}"):
+        family = import_model(hf_folder, out)
+    print(f"imported as {family}; no training step made yet")
     print(out)

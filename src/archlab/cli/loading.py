@@ -9,11 +9,17 @@ from archlab.config.text import note
 from archlab.exchange.configs import read_facts, read_named_config
 
 
-def load_with_notes(config: str, overrides: Sequence[str]) -> Config:
-    """As `archlab.load_config`; what a person should know about the config is printed to stderr."""
+def load_and_notes(config: str, overrides: Sequence[str]) -> tuple[Config, list[str]]:
+    """The config, as `archlab.load_config` returns it, and what a person should know about it."""
     raw = read_named_config(config)
     loaded = build_config(raw, overrides, config)
-    for text in notes(raw, overrides, loaded):
+    return loaded, notes(raw, overrides, loaded)
+
+
+def load_with_notes(config: str, overrides: Sequence[str]) -> Config:
+    """As `archlab.load_config`; print to stderr what a person should know about the config."""
+    loaded, found = load_and_notes(config, overrides)
+    for text in found:
         note(text)
     return loaded
 

@@ -14,6 +14,7 @@ from archlab.cli.terminal import console, print_json, print_table, show_table
 from archlab.config.text import note, visible
 from archlab.config.yaml_text import to_yaml, to_yaml_line
 from archlab.errors import UserError
+from archlab.progress import doing
 from archlab.study.executors.named import ExecutorName, make_executor
 from archlab.study.formatting import listed, plural
 from archlab.study.record import StudySummary
@@ -303,11 +304,11 @@ def present(summary: StudySummary, folder: Path) -> None:
     for line in study_claims.lines(summary):
         out.print(line)
     sys.stdout.flush()
-    with console(stderr=True).status("writing the report"):
+    with doing("writing the report"):
         page = write_page(summary, folder)
     print(f"report: {visible(str(page.resolve()))}", flush=True)
     try:
-        with console(stderr=True).status("drawing its picture"):
+        with doing("drawing its picture"):
             write_picture(summary, folder)
     except UserError as error:
         note(f"report.png is not written: {error}")

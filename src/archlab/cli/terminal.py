@@ -27,9 +27,9 @@ class _Console(Console):
         raise
 
 
-def console(*, stderr: bool = False) -> Console:
+def console() -> Console:
     """A console that prints text unchanged: it reads no markup and adds no colours."""
-    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    return _Console(highlight=False, markup=False, emoji=False)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
-from archlab.cli.loading import load_with_notes
+from archlab.cli.loading import load_and_notes
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.review.findings import warnings
@@ -21,15 +21,18 @@ and torchrun then ends them."""
 def run(config: str, /, *overrides: str, out: Path) -> int:
     """Train a model. Run again, it goes on where it stopped. Exit code 1: the training diverged.
 
+    Its first line says where the weights come from.
+
     Under torchrun all its processes train one run together: `torchrun --nproc-per-node 8 -m archlab train CONFIG …`.
 
     Parameters
     ----------
     config
-        A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id; of a folder its config is taken,
-        not its weights.
+        A preset's name, a YAML file, or a folder. A folder that holds weights must be OUT itself, where the training
+        goes on; its config.yaml or config.json alone begins from random values elsewhere.
     overrides
-        Fields to change, as in train.lr=3e-3.
+        Fields to change, as in train.lr=3e-3. A larger train.tokens makes a run longer if its schedule is constant, or
+        wsd.
     out
         The run's folder: config, metrics, checkpoints, summary. One made by `archlab import` begins with its weights.
     """
@@ -38,16 +41,18 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
 
 
 def _train(config: str, overrides: tuple[str, ...], out: Path) -> int:
-    from archlab.config.text import note
+    from archlab.cli.weights import refuse_unread_weights
     from archlab.train.loop import train
+    from archlab.train.progress import Printing
 
-    loaded = load_with_notes(config, overrides)
+    refuse_unread_weights(config, overrides, out)
+    loaded, notes = load_and_notes(config, overrides)
     if found := warnings(loaded):
-        note(in_one_line(found))
+        notes.append(in_one_line(found))
     plan = resolve_train(loaded)
     if plan.trained < plan.tokens:
-        note(f"{plan.tokens:,} tokens are {plan.trained:,} in whole batches of {plan.batch_tokens:,}")
-    summary = train(loaded, out)
+        notes.append(f"{plan.tokens:,} tokens are {plan.trained:,} in whole batches of {plan.batch_tokens:,}")
+    summary = train(loaded, out, Printing(notes))
     if summary.status == "diverged":
         print(f"diverged after {summary.steps} steps: {summary.why}; see {out}")
         return 1

@@ -1,6 +1,7 @@
 """What is wrong with a command line: the argument, what was found, what is allowed, the nearest name."""
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -16,6 +17,7 @@ from cyclopts.exceptions import (
 )
 from cyclopts.validators import Number
 
+from archlab.cli.words import WORDS, meant
 from archlab.config.problems import choose, nearest
 
 _KINDS = {
@@ -48,8 +50,16 @@ def usage(error: CycloptsError) -> str:
 
 
 def _unknown_command(error: CycloptsError, found: str) -> str:
-    """Cyclopts' own message imports every verb, and torch with them, to list their names."""
+    """A word of ours leads to what does it. Of others, a command's name that is near comes before a word that is.
+
+    Cyclopts' own message imports every verb, and torch with them, to list their names.
+    """
     names = [name for name in error.app or () if not name.startswith("-")]
+    group = "".join(f"{name}-" for name in error.command_chain or ())
+    word = f"{group}{found.lower()}"
+    near = [] if nearest(found, names) else get_close_matches(word, WORDS, n=1, cutoff=0.8)
+    if ways := WORDS.get(word) or [way for name in near for way in WORDS[name]]:
+        return meant(found, ways)
     of = f" of {_command(error)}" if error.command_chain else ""
     return f"no command {_short(found)}{of}{choose(found, names)}"
 

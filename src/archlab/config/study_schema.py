@@ -14,6 +14,9 @@ from archlab.config.text import FileName, Line, Text
 MOST_RUNS = 10_000
 """Of a study, to compare or to tune."""
 
+STUDY = "study.yaml"
+"""File that makes a folder a study's; the runs lie beside it, in `runs/`."""
+
 FIRST_TUNING_SEED = 1000
 """Seeds of the tuning runs begin here. The comparison uses others, so that a lucky seed cannot choose its own judge."""
 

@@ -15,7 +15,7 @@ from archlab.data import tokenizer as bpe
 from archlab.data.corpus import FIELD, STDLIB, Corpus
 from archlab.data.encoding import encoded
 from archlab.data.file_cache import cached, clear_cache
-from archlab.data.progress import Progress, unseen
+from archlab.data.progress import Progress, in_terminal
 from archlab.data.saved import HUB
 from archlab.data.shards import FORMAT, LITTLE_ENDIAN, MANIFEST, DataFolder, Manifest, Part, Shard
 from archlab.data.split import SplitRule, choose_split, hash_share
@@ -23,6 +23,7 @@ from archlab.digests import sha256
 from archlab.errors import UserError
 from archlab.files import cache_folder, expand_user, folder_atomic
 from archlab.interrupt import raise_if_interrupted
+from archlab.progress import doing
 
 DEFAULT_VOCAB_SIZE = 2048
 TOKENIZER_CHARACTERS = 16_000_000
@@ -40,7 +41,7 @@ def prepare(
     held_out: float,
     field: str = FIELD,
     workers: int = 1,
-    progress: Progress = unseen,
+    progress: Progress = in_terminal,
 ) -> DataFolder:
     """Make a data folder of some sources: learn a tokenizer of `vocab_size`, or use that `tokenizer.json`.
 
@@ -113,7 +114,7 @@ def _build(
     out: Path,
     fold: int = 0,
     workers: int = 1,
-    progress: Progress = unseen,
+    progress: Progress = in_terminal,
 ) -> DataFolder:
     raise_if_interrupted()
     out = expand_user(out).absolute()
@@ -134,7 +135,8 @@ def _build(
 
 
 def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> None:
-    tokenizer = recipe.tokenizer()
+    with doing("learning a tokenizer"):
+        tokenizer = recipe.tokenizer()
     vocab_size, end = bpe.vocab_size(tokenizer), bpe.end_of_text(tokenizer)
     dtype = "uint16" if vocab_size <= 1 << 16 else "uint32"
     rest = ShardWriter(folder, "rest", dtype)

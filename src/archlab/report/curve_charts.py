@@ -1,6 +1,7 @@
 """Pictures of a training, a line per arm: evaluations from the first step to the last, the training loss, gradients."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import altair as alt
@@ -72,17 +73,22 @@ def curves(
     named_beside: bool = True,
     height: int = 260,
 ) -> alt.LayerChart | None:
-    """A line for each name through its means, in a band from the lowest to the highest; None where there are none. What
-    diverged (`gone`) is a thin line that ends in a cross, held at the edge where the line leaves the picture. `marks`
-    are triangles, held there too. `named_beside`: names stand where the lines end."""
+    """A line through the means of each name, in a band from the lowest to the highest; a single mean is a point.
+
+    None if no name has two means, and none diverged. What diverged (`gone`) is a thin line that ends in a cross, held
+    at the edge where the line leaves the picture. `marks` are triangles, held there too. `named_beside`: names stand
+    where the lines end.
+    """
     last = max((row["tokens"] for row in means or gone), default=0)
     begin = last // 2 if second_half else 0
     means, gone = ([row for row in rows if row["tokens"] >= begin] for rows in (means, gone))
     if drawn.is_logarithmic:  # which has no place for 0
         means = [row for row in means if row["low"] > 0]
     lines = means or [row for row in gone if row["low"] > 0 or not drawn.is_logarithmic]
-    if not lines:
+    per_name = Counter(row["arm"] for row in means)
+    if not lines or (not gone and max(per_name.values()) < 2):
         return None
+    alone = [row for row in means if per_name[row["arm"]] == 1]
     low, high = of_ends(lines) if second_half else of_lines(lines)
     y = YAxis(drawn.title, drawn.unit, *padded(low, high, drawn.is_logarithmic), drawn.is_logarithmic)
     x = _x(lines, begin, last, from_zero, width)
@@ -94,6 +100,7 @@ def curves(
             y=y("mean"), strokeDash=dashes(named), opacity=opacity(1, 0.12)
         ),
         base.mark_point(clip=True, size=90, opacity=0, filled=True).encode(y=y("mean")),
+        *([_points(alone, x, y, named)] if alone else []),
         *_diverged(gone, x, y, named),
         *_marked([row for row in marks if row["tokens"] >= begin], x, y, named),
         *([names([*gone, *means], y, width, height, named)] if named_beside else []),
@@ -126,6 +133,11 @@ def _x(lines: Sequence[Row], begin: int, last: int, from_zero: bool, width: Widt
         label = f"{ON_A_PHONE} && indexof({on_phone}, datum.value) < 0 ? '' : {LARGE}"
     axis = alt.Axis(title=title, values=ticks, labelExpr=label, labelOverlap=False, grid=False)
     return alt.X("tokens:Q", scale=scale, axis=axis)
+
+
+def _points(rows: Sequence[Row], x: alt.X, y: YAxis, named: Sequence[str]) -> alt.Chart:
+    base = alt.Chart(data(rows)).encode(x=x, y=y("mean"), color=colour(named), opacity=opacity(1, 0.12))
+    return base.mark_point(clip=True, size=50, filled=True)
 
 
 def _diverged(gone: Sequence[Row], x: alt.X, y: YAxis, named: Sequence[str]) -> list[alt.Chart]:

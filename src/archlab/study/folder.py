@@ -4,7 +4,7 @@ from pathlib import Path
 
 from archlab.config.beside import plugins_of
 from archlab.config.plugins import copies
-from archlab.config.study_schema import StudyConfig
+from archlab.config.study_schema import STUDY, StudyConfig
 from archlab.config.trust import remember
 from archlab.config.yaml_text import read_yaml, to_yaml
 from archlab.digests import DIGESTS, write_with_digests
@@ -14,7 +14,7 @@ from archlab.files import TEMPORARY, disk_errors, make_folder, write_atomic
 from archlab.study.corpora import Corpora, write_corpora
 from archlab.study.planned import write_plan
 from archlab.study.record import StudySummary, has_summary, read_summary
-from archlab.study.study_file import STUDY, is_study_folder, read_held
+from archlab.study.study_file import is_study_folder, read_held
 
 _BASE = "base.yaml"
 """The base in a study's folder, where it is no preset."""

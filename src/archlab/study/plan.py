@@ -1,7 +1,7 @@
 """Which runs a study has: to tune, to compare, to sweep."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 
 from archlab.config.merge import Raw
@@ -51,9 +51,11 @@ class Plan:
         points = grid(self.config)
         free = (seed for seed in count(FIRST_TUNING_SEED) if seed not in self.config.seed_list)
         seeds = list(islice(free, self.config.tune_seeds))
+        folds = {arm.name: self.corpora[arm.name].n_folds - 1 for arm in self.arms}
         return {
             arm.name: [
-                [self._with(arm, point, seed, self.corpora[arm.name].n_folds - 1) for seed in seeds] for point in points
+                [replace(self._with(arm, point, seed, folds[arm.name]), phase="tuning") for seed in seeds]
+                for point in points
             ]
             for arm in (self.arms if points else ())
         }

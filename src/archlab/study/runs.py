@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from archlab.config.identity import config_hash, resolved
 from archlab.config.merge import Raw
@@ -53,6 +53,8 @@ class Run:
     """With which it is trained; not part of its name."""
     measures: tuple[Outcome, ...] = ()
     """What is measured of its weights when it has ended; not part of its name."""
+    phase: Literal["tuning", "comparing"] = "comparing"
+    """What of the study it is for; not part of its name."""
 
     @cached_property
     def name(self) -> str:

@@ -12,16 +12,13 @@ from archlab.config.io import studies
 from archlab.config.merge import Raw, merge, without
 from archlab.config.outcomes import named
 from archlab.config.problems import ConfigError, Problem, nearest, raise_problems
-from archlab.config.study_schema import StudyConfig
+from archlab.config.study_schema import STUDY, StudyConfig
 from archlab.config.text import visible
 from archlab.config.trust import accept, accept_from
 from archlab.config.yaml_text import read_yaml
 from archlab.digests import verify
 from archlab.errors import UserError
 from archlab.study.design import arms
-
-STUDY = "study.yaml"
-"""What makes a folder a study's."""
 
 _STAND_IN: Raw = {"question": "?", "budget": {"tokens": "1G"}}
 """Put in place of missing or wrong required fields, so that the arms can still be judged."""

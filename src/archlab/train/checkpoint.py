@@ -7,6 +7,7 @@
 Either is read by any number of processes.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,12 +58,13 @@ def complete(temporary: Path, metrics: bytes) -> None:
     write_digests(temporary)
 
 
-def remove_others(folder: Path, step: int, keep: Keep, *, is_last: bool) -> None:
-    """All checkpoints but `step` and those to be kept beside it; the last one of a finished run needs none before."""
+def remove_others(folder: Path, step: int, keep: Keep, branch: int, *, is_last: bool) -> None:
+    """Remove all checkpoints except `step`, `branch` and those that `keep` names; beside the last one of a finished run
+    `keep.last` counts for nothing."""
     others = {n: path for n, path in _steps(folder).items() if n != step}
     before = sorted(n for n in others if n < step)
     kept = set() if is_last else set(before[max(0, len(before) + 1 - keep.last) :])
-    kept |= {n for n in before if keep.every and n % keep.every == 0}
+    kept |= {n for n in before if n == branch or (keep.every and n % keep.every == 0)}
     for n, path in others.items():
         if n not in kept:
             remove_folder(path)
@@ -73,19 +75,24 @@ def has_checkpoint(folder: Path) -> bool:
     return bool(_steps(folder))
 
 
-def newest_checkpoint(folder: Path, *, weights_only: bool = False) -> tuple[tuple[int, Path] | None, list[str]]:
+def newest_checkpoint(
+    folder: Path, *, weights_only: bool = False, up_to: float = math.inf
+) -> tuple[tuple[int, Path] | None, list[str]]:
     """(step, path) of the newest undamaged checkpoint in a folder of checkpoints, and what is wrong with newer ones.
 
     `weights_only`: nothing else has to be undamaged. A training that goes on may remove old checkpoints meanwhile.
+    `up_to`: the last step that may be returned.
     """
     damaged: list[str] = []
     for step, path in sorted(_steps(folder).items(), reverse=True):
+        if step > up_to:
+            continue
         try:
             _verify(path, weights_only)
             return (step, path), damaged
         except (UserError, FileNotFoundError) as error:
             if not path.exists():  # the training has newer ones by now
-                return newest_checkpoint(folder, weights_only=weights_only)
+                return newest_checkpoint(folder, weights_only=weights_only, up_to=up_to)
             damaged.append(str(error))
     return None, damaged
 
@@ -120,6 +127,18 @@ def load_weights(path: Path, model: nn.Module) -> None:
 def load_metrics(path: Path) -> bytes:
     """The metrics up to a checkpoint's step."""
     return (path / METRICS).read_bytes()
+
+
+def has_optimizer(path: Path) -> bool:
+    """Whether a checkpoint holds the optimizer's state."""
+    return any(map(_is_of_optimizer, Parts(path).forms)) if any(parts_in(path)) else (path / OPTIMIZER).is_file()
+
+
+def remove_after(folder: Path, step: int) -> None:
+    """Remove the checkpoints of later steps."""
+    for n, path in _steps(folder).items():
+        if n > step:
+            remove_folder(path)
 
 
 def load_optimizer(path: Path, model: nn.Module, optimizer: Optimizer) -> None:

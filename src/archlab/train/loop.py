@@ -17,7 +17,7 @@ from archlab.train.attention_kernels import attention_kernels, products_up_to
 from archlab.train.compiling import is_compiled
 from archlab.train.device import Device, choose_device, environment, resolve_device_type
 from archlab.train.out_of_memory import out_of_memory_explained
-from archlab.train.progress import Callback, progress_callback
+from archlab.train.progress import Callback, Printing
 from archlab.train.run_folder import RunFolder, SeenByOthers
 from archlab.train.sinks.opened import check_installed, opened
 from archlab.train.summary import RunSummary
@@ -40,7 +40,7 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
     keep_freed_memory()
     with joined(config.parallel, resolve_device_type(config.train.device, "train.device")) as world:
         device = world.told(lambda: choose_device(config.train))  # `auto` is decided by a measurement
-        return _joined(config, device, world, Path(out), callback or progress_callback(), corpus)
+        return _joined(config, device, world, Path(out), callback or Printing(), corpus)
 
 
 def _joined(
@@ -54,13 +54,14 @@ def _joined(
         raise UserError(f"{config.data.named}: process {world.rank} has another text than process 0; give all the same")
     folder = RunFolder(out) if world.is_first else SeenByOthers(out)
     callback = callback if world.is_first else Callback()
+    notes = list[str]()
     known = data.known_tokens
     if config.model.vocab_size > known:
         rows = f"rows from {known:,} on are never used"
-        callback.on_note(f"model.vocab_size {config.model.vocab_size:,}; the data has {known:,} token ids: {rows}")
+        notes.append(f"model.vocab_size {config.model.vocab_size:,}; the data has {known:,} token ids: {rows}")
     for name, passes in data.passes(means.settings.steps * means.settings.rows, means.settings.seq_len).items():
         if passes > WORTH_REPEATING:
-            callback.on_note(
+            notes.append(
                 f"{name} is read {passes:.1f} times; what is repeated more than {WORTH_REPEATING} times teaches "
                 "less and less (Muennighoff 2023)"
             )
@@ -72,16 +73,14 @@ def _joined(
             env["micro_batch_tokens"] = means.settings.micro_batch_tokens
         if code := sources(config):
             env["plugins"] = code
-        notes = world.told(lambda: folder.claim(config, env, data.tokenizer))
+        notes += world.told(lambda: folder.claim(config, env, data.tokenizer))
         if ended := world.told(folder.summary):
             return ended
-        for note in notes:
-            callback.on_note(note)
         # What several processes have of a model each is not counted, so that nothing is said of what would fit.
         explained = out_of_memory_explained(config, device) if world.size == 1 else nullcontext()
         copied = opened(folder, config, callback.on_note) if world.is_first else nullcontext()
         with explained, copied:
-            return Training(means, folder, callback).run()
+            return Training(means, folder, callback, notes).run()
 
 
 def _means(config: Config, device: Device, world: World) -> Means:

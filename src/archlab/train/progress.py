@@ -1,15 +1,11 @@
-"""What a person sees while a model trains: one bar in a terminal, plain lines elsewhere."""
+"""What a person sees while a model trains."""
 
-import sys
-import time
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-from archlab.config.text import note
+from archlab.cost.units import si
+from archlab.progress import Bar
 from archlab.train.evaluate import Score
 
 
@@ -25,14 +21,15 @@ class StepMetrics:
     score: Score | None
     """Of the evaluation after this step, if there was one."""
 
-    def __str__(self) -> str:
-        held_out = "" if self.score is None else f"  {self.score}"
-        speed = f"{self.tokens_per_second:,.0f} tok/s  MFU {self.mfu:.0%}"
-        return f"loss {self.loss:.3f}{held_out}  {speed}"
+    @property
+    def details(self) -> list[str]:
+        """Everything but the step, in words."""
+        held_out = [] if self.score is None else [str(self.score)]
+        return [f"loss {self.loss:.3f}", *held_out, f"{si(self.tokens_per_second)} tok/s", f"MFU {self.mfu:.0%}"]
 
 
 class Callback:
-    """What a training calls while it goes on; a context that lasts as long as its steps. This one does nothing."""
+    """Methods that a training calls while it runs; a context that lasts as long as its steps. This one does nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -42,65 +39,41 @@ class Callback:
     def on_note(self, text: str) -> None:
         """There is something that the user should know."""
 
-    def on_resume(self, step: int) -> None:
-        """The run was begun before; it goes on after this step."""
+    def on_weights(self, source: str, step: int) -> None:
+        """The model has the weights that `source` names, those after `step`; called before anything else."""
 
     def on_step(self, metrics: StepMetrics) -> None:
         """One step is done."""
 
 
-class _Printing(Callback):
-    """Where nobody reads any more, a closed pipe or terminal, the training goes on."""
+class Printing(Callback):
+    """Prints to stderr: first where the weights come from and `notes`, then the progress, a bar in a terminal."""
 
-    def on_note(self, text: str) -> None:
-        """Print it."""
-        with suppress(OSError):
-            note(text)
-
-    def on_resume(self, step: int) -> None:
-        """Print a note."""
-        self.on_note(f"going on after step {step}")
-
-
-class ProgressBar(_Printing):
-    """One line that stays in place."""
-
-    def __init__(self) -> None:
-        text = TextColumn("{task.completed}/{task.total}  {task.description}")
-        self._progress = Progress(BarColumn(16), text, TimeRemainingColumn(), console=Console(stderr=True))
-        self._task = self._progress.add_task("", total=None)
+    def __init__(self, notes: Sequence[str] = ()) -> None:
+        self._notes, self._bar = notes, Bar()
+        self._bar.begin("training")
         self._score: Score | None = None
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        self._bar.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        with suppress(OSError):
-            self._progress.stop()
+    def __exit__(self, *error: object) -> None:
+        self._bar.__exit__(*error)
+
+    def on_weights(self, source: str, step: int) -> None:
+        """Print it, then the notes."""
+        self._bar.print(f"weights: {source}")
+        for text in self._notes:
+            self.on_note(text)
+
+    def on_note(self, text: str) -> None:
+        """Print it."""
+        self._bar.print(f"note: {text}")
 
     def on_step(self, metrics: StepMetrics) -> None:
-        """Move the bar; the last evaluation stays in view."""
+        """Move the bar, on which the last evaluation stays; elsewhere print a line of every evaluation."""
         self._score = metrics.score or self._score
-        line = str(replace(metrics, score=self._score))
-        self._progress.update(self._task, total=metrics.steps, completed=metrics.step, description=line)
-
-
-class ProgressLines(_Printing):
-    """A line every few seconds, and one for every evaluation."""
-
-    def __init__(self, every_seconds: float = 10.0) -> None:
-        self._every, self._last = every_seconds, float("-inf")
-
-    def on_step(self, metrics: StepMetrics) -> None:
-        """Print a line when it is time."""
-        now = time.monotonic()
-        if now - self._last >= self._every or metrics.score:
-            self._last = now
-            with suppress(OSError):
-                print(f"step {metrics.step}/{metrics.steps}  {metrics}", file=sys.stderr, flush=True)
-
-
-def progress_callback() -> Callback:
-    """A bar in a terminal, lines elsewhere."""
-    return ProgressBar() if sys.stderr.isatty() else ProgressLines()
+        shown = replace(metrics, score=self._score) if self._bar.in_terminal else metrics
+        how_far = f"{metrics.step:,}/{metrics.steps:,}"
+        self._bar.update(metrics.step / metrics.steps, how_far, *shown.details, line=metrics.score is not None)

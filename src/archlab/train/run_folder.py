@@ -18,19 +18,23 @@ from pydantic import TypeAdapter
 
 from archlab.config.base import Base
 from archlab.config.identity import diff
+from archlab.config.merge import expand, merge
 from archlab.config.plugins import copies
 from archlab.config.problems import is_under
 from archlab.config.schema import Config
 from archlab.config.sources import deciding
+from archlab.config.study_schema import STUDY
+from archlab.config.training import resolve_train
 from archlab.config.trust import remember
-from archlab.config.yaml_text import to_yaml, to_yaml_line
+from archlab.config.yaml_text import read_yaml, to_yaml, to_yaml_line
 from archlab.data.tokenizer import own_tokenizer, same_tokenizer
 from archlab.digests import DIGESTS, RESTORE_OR_REMAKE, names_with_digest, verify, write_with_digests
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.files import TEMPORARY, disk_errors, make_folder, read_bytes, remove_leftovers, write_atomic
-from archlab.train.checkpoint import METRICS
+from archlab.train.checkpoint import METRICS, remove_after
 from archlab.train.evaluate import DocumentScore
+from archlab.train.extension import LENGTH, step_to_extend
 from archlab.train.sinks.copies import Copies
 from archlab.train.summary import RunSummary
 
@@ -109,20 +113,22 @@ class RunFolder:
         self.copies = Copies({})
 
     def claim(self, config: Config, env: dict[str, Any], tokenizer: Path | None) -> list[str]:
-        """Make it this run's folder, or check that it is. UserError when it holds something else.
+        """Make it this run's folder, or check that it is; a longer run than the one it holds extends that one.
 
-        Returns a note where the run was begun on another machine, so that it goes on with other rounding.
+        Returns notes for the user. Raises UserError if the folder holds something else.
         """
         names = self._begin()
         self.verify()
         before = _read_object(self.path / "env.json") if "env.json" in names else {}
-        changed = diff(load_config(self.path), config) if "config.yaml" in names else {}
+        held = load_config(self.path) if "config.yaml" in names else config
+        notes: list[str] = []
         new: dict[str, str | bytes] = {}
         if IMPORTED in names and "env.json" not in names:
-            self._check_imported(changed, tokenizer)
+            self._check_imported(diff(held, config), tokenizer)
             new |= _with_plugins(config, self.path)
         elif "config.yaml" in names:
-            self._check_same(changed, env, before)
+            if self._check_same(held, config, env, before):
+                notes.append(self._extend(held, config))
         else:
             new |= _with_plugins(config, self.path)
         if "env.json" not in names:  # also when a kill came between these files
@@ -132,7 +138,7 @@ class RunFolder:
             write_with_digests(self.path, new)
         other = [what for what in _CHANGES_ROUNDING if what in before and before[what] != env[what]]
         moved = [f"{what} {before[what]}, now {env[what]}" for what in other]
-        return [f"begun with {', '.join(moved)}: not bit for bit the uninterrupted run"] if moved else []
+        return [*notes, *([f"begun with {', '.join(moved)}: not bit for bit the uninterrupted run"] if moved else [])]
 
     def _begin(self) -> list[str]:
         """Make the folder, or check that it may be a run's; the names of the files it holds."""
@@ -159,12 +165,39 @@ class RunFolder:
             hint = f"make the data with `archlab data --tokenizer {own}`"
             raise UserError(f"{self.path}: the data has another tokenizer than the imported model; {hint}")
 
-    def _check_same(self, changed: Changed, env: dict[str, Any], before: dict[str, Any]) -> None:
-        """The path of the text may differ as long as its tokens are the same, and `auto` may be said or not."""
+    def check_extension(self, old: TrainConfig, new: TrainConfig) -> int:
+        """Return the step from which the run of `old` goes on as the longer one of `new`; UserError if none."""
+        if self.is_of_study:
+            raise UserError(f"{self.path}: is a run of a study, which alone decides its length (budget.tokens)")
+        return step_to_extend(self.path, self.checkpoints, old, new)
+
+    def _extend(self, held: Config, config: Config) -> str:
+        """Make it the longer run, of which it is the first part; returns a note.
+
+        A kill between two of these changes leaves a run that goes on as either of the two.
+        """
+        old, new = resolve_train(held), resolve_train(config)
+        step = self.check_extension(old, new)
+        (self.path / SUMMARY).unlink(missing_ok=True)
+        remove_after(self.checkpoints, step)
+        asked = config.train.model_dump(mode="json", include=LENGTH)
+        raw = merge(expand(read_yaml(self.path / "config.yaml")), {"train": asked}, Config)
+        write_with_digests(self.path, {"config.yaml": to_yaml(raw)})
+        return f"the run of {old.trained:,} training tokens becomes one of {new.trained:,}"
+
+    def _check_same(self, held: Config, config: Config, env: dict[str, Any], before: dict[str, Any]) -> bool:
+        """UserError if it is another run than the one held; whether it is the same, but longer.
+
+        The path of the text may differ as long as its tokens are the same, and `auto` may be said or not.
+        """
+        changed = diff(held, config)
         outcomes = {what: field for what, field in _OUTCOMES.items() if before and what in env}
         may_differ = (*NO_EFFECT_ON_RESULT, *outcomes.values(), "plugins")
         moved = _WHERE_IT_LIES if before.get("corpus") == env["corpus"] else ()
         refused = {field: values for field, values in changed.items() if not is_under([field], (*may_differ, *moved))}
+        is_longer = resolve_train(config).steps > resolve_train(held).steps
+        if is_longer := is_longer and refused.keys() <= {f"train.{name}" for name in LENGTH}:
+            refused = {}
         self._refuse(refused, "holds a run of another config; name another folder")
         for what in ("corpus", "plugins", *outcomes):
             if before and what in env and (began := before.get(what, False)) != env[what]:
@@ -175,6 +208,13 @@ class RunFolder:
                     f"{self.path}: was begun with {what} {began} and cannot go on with {env[what]}: "
                     f"the losses would not be the same; {to_go_on}name another folder"
                 )
+        return is_longer
+
+    @property
+    def is_of_study(self) -> bool:
+        """Whether it lies among the runs of a study's folder."""
+        runs = self.path.absolute().parent
+        return runs.name == "runs" and (runs.parent / STUDY).is_file()
 
     def _refuse(self, changed: Changed, why: str) -> None:
         """UserError that lists the changed fields, if there are any."""

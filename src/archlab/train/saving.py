@@ -24,17 +24,20 @@ class Saver:
     gives the folder its name when all have written.
     """
 
-    def __init__(self, folder: Path, keep: Keep, world: World) -> None:
-        self._folder, self._keep, self._world = folder, keep, world
+    def __init__(self, folder: Path, keep: Keep, world: World, branch: int = 0) -> None:
+        """`branch`: the step whose checkpoint stays whatever `keep` says, for a longer run to go on from."""
+        self._folder, self._keep, self._world, self._branch = folder, keep, world, branch
         self._group = _group_of_all() if world.size > 1 else None
         self._thread: Thread | None = None
         self._error: BaseException | None = None
 
-    def save(self, step: int, model: nn.Module, optimizer: Optimizer | None, metrics: bytes) -> None:
-        """Begin to write `folder/step-N`, complete in itself, when the one before it is written; then others are
-        removed but those that are kept.
+    def save(
+        self, step: int, model: nn.Module, optimizer: Optimizer | None, metrics: bytes, *, is_last: bool = False
+    ) -> None:
+        """Begin to write `folder/step-N` when the checkpoint before it is written; then remove those that are not kept.
 
-        Without an optimiser it is the last one, of a finished run. UserError where the one before could not be written.
+        `optimizer` is None if no training goes on from this checkpoint. `is_last`: the run ends with it. Raise
+        UserError if the checkpoint before it could not be written.
         """
         self.wait()
         with ExitStack() as stack:
@@ -49,7 +52,7 @@ class Saver:
                 if self._world.is_first:
                     complete(temporary, metrics)
             if self._world.is_first:
-                remove_others(self._folder, step, self._keep, is_last=optimizer is None)
+                remove_others(self._folder, step, self._keep, self._branch, is_last=is_last)
 
         self._thread = Thread(target=self._caught, args=(finish,), daemon=True)
         self._thread.start()
@@ -122,5 +125,5 @@ def save_checkpoint(
 ) -> None:
     """As a `Saver` of one process does, and the checkpoint is there when it returns."""
     saver = Saver(folder, Keep(), ALONE)
-    saver.save(step, model, optimizer, metrics)
+    saver.save(step, model, optimizer, metrics, is_last=optimizer is None)
     saver.wait()

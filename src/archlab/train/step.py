@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -171,6 +172,18 @@ def learning_rate(train: TrainConfig, step: int) -> float:
         return train.lr * (step + 1) / warmup
     done = (step - warmup) / max(steps - warmup, 1)
     return train.lr * _shape(train, done)
+
+
+def branch_step(train: TrainConfig) -> int:
+    """Step up to which the learning rate does not depend on the length of the run, if its warm-up is given in steps.
+
+    A longer run can go on from the checkpoint of that step. 0 if the rate falls over the whole run.
+    """
+    if train.schedule not in ("constant", "wsd"):
+        return 0
+    after_warmup = range(warmup_steps(train), train.steps)
+    held = bisect_left(after_warmup, True, key=lambda step: learning_rate(train, step) != train.lr)
+    return after_warmup.start + held
 
 
 def _shape(train: TrainConfig, done: float) -> float:

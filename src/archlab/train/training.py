@@ -1,7 +1,7 @@
 """A training: updates, evaluations and checkpoints, one after the other, in a run's folder."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from archlab.train.spikes import (
     batches_passed_over,
     rewinds_to,
 )
-from archlab.train.step import StepResult, update
+from archlab.train.step import StepResult, branch_step, update
 from archlab.train.summary import NOT_FINITE, RunSummary, summarise
 from archlab.train.world import World
 
@@ -59,21 +59,21 @@ class Means:
 class Training:
     """The model, its optimiser and how far they are."""
 
-    def __init__(self, means: Means, folder: RunFolder, callback: Callback) -> None:
-        """Goes on from the newest checkpoint in the folder, or begins."""
+    def __init__(self, means: Means, folder: RunFolder, callback: Callback, notes: Sequence[str] = ()) -> None:
+        """Go on from the newest checkpoint in the folder, or begin; `notes` follow where the weights come from."""
         settings, device, world = means.settings, means.device, means.world
         self._means, self._settings, self._device, self._world = means, settings, device, world
         self._folder, self._callback = folder, callback
         self._model = sharded(means.config.model, settings.seed, device.type, world)
         prefer_products(self._model, products_up_to(device))
         self._optimizer = make_optimizer(self._model, settings)
+        self._done, self._passed_over, self._spike = 0, 0, None
+        notes = [*notes, *self._resume()]
+        for note in notes:
+            callback.on_note(note)
         if world.size > 1:
             own, every = (sum(map(count, self._model.parameters())) for count in (held, Tensor.numel))
             callback.on_note(f"processes {world.division}; each holds {own:,} of {every:,} weights")
-        self._done, self._passed_over, self._spike = 0, 0, None
-        self._resume()
-        if self._done:
-            callback.on_resume(self._done)
         if means.is_compiled:
             how = f"train.compile: {settings.compile}"
             callback.on_note(f"layers are compiled ({how}), which takes the first step up to a minute")
@@ -83,7 +83,8 @@ class Training:
         if slow := slow_attention(means.kernels, settings.seq_len):
             callback.on_note(slow)
         self._mfu_per_speed = training_flops(means.config.model, settings.seq_len) / device.peak_flops() / world.size
-        self._saver = Saver(folder.checkpoints, settings.keep, world)
+        self._branch = world.told(lambda: 0 if folder.is_of_study else branch_step(settings))
+        self._saver = Saver(folder.checkpoints, settings.keep, world, self._branch)
         self._probing = Probing(self._model, means.held_out, settings.probe_every, device)
         self._why: str | None = None
         """Why it diverged, if it did."""
@@ -169,12 +170,12 @@ class Training:
         return predict(self._model, self._means.held_out, self._device, world=self._world)
 
     def _save(self, stopping: bool) -> None:
-        """A checkpoint where it is time for it."""
+        """Save a checkpoint if it is time for one; the last one without the optimizer unless a longer run may go on."""
         self._saver.check()
-        is_last = self._done == self._settings.steps
-        if is_last or stopping or self._done % self._settings.checkpoint_every == 0:
-            optimizer = None if is_last else self._optimizer
-            self._saver.save(self._done, self._model, optimizer, self._folder.logged())
+        is_last, is_branch = self._done == self._settings.steps, self._done == self._branch
+        if is_last or is_branch or stopping or self._done % self._settings.checkpoint_every == 0:
+            optimizer = None if is_last and not is_branch else self._optimizer
+            self._saver.save(self._done, self._model, optimizer, self._folder.logged(), is_last=is_last)
 
     def _refuses(self, loss: float, grad_norm: float) -> bool:
         """Whether no update is to be made of what a step found. Processes that find it may differ by a rounding."""
@@ -201,9 +202,9 @@ class Training:
         self._callback.on_note(f"a spike at step {step + 1}: back to step {done}, and on with the text after it")
         return True
 
-    def _resume(self) -> None:
-        """From the newest checkpoint, if there is one: model, optimiser and metrics are made what they were."""
-        folder, callback = self._folder, self._callback
+    def _resume(self) -> list[str]:
+        """Make model, optimizer and metrics what they were at the newest checkpoint, if any; return notes of damage."""
+        folder, settings = self._folder, self._settings
         newest, damaged = self._world.told(lambda: newest_checkpoint(folder.checkpoints))
         if newest is None and imported(folder.path):
             why = "; ".join(damaged) or f"{folder.checkpoints}: no checkpoint"
@@ -211,13 +212,15 @@ class Training:
         if newest is None and damaged:  # to begin again is cheap only for who has lost nothing
             hint = f"put one back from a copy, or delete {folder.checkpoints} to begin again"
             raise UserError(f"{'; '.join(damaged)}; no other checkpoint is left: {hint}")
-        for damage in damaged:
-            callback.on_note(f"{damage}; the one before is used")
         if newest is None:
             folder.rewind(b"")
+            source = f"random, seed {settings.seed}"
         else:
             self._load(*newest)
+            source = f"from {folder.path}, step {self._done:,} of {settings.steps:,}"
+        self._callback.on_weights(source, self._done)
         self._note_past()
+        return [f"{damage}; the one before is used" for damage in damaged]
 
     def _load(self, done: int, path: Path) -> None:
         """A checkpoint; its metrics are the folder's from here on."""

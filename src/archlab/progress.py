@@ -1,0 +1,111 @@
+"""How far a long job is, on stderr: one bar in a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from archlab.config.text import visible
+from archlab.cost.units import seconds
+
+_NARROWEST, _WIDEST = 6, 20
+"""Columns of the bar itself."""
+
+_LONG_ENOUGH, _FAR_ENOUGH = 10.0, 0.05
+"""Seconds, or share of the job, after which the time left can be computed: what begins a job takes time, too."""
+
+
+class Bar:
+    """A line that stays in place and says what is being done, how far it is and how long the rest takes.
+
+    It is never wider than the terminal. Outside a terminal it is a plain line every `every` seconds, or none if `every`
+    is None. Where nobody reads any more (a closed pipe or terminal), nothing happens.
+    """
+
+    def __init__(self, every: float | None = 10.0) -> None:
+        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self.in_terminal = sys.stderr.isatty()
+        self._bar = BarColumn(_WIDEST)
+        head, tail = (TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("head", "tail"))
+        columns = head, self._bar, tail
+        self._progress = Progress(
+            *columns, console=self._console, disable=not self.in_terminal, transient=True, redirect_stdout=False
+        )
+        self._every, self._last_line = every, float("-inf")
+        self._task = self._progress.add_task("", visible=False, head="", tail="")
+        self.begin("")
+
+    def begin(self, what: str) -> None:
+        """Name the job that begins now, from which on the time left is computed."""
+        self._what = what
+        self._start: tuple[float, float] | None = None
+        self._progress.update(self._task, visible=False)
+
+    def update(self, share: float | None, how_far: str = "", *details: str, line: bool = False) -> None:
+        """Show that `share` of the job is done, `how_far` in words; None if nobody knows how much there is.
+
+        `details` follow, and the last ones are left out where the terminal is too narrow. `line`: print a plain line in
+        any case, outside a terminal.
+        """
+        now = time.monotonic()
+        left, head = self._left(share, now), f"{self._what} {how_far}".strip()
+        if self.in_terminal:
+            self._move(share, head, [text for text in (left, *details) if text])
+        elif line or (self._every is not None and now - self._last_line >= self._every):
+            self._last_line = now
+            self.print("  ".join(text for text in (head, *details, left) if text))
+
+    def time_left(self, share: float) -> str:
+        """`4.5 min left`, if the rest goes on as before; empty if that is unknown, or less than a second."""
+        return self._left(share, time.monotonic())
+
+    def print(self, text: str) -> None:
+        """Print a line above the bar; in a terminal it is broken between words."""
+        with suppress(OSError):
+            if self.in_terminal:
+                self._console.print(visible(text))
+            else:
+                print(visible(text), file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Self:
+        with suppress(OSError):
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            self._progress.stop()
+
+    def _left(self, share: float | None, now: float) -> str:
+        if share is None:
+            return ""
+        if self._start is None:
+            self._start = now, share
+        took, done = now - self._start[0], share - self._start[1]
+        is_known = done > 0 and (took >= _LONG_ENOUGH or done >= _FAR_ENOUGH)
+        left = took * (1 - share) / done if is_known else 0.0
+        return f"{seconds(round(left))} left" if left >= 1 else ""
+
+    def _move(self, share: float | None, head: str, tail: list[str]) -> None:
+        room = self._console.width - len(head) - 2 - _NARROWEST
+        while tail and len("  ".join(tail)) > room:
+            tail.pop()
+        text = "  ".join(tail)
+        self._bar.bar_width = max(_NARROWEST, min(_WIDEST, room - len(text) + _NARROWEST))
+        total, done = (None, 0.0) if share is None else (1.0, share)
+        self._progress.update(
+            self._task, total=total, completed=done, visible=True, head=visible(head), tail=visible(text)
+        )
+
+
+@contextmanager
+def doing(what: str) -> Iterator[None]:
+    """Show in a terminal that something of unknown length is going on."""
+    with Bar(every=None) as bar:
+        bar.begin(what)
+        bar.update(None)
+        yield
