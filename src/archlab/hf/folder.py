@@ -1,6 +1,7 @@
 """Hugging Face folders: which files they have, and that none is read from outside them."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path, PurePath
 
 from archlab.config.merge import Raw
@@ -9,6 +10,9 @@ from archlab.files import LARGE_TEXT_LIMIT, MEBIBYTE, read_bytes, read_object
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 """Whose names are always these; the index is there where the weights are in several files."""
+
+IMPORTED = "imported.json"
+"""File of a run folder that began with published weights; it holds what config.json said beside the architecture."""
 
 COMPANIONS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
@@ -22,11 +26,9 @@ def is_hf_folder(folder: Path) -> bool:
     return (folder / CONFIG).is_file()
 
 
-def companions(folder: Path) -> dict[str, bytes]:
-    """Those files that are there."""
-    return {
-        name: read_bytes(own_file(folder, name), LARGE_TEXT_LIMIT) for name in COMPANIONS if (folder / name).is_file()
-    }
+def companions(folder: Path, names: Iterable[str] = COMPANIONS) -> dict[str, bytes]:
+    """Return the content of each of these files that the folder has."""
+    return {name: read_bytes(own_file(folder, name), LARGE_TEXT_LIMIT) for name in names if (folder / name).is_file()}
 
 
 def own_file(folder: Path, name: str) -> Path:
