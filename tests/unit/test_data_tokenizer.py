@@ -107,7 +107,9 @@ def test_tokenizers_that_are_not_byte_level_are_refused(tmp_path: Path):
     assert "1 of the 256 bytes have no token" in refusal(tmp_path, {"model": model})
     vocab = {t: i for t, i in whole["model"]["vocab"].items() if t != bpe.END_OF_TEXT}
     model = whole["model"] | {"vocab": vocab}
-    assert "no end-of-text token" in refusal(tmp_path, {"model": model, "added_tokens": []})
+    assert "has no special token, and one must precede each document" in refusal(
+        tmp_path, {"model": model, "added_tokens": []}
+    )
     words = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     (tmp_path / "words.json").write_text(words.to_str())

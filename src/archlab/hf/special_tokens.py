@@ -48,6 +48,17 @@ class SpecialTokens:
         single = (self.bos, self.model_bos, self.eos, *self.ends)
         return self.before or tuple(i for i in single if i is not None)[:1]
 
+    @property
+    def first(self) -> int | None:
+        """Token before a text without context, as lm_eval's `hf` model has it: it asks the tokenizer alone. If that
+        names none, the first token that precedes a document."""
+        return next((i for i in (self.bos, self.eos, *self.document) if i is not None), None)
+
+    @property
+    def stops(self) -> tuple[int, ...]:
+        """Tokens at which lm_eval's `hf` model stops: the tokenizer's `eos_token`, then those of `generate`."""
+        return tuple(dict.fromkeys(i for i in (self.eos, *self.ends) if i is not None))
+
 
 def model_ids(folder: Path) -> dict[str, Any]:
     """`bos_token_id` and the like of the folder's config.json; of an imported run, those it was imported with."""

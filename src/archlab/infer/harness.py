@@ -22,7 +22,6 @@ from archlab.exchange.configs import load_config
 from archlab.hf.folder import is_hf_folder
 from archlab.hf.hub import is_hub_id
 from archlab.infer.answers import Answers, Pair
-from archlab.infer.codec import Codec
 from archlab.infer.load import find_folder, from_pretrained, is_run_folder, load_codec
 from archlab.infer.sampling import Sampling
 from archlab.model.decoder import Decoder
@@ -61,7 +60,10 @@ class ArchlabLM(TemplateLM):
         check_next_token(model.config)
         self.max_length = max_length or model.config.max_seq_len
         self.max_gen_toks, self.add_bos_token, self._path = max_gen_toks, add_bos_token, path
-        self._first, ends = _begin_and_ends(codec, path)
+        first, ends = codec.special.first, codec.special.stops
+        if first is None or not ends:
+            raise UserError(f"{path}: no file names the tokens that begin and end a text (bos_token, eos_token)")
+        self._first = first
         tokens = 8192 if batch_size == "auto" else int(batch_size) * self.max_length
         self.answers = Answers(model, codec.tokenizer, ends, tokens)
 
@@ -171,17 +173,3 @@ def _loaded(path: str, tokenizer: str | None, dtype: str | None, device: torch.d
         )
     model = Decoder(config.model, seed=config.train.seed).eval().to(device)
     return model, load_codec(Path(tokenizer))
-
-
-def _begin_and_ends(codec: Codec, path: str) -> tuple[int, tuple[int, ...]]:
-    """The token before a text without a context, and those at which one is over, the tokenizer's own first.
-
-    As in lm_eval's `hf`, which asks the tokenizer alone, and stops where `generate` of transformers stops too. If the
-    tokenizer names none, those of the model.
-    """
-    special = codec.special
-    begins = [i for i in (special.bos, special.eos, *special.document) if i is not None]
-    ends = tuple(dict.fromkeys(i for i in (special.eos, *codec.end_tokens) if i is not None))
-    if not (begins and ends):
-        raise UserError(f"{path}: no file names the tokens with which a text begins and ends (bos_token, eos_token)")
-    return begins[0], ends
