@@ -19,8 +19,8 @@ from archlab.config.schema import DataConfig
 from archlab.data import tokenizer as bpe
 from archlab.data.open import open_training_data
 from archlab.data.prepare import prepare
-from archlab.data.shards import MANIFEST, DataFolder
-from archlab.digests import sha256, write_with_digests
+from archlab.data.shards import DataFolder
+from archlab.digests import write_with_digests
 from archlab.errors import UserError
 from archlab.exchange.gguf.write import save_gguf
 from archlab.hf.special_tokens import SpecialTokens, complete_from
@@ -410,17 +410,14 @@ def test_a_run_with_a_published_tokenizer(tmp_path: Path) -> None:
     assert score(str(run), (), 64).bits_per_byte
 
 
-def test_old_data_folders_and_runs_keep_their_token(tmp_path: Path) -> None:
+def test_old_data_folders_and_runs_keep_their_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a list of names decided, where the tokenizer itself begins a text with another token."""
-    alone, new = tmp_path / "alone.json", tmp_path / "new.json"
-    byte_level(LLAMA_3).save(str(alone))
+    new, text = tmp_path / "new.json", str(text_file(tmp_path))
     byte_level(LLAMA_3, LLAMA_3[0]).save(str(new))
-    text = str(text_file(tmp_path))
-    data = prepare([text], tmp_path / "data", None, alone, 0.2)
-    (data.path / "tokenizer.json").write_text(Tokenizer.from_file(str(new)).to_str())
-    manifest = json.loads((data.path / MANIFEST).read_text())
-    manifest["tokenizer_sha256"] = sha256(data.path / "tokenizer.json")
-    (data.path / MANIFEST).write_text(json.dumps(manifest))
+    with monkeypatch.context() as as_it_was:
+        as_it_was.setattr(bpe, "document_tokens", lambda tokenizer: (bpe.end_of_text(tokenizer),))
+        as_it_was.setattr(bpe, "put_before_text", lambda tokenizer, token: None)
+        data = prepare([text], tmp_path / "data", None, new, 0.2)
     opened = DataFolder.open(data.path)
     assert opened.document_tokens == (opened.manifest.end_of_text,) == (1,)
     run = trained(tmp_path / "run", str(data.path))
