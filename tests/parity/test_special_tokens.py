@@ -436,7 +436,7 @@ def test_old_data_folders_and_runs_keep_their_token(tmp_path: Path, monkeypatch:
         prepare([text], data.path, None, new, 0.2)
     both = {name: {"path": str(folder.path), "weight": 1} for name, folder in (("a", data), ("b", remade))}
     with pytest.raises(UserError, match="begins documents with another token than a"):
-        open_training_data(DataConfig(mixture=both), 320)
+        open_training_data(DataConfig.model_validate({"mixture": both}), 320)
 
 
 def test_no_file_names_a_token() -> None:

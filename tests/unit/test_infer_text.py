@@ -30,7 +30,7 @@ from archlab.model.decoder import Decoder
 
 TEXT = "日本語のテキスト 👩‍🚀🎉 naïve café — Ωmega\n\nthe cat sat on the mat. " * 8
 TOKENIZER = bpe.train([TEXT], 300)
-END = bpe.end_of_text(TOKENIZER)
+(END,) = bpe.document_tokens(TOKENIZER)
 
 
 def tiny(*overrides: str) -> Decoder:

@@ -112,10 +112,8 @@ def _origin(run: Path, begun: Imported | None) -> Origin:
         return origin if trained_with is None else _ending_also_at(origin, trained_with)
     if TOKENIZER not in files:
         return Origin()
-    tokenizer = folder.tokenizer()
-    first, *_ = bpe.document_tokens(tokenizer)
-    if not before_text(tokenizer):
-        put_before_text(tokenizer, first)
+    tokenizer = load_tokenizer(run)
+    first, *_ = before_text(tokenizer)
     described = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": tokenizer.id_to_token(first),
@@ -137,11 +135,14 @@ def _ending_also_at(origin: Origin, token: int) -> Origin:
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
-    """The tokenizer of a run or a Hugging Face folder, with the token that precedes each document."""
+    """Return the tokenizer of a run or a Hugging Face folder; it puts before a text what preceded each document."""
     if isinstance(task := load_config(str(folder)).data.task, AnyTask):
         raise UserError(f"{folder}: was trained on a task ({task.describe()}); its tokens stand for no text")
     folder = Path(folder)
-    return RunFolder(folder).tokenizer() if is_run_folder(folder) else bpe.load(folder)
+    tokenizer = RunFolder(folder).tokenizer() if is_run_folder(folder) else bpe.load(folder)
+    if not before_text(tokenizer):
+        put_before_text(tokenizer, bpe.document_tokens(tokenizer)[0])
+    return tokenizer
 
 
 def load_codec(folder: Path) -> Codec:

@@ -134,7 +134,7 @@ def _chat_template(files: Mapping[str, bytes]) -> str | Sequence[Mapping[str, st
 
 def _differences(parts: Mapping[str, Any], tokenizer: Tokenizer, special: SpecialTokens) -> Iterator[str]:
     if special.before not in ((), (_bos(special),)):
-        names = " ".join(map(tokenizer.id_to_token, special.before))
+        names = " ".join(str(tokenizer.id_to_token(i)) for i in special.before)
         yield f"{TOKENIZER}: puts {names} before a text, which llama.cpp does not"
     if more := special.ends[_MOST_ENDS:]:
         yield f"texts also end at tokens {', '.join(map(str, more))}; the file has room for {_MOST_ENDS} ends"
