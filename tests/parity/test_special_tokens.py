@@ -202,6 +202,13 @@ def test_it_stops_where_transformers_does(config: Any, generation: Any, tmp_path
     assert theirs == free[: free.index(end) + 1 if stops else len(free)]
 
 
+def test_an_end_that_the_model_cannot_write(tmp_path: Path) -> None:
+    folder = write(tmp_path, byte_level(["<s>", "</s>"]), {"generation_config": {"eos_token_id": 5000}}, {})
+    model, codec = archlab.from_pretrained(folder), load_codec(folder)
+    assert codec.end_tokens == (AutoModelForCausalLM.from_pretrained(folder).generation_config.eos_token_id,)
+    assert "".join(stream_text(model, codec, "the quick", 8))
+
+
 def test_without_an_end_in_the_models_files_the_tokenizers_own_ends_a_text(tmp_path: Path) -> None:
     """transformers' `generate` would never stop; lm_eval's `hf` stops at it."""
     tokenizer = byte_level(["<s>", "</s>"])

@@ -60,7 +60,8 @@ class ArchlabLM(TemplateLM):
         check_next_token(model.config)
         self.max_length = max_length or model.config.max_seq_len
         self.max_gen_toks, self.add_bos_token, self._path = max_gen_toks, add_bos_token, path
-        first, ends = codec.special.first, codec.special.stops
+        first, stops = codec.special.first, codec.special.stops
+        ends = tuple(token for token in stops if token < model.config.vocab_size)
         if first is None or not ends:
             raise UserError(f"{path}: no file names the tokens that begin and end a text (bos_token, eos_token)")
         self._first = first
