@@ -155,6 +155,7 @@ def test_damaged_and_contradicting_files_are_refused(tmp_path: Path) -> None:
     assert "added_tokens.json: '<x>' is token 400" in refused(added_tokens={"<x>": 400})
     assert "added_tokens.json: 'x' is not a token's number" in refused(added_tokens={"<x>": "x"})
     assert "5 is not a token" in refused(tokenizer_config=described(added_tokens_decoder={"9": 5}))
+    assert "added_tokens_decoder is []" in refused(tokenizer_config=described(added_tokens_decoder=[]))
     assert "expected a JSON object, found list" in refused(special_tokens_map=[])
     assert "generation_config.json: eos_token_id is 'x'" in refused(generation_config={"eos_token_id": "x"})
     (tmp_path / "generation_config.json").write_text("{")
@@ -177,7 +178,7 @@ def generated(folder: Path, prompt: list[int]) -> tuple[list[int], list[int]]:
     ("config", "generation"),
     [
         ("free", None), ([1, "end"], None), ("end", None), (1, "end"), (1, [1, "end"]), (None, "end"), ("end", 1),
-        ("end", "absent"), (-1, None),
+        ("end", "absent"), (-1, None), (None, 1 << 40),
     ],
     ids=str,
 )  # fmt: skip

@@ -98,10 +98,10 @@ def complete(tokenizer: Tokenizer, files: Mapping[str, bytes], ids: Mapping[str,
     model = checked_ids(_object(files, GENERATION), GENERATION) if GENERATION in files else ids
 
     def numbered(role: str) -> Iterator[int]:
-        return (i for source in (model, ids) for i in several(source.get(f"{role}_token_id")) if i >= 0)
+        return (i for source in (model, ids) for i in _possible(source.get(f"{role}_token_id")))
 
     bos, eos, pad = (named(role) for role in ("bos", "eos", "pad"))
-    ends = tuple(i for i in several(model.get("eos_token_id")) if i >= 0) or (() if eos is None else (eos,))
+    ends = tuple(_possible(model.get("eos_token_id"))) or (() if eos is None else (eos,))
     return SpecialTokens(
         before=before_text(tokenizer),
         bos=bos,
@@ -151,7 +151,9 @@ def _add(tokenizer: Tokenizer, described: Raw, legacy: Raw) -> None:
         numbered = {_number(i, file): plain[name] for name, i in legacy.items()}
         numbered |= tokenizer.get_added_tokens_decoder()
     else:
-        listed = described["added_tokens_decoder"] or {}
+        listed = described["added_tokens_decoder"]
+        if not isinstance(listed, dict):
+            raise UserError(f"{file}: added_tokens_decoder is {listed!r}; allowed: an object of numbers and tokens")
         numbered = {_number(i, file): _token(value, file) for i, value in listed.items()}
     present = tokenizer.get_added_tokens_decoder().values()
     known = {repr(token) for token in present}
@@ -171,7 +173,8 @@ def _special(described: Raw) -> Iterator[tuple[str, AddedToken]]:
     """Name and token of everything described as special: `bos_token` and the like, and the lists of further ones."""
     further = described.get("extra_special_tokens") or described.get("additional_special_tokens") or []
     named = [value for key, value in described.items() if key.endswith("_token")]
-    for value in (*named, *(further.values() if isinstance(further, dict) else further)):
+    listed = further.values() if isinstance(further, dict) else further if isinstance(further, list) else ()
+    for value in (*named, *listed):
         if (name := _name(value)) is not None:
             token = AddedToken(name, special=True) if isinstance(value, str) else _token(value, TOKENIZER_CONFIG)
             yield name, token
@@ -206,6 +209,11 @@ def _object(files: Mapping[str, bytes], name: str) -> Raw:
     if not isinstance(value, dict):
         raise UserError(f"{name}: expected a JSON object, found {type(value).__name__}")
     return value
+
+
+def _possible(value: Any) -> list[int]:
+    """The numbers that a token can have; some configs say -1 for none."""
+    return [i for i in several(value) if 0 <= i < 1 << 31]
 
 
 def several(value: Any) -> list[Any]:
