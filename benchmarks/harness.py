@@ -3,7 +3,7 @@
 
 python benchmarks/harness.py RUN               # exit code 1 where they differ
 
-The run's export is asked, that export with a tokenizer that puts its first token before each text, and the run itself.
+The run is asked, its export, and that export with a tokenizer that puts nothing before a text.
 """
 
 import json
@@ -18,9 +18,8 @@ from typing import Any
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 from lm_eval.models.huggingface import HFLM  # pyright: ignore[reportMissingImports]
-from tokenizers import Tokenizer, processors
 
-from archlab.data.tokenizer import TOKENIZER, end_of_text
+from archlab.data.tokenizer import TOKENIZER
 from archlab.infer.harness import ArchlabLM
 from archlab.infer.import_export import export_model
 
@@ -65,17 +64,13 @@ def compared(path: Path, reference: Any, length: int) -> dict[str, Any]:
 def main(run: Path, length: int = 64) -> int:
     """Print a line of JSON for each; 1 where one of them differs."""
     with tempfile.TemporaryDirectory() as home:
-        export, begun = Path(home) / "export", Path(home) / "begun"
+        export, bare = Path(home) / "export", Path(home) / "bare"
         found = []
-        for folder in (export, begun):
+        for folder in (export, bare):
             export_model(run, folder)
-            if folder is begun:
-                tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-                first = tokenizer.id_to_token(end_of_text(tokenizer))
-                tokenizer.post_processor = processors.TemplateProcessing(
-                    single=f"{first} $A", special_tokens=[(first, end_of_text(tokenizer))]
-                )
-                tokenizer.save(str(folder / TOKENIZER))
+            if folder is bare:
+                parts = json.loads((folder / TOKENIZER).read_text(encoding="utf-8"))
+                (folder / TOKENIZER).write_text(json.dumps(parts | {"post_processor": None}), encoding="utf-8")
             hf = HFLM(pretrained=str(folder), device="cpu", dtype="float32", batch_size=8, max_length=length)
             found += [compared(path, hf, length) for path in ((run, folder) if folder is export else (folder,))]
     for line in found:

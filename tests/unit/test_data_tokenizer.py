@@ -22,7 +22,7 @@ def test_any_text_comes_back_and_every_byte_is_counted(text: str):
     [ids] = bpe.encode(TOKENIZER, [text])
     assert bpe.decode(TOKENIZER, ids) == text
     assert bpe.token_bytes(TOKENIZER)[ids].sum() == len(text.encode())
-    assert bpe.end_of_text(TOKENIZER) not in ids
+    assert 0 not in ids
 
 
 def test_every_byte_has_a_token_and_the_end_of_text_is_id_0():
@@ -31,7 +31,7 @@ def test_every_byte_has_a_token_and_the_end_of_text_is_id_0():
     assert (counts[0], counts.dtype) == (0, np.int32)
     assert (counts == 1).sum() == 256
     assert counts[1:].min() == 1
-    assert bpe.end_of_text(TOKENIZER) == 0
+    assert bpe.document_tokens(TOKENIZER) == (0,)
 
 
 def test_it_learns_and_learns_the_same_again():
@@ -107,7 +107,9 @@ def test_tokenizers_that_are_not_byte_level_are_refused(tmp_path: Path):
     assert "1 of the 256 bytes have no token" in refusal(tmp_path, {"model": model})
     vocab = {t: i for t, i in whole["model"]["vocab"].items() if t != bpe.END_OF_TEXT}
     model = whole["model"] | {"vocab": vocab}
-    assert "no end-of-text token" in refusal(tmp_path, {"model": model, "added_tokens": []})
+    assert "has no special token, and one must precede each document" in refusal(
+        tmp_path, {"model": model, "added_tokens": []}
+    )
     words = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     (tmp_path / "words.json").write_text(words.to_str())

@@ -23,7 +23,7 @@ from archlab.exchange.published import read_model_config
 from archlab.exchange.save import save_pretrained
 from archlab.families.registry import FAMILIES
 from archlab.hf import hub
-from archlab.infer.codec import PublishedCodec
+from archlab.infer.load import load_codec
 from archlab.model.decoder import Decoder
 
 torch.set_num_threads(1)
@@ -423,7 +423,7 @@ def test_generate_with_any_tokenizer(hf: Path, capsys: pytest.CaptureFixture[str
     with pytest.raises(UserError, match="bits per byte could not be exact"):
         bpe.load(hf / "tokenizer.json")
     change(hf, bos_token_id=1, eos_token_id=2)
-    codec = PublishedCodec(tokenizer, load_hf(hf).origin)
+    codec = load_codec(hf)
     prompt = codec.encode("so é")
     assert (prompt[0], codec.end_tokens) == (1, (2,))
     decode = codec.decoder(prompt)
@@ -439,7 +439,7 @@ def test_generate_with_any_tokenizer(hf: Path, capsys: pytest.CaptureFixture[str
     tokenizer.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
     tokenizer.save(str(hf / "tokenizer.json"))
     assert app.main(["generate", str(hf)]) == 2
-    assert "neither bos_token_id nor eos_token_id" in capsys.readouterr().err
+    assert "no file of the model names a token to begin with" in capsys.readouterr().err
 
 
 def test_text_for_a_model_without_tokenizer(

@@ -43,7 +43,7 @@ def answers(tokenizer: Tokenizer, *choices: str, **more) -> Answers:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3)
-    return Answers(model, tokenizer, (bpe.end_of_text(tokenizer),), **more)
+    return Answers(model, tokenizer, bpe.document_tokens(tokenizer), **more)
 
 
 def pairs(n_contexts: int = 6) -> list[Pair]:

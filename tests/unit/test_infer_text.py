@@ -20,17 +20,17 @@ from archlab.cli import app
 from archlab.config.io import build_config
 from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
+from archlab.hf.special_tokens import SpecialTokens
 from archlab.infer import text as text_module
 from archlab.infer.codec import PublishedCodec
 from archlab.infer.generate import Session
 from archlab.infer.sampling import Sampling
 from archlab.infer.text import StopStrings, stream_text
 from archlab.model.decoder import Decoder
-from archlab.model.origin import Origin
 
 TEXT = "日本語のテキスト 👩‍🚀🎉 naïve café — Ωmega\n\nthe cat sat on the mat. " * 8
 TOKENIZER = bpe.train([TEXT], 300)
-END = bpe.end_of_text(TOKENIZER)
+(END,) = bpe.document_tokens(TOKENIZER)
 
 
 def tiny(*overrides: str) -> Decoder:
@@ -164,7 +164,7 @@ PUBLISHED = {
 
 
 def streamed(tokenizer: Tokenizer, prompt: list[int], new: list[int]) -> list[str]:
-    return list(map(PublishedCodec(tokenizer, Origin()).decoder(prompt), new))
+    return list(map(PublishedCodec(tokenizer, SpecialTokens()).decoder(prompt), new))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

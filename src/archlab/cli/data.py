@@ -30,7 +30,8 @@ def run(
     vocab_size
         Of the byte-level BPE that is learned; 2048 when left out.
     tokenizer
-        A byte-level tokenizer.json to use instead.
+        A byte-level tokenizer.json to use instead, or the folder with it. The files beside it name the token that
+        precedes each document.
     held_out
         Share of the text in one fold; data.fold says which one is kept for evaluation.
     field
@@ -41,6 +42,9 @@ def run(
     """
     made = prepare(list(src), out, vocab_size, tokenizer, held_out, field, workers or cores(), shown)
     print(made)
+    if tokenizer:
+        names = " ".join(str(made.tokenizer.id_to_token(i)) for i in made.document_tokens)
+        note(f"each document begins with {names}")
     if vocab_size and made.manifest.vocab_size < vocab_size:
         note(f"the text has no more than {made.manifest.vocab_size:,} tokens of {vocab_size:,} to learn")
     print(out)

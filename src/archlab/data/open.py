@@ -52,4 +52,7 @@ def _sources(config: DataConfig, vocab_size: int) -> Iterator[Source]:
         if folder.manifest.tokenizer_sha256 != first.folder.manifest.tokenizer_sha256:
             hint = f"make it with `archlab data --tokenizer {first.folder.path / TOKENIZER}`"
             raise UserError(f"{field}.path: {named.path} has another tokenizer than {first.name}; {hint}")
+        if folder.document_tokens != first.folder.document_tokens:
+            hint = "make both again with the same `archlab data --tokenizer`"
+            raise UserError(f"{field}.path: {named.path} begins documents with another token than {first.name}; {hint}")
         yield source

@@ -97,6 +97,8 @@ class _Recipe:
             "held_out": held_out,
             "tokenizer": self.given_tokenizer.to_str() if self.given_tokenizer else [vocab_size, bpe.LONGEST_WORD],
         }
+        if (given := self.given_tokenizer) and bpe.document_tokens(given) != (bpe.end_of_text(given),):
+            settings["document_tokens"] = bpe.document_tokens(given)  # once it was always the end-of-text token
         self.key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
     def tokenizer(self) -> Tokenizer:
@@ -137,14 +139,14 @@ def _build(
 def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> None:
     with doing("learning a tokenizer"):
         tokenizer = recipe.tokenizer()
-    vocab_size, end = bpe.vocab_size(tokenizer), bpe.end_of_text(tokenizer)
+    vocab_size, before = bpe.vocab_size(tokenizer), bpe.document_tokens(tokenizer)
     dtype = "uint16" if vocab_size <= 1 << 16 else "uint32"
     rest = ShardWriter(folder, "rest", dtype)
     folds = [ShardWriter(folder, f"fold-{fold:02}", dtype) for fold in range(len(recipe.split.cuts))]
     pieces, characters = recipe.split.pieces(recipe.corpus), recipe.split.characters
     with closing(encoded(tokenizer, pieces, characters, workers)) as found, progress(characters) as seen:
         for part in found:
-            tokens = np.concatenate([[end], part.ids]) if part.begins_document else part.ids
+            tokens = np.concatenate([before, part.ids]) if part.begins_document else part.ids
             writer = rest if part.fold is None else folds[part.fold]
             writer.append(tokens, part.text_bytes, documents=int(part.begins_document))
             seen(part.text_bytes)
@@ -156,7 +158,7 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
         key=recipe.key,
         vocab_size=vocab_size,
         dtype=dtype,
-        end_of_text=end,
+        end_of_text=before[0],
         tokenizer_sha256=sha256(folder / bpe.TOKENIZER),
         folds=tuple(writer.finish() for writer in folds),
         rest=rest.finish(),

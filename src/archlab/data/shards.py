@@ -4,8 +4,8 @@
 
 One fold is held out, whichever the config names; the others and the rest are trained on.
 
-A shard is little-endian uint16 or uint32 token ids and nothing else. Every document is preceded by the end-of-text
-token, so every token of text is predicted exactly once.
+A shard is little-endian uint16 or uint32 token ids and nothing else. Every document is preceded by the same special
+token, so every token of text is predicted exactly once. Few tokenizers put several tokens there (GLM: two).
 """
 
 import hashlib
@@ -71,6 +71,8 @@ class Manifest(Base):
     vocab_size: Count
     dtype: Literal["uint16", "uint32"]
     end_of_text: int
+    """The token that precedes each document: the one with which the tokenizer's model begins a text (`bos_token`), or
+    else its end-of-text token. Of several, the first."""
     tokenizer_sha256: str
     folds: Annotated[tuple[Part, ...], Field(min_length=1)]
     """Each can be held out."""
@@ -173,11 +175,16 @@ class DataFolder:
         held_out = Tokens(folds.pop(fold))
         train = Tokens([*rest, *chain.from_iterable(folds)])
         _check_content(path, manifest)
-        tokenizer = bpe.load(path / TOKENIZER)
+        tokenizer = bpe.load(path / TOKENIZER, manifest.end_of_text)
         if (found := bpe.vocab_size(tokenizer)) != manifest.vocab_size:
             expected = manifest.vocab_size
             raise UserError(f"{path / MANIFEST}: vocab_size: {expected}; the tokenizer has {found}; {REMAKE}")
         return cls(path, manifest, tokenizer, bpe.token_bytes(tokenizer), fold, train, held_out)
+
+    @property
+    def document_tokens(self) -> tuple[int, ...]:
+        """Tokens that precede each document."""
+        return bpe.document_tokens(self.tokenizer)
 
     @property
     def fingerprint(self) -> str:

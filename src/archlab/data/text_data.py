@@ -68,6 +68,11 @@ class TextData:
         """The folder's."""
         return self._first.path / TOKENIZER
 
+    @property
+    def document_token(self) -> int:
+        """The folder's."""
+        return self._first.manifest.end_of_text
+
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         """All tokens are trained on."""
         chosen, numbers = divided(self._weights, samples(step, batch_size))

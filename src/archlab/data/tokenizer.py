@@ -5,10 +5,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from archlab.config.text import note
 from archlab.errors import UserError
 from archlab.files import LARGE_TEXT_LIMIT, read_text
+from archlab.hf.folder import own_file
+from archlab.hf.special_tokens import SpecialTokens, before_text, complete_from, put_before_text
 from archlab.interrupt import run_in_thread
 
 TOKENIZER = "tokenizer.json"
@@ -67,13 +70,46 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     return _plain(tokenizer)
 
 
-def load(path: Path) -> Tokenizer:
-    """As `read`; a UserError when bits per byte could not be exact with it."""
-    tokenizer = read(path)
+def load(path: Path, document_token: int | None = None) -> Tokenizer:
+    """As `read`; a UserError when bits per byte could not be exact with it.
+
+    `document_tokens` of it are those that the files beside it name, or `document_token` if that is given.
+    """
+    tokenizer, special = read(path)
     reason = _not_byte_level(tokenizer, json.loads(tokenizer.to_str()))
     if reason:
         raise UserError(f"{path}: {reason}, so bits per byte could not be exact; allowed: byte-level BPE")
+    if document_token is None:
+        document_token = _named_or_first(tokenizer, special, path)
+    if tokenizer.id_to_token(document_token) is None:
+        raise UserError(f"{path}: has no token {document_token}, which precedes each document")
+    if document_tokens(tokenizer)[:1] != (document_token,):
+        put_before_text(tokenizer, document_token)
     return _plain(tokenizer)
+
+
+def _named_or_first(tokenizer: Tokenizer, special: SpecialTokens, path: Path) -> int:
+    """The token that precedes a document, made special so that it stands for no bytes of text."""
+    if not special.document and (end := end_of_text(tokenizer)) is not None:
+        return end
+    token = special.document[0] if special.document else _first_special(tokenizer, path)
+    added = tokenizer.get_added_tokens_decoder().get(token)
+    if (name := tokenizer.id_to_token(token)) and not (added and added.special):
+        tokenizer.add_tokens([AddedToken(name, normalized=False, special=True)])
+    return token
+
+
+def _first_special(tokenizer: Tokenizer, path: Path) -> int:
+    """The special token with the lowest number: any one can precede documents if no file names one."""
+    special = [i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special]
+    if not special:
+        raise UserError(f"{path}: has no special token, and one must precede each document; add one")
+    first = min(special)
+    note(
+        f"{path}: no file beside it names the token that begins a text; {tokenizer.id_to_token(first)}, its first "
+        "special token, precedes each document. To choose another, put its tokenizer_config.json beside it."
+    )
+    return first
 
 
 def from_text(text: str) -> Tokenizer:
@@ -81,8 +117,11 @@ def from_text(text: str) -> Tokenizer:
     return _plain(Tokenizer.from_str(text))
 
 
-def read(path: Path) -> Tokenizer:
-    """Any `tokenizer.json`, or that of a folder, without truncation or padding; UserError when it cannot be used."""
+def read(path: Path) -> tuple[Tokenizer, SpecialTokens]:
+    """Read any `tokenizer.json`, or that of a folder, with the special tokens that the files beside it name.
+
+    It neither truncates nor pads. UserError if it cannot be used.
+    """
     path = own_tokenizer(path) if path.is_dir() else path
     try:
         tokenizer = Tokenizer.from_str(read_text(path, LARGE_TEXT_LIMIT))
@@ -93,7 +132,7 @@ def read(path: Path) -> Tokenizer:
         raise
     except BaseException as error:  # tokenizers raises bare Exception; its panics are not even that
         raise UserError(f"{path}: not a tokenizer.json: {error}") from None
-    return tokenizer
+    return tokenizer, complete_from(tokenizer, path.parent)
 
 
 def own_tokenizer(folder: Path) -> Path:
@@ -102,12 +141,24 @@ def own_tokenizer(folder: Path) -> Path:
     if not file.is_file():
         made = "transformers' AutoTokenizer.from_pretrained(…).save_pretrained(…) writes one of other tokenizer files"
         raise UserError(f"{folder}: has no {TOKENIZER}; copy the one of the model's authors into the folder ({made})")
-    return file
+    return own_file(folder, TOKENIZER)
 
 
-def same_tokenizer(a: Path, b: Path) -> bool:
-    """Whether two files hold the same tokenizer; a data folder may write it differently, as `load` reads it."""
-    return a.read_bytes() == b.read_bytes() or load(a).to_str() == load(b).to_str()
+def check_same(model: Tokenizer, data: Tokenizer, model_name: str, data_name: str) -> None:
+    """UserError unless both give the same tokens and put the same ones before each document."""
+    if _without_post_processor(model) != _without_post_processor(data):
+        found = f"has another tokenizer than {model_name}"
+    elif (own := document_tokens(model)) != (others := document_tokens(data)):
+        names = [" ".join(t.id_to_token(i) or str(i) for i in ids) for t, ids in ((data, others), (model, own))]
+        found = f"begins each document with {names[0]}, and {model_name} begins a text with {names[1]}"
+    else:
+        return
+    raise UserError(f"{data_name}: {found}; make it with `archlab data --tokenizer {model_name}`")
+
+
+def _without_post_processor(tokenizer: Tokenizer) -> dict:
+    """The post-processor says which tokens are put around a text, and nothing about the text itself."""
+    return json.loads(tokenizer.to_str()) | {"post_processor": None}
 
 
 def _not_byte_level(tokenizer: Tokenizer, parts: dict) -> str | None:
@@ -117,8 +168,6 @@ def _not_byte_level(tokenizer: Tokenizer, parts: dict) -> str | None:
     missing = [c for c in pre_tokenizers.ByteLevel.alphabet() if tokenizer.token_to_id(c) is None]
     if missing:
         return f"{len(missing)} of the 256 bytes have no token"
-    if not any(tokenizer.token_to_id(name) is not None for name in _END_NAMES):
-        return f"it has no end-of-text token (one of {', '.join(_END_NAMES)})"
     return None
 
 
@@ -133,9 +182,18 @@ def vocab_size(tokenizer: Tokenizer) -> int:
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
 
-def end_of_text(tokenizer: Tokenizer) -> int:
-    """The id of the token that stands before every document."""
-    return next(i for name in _END_NAMES if (i := tokenizer.token_to_id(name)) is not None)
+def document_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Tokens that precede each document. The first one precedes nothing else.
+
+    They are what the post-processor puts there; a tokenizer without one has an end-of-text token by its name.
+    """
+    end = end_of_text(tokenizer)
+    return before_text(tokenizer) or (() if end is None else (end,))
+
+
+def end_of_text(tokenizer: Tokenizer) -> int | None:
+    """The end-of-text token by its name, which preceded each document before data and runs wrote that down."""
+    return next((i for name in _END_NAMES if (i := tokenizer.token_to_id(name)) is not None), None)
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:

@@ -41,6 +41,11 @@ class TrainingData(Protocol):
         """The file that turns text into these tokens; None where they are no text."""
         ...
 
+    @property
+    def document_token(self) -> int | None:
+        """The first token that precedes each document; None for a task, which has none."""
+        ...
+
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         """What a step trains on; so many windows of seq_len predicted tokens."""
         ...

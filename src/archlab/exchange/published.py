@@ -11,9 +11,8 @@ from archlab.errors import UserError
 from archlab.families.registry import FAMILIES, find_family
 from archlab.hf.family import Family
 from archlab.hf.folder import CONFIG, companions, read_json
+from archlab.hf.special_tokens import model_ids
 from archlab.model.origin import Origin
-
-SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def read_model_config(folder: Path) -> tuple[Family, ModelConfig]:
@@ -53,9 +52,5 @@ def read_raw_config(folder: Path) -> Raw:
 
 def read_origin(folder: Path) -> Origin:
     """What goes along unread: the family's name, special tokens, the tokenizer's files."""
-    values = read_json(folder / CONFIG)
-    ids = {key: values[key] for key in SPECIAL_IDS if key in values}
-    for key, value in ids.items():
-        if any(type(i) is not int for i in (value if isinstance(value, list) else [value]) if i is not None):
-            raise UserError(f"{folder / CONFIG}: {key} is {value!r}; allowed: a token's number, several, or null")
-    return Origin(str(values.get("model_type")), ids, companions(folder))
+    family = read_json(folder / CONFIG).get("model_type")
+    return Origin(str(family), model_ids(folder), companions(folder))

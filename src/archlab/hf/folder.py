@@ -1,6 +1,7 @@
 """Hugging Face folders: which files they have, and that none is read from outside them."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path, PurePath
 
 from archlab.config.merge import Raw
@@ -12,6 +13,9 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 """The same in the older format of torch.save, which is read if there is no safetensors file."""
+
+IMPORTED = "imported.json"
+"""File of a run folder that began with published weights; it holds what config.json said beside the architecture."""
 
 COMPANIONS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
@@ -25,11 +29,9 @@ def is_hf_folder(folder: Path) -> bool:
     return (folder / CONFIG).is_file()
 
 
-def companions(folder: Path) -> dict[str, bytes]:
-    """Those files that are there."""
-    return {
-        name: read_bytes(own_file(folder, name), LARGE_TEXT_LIMIT) for name in COMPANIONS if (folder / name).is_file()
-    }
+def companions(folder: Path, names: Iterable[str] = COMPANIONS) -> dict[str, bytes]:
+    """Return the content of each of these files that the folder has."""
+    return {name: read_bytes(own_file(folder, name), LARGE_TEXT_LIMIT) for name in names if (folder / name).is_file()}
 
 
 def own_file(folder: Path, name: str) -> Path:

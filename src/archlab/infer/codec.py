@@ -10,12 +10,13 @@ from tokenizers import Tokenizer
 
 from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
-from archlab.model.origin import Origin
+from archlab.hf.special_tokens import SpecialTokens
 
 
 class Codec(Protocol):
     """What `stream_text` needs of a tokenizer."""
 
+    special: SpecialTokens
     end_tokens: tuple[int, ...]
     """Tokens at which a text is over."""
 
@@ -47,14 +48,19 @@ class _Utf8Decoder:
 
 
 class ByteLevelCodec:
-    """For our own tokenizers: an end-of-text token stands before every text; each token has a known number of bytes."""
+    """Codec of a run made here: the token that preceded each document in training begins a text and ends it.
+
+    Each token has a known number of bytes.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer, self.end_tokens = tokenizer, (bpe.end_of_text(tokenizer),)
+        before = bpe.document_tokens(tokenizer)
+        self.tokenizer, self.end_tokens = tokenizer, before[:1]
+        self.special = SpecialTokens(before, bos=before[0], eos=before[0], ends=self.end_tokens)
 
     def encode(self, prompt: str) -> list[int]:
-        """The end-of-text token, then the text."""
-        return [*self.end_tokens, *bpe.encode(self.tokenizer, [prompt])[0].tolist()]
+        """Return the tokens that precede a document, then those of the text."""
+        return [*self.special.before, *bpe.encode(self.tokenizer, [prompt])[0].tolist()]
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
         """Bytes that can be no character become U+FFFD; special tokens stand for no bytes."""
@@ -63,19 +69,16 @@ class ByteLevelCodec:
 
 
 class PublishedCodec:
-    """For any tokenizer.json: it decides what stands before a text, and reads special tokens by their names."""
+    """Codec of a published model: its tokenizer decides what precedes a text, and reads special tokens by name."""
 
-    def __init__(self, tokenizer: Tokenizer, origin: Origin) -> None:
-        self.tokenizer, self.origin, self.end_tokens = tokenizer, origin, origin.ends()
+    def __init__(self, tokenizer: Tokenizer, special: SpecialTokens) -> None:
+        self.tokenizer, self.special, self.end_tokens = tokenizer, special, special.ends
 
     def encode(self, prompt: str) -> list[int]:
-        """As the tokenizer does it. An empty text is the token that begins a text, or else the one that ends it."""
-        begin = self.origin.special_ids.get("bos_token_id")
-        if ids := self.tokenizer.encode(prompt).ids:
+        """Return the tokenizer's tokens; for an empty text, those that precede a document."""
+        if ids := self.tokenizer.encode(prompt).ids or [*self.special.document]:
             return ids
-        if first := [i for i in (begin, *self.end_tokens) if isinstance(i, int)]:
-            return first[:1]
-        raise UserError("prompt: empty, and config.json has neither bos_token_id nor eos_token_id to begin with")
+        raise UserError("prompt: empty, and no file of the model names a token to begin with (bos_token, eos_token)")
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
         """Bytes that can be no character become U+FFFD; special tokens are left out."""

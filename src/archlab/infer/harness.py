@@ -22,7 +22,6 @@ from archlab.exchange.configs import load_config
 from archlab.hf.folder import is_hf_folder
 from archlab.hf.hub import is_hub_id
 from archlab.infer.answers import Answers, Pair
-from archlab.infer.codec import Codec, PublishedCodec
 from archlab.infer.load import find_folder, from_pretrained, is_run_folder, load_codec
 from archlab.infer.sampling import Sampling
 from archlab.model.decoder import Decoder
@@ -61,9 +60,13 @@ class ArchlabLM(TemplateLM):
         check_next_token(model.config)
         self.max_length = max_length or model.config.max_seq_len
         self.max_gen_toks, self.add_bos_token, self._path = max_gen_toks, add_bos_token, path
-        self._first = _first_token(codec)
+        first, stops = codec.special.first, codec.special.stops
+        ends = tuple(token for token in stops if token < model.config.vocab_size)
+        if first is None or not ends:
+            raise UserError(f"{path}: no file names the tokens that begin and end a text (bos_token, eos_token)")
+        self._first = first
         tokens = 8192 if batch_size == "auto" else int(batch_size) * self.max_length
-        self.answers = Answers(model, codec.tokenizer, codec.end_tokens, tokens)
+        self.answers = Answers(model, codec.tokenizer, ends, tokens)
 
     @property
     def eot_token_id(self) -> int:
@@ -171,13 +174,3 @@ def _loaded(path: str, tokenizer: str | None, dtype: str | None, device: torch.d
         )
     model = Decoder(config.model, seed=config.train.seed).eval().to(device)
     return model, load_codec(Path(tokenizer))
-
-
-def _first_token(codec: Codec) -> int:
-    """Which begins a text, or else which ends it."""
-    begin = codec.origin.special_ids.get("bos_token_id") if isinstance(codec, PublishedCodec) else None
-    if isinstance(begin, int):
-        return begin
-    if not codec.end_tokens:
-        raise UserError("config.json has neither bos_token_id nor eos_token_id, with which a text would begin and end")
-    return codec.end_tokens[0]

@@ -14,11 +14,12 @@ from archlab.exchange.load import load_hf
 from archlab.exchange.published import read_raw_config
 from archlab.exchange.save import save_pretrained
 from archlab.files import folder_atomic
+from archlab.hf.folder import IMPORTED
 from archlab.hf.hub import origin_of
 from archlab.hf.tensors import format_name
 from archlab.infer.load import find_folder, is_run_folder, load_model
 from archlab.model.decoder import Decoder
-from archlab.train.run_folder import IMPORTED, Imported, imported
+from archlab.train.run_folder import Imported, imported
 from archlab.train.saving import save_checkpoint
 
 

@@ -1,6 +1,7 @@
 """Trained models from their folders: run folders and Hugging Face folders."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,8 +16,9 @@ from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.exchange.load import load_hf
 from archlab.exchange.published import read_origin
-from archlab.hf.folder import companions, is_hf_folder, own_file
+from archlab.hf.folder import companions, is_hf_folder
 from archlab.hf.hub import download, is_hub_id
+from archlab.hf.special_tokens import GENERATION, TOKENIZER_CONFIG, before_text, complete, put_before_text, several
 from archlab.infer.codec import ByteLevelCodec, Codec, PublishedCodec
 from archlab.model.decoder import Decoder
 from archlab.model.origin import Origin
@@ -101,35 +103,54 @@ def _newest(run: Path) -> tuple[int, Path]:
 
 
 def _origin(run: Path, begun: Imported | None) -> Origin:
+    """What goes along when the run is exported, so that the exported folder begins and ends texts as the run does."""
+    folder = RunFolder(run)
     files = companions(run)
     if begun:
-        return Origin(begun.family, begun.special_ids, files)
-    tokenizer = bpe.load(run / TOKENIZER) if TOKENIZER in files else None
-    if tokenizer is None:
+        origin = Origin(begun.family, begun.special_ids, files)
+        trained_with = folder.environment().get("document_token")
+        return origin if trained_with is None else _ending_also_at(origin, trained_with)
+    if TOKENIZER not in files:
         return Origin()
-    end = bpe.end_of_text(tokenizer)
+    tokenizer = load_tokenizer(run)
+    first, *_ = before_text(tokenizer)
     described = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": tokenizer.id_to_token(end),
-        "eos_token": tokenizer.id_to_token(end),
+        "bos_token": tokenizer.id_to_token(first),
+        "eos_token": tokenizer.id_to_token(first),
         "clean_up_tokenization_spaces": False,
     }
-    ids = {"bos_token_id": end, "eos_token_id": end}
-    return Origin(None, ids, {**files, "tokenizer_config.json": json.dumps(described, indent=2).encode()})
+    ids = {"bos_token_id": first, "eos_token_id": first}
+    written = {TOKENIZER: tokenizer.to_str().encode(), TOKENIZER_CONFIG: json.dumps(described, indent=2).encode()}
+    return Origin(None, ids, files | written)
+
+
+def _ending_also_at(origin: Origin, token: int) -> Origin:
+    """Let texts end at this token too: after training, the one that precedes a document also follows the one before."""
+    generation = json.loads(origin.files.get(GENERATION, b"{}"))
+    named = (generation if GENERATION in origin.files else origin.special_ids).get("eos_token_id")
+    ends = list(dict.fromkeys([*several(named), token]))
+    files = {**origin.files, GENERATION: json.dumps(generation | {"eos_token_id": ends}, indent=2).encode()}
+    return replace(origin, special_ids={**origin.special_ids, "eos_token_id": ends}, files=files)
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
-    """The tokenizer that a run was trained with."""
+    """Return the tokenizer of a run or a Hugging Face folder; it puts before a text what preceded each document."""
     if isinstance(task := load_config(str(folder)).data.task, AnyTask):
         raise UserError(f"{folder}: was trained on a task ({task.describe()}); its tokens stand for no text")
-    return bpe.load(Path(folder) / TOKENIZER)
+    folder = Path(folder)
+    tokenizer = RunFolder(folder).tokenizer() if is_run_folder(folder) else bpe.load(folder)
+    if not before_text(tokenizer):
+        put_before_text(tokenizer, bpe.document_tokens(tokenizer)[0])
+    return tokenizer
 
 
 def load_codec(folder: Path) -> Codec:
     """How a folder's model reads and writes text."""
     RunFolder(folder).verify()
-    if is_run_folder(folder) and not imported(folder):
-        return ByteLevelCodec(load_tokenizer(folder))
-    tokenizer = bpe.read(own_file(folder, bpe.own_tokenizer(folder).name))
     begun = imported(folder)
-    return PublishedCodec(tokenizer, Origin(None, begun.special_ids) if begun else read_origin(folder))
+    if is_run_folder(folder) and not begun:
+        return ByteLevelCodec(load_tokenizer(folder))
+    origin = _origin(folder, begun) if begun else read_origin(folder)
+    tokenizer, _ = bpe.read(folder)
+    return PublishedCodec(tokenizer, complete(tokenizer, origin.files, origin.special_ids))

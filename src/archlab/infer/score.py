@@ -8,14 +8,14 @@ from archlab.config.tasks import AnyTask
 from archlab.config.text import note
 from archlab.config.training import check_next_token, resolve_train
 from archlab.data.open import open_training_data
-from archlab.data.tokenizer import TOKENIZER, own_tokenizer, same_tokenizer
+from archlab.data.tokenizer import check_same, load
 from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
-from archlab.hf.folder import is_hf_folder, own_file
+from archlab.hf.folder import is_hf_folder
 from archlab.hf.hub import download, is_hub_id
 from archlab.infer.int8 import to_int8
-from archlab.infer.load import is_run_folder, load_model, load_run
+from archlab.infer.load import is_run_folder, load_model, load_run, load_tokenizer
 from archlab.model.decoder import Decoder
 from archlab.train.checkpoint import has_checkpoint
 from archlab.train.device import choose_device
@@ -61,10 +61,8 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
     data = open_training_data(config.data, config.model.vocab_size)
     folder = download(source) if is_hub_id(source) and not Path(source).exists() else Path(source)
     trained = _is_trained(folder)
-    if trained and data.tokenizer and not same_tokenizer(own_file(folder, own_tokenizer(folder).name), data.tokenizer):
-        raise UserError(
-            f"{config.data.named}: has another tokenizer than {source}; make it with --tokenizer {source}/{TOKENIZER}"
-        )
+    if trained and data.tokenizer:
+        check_same(load_tokenizer(folder), load(data.tokenizer, data.document_token), source, config.data.named)
     if trained and is_run_folder(folder):
         _check_held_out(RunFolder(folder).environment().get("corpus"), load_config(source), config, data)
     if not trained:

@@ -49,7 +49,8 @@ def stream_text(
             f"before them and learned positions end at max_seq_len = {allowed + 1}"
         )
     room = max_new_tokens if session.room is None else min(max_new_tokens, session.room)
-    return filter(None, _pieces(session.write(room, sampling, codec.end_tokens), codec.decoder(ids), until))
+    ends = [token for token in codec.end_tokens if token < model.config.vocab_size]  # it can write no others
+    return filter(None, _pieces(session.write(room, sampling, ends), codec.decoder(ids), until))
 
 
 def _pieces(tokens: Iterator[Tensor], decode: Callable[[int], str], until: "StopStrings") -> Iterator[str]:

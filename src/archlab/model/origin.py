@@ -15,9 +15,3 @@ class Origin:
     """`bos_token_id` and the like, as its config.json has them."""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """Its tokenizer's files, which go along unread."""
-
-    def ends(self) -> tuple[int, ...]:
-        """The tokens that end a text."""
-        given = self.special_ids.get("eos_token_id")
-        listed = given if isinstance(given, list) else [given]
-        return tuple(i for i in listed if isinstance(i, int))

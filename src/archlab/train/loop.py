@@ -69,6 +69,8 @@ def _joined(
         world.told(lambda: held.enter_context(folder.locked()))
         how = {"compiled": means.is_compiled, "attention": dict(means.kernels), "processes": world.division}
         env = environment(device) | how | {"corpus": data.fingerprint}
+        if data.document_token is not None:
+            env["document_token"] = data.document_token
         if decides_by_micro_batch(config.model):
             env["micro_batch_tokens"] = means.settings.micro_batch_tokens
         if code := sources(config):

@@ -15,23 +15,25 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from pydantic import TypeAdapter
+from tokenizers import Tokenizer
 
 from archlab.config.base import Base
 from archlab.config.identity import diff
 from archlab.config.merge import expand, merge
 from archlab.config.plugins import copies
 from archlab.config.problems import is_under
-from archlab.config.schema import Config
+from archlab.config.schema import Config, TrainConfig
 from archlab.config.sources import deciding
 from archlab.config.study_schema import STUDY
 from archlab.config.training import resolve_train
 from archlab.config.trust import remember
 from archlab.config.yaml_text import read_yaml, to_yaml, to_yaml_line
-from archlab.data.tokenizer import own_tokenizer, same_tokenizer
+from archlab.data.tokenizer import check_same, end_of_text, load, own_tokenizer, read
 from archlab.digests import DIGESTS, RESTORE_OR_REMAKE, names_with_digest, verify, write_with_digests
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.files import TEMPORARY, disk_errors, make_folder, read_bytes, remove_leftovers, write_atomic
+from archlab.hf.folder import IMPORTED
 from archlab.train.checkpoint import METRICS, remove_after
 from archlab.train.evaluate import DocumentScore
 from archlab.train.extension import LENGTH, step_to_extend
@@ -57,7 +59,6 @@ PROBES = "probes"
 _WHERE_IT_LIES = ("data.path", "data.mixture", "data.held_out")
 """Fields that decide the text, which may lie elsewhere by now; its tokens are compared by themselves."""
 
-IMPORTED = "imported.json"
 SUMMARY = "summary.json"
 DOCUMENTS = "documents.json"
 _DOCUMENTS = TypeAdapter(list[DocumentScore])
@@ -124,7 +125,7 @@ class RunFolder:
         notes: list[str] = []
         new: dict[str, str | bytes] = {}
         if IMPORTED in names and "env.json" not in names:
-            self._check_imported(diff(held, config), tokenizer)
+            self._check_imported(diff(held, config), tokenizer, env.get("document_token"))
             new |= _with_plugins(config, self.path)
         elif "config.yaml" in names:
             if self._check_same(held, config, env, before):
@@ -157,13 +158,12 @@ class RunFolder:
             if name not in (METRICS, SUMMARY):
                 verify(self.path / name)
 
-    def _check_imported(self, changed: Changed, tokenizer: Path | None) -> None:
-        """The model and the tokenizer must be the imported ones; how to train is decided by the new config."""
+    def _check_imported(self, changed: Changed, tokenizer: Path | None, document_token: int | None) -> None:
+        """UserError unless the model and the tokenizer are the imported ones; the new config decides how to train."""
         refused = {field: values for field, values in changed.items() if field.startswith("model.")}
         self._refuse(refused, "holds an imported model of another config")
-        if tokenizer and not same_tokenizer(own := own_tokenizer(self.path), tokenizer):
-            hint = f"make the data with `archlab data --tokenizer {own}`"
-            raise UserError(f"{self.path}: the data has another tokenizer than the imported model; {hint}")
+        if tokenizer:
+            check_same(self.tokenizer(), load(tokenizer, document_token), str(self.path), str(tokenizer.parent))
 
     def check_extension(self, old: TrainConfig, new: TrainConfig) -> int:
         """Return the step from which the run of `old` goes on as the longer one of `new`; UserError if none."""
@@ -323,6 +323,16 @@ class RunFolder:
             return RunSummary.model_validate_json(path.read_bytes())
         except ValueError:
             raise UserError(f"{path}: damaged; {remedy}") from None
+
+    def tokenizer(self) -> Tokenizer:
+        """The run's tokenizer, with the token that preceded each document in training.
+
+        Before training, that is the imported model's own. Runs of old versions did not write it down.
+        """
+        file, env = own_tokenizer(self.path), self.environment()
+        if env and "document_token" not in env:
+            return load(file, end_of_text(read(file)[0]))
+        return load(file, env.get("document_token"))
 
     def environment(self) -> dict[str, Any]:
         """What besides the config decides its numbers; empty when the run has not begun."""

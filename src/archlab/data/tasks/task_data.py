@@ -48,6 +48,10 @@ class TaskData:
     def tokenizer(self) -> None:
         """No text."""
 
+    @property
+    def document_token(self) -> None:
+        """A task has no documents."""
+
     def batch(self, seed: int, step: int, batch_size: int, seq_len: int) -> Windows:
         """Only answers are trained on."""
         return windows(self.task, seed, step * batch_size, batch_size, seq_len, self.vocab_size)

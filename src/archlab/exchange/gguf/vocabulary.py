@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer
 
 from archlab.errors import UserError
+from archlab.hf.special_tokens import SpecialTokens, complete
 from archlab.model.origin import Origin
 
 if TYPE_CHECKING:
@@ -41,16 +42,17 @@ def add_vocabulary(writer: "GGUFWriter", origin: Origin, vocab_size: int) -> lis
         writer.add_tokenizer_model("none")
         return [f"{TOKENIZER}: {why}; so the file has none, and llama.cpp takes and gives numbers of tokens"]
     tokenizer = Tokenizer.from_str(content.decode())
+    special = complete(tokenizer, origin.files, origin.special_ids)
     tokens, types = _tokens(tokenizer, vocab_size)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(cut)
     writer.add_token_list(tokens)
     writer.add_token_types(types)
     writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in parts["model"]["merges"]])
-    _add_special(writer, tokenizer, origin)
+    _add_special(writer, tokenizer, special)
     if template := _chat_template(origin.files):
         writer.add_chat_template(template)
-    return list(_differences(parts))
+    return list(_differences(parts, tokenizer, special))
 
 
 def _cut(parts: Mapping[str, Any]) -> str | None:
@@ -98,20 +100,30 @@ def _tokens(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list[int]
     return [names.get(i, f"[PAD{i}]") for i in range(vocab_size)], [type_of(i) for i in range(vocab_size)]
 
 
-def _add_special(writer: "GGUFWriter", tokenizer: Tokenizer, origin: Origin) -> None:
-    """Which tokens begin, end and pad a text, and whether they are put around it."""
-    begin, pad = (origin.special_ids.get(key) for key in ("bos_token_id", "pad_token_id"))
-    ends = origin.ends()
-    if isinstance(begin, int):
-        writer.add_bos_token_id(begin)
-    if ends:
-        writer.add_eos_token_id(ends[0])
-    if isinstance(pad, int):
-        writer.add_pad_token_id(pad)
+_MOST_ENDS = 3
+"""A GGUF file names an end of text, of a turn and of a message; llama.cpp stops at each of them."""
+
+
+def _add_special(writer: "GGUFWriter", tokenizer: Tokenizer, special: SpecialTokens) -> None:
+    """Write which tokens begin, end and pad a text, and whether they are put around it."""
+    ends = list(special.ends)
+    if special.eos in ends:  # the one that is put after a text
+        ends = [special.eos, *(i for i in ends if i != special.eos)]
+    if (bos := _bos(special)) is not None:
+        writer.add_bos_token_id(bos)
+    add_end = (writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id)
+    for add, end in zip(add_end, ends, strict=False):
+        add(end)
+    if special.pad is not None:
+        writer.add_pad_token_id(special.pad)
     around = tokenizer.encode("a").ids
-    # Texts of runs made here always stand behind the end-of-text token.
-    writer.add_add_bos_token(isinstance(begin, int) and (origin.family is None or around[:1] == [begin]))
-    writer.add_add_eos_token(bool(around) and around[-1] in ends)
+    writer.add_add_bos_token(special.before == (bos,))
+    writer.add_add_eos_token(around[-1:] == ends[:1])
+
+
+def _bos(special: SpecialTokens) -> int | None:
+    """The tokenizer's token that begins a text, or else the model's."""
+    return special.model_bos if special.bos is None else special.bos
 
 
 def _chat_template(files: Mapping[str, bytes]) -> str | Sequence[Mapping[str, str]] | None:
@@ -120,7 +132,12 @@ def _chat_template(files: Mapping[str, bytes]) -> str | Sequence[Mapping[str, st
     return json.loads(files.get(ITS_CONFIG, b"{}")).get("chat_template")
 
 
-def _differences(parts: Mapping[str, Any]) -> Iterator[str]:
+def _differences(parts: Mapping[str, Any], tokenizer: Tokenizer, special: SpecialTokens) -> Iterator[str]:
+    if special.before not in ((), (_bos(special),)):
+        names = " ".join(str(tokenizer.id_to_token(i)) for i in special.before)
+        yield f"{TOKENIZER}: puts {names} before a text, which llama.cpp does not"
+    if more := special.ends[_MOST_ENDS:]:
+        yield f"texts also end at tokens {', '.join(map(str, more))}; the file has room for {_MOST_ENDS} ends"
     if tuple(_rules(parts["pre_tokenizer"])) == (_PAIRS,):
         yield (
             f"{TOKENIZER}: cuts long numbers into pairs of digits, and llama.cpp has triples only: "

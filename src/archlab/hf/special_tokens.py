@@ -1,0 +1,221 @@
+"""Special tokens of a published model, from every file that names them, with the precedence of transformers 5.
+
+Tokens that a text may contain: `tokenizer.json`, then `added_tokens_decoder` of `tokenizer_config.json`, or
+`added_tokens.json` and `special_tokens_map.json` if there is no `added_tokens_decoder`.
+Tokens at which `generate` stops: `generation_config.json`, or `config.json` if there is none.
+Tokens before a text: the post-processor of `tokenizer.json`.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, processors
+
+from archlab.config.merge import Raw
+from archlab.errors import UserError
+from archlab.hf.folder import CONFIG, IMPORTED, companions, read_json
+
+TOKENIZER, TOKENIZER_CONFIG, SPECIAL_MAP, ADDED, GENERATION = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json",
+)  # fmt: skip
+
+SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Numbers of a model's special tokens."""
+
+    before: tuple[int, ...] = ()
+    """Tokens that the tokenizer's post-processor puts before a text."""
+    bos: int | None = None
+    eos: int | None = None
+    """The tokenizer's `bos_token` and `eos_token`."""
+    model_bos: int | None = None
+    """`bos_token_id` of generation_config.json or config.json."""
+    pad: int | None = None
+    """The tokenizer's `pad_token`, or else the model's."""
+    ends: tuple[int, ...] = ()
+    """Tokens at which `generate` stops. If the model's files name none, the tokenizer's `eos_token`."""
+
+    @property
+    def document(self) -> tuple[int, ...]:
+        """Tokens that precede a document: those that the tokenizer puts there, or else the token that begins a text, or
+        else the one that ends it. Empty if no file names any."""
+        single = (self.bos, self.model_bos, self.eos, *self.ends)
+        return self.before or tuple(i for i in single if i is not None)[:1]
+
+    @property
+    def first(self) -> int | None:
+        """Token before a text without context, as lm_eval's `hf` model has it: it asks the tokenizer alone. If that
+        names none, the first token that precedes a document."""
+        return next((i for i in (self.bos, self.eos, *self.document) if i is not None), None)
+
+    @property
+    def stops(self) -> tuple[int, ...]:
+        """Tokens at which lm_eval's `hf` model stops: the tokenizer's `eos_token`, then those of `generate`."""
+        return tuple(dict.fromkeys(i for i in (self.eos, *self.ends) if i is not None))
+
+
+def model_ids(folder: Path) -> dict[str, Any]:
+    """`bos_token_id` and the like of the folder's config.json; of an imported run, those it was imported with."""
+    if (folder / IMPORTED).is_file():
+        return checked_ids(read_json(folder / IMPORTED).get("special_ids") or {}, str(folder / IMPORTED))
+    return checked_ids(read_json(folder / CONFIG), str(folder / CONFIG)) if (folder / CONFIG).is_file() else {}
+
+
+def checked_ids(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The entries of SPECIAL_IDS; UserError if one is neither a token's number, nor several, nor null."""
+    ids = {key: values[key] for key in SPECIAL_IDS if key in values}
+    for key, value in ids.items():
+        if any(type(i) is not int for i in several(value)):
+            raise UserError(f"{where}: {key} is {value!r}; allowed: a token's number, several, or null")
+    return ids
+
+
+def complete_from(tokenizer: Tokenizer, folder: Path) -> SpecialTokens:
+    """Call `complete` with the files of a folder; the tokenizer's own file may have any name."""
+    names = (TOKENIZER_CONFIG, SPECIAL_MAP, ADDED, GENERATION)
+    return complete(tokenizer, companions(folder, names), model_ids(folder))
+
+
+def complete(tokenizer: Tokenizer, files: Mapping[str, bytes], ids: Mapping[str, Any]) -> SpecialTokens:
+    """Add the tokens to the tokenizer that only other files name, and return the special tokens.
+
+    `files`: name -> content. `ids`: `bos_token_id` and the like of config.json. UserError for a damaged file, and for
+    a token whose number in the file is not the one that transformers would give it.
+    """
+    described = _described(files)
+    _add(tokenizer, described, _object(files, ADDED))
+
+    def named(role: str) -> int | None:
+        name = _name(described.get(f"{role}_token"))
+        return None if name is None else tokenizer.token_to_id(name)
+
+    model = checked_ids(_object(files, GENERATION), GENERATION) if GENERATION in files else ids
+
+    def numbered(role: str) -> Iterator[int]:
+        return (i for source in (model, ids) for i in _possible(source.get(f"{role}_token_id")))
+
+    bos, eos, pad = (named(role) for role in ("bos", "eos", "pad"))
+    ends = tuple(_possible(model.get("eos_token_id"))) or (() if eos is None else (eos,))
+    return SpecialTokens(
+        before=before_text(tokenizer),
+        bos=bos,
+        eos=eos,
+        model_bos=next(numbered("bos"), None),
+        pad=pad if pad is not None else next(numbered("pad"), None),
+        ends=ends,
+    )
+
+
+def before_text(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Tokens that the post-processor puts before a text."""
+    encoded = tokenizer.encode("a")
+    n_before = next((n for n, special in enumerate(encoded.special_tokens_mask) if not special), 0)
+    return tuple(encoded.ids[:n_before])
+
+
+def put_before_text(tokenizer: Tokenizer, token: int) -> None:
+    """Replace the post-processor by one that puts this token before every text."""
+    name = tokenizer.id_to_token(token)
+    special: Raw = {"SpecialToken": {"id": name, "type_id": 0}}
+    text, second = ({"Sequence": {"id": which, "type_id": n}} for n, which in enumerate("AB"))
+    state: Raw = {
+        "type": "TemplateProcessing",
+        "single": [special, text],
+        "pair": [special, text, {"SpecialToken": {"id": name, "type_id": 1}}, second],
+        "special_tokens": {name: {"id": name, "ids": [token], "tokens": [name]}},
+    }
+    # Its constructor splits a name at a colon and at blanks.
+    processor = processors.TemplateProcessing()
+    processor.__setstate__(json.dumps(state).encode())
+    tokenizer.post_processor = processor
+
+
+def _described(files: Mapping[str, bytes]) -> Raw:
+    """What tokenizer_config.json says, with special_tokens_map.json over it if transformers would read that."""
+    config = _object(files, TOKENIZER_CONFIG)
+    return config if "added_tokens_decoder" in config else config | _object(files, SPECIAL_MAP)
+
+
+def _add(tokenizer: Tokenizer, described: Raw, legacy: Raw) -> None:
+    """Add tokens in the order of transformers' `TokenizersBackend`, because the order decides their numbers."""
+    special = dict(_special(described))
+    file = TOKENIZER_CONFIG if "added_tokens_decoder" in described else ADDED
+    if file == ADDED:
+        plain = {name: AddedToken(name, normalized=name not in special, special=name in special) for name in legacy}
+        numbered = {_number(i, file): plain[name] for name, i in legacy.items()}
+        numbered |= tokenizer.get_added_tokens_decoder()
+    else:
+        listed = described["added_tokens_decoder"]
+        if not isinstance(listed, dict):
+            raise UserError(f"{file}: added_tokens_decoder is {listed!r}; allowed: an object of numbers and tokens")
+        numbered = {_number(i, file): _token(value, file) for i, value in listed.items()}
+    present = tokenizer.get_added_tokens_decoder().values()
+    known = {repr(token) for token in present}
+    tokens = [token for _, token in sorted(numbered.items()) if repr(token) not in known]
+    names = {token.content for token in (*present, *tokens)}
+    tokens += [token for name, token in special.items() if name not in names]
+    for token in tokens:
+        token.special = token.special or token.content in special
+    new = {i: token.content for i, token in numbered.items() if tokenizer.token_to_id(token.content) is None}
+    tokenizer.add_tokens(tokens)
+    for i, name in new.items():
+        if (given := tokenizer.token_to_id(name)) != i:
+            raise UserError(f"{file}: {name!r} is token {i}, but {given} is the next number that {TOKENIZER} has free")
+
+
+def _special(described: Raw) -> Iterator[tuple[str, AddedToken]]:
+    """Name and token of everything described as special: `bos_token` and the like, and the lists of further ones."""
+    further = described.get("extra_special_tokens") or described.get("additional_special_tokens") or []
+    named = [value for key, value in described.items() if key.endswith("_token")]
+    listed = further.values() if isinstance(further, dict) else further if isinstance(further, list) else ()
+    for value in (*named, *listed):
+        if (name := _name(value)) is not None:
+            token = AddedToken(name, special=True) if isinstance(value, str) else _token(value, TOKENIZER_CONFIG)
+            yield name, token
+
+
+def _name(value: Any) -> str | None:
+    name = value.get("content") if isinstance(value, dict) else value
+    return name if isinstance(name, str) else None
+
+
+def _number(value: Any, file: str) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise UserError(f"{file}: {value!r} is not a token's number") from None
+
+
+def _token(value: Any, file: str) -> AddedToken:
+    flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    try:
+        return AddedToken(value["content"], **{flag: value[flag] for flag in flags if flag in value})
+    except (TypeError, KeyError):
+        raise UserError(f"{file}: {value!r} is not a token; allowed: an object with content and flags") from None
+
+
+def _object(files: Mapping[str, bytes], name: str) -> Raw:
+    """The JSON object in a file; empty if there is no such file."""
+    try:
+        value = json.loads(files.get(name, b"{}"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{name}: not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{name}: expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def _possible(value: Any) -> list[int]:
+    """The numbers that a token can have; some configs say -1 for none."""
+    return [i for i in several(value) if 0 <= i < 1 << 31]
+
+
+def several(value: Any) -> list[Any]:
+    """Return a number or a list as a list without nulls."""
+    return [i for i in (value if isinstance(value, list) else [value]) if i is not None]
