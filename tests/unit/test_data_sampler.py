@@ -25,6 +25,7 @@ class Data:
     held_out: Tokens
     token_bytes: np.ndarray
     manifest: Named
+    prefix_bytes: int = 0
 
 
 def counting(n: int, *cuts: int) -> Any:

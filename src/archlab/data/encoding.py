@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from itertools import groupby
 from multiprocessing import resource_tracker
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from tokenizers import Tokenizer
 
 from archlab.data import tokenizer as bpe
 from archlab.data.by_rank import by_rank
+from archlab.data.spelling import spelling, without_prefix
 from archlab.data.split import Piece
 from archlab.errors import UserError
 from archlab.interrupt import interrupts_blocked
@@ -26,6 +28,9 @@ BATCH = 1_000_000
 WORTH_A_PROCESS = 8_000_000
 """Characters. The tokenizers library encodes them in about five seconds, and a process takes one to begin."""
 
+_BEFORE, _SHOWN = 12, 24
+"""Characters of a text that a message shows: before the first change, and in all."""
+
 _AHEAD = 2
 """Batches that wait for each worker, so that memory does not grow with the text."""
 
@@ -33,6 +38,7 @@ _AHEAD = 2
 class Encoded(NamedTuple):
     """A piece of text as tokens."""
 
+    name: str
     fold: int | None
     begins_document: bool
     ids: np.ndarray
@@ -88,26 +94,48 @@ def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 class _Encoder:
-    """Encodes without loss, or not at all."""
+    """Encodes without loss, or not at all: the bytes of the tokens are the bytes of the text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._n_bytes = bpe.token_bytes(tokenizer)
+        self._spelling = spelling(tokenizer)
         fast = by_rank(tokenizer)
         self.is_fast = fast is not None
-        self._ids = fast.encode if fast else partial(bpe.encode, tokenizer)
+        self._start = fast.encode if fast else partial(bpe.encode, tokenizer)
+        self._rest = partial(bpe.encode, without_prefix(tokenizer)) if self._spelling.prefix else self._start
 
     def encode(self, pieces: Sequence[Piece]) -> list[Encoded]:
-        found = self._ids([piece.text for piece in pieces])
-        return [self._checked(piece, ids) for piece, ids in zip(pieces, found, strict=True)]
+        found = list[Encoded]()
+        for begins_document, group in groupby(pieces, key=lambda piece: piece.begins_document):
+            alike = list(group)
+            ids = (self._start if begins_document else self._rest)([piece.text for piece in alike])
+            found += [self._checked(piece, some) for piece, some in zip(alike, ids, strict=True)]
+        return found
 
     def _checked(self, piece: Piece, ids: np.ndarray) -> Encoded:
-        text_bytes = len(piece.text.encode())
-        if (found := self._n_bytes[ids].sum()) != text_bytes:
-            raise UserError(
-                f"{piece.name}: the tokenizer changes its text ({text_bytes} bytes became {found}), "
-                "so bits per byte could not be exact; use one without a normalizer or added prefix"
-            )
-        return Encoded(piece.fold, piece.begins_document, ids.astype(np.uint32, copy=False), text_bytes)
+        text_bytes = piece.text.encode()
+        prefix = self._spelling.prefix if piece.begins_document else b""
+        spelled = [self._spelling.tokens[i] for i in ids.tolist()]
+        found = b"".join(spelled)
+        if found != prefix + text_bytes or not all(spelled):
+            raise UserError(f"{piece.name}: {_changed(piece.text, found, prefix)}")
+        ids = ids.astype(np.uint32, copy=False)
+        return Encoded(piece.name, piece.fold, piece.begins_document, ids, len(text_bytes))
+
+
+def _changed(text: str, found: bytes, prefix: bytes) -> str:
+    """How the tokenizer has changed a text, and what to do."""
+    if prefix and found == text.encode():
+        return (
+            "begins with a space, which the tokenizer does not keep apart from the space that it puts before a text, "
+            "so bits per byte could not be exact; remove the space from the text"
+        )
+    after = found.removeprefix(prefix).decode(errors="replace")
+    same = next((n for n, (a, b) in enumerate(zip(text, after, strict=False)) if a != b), min(len(text), len(after)))
+    before, after = (ascii(some[max(same - _BEFORE, 0) :][:_SHOWN]) for some in (text, after))
+    return (
+        f"the tokenizer changes its text ({before} became {after}), so bits per byte could not be exact; "
+        "change the text like this beforehand, leave it out, or use another tokenizer"
+    )
 
 
 # --- in a process that encodes ----------------------------------------------------------------------------

@@ -13,9 +13,10 @@ class HeldOut:
     tokens: np.ndarray
     """int64 [n, T + 1]; the first token of each is only context."""
     scored: np.ndarray
-    """bool [n, T]: which predicted tokens count. Of text those that stand for bytes, of a task its answers."""
+    """bool [n, T]: which predicted tokens count. Of text all tokens of documents, of a task its answers."""
     bytes: np.ndarray | None
-    """int [n, T]: bytes of text that each predicted token stands for; None for a task, whose tokens stand for none."""
+    """int [n, T]: bytes of text that each predicted token stands for; None for a task, whose tokens stand for none. A
+    document's first token may be scored but stand for none, if it is only the space that the tokenizer has added."""
     documents: np.ndarray | None
     """int [n, T]: number of the document that each predicted token belongs to, from 0 on; None for a task."""
     separator: int | None = None
@@ -23,14 +24,28 @@ class HeldOut:
 
     @classmethod
     def of_text(
-        cls, tokens: np.ndarray, token_bytes: np.ndarray, end_of_text: int, *, goes_on: np.ndarray, masked: bool
+        cls,
+        tokens: np.ndarray,
+        token_bytes: np.ndarray,
+        end_of_text: int,
+        prefix_bytes: int = 0,
+        *,
+        goes_on: np.ndarray,
+        masked: bool,
     ) -> "HeldOut":
-        """Windows of a text; `goes_on`, bool [n]: whether each begins in the document with which the one before ends.
-        `token_bytes`, int [vocab]: 0 for special tokens. `end_of_text`:
-        the token before every document. `masked`: documents do not see each other."""
-        counted = token_bytes[tokens[:, 1:]]
+        """Windows of a text.
+
+        `token_bytes`, int [vocab]: bytes that each token stands for; 0 for special tokens. `end_of_text`: the token
+        before every document, which stands for no bytes. `prefix_bytes`: bytes of a document's first token that the
+        tokenizer has added. `goes_on`, bool [n]: whether each window begins in the document with which the one before
+        ends. `masked`: documents do not see each other.
+        """
+        is_end = tokens == end_of_text
+        counted = np.where(is_end[:, 1:], 0, token_bytes[tokens[:, 1:]])
+        scored = counted > 0
+        counted -= prefix_bytes * (is_end[:, :-1] & scored)
         separator = end_of_text if masked else None
-        return cls(tokens, counted > 0, counted, _documents(tokens, end_of_text, goes_on), separator)
+        return cls(tokens, scored, counted, _documents(tokens, end_of_text, goes_on), separator)
 
     def first_tokens(self, count: int) -> list[list[int]]:
         """Of each document, as far as it is in the windows; empty for a task."""

@@ -142,6 +142,9 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
     pieces, characters = recipe.split.pieces(recipe.corpus), recipe.split.characters
     with closing(encoded(tokenizer, pieces, characters, workers)) as found, progress(characters) as seen:
         for part in found:
+            if (part.ids == end).any():
+                named = f"the token {tokenizer.id_to_token(end)}, which begins every document"
+                raise UserError(f"{part.name}: contains {named}; remove it from the text, or use another tokenizer")
             tokens = np.concatenate([[end], part.ids]) if part.begins_document else part.ids
             writer = rest if part.fold is None else folds[part.fold]
             writer.append(tokens, part.text_bytes, documents=int(part.begins_document))

@@ -92,13 +92,17 @@ class TextData:
         chosen, numbers = divided(self._weights, range(wanted))
         used_up = np.flatnonzero(numbers >= available[chosen])
         counts = np.bincount(chosen[: used_up[0] if len(used_up) else None], minlength=len(folds))
-        end, found = self._first.manifest.end_of_text, list[tuple[np.ndarray, np.ndarray]]()
+        first, found = self._first, list[tuple[np.ndarray, np.ndarray]]()
         for fold, count in zip(folds, counts.tolist(), strict=True):
             if count:
                 starts = held_out_starts(len(fold), seq_len, count)
-                found.append((fold.windows(starts, seq_len + 1), _goes_on(fold, starts, seq_len, end)))
+                found.append(
+                    (fold.windows(starts, seq_len + 1), _goes_on(fold, starts, seq_len, first.manifest.end_of_text))
+                )
         tokens, goes_on = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return HeldOut.of_text(tokens, self._first.token_bytes, end, goes_on=goes_on, masked=masked)
+        return HeldOut.of_text(
+            tokens, first.token_bytes, first.manifest.end_of_text, first.prefix_bytes, goes_on=goes_on, masked=masked
+        )
 
     def beginnings(self, held_out: HeldOut) -> list[str]:
         """The first tokens of each as text."""
