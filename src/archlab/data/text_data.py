@@ -92,17 +92,14 @@ class TextData:
         chosen, numbers = divided(self._weights, range(wanted))
         used_up = np.flatnonzero(numbers >= available[chosen])
         counts = np.bincount(chosen[: used_up[0] if len(used_up) else None], minlength=len(folds))
-        first, found = self._first, list[tuple[np.ndarray, np.ndarray]]()
+        end, found = self._first.manifest.end_of_text, list[tuple[np.ndarray, np.ndarray]]()
         for fold, count in zip(folds, counts.tolist(), strict=True):
             if count:
                 starts = held_out_starts(len(fold), seq_len, count)
-                found.append(
-                    (fold.windows(starts, seq_len + 1), _goes_on(fold, starts, seq_len, first.manifest.end_of_text))
-                )
+                found.append((fold.windows(starts, seq_len + 1), _goes_on(fold, starts, seq_len, end)))
         tokens, goes_on = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return HeldOut.of_text(
-            tokens, first.token_bytes, first.manifest.end_of_text, first.prefix_bytes, goes_on=goes_on, masked=masked
-        )
+        sizes, prefix = self._first.token_bytes, self._first.prefix_bytes
+        return HeldOut.of_text(tokens, sizes, end, prefix, goes_on=goes_on, masked=masked)
 
     def beginnings(self, held_out: HeldOut) -> list[str]:
         """The first tokens of each as text."""
