@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, normalizers
+from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
 from archlab.data import split
 from archlab.data import tokenizer as bpe
@@ -15,8 +15,9 @@ from archlab.data.held_out import HeldOut
 from archlab.data.prepare import prepare
 from archlab.data.spelling import spelling
 from archlab.data.split import Piece
+from archlab.data.text_data import Source, TextData
 from archlab.errors import UserError
-from subwords import KINDS, TEXTS, llama_2
+from subwords import KINDS, TEXTS, llama_2, t5
 
 MADE = {kind: bpe.from_text(make().to_str()) for kind, make in KINDS.items()}
 
@@ -35,19 +36,21 @@ def decode(kind: str, ids: np.ndarray) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(deadline=None)
 @given(text=st.text(min_size=1) | st.text(alphabet=" \n\tab'é☃<|>▁", min_size=1) | st.sampled_from(TEXTS))
-def test_a_text_is_taken_exactly_if_it_comes_back_from_its_tokens(kind: str, text: str) -> None:
+def test_a_text_is_taken_if_it_comes_back_from_its_tokens(kind: str, text: str) -> None:
     tokenizer, spelled = MADE[kind], spelling(MADE[kind])
     [ids] = bpe.encode(tokenizer, [text])
-    if decode(kind, ids) != text:
-        with pytest.raises(UserError, match=r"^0\.txt: "):
-            encode(tokenizer, text)
+    try:
+        [found] = encode(tokenizer, text)
+    except UserError:
+        assert decode(kind, ids) != text
         return
-    [found] = encode(tokenizer, text)
-    np.testing.assert_array_equal(found.ids, ids)
-    assert found.text_bytes == len(text.encode()) == spelled.sizes[ids].sum() - len(spelled.prefix)
+    assert decode(kind, found.ids) == text
+    assert found.text_bytes == len(text.encode()) == spelled.sizes[found.ids].sum() - len(spelled.prefix)
+    if text[0] != " ":
+        np.testing.assert_array_equal(found.ids, ids)
 
 
-@pytest.mark.parametrize("kind", set(KINDS) - {"t5"})
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "t5"])
 def test_texts_of_all_sorts_are_taken(kind: str) -> None:
     assert [found.text_bytes for found in encode(MADE[kind], *TEXTS)] == [len(text.encode()) for text in TEXTS]
 
@@ -64,7 +67,7 @@ def test_special_tokens_in_a_text_are_letters() -> None:
     assert not {tokenizer.token_to_id("<s>"), tokenizer.token_to_id("</s>")} & set(found.ids.tolist())
 
 
-@pytest.mark.parametrize("kind", set(KINDS) - {"t5"})
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "t5"])
 def test_a_document_in_pieces_has_no_space_at_their_borders(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,24 +107,45 @@ def test_a_changed_text_is_refused_and_shown(
     assert len(encode(tokenizer, "plain text", "caf\u00e9".removesuffix("\u00e9"), "x")) == 3
 
 
-@pytest.mark.parametrize("kind", ["llama_5", "byte_level"])
-def test_a_space_that_the_tokenizer_does_not_keep_is_refused(kind: str) -> None:
-    """Both encode "a" and " a" alike, so that the tokens do not say how many bytes the text had."""
+@pytest.mark.parametrize("kind", ["llama_5", "unigram_with_bytes", "byte_level"])
+def test_a_document_that_begins_with_a_space_keeps_it(kind: str) -> None:
+    """The library encodes "a" and " a" alike, so that the tokens do not say how many bytes the text had."""
     tokenizer = MADE[kind]
-    assert [ids.tolist() for ids in bpe.encode(tokenizer, ["a", " a"])] == 2 * [
-        bpe.encode(tokenizer, ["a"])[0].tolist()
-    ]
-    with pytest.raises(UserError, match=r"^1\.txt: begins with a space, which the tokenizer does not keep apart"):
-        encode(tokenizer, "a", " a")
+    alike = bpe.encode(tokenizer, ["a", " a"])
+    assert alike[0].tolist() == alike[1].tolist()
+    found = encode(tokenizer, "a", " a", "  a", "b")
+    assert [decode(kind, document.ids) for document in found] == ["a", " a", "  a", "b"]
 
 
-def test_a_text_with_the_token_that_begins_documents_is_refused(tmp_path: Path) -> None:
-    """Here the token is not special, so that a text can contain it."""
+def test_a_space_is_kept_as_by_the_tokenizer_that_keeps_all() -> None:
+    """Llama 2's own file puts a space before every text, as SentencePiece does."""
+    texts = [" a", "  the fox", " \n"]
+    ours, theirs = encode(MADE["llama_5"], *texts), bpe.encode(MADE["llama_2"], texts)
+    assert [document.ids.tolist() for document in ours] == [ids.tolist() for ids in theirs]
+
+
+def test_words_with_single_spaces_are_kept_by_a_tokenizer_that_cuts_at_blanks() -> None:
+    """As T5's own file: every word gets its space again."""
+    tokenizer = t5()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    assert [document.text_bytes for document in encode(tokenizer, "the fox", "x")] == [7, 1]
+    with pytest.raises(UserError, match=r"\('the  fox' became 'the fox'\)"):
+        encode(tokenizer, "the  fox")
+
+
+def test_the_token_that_begins_documents_is_no_text_even_if_it_is_not_special(tmp_path: Path) -> None:
+    """Then a text can contain it, which is refused."""
     tokenizer = bpe.train(TEXTS, 300)
     state = (
         tokenizer.to_str().replace('"special":true', '"special":false').replace('"special": true', '"special": false')
     )
     (tmp_path / "tokenizer.json").write_text(state)
+    (tmp_path / "plain.jsonl").write_text('{"text": "plain text"}\n' * 60)
+    data = prepare([str(tmp_path / "plain.jsonl")], tmp_path / "plain", None, tmp_path / "tokenizer.json", 0.3)
+    assert data.manifest.folds[0].documents > 1
+    held_out = TextData([Source("text", data)]).held_out(len(data.held_out) - 1, None, masked=False)
+    assert held_out.bytes is not None
+    assert held_out.bytes.sum() == data.manifest.folds[0].bytes
     (tmp_path / "a.txt").write_text("plain text\n" * 20 + "a <|endoftext|> b\n" + "plain text\n" * 20)
     with pytest.raises(UserError, match=r"a\.txt: contains the token <\|endoftext\|>"):
         prepare([str(tmp_path / "a.txt")], tmp_path / "data", None, tmp_path / "tokenizer.json", 0.1)

@@ -30,7 +30,7 @@ def run(
     vocab_size
         Of the byte-level BPE that is learned; 2048 when left out.
     tokenizer
-        A byte-level tokenizer.json to use instead.
+        A tokenizer.json to use instead, or a folder that has one: byte-level or SentencePiece-style.
     held_out
         Share of the text in one fold; data.fold says which one is kept for evaluation.
     field

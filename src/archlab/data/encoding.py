@@ -94,48 +94,54 @@ def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 class _Encoder:
-    """Encodes without loss, or not at all: the bytes of the tokens are the bytes of the text."""
+    """Encodes without loss, or not at all: the bytes of the tokens are the bytes of the text.
+
+    A tokenizer that puts a space before a text may put none before one that begins with a space, so that its tokens do
+    not tell the two apart. Here every document has that space, as SentencePiece itself does it.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._spelling = spelling(tokenizer)
         fast = by_rank(tokenizer)
         self.is_fast = fast is not None
-        self._start = fast.encode if fast else partial(bpe.encode, tokenizer)
-        self._rest = partial(bpe.encode, without_prefix(tokenizer)) if self._spelling.prefix else self._start
+        self._ids = fast.encode if fast else partial(bpe.encode, tokenizer)
+        self._no_space = partial(bpe.encode, without_prefix(tokenizer)) if self._spelling.prefix else self._ids
 
     def encode(self, pieces: Sequence[Piece]) -> list[Encoded]:
         found = list[Encoded]()
-        for begins_document, group in groupby(pieces, key=lambda piece: piece.begins_document):
+        for no_space, group in groupby(pieces, key=self._goes_without_space):
             alike = list(group)
-            ids = (self._start if begins_document else self._rest)([piece.text for piece in alike])
+            texts = [(self._prefix(piece) if no_space else "") + piece.text for piece in alike]
+            ids = (self._no_space if no_space else self._ids)(texts)
             found += [self._checked(piece, some) for piece, some in zip(alike, ids, strict=True)]
         return found
 
+    def _goes_without_space(self, piece: Piece) -> bool:
+        """Whether the tokenizer must put nothing before it: it has its space, or goes on in a document."""
+        return not piece.begins_document or piece.text.startswith(self._spelling.prefix)
+
+    def _prefix(self, piece: Piece) -> str:
+        return self._spelling.prefix if piece.begins_document else ""
+
     def _checked(self, piece: Piece, ids: np.ndarray) -> Encoded:
-        text_bytes = piece.text.encode()
-        prefix = self._spelling.prefix if piece.begins_document else b""
-        spelled = [self._spelling.tokens[i] for i in ids.tolist()]
-        found = b"".join(spelled)
-        if found != prefix + text_bytes or not all(spelled):
-            raise UserError(f"{piece.name}: {_changed(piece.text, found, prefix)}")
+        text, prefix = piece.text.encode(), self._prefix(piece)
+        found = self._spelling.bytes_of(ids)
+        if found != prefix.encode() + text or not self._spelling.sizes[ids].all():
+            changed = _excerpts(piece.text, found.decode(errors="replace").removeprefix(prefix))
+            raise UserError(
+                f"{piece.name}: the tokenizer changes its text ({changed}), so bits per byte could not be exact; "
+                "change the text like this beforehand, leave it out, or use another tokenizer"
+            )
         ids = ids.astype(np.uint32, copy=False)
-        return Encoded(piece.name, piece.fold, piece.begins_document, ids, len(text_bytes))
+        return Encoded(piece.name, piece.fold, piece.begins_document, ids, len(text))
 
 
-def _changed(text: str, found: bytes, prefix: bytes) -> str:
-    """How the tokenizer has changed a text, and what to do."""
-    if prefix and found == text.encode():
-        return (
-            "begins with a space, which the tokenizer does not keep apart from the space that it puts before a text, "
-            "so bits per byte could not be exact; remove the space from the text"
-        )
-    after = found.removeprefix(prefix).decode(errors="replace")
-    same = next((n for n, (a, b) in enumerate(zip(text, after, strict=False)) if a != b), min(len(text), len(after)))
-    before, after = (ascii(some[max(same - _BEFORE, 0) :][:_SHOWN]) for some in (text, after))
-    return (
-        f"the tokenizer changes its text ({before} became {after}), so bits per byte could not be exact; "
-        "change the text like this beforehand, leave it out, or use another tokenizer"
-    )
+def _excerpts(before: str, after: str) -> str:
+    """What has become of a text, around the first difference."""
+    pairs = enumerate(zip(before, after, strict=False))
+    same = next((n for n, (a, b) in pairs if a != b), min(len(before), len(after)))
+    begin = max(same - _BEFORE, 0)
+    return " became ".join(ascii(text[begin : begin + _SHOWN]) for text in (before, after))
 
 
 # --- in a process that encodes ----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -24,16 +24,33 @@ class Spelling:
 
     tokens: Mapping[int, bytes]
     """Id -> the bytes it stands for, perhaps part of a character; none for special tokens."""
-    prefix: bytes
+    prefix: str
     """A space if the tokenizer puts one before a text, otherwise nothing."""
 
-    @property
+    @cached_property
     def sizes(self) -> np.ndarray:
         """int32 [vocab_size]: number of bytes that each id stands for; 0 for special tokens and unused ids."""
         sizes = np.zeros(max(self.tokens) + 1, dtype=np.int32)
         for i, spelled in self.tokens.items():
             sizes[i] = len(spelled)
         return sizes
+
+    def bytes_of(self, ids: np.ndarray) -> bytes:
+        """The bytes of some tokens, one after the other."""
+        sizes = self.sizes[ids]
+        ends = sizes.cumsum()
+        places = np.repeat(self._starts[ids] - (ends - sizes), sizes) + np.arange(sizes.sum())
+        return self._all_bytes[places].tobytes()
+
+    @cached_property
+    def _all_bytes(self) -> np.ndarray:
+        """uint8: the bytes of all tokens, in the order of their ids."""
+        return np.frombuffer(b"".join(spelled for _, spelled in sorted(self.tokens.items())), dtype=np.uint8)
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        """int64 [vocab_size]: where the bytes of each id begin among all."""
+        return self.sizes.cumsum() - self.sizes
 
 
 def spelling(tokenizer: Tokenizer) -> Spelling:
@@ -45,7 +62,7 @@ def spelling(tokenizer: Tokenizer) -> Spelling:
     for i, added in tokenizer.get_added_tokens_decoder().items():
         tokens[i] = b"" if added.special else added.content.encode()
     encoding = [parts["normalizer"], parts["pre_tokenizer"]]
-    return Spelling(tokens, b" " if _unprefixed(encoding) != encoding else b"")
+    return Spelling(tokens, " " if _unprefixed(encoding) != encoding else "")
 
 
 def not_spelled(tokenizer: Tokenizer) -> str | None:

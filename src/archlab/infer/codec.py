@@ -60,7 +60,7 @@ class ByteLevelCodec:
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
         """Bytes that can be no character become U+FFFD; special tokens stand for no bytes."""
         characters, spelled = _Utf8Decoder(), self._spelling.tokens
-        prefix = b"" if any(spelled.get(token) for token in prompt) else self._spelling.prefix
+        prefix = b"" if any(spelled.get(token) for token in prompt) else self._spelling.prefix.encode()
 
         def add(token: int) -> str:
             nonlocal prefix
