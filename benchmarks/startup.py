@@ -82,7 +82,7 @@ def made_up(folder: Path) -> None:
     """A data folder of zeros, which are tokens too."""
     folder.mkdir()
     tokenizer = bpe.train(["some text"], bpe.SMALLEST_VOCAB)
-    vocab_size, end = bpe.vocab_size(tokenizer), bpe.end_of_text(tokenizer)
+    vocab_size, (end,) = bpe.vocab_size(tokenizer), bpe.document_tokens(tokenizer)
     (folder / TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
     rest, fold = (_hollow(folder, part, tokens) for part, tokens in (("rest", TOKENS), ("fold-00", TOKENS // 100)))
     manifest = Manifest(

@@ -27,6 +27,7 @@ from archlab.data import tokenizer as bpe
 from archlab.data.corpus import STDLIB, Corpus
 from archlab.data.encoding import encoded
 from archlab.data.prepare import prepare
+from archlab.data.spelling import spelling
 from archlab.data.split import choose_split
 
 VOCAB_SIZE = 32_768
@@ -89,7 +90,7 @@ def tiktoken(home: Path, workers: int) -> Round:
     from tiktoken import Encoding
 
     tokenizer = bpe.load(home / TOKENIZER)
-    ranks = {bpe.bytes_of(tokenizer, n): n for n in range(bpe.vocab_size(tokenizer)) if n != bpe.end_of_text(tokenizer)}
+    ranks = {spelled: n for n, spelled in spelling(tokenizer).tokens.items() if spelled}
     same = Encoding("same", pat_str=bpe.WORDS, mergeable_ranks=ranks, special_tokens={bpe.END_OF_TEXT: 0})
     some = texts(home)[:200]
     expected = [ids.tolist() for ids in bpe.encode(tokenizer, some)]

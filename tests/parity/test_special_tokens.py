@@ -20,6 +20,7 @@ from archlab.data import tokenizer as bpe
 from archlab.data.open import open_training_data
 from archlab.data.prepare import prepare
 from archlab.data.shards import DataFolder
+from archlab.data.spelling import spelling
 from archlab.digests import write_with_digests
 from archlab.errors import UserError
 from archlab.exchange.gguf.write import save_gguf
@@ -287,7 +288,7 @@ def test_the_begin_of_a_text_precedes_documents_or_else_its_end(
     loaded = bpe.load(folder)
     [before] = bpe.document_tokens(loaded)
     assert before == (270 if expected is None else loaded.token_to_id(expected))
-    assert bpe.token_bytes(loaded)[before] == 0
+    assert spelling(loaded).sizes[before] == 0
 
 
 def test_several_tokens_before_a_text(tmp_path: Path) -> None:

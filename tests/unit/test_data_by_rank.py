@@ -12,10 +12,11 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 
 from archlab.data import tokenizer as bpe
 from archlab.data.by_rank import SAME_WORDS, by_rank
+from archlab.data.spelling import bytes_of_name
 
 SOURCE = Path(ast.__file__).read_text()
 TOKENIZER = bpe.train([SOURCE], 600)
-LETTER = bpe.bytes_of_name  # to read what follows
+LETTER = bytes_of_name  # to read what follows
 
 
 def test_the_byte_alphabet_of_these_tests_is_plain_ascii():

@@ -25,6 +25,8 @@ class Data:
     held_out: Tokens
     token_bytes: np.ndarray
     manifest: Named
+    prefix_bytes: int = 0
+    document_tokens: tuple[int, ...] = (-1,)
 
 
 def counting(n: int, *cuts: int) -> Any:

@@ -11,26 +11,27 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from archlab.data import tokenizer as bpe
+from archlab.data.spelling import spelling
 from archlab.errors import UserError
 
 TEXT = [Path(ast.__file__).read_text(), "The cat sat on the mat; it's 1234 o'clock.\r\n" * 20]
 TOKENIZER = bpe.train(TEXT, 320)
+SIZES = spelling(TOKENIZER).sizes
 
 
 @given(st.text() | st.text(alphabet=" \n\r\tab'é☃<|>") | st.just("a<|endoftext|>b"))
 def test_any_text_comes_back_and_every_byte_is_counted(text: str):
     [ids] = bpe.encode(TOKENIZER, [text])
     assert bpe.decode(TOKENIZER, ids) == text
-    assert bpe.token_bytes(TOKENIZER)[ids].sum() == len(text.encode())
+    assert SIZES[ids].sum() == len(text.encode())
     assert 0 not in ids
 
 
 def test_every_byte_has_a_token_and_the_end_of_text_is_id_0():
-    counts = bpe.token_bytes(TOKENIZER)
-    assert bpe.vocab_size(TOKENIZER) == len(counts) == 320
-    assert (counts[0], counts.dtype) == (0, np.int32)
-    assert (counts == 1).sum() == 256
-    assert counts[1:].min() == 1
+    assert bpe.vocab_size(TOKENIZER) == len(SIZES) == 320
+    assert (SIZES[0], SIZES.dtype) == (0, np.int32)
+    assert (SIZES == 1).sum() == 256
+    assert SIZES[1:].min() == 1
     assert bpe.document_tokens(TOKENIZER) == (0,)
 
 
@@ -42,7 +43,7 @@ def test_it_learns_and_learns_the_same_again():
 def test_a_long_run_is_learned_from_in_parts():
     """As one word, its 100,000 characters would take the trainer minutes."""
     learned = bpe.train(["a" * 100_000 + "\n" * 100_000], 300)
-    assert 64 <= bpe.token_bytes(learned).max() <= bpe.LONGEST_WORD
+    assert 64 <= spelling(learned).sizes.max() <= bpe.LONGEST_WORD
     for run in ("a" * 5000, "\n" * 5000, " " * 5000 + "a"):
         [ids] = bpe.encode(learned, [run])
         assert bpe.decode(learned, ids) == run
@@ -101,7 +102,7 @@ def test_a_folder_means_the_tokenizer_in_it(tmp_path: Path):
 def test_tokenizers_that_are_not_byte_level_are_refused(tmp_path: Path):
     whole = json.loads(TOKENIZER.to_str())
     assert "pre_tokenizer is not byte-level" in refusal(tmp_path, {"pre_tokenizer": {"type": "Whitespace"}})
-    assert "decoder is not byte-level" in refusal(tmp_path, {"decoder": None})
+    assert "its decoder (None) is neither byte-level" in refusal(tmp_path, {"decoder": None})
     vocab = {t: i for t, i in whole["model"]["vocab"].items() if t != "a"}
     model = whole["model"] | {"vocab": vocab, "merges": []}
     assert "1 of the 256 bytes have no token" in refusal(tmp_path, {"model": model})
@@ -124,7 +125,7 @@ def test_special_tokens_count_nothing_and_added_words_count_their_bytes():
     tokenizer = Tokenizer.from_str(TOKENIZER.to_str())
     tokenizer.add_tokens(["☃☃"])
     tokenizer.add_special_tokens(["<|pad|>"])
-    counts = bpe.token_bytes(tokenizer)
+    counts = spelling(tokenizer).sizes
     assert counts[tokenizer.token_to_id("☃☃")] == 6
     assert counts[tokenizer.token_to_id("<|pad|>")] == 0
 

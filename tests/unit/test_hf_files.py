@@ -16,7 +16,6 @@ import archlab
 from archlab.cli import app
 from archlab.config.io import build_config
 from archlab.config.training import resolve_train
-from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
 from archlab.exchange.load import check_hf, load_hf
 from archlab.exchange.published import read_model_config
@@ -420,8 +419,6 @@ def test_generate_with_any_tokenizer(hf: Path, capsys: pytest.CaptureFixture[str
     )
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     tokenizer.save(str(hf / "tokenizer.json"))
-    with pytest.raises(UserError, match="bits per byte could not be exact"):
-        bpe.load(hf / "tokenizer.json")
     change(hf, bos_token_id=1, eos_token_id=2)
     codec = load_codec(hf)
     prompt = codec.encode("so é")

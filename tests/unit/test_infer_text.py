@@ -19,8 +19,10 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from archlab.cli import app
 from archlab.config.io import build_config
 from archlab.data import tokenizer as bpe
+from archlab.data.spelling import spelling
 from archlab.errors import UserError
 from archlab.hf.special_tokens import SpecialTokens
+from archlab.infer import codec
 from archlab.infer import text as text_module
 from archlab.infer.codec import PublishedCodec
 from archlab.infer.generate import Session
@@ -31,6 +33,7 @@ from archlab.model.decoder import Decoder
 TEXT = "日本語のテキスト 👩‍🚀🎉 naïve café — Ωmega\n\nthe cat sat on the mat. " * 8
 TOKENIZER = bpe.train([TEXT], 300)
 (END,) = bpe.document_tokens(TOKENIZER)
+BYTES = spelling(TOKENIZER).tokens
 
 
 def tiny(*overrides: str) -> Decoder:
@@ -57,22 +60,21 @@ def pieces(tokens: list[int], stop: str | list[str] = ()) -> list[str]:
 
 def by_bytes(text: str) -> list[int]:
     """One token per byte, so that every character beyond ASCII is split over several."""
-    single = {bpe.bytes_of(TOKENIZER, i): i for i in range(300)}
+    single = {BYTES[i]: i for i in range(300)}
     return [single[bytes([b])] for b in text.encode()]
 
 
 def test_the_tokenizer_splits_characters_as_these_tests_need() -> None:
     ids = bpe.encode(TOKENIZER, ["🎉 Ω 語 ☃"])[0].tolist()
-    assert b"".join(bpe.bytes_of(TOKENIZER, i) for i in ids) == "🎉 Ω 語 ☃".encode()
-    parts = [bpe.bytes_of(TOKENIZER, i) for i in bpe.encode(TOKENIZER, ["☃"])[0]]
+    assert b"".join(BYTES[i] for i in ids) == "🎉 Ω 語 ☃".encode()
+    parts = [BYTES[i] for i in bpe.encode(TOKENIZER, ["☃"])[0]]
     assert len(parts) > 1
 
 
 def test_bytes_of_a_token_are_those_that_count() -> None:
-    counts = bpe.token_bytes(TOKENIZER)
-    assert [len(bpe.bytes_of(TOKENIZER, i)) for i in range(len(counts))] == counts.tolist()
-    assert {bpe.bytes_of(TOKENIZER, i) for i in range(300)} >= {bytes([b]) for b in range(256)}
-    assert bpe.bytes_of(TOKENIZER, END) == bpe.bytes_of(TOKENIZER, 999) == b""
+    assert [len(BYTES[i]) for i in range(300)] == spelling(TOKENIZER).sizes.tolist()
+    assert {BYTES[i] for i in range(300)} >= {bytes([b]) for b in range(256)}
+    assert BYTES[END] == b""
 
 
 def test_characters_come_whole() -> None:
@@ -92,7 +94,7 @@ def test_any_text_comes_back(text: str) -> None:
 def test_any_tokens_become_what_decode_makes_of_them_but_for_an_unfinished_end(tokens: list[int]) -> None:
     kept = tokens[: tokens.index(END)] if END in tokens else tokens
     whole = bpe.decode(TOKENIZER, kept)
-    data = b"".join(bpe.bytes_of(TOKENIZER, t) for t in kept)
+    data = b"".join(BYTES[t] for t in kept)
     unfinished = next((n for n in (1, 2, 3) if data[-n:].decode(errors="ignore") == "" and _may_go_on(data[-n:])), 0)
     assert "".join(pieces(tokens)) == (whole.removesuffix("\ufffd") if unfinished else whole)
 
@@ -118,7 +120,7 @@ def test_an_unfinished_last_character_is_dropped(missing: int) -> None:
 def test_bytes_that_are_no_character_are_replaced() -> None:
     assert "".join(pieces([*by_bytes("🎉")[:2], *by_bytes("ab")])) == "\ufffdab"
     assert "".join(pieces([by_bytes("☃")[1]])) == "\ufffd"
-    single = {bpe.bytes_of(TOKENIZER, i): i for i in range(300)}
+    single = {BYTES[i]: i for i in range(300)}
     assert pieces([single[b"\xed"], single[b"\xa1"]]) == ["\ufffd\ufffd"]  # how a surrogate would begin
 
 
@@ -189,7 +191,8 @@ def test_no_tokens_break_a_stream(name: str, data: st.DataObject) -> None:
     found = streamed(tokenizer, ids[:cut], ids[cut:])
     assert len("".join(found)) <= sum(len(tokenizer.id_to_token(i) or "") for i in ids)
     if name == "byte-level":
-        raw = b"".join(bpe.bytes_of(tokenizer, i) for i in ids)
+        spelled = spelling(tokenizer).tokens
+        raw = b"".join(spelled.get(i, b"") for i in ids)
         both = "".join(streamed(tokenizer, [], ids))
         assert raw.decode(errors="replace").rstrip("\ufffd") == both.rstrip("\ufffd")
 
@@ -263,8 +266,8 @@ def test_a_token_that_goes_beyond_the_stop_string_is_cut() -> None:
 def test_nothing_is_written_after_a_stop_string(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     writing(by_bytes("ab.cd"), monkeypatch)
-    original = bpe.bytes_of
-    monkeypatch.setattr(bpe, "bytes_of", lambda t, i: seen.append(original(t, i)) or original(t, i))
+    add = codec._Utf8Decoder.add
+    monkeypatch.setattr(codec._Utf8Decoder, "add", lambda self, raw: seen.append(raw) or add(self, raw))
     assert "".join(stream_text(tiny(), TOKENIZER, "", 99, stop=".")) == "ab"
     assert seen == [b"a", b"b", b"."]
 
@@ -284,7 +287,7 @@ def test_the_text_is_that_of_the_tokens(prompt: str) -> None:
     for seed in range(10):
         sampling = Sampling(temperature=1.0, seed=seed)
         tokens = [int(t) for t in Session(model, ids, capacity=60).write(40, sampling, END)]
-        data = b"".join(bpe.bytes_of(TOKENIZER, t) for t in tokens)
+        data = b"".join(BYTES[t] for t in tokens)
         shown.append("".join(stream_text(model, TOKENIZER, prompt, 40, sampling)))
         assert data.decode(errors="replace").rstrip("\ufffd") == shown[-1].rstrip("\ufffd")
     assert len(set(shown)) == 10

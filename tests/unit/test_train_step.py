@@ -35,7 +35,7 @@ def given(seed=0):
 
 def unmasked(tokens, token_bytes):
     """Windows of which none goes on in the next, and whose documents see each other."""
-    return HeldOut.of_text(tokens, token_bytes, 0, goes_on=np.zeros(len(tokens), bool), masked=False)
+    return HeldOut.of_text(tokens, token_bytes, (0,), goes_on=np.zeros(len(tokens), bool), masked=False)
 
 
 def windows(rows=4, length=16, seed=0):

@@ -30,8 +30,8 @@ def run(
     vocab_size
         Of the byte-level BPE that is learned; 2048 when left out.
     tokenizer
-        A byte-level tokenizer.json to use instead, or the folder with it. The files beside it name the token that
-        precedes each document.
+        A tokenizer.json to use instead, or the folder with it: byte-level or SentencePiece-style. The files beside it
+        name the token that precedes each document.
     held_out
         Share of the text in one fold; data.fold says which one is kept for evaluation.
     field

@@ -18,6 +18,7 @@ from tiktoken import Encoding
 from tokenizers import Tokenizer, models
 
 from archlab.data import tokenizer as bpe
+from archlab.data.spelling import bytes_of_name
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA_3 = bpe.WORDS.replace("{1,2}", "{1,3}")
@@ -52,7 +53,7 @@ def by_rank(tokenizer: Tokenizer) -> ByRank | None:
     pattern, names = _pattern(parts["pre_tokenizer"]), _plain_names(parts)
     if pattern is None or parts["normalizer"] is not None or names is None:
         return None
-    return ByRank(tokenizer, pattern, {bpe.bytes_of_name(name): i for name, i in names.items()})
+    return ByRank(tokenizer, pattern, {bytes_of_name(name): i for name, i in names.items()})
 
 
 def _pattern(pre_tokenizer: dict[str, Any] | None) -> str | None:

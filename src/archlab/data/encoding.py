@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from itertools import groupby
 from multiprocessing import resource_tracker
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from tokenizers import Tokenizer
 
 from archlab.data import tokenizer as bpe
 from archlab.data.by_rank import by_rank
+from archlab.data.spelling import spelling, without_prefix
 from archlab.data.split import Piece
 from archlab.errors import UserError
 from archlab.interrupt import interrupts_blocked
@@ -26,6 +28,9 @@ BATCH = 1_000_000
 WORTH_A_PROCESS = 8_000_000
 """Characters. The tokenizers library encodes them in about five seconds, and a process takes one to begin."""
 
+_BEFORE, _SHOWN = 12, 24
+"""Characters of a text that a message shows: before the first change, and in all."""
+
 _AHEAD = 2
 """Batches that wait for each worker, so that memory does not grow with the text."""
 
@@ -33,6 +38,7 @@ _AHEAD = 2
 class Encoded(NamedTuple):
     """A piece of text as tokens."""
 
+    name: str
     fold: int | None
     begins_document: bool
     ids: np.ndarray
@@ -88,26 +94,54 @@ def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 class _Encoder:
-    """Encodes without loss, or not at all."""
+    """Encodes without loss, or not at all: the bytes of the tokens are the bytes of the text.
+
+    A tokenizer that puts a space before a text may put none before one that begins with a space, so that its tokens do
+    not tell the two apart. Here every document has that space, as SentencePiece itself does it.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._n_bytes = bpe.token_bytes(tokenizer)
+        self._spelling = spelling(tokenizer)
         fast = by_rank(tokenizer)
         self.is_fast = fast is not None
         self._ids = fast.encode if fast else partial(bpe.encode, tokenizer)
+        self._no_space = partial(bpe.encode, without_prefix(tokenizer)) if self._spelling.prefix else self._ids
 
     def encode(self, pieces: Sequence[Piece]) -> list[Encoded]:
-        found = self._ids([piece.text for piece in pieces])
-        return [self._checked(piece, ids) for piece, ids in zip(pieces, found, strict=True)]
+        found = list[Encoded]()
+        for no_space, group in groupby(pieces, key=self._goes_without_space):
+            alike = list(group)
+            texts = [(self._prefix(piece) if no_space else "") + piece.text for piece in alike]
+            ids = (self._no_space if no_space else self._ids)(texts)
+            found += [self._checked(piece, some) for piece, some in zip(alike, ids, strict=True)]
+        return found
+
+    def _goes_without_space(self, piece: Piece) -> bool:
+        """Whether the tokenizer must put nothing before it: it has its space, or goes on in a document."""
+        return not piece.begins_document or piece.text.startswith(self._spelling.prefix)
+
+    def _prefix(self, piece: Piece) -> str:
+        return self._spelling.prefix if piece.begins_document else ""
 
     def _checked(self, piece: Piece, ids: np.ndarray) -> Encoded:
-        text_bytes = len(piece.text.encode())
-        if (found := self._n_bytes[ids].sum()) != text_bytes:
+        text, prefix = piece.text.encode(), self._prefix(piece)
+        found = self._spelling.bytes_of(ids)
+        if found != prefix.encode() + text or not self._spelling.sizes[ids].all():
+            changed = _excerpts(piece.text, found.decode(errors="replace").removeprefix(prefix))
             raise UserError(
-                f"{piece.name}: the tokenizer changes its text ({text_bytes} bytes became {found}), "
-                "so bits per byte could not be exact; use one without a normalizer or added prefix"
+                f"{piece.name}: the tokenizer changes its text ({changed}), so bits per byte could not be exact; "
+                "change the text like this beforehand, leave it out, or use another tokenizer"
             )
-        return Encoded(piece.fold, piece.begins_document, ids.astype(np.uint32, copy=False), text_bytes)
+        ids = ids.astype(np.uint32, copy=False)
+        return Encoded(piece.name, piece.fold, piece.begins_document, ids, len(text))
+
+
+def _excerpts(before: str, after: str) -> str:
+    """What has become of a text, around the first difference."""
+    pairs = enumerate(zip(before, after, strict=False))
+    same = next((n for n, (a, b) in pairs if a != b), min(len(before), len(after)))
+    begin = max(same - _BEFORE, 0)
+    return " became ".join(ascii(text[begin : begin + _SHOWN]) for text in (before, after))
 
 
 # --- in a process that encodes ----------------------------------------------------------------------------

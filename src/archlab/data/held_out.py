@@ -1,5 +1,6 @@
 """What a model is judged by: windows of tokens, which of them count, and for how much text they stand."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -13,9 +14,10 @@ class HeldOut:
     tokens: np.ndarray
     """int64 [n, T + 1]; the first token of each is only context."""
     scored: np.ndarray
-    """bool [n, T]: which predicted tokens count. Of text those that stand for bytes, of a task its answers."""
+    """bool [n, T]: which predicted tokens count. Of text all tokens of documents, of a task its answers."""
     bytes: np.ndarray | None
-    """int [n, T]: bytes of text that each predicted token stands for; None for a task, whose tokens stand for none."""
+    """int [n, T]: bytes of text that each predicted token stands for; None for a task, whose tokens stand for none. A
+    document's first token may be scored but stand for none, if it is only the space that the tokenizer has added."""
     documents: np.ndarray | None
     """int [n, T]: number of the document that each predicted token belongs to, from 0 on; None for a task."""
     separator: int | None = None
@@ -23,14 +25,27 @@ class HeldOut:
 
     @classmethod
     def of_text(
-        cls, tokens: np.ndarray, token_bytes: np.ndarray, end_of_text: int, *, goes_on: np.ndarray, masked: bool
+        cls,
+        tokens: np.ndarray,
+        token_bytes: np.ndarray,
+        before: Sequence[int],
+        prefix_bytes: int = 0,
+        *,
+        goes_on: np.ndarray,
+        masked: bool,
     ) -> "HeldOut":
-        """Windows of a text; `goes_on`, bool [n]: whether each begins in the document with which the one before ends.
-        `token_bytes`, int [vocab]: 0 for special tokens. `end_of_text`:
-        the token before every document. `masked`: documents do not see each other."""
-        counted = token_bytes[tokens[:, 1:]]
-        separator = end_of_text if masked else None
-        return cls(tokens, counted > 0, counted, _documents(tokens, end_of_text, goes_on), separator)
+        """Windows of a text.
+
+        `token_bytes`, int [vocab]: bytes that each token stands for; 0 for special tokens. `before`: the tokens that
+        precede every document and nothing else, and stand for no bytes. `prefix_bytes`: bytes of the first token after
+        them that the tokenizer has added. `goes_on`, bool [n]: whether each window begins in the document with which
+        the one before ends. `masked`: documents do not see each other.
+        """
+        counted = np.where(np.isin(tokens[:, 1:], before), 0, token_bytes[tokens[:, 1:]])
+        scored = counted > 0
+        counted -= prefix_bytes * ((tokens[:, :-1] == before[-1]) & scored)
+        separator = before[0] if masked else None
+        return cls(tokens, scored, counted, _documents(tokens, before[0], goes_on), separator)
 
     def first_tokens(self, count: int) -> list[list[int]]:
         """Of each document, as far as it is in the windows; empty for a task."""

@@ -108,7 +108,8 @@ class _Recipe:
         share, tests = TOKENIZER_CHARACTERS / self.split.characters, range(self.split.test_folds)
         never_tested = (p for p in self.split.pieces(self.corpus) if p.fold not in tests)
         sample = (p.text for i, p in enumerate(never_tested) if hash_share(f"{p.name} {i}") < share)
-        return bpe.train(sample, self.vocab_size)
+        with doing("learning a tokenizer"):
+            return bpe.train(sample, self.vocab_size)
 
 
 def _build(
@@ -137,8 +138,7 @@ def _build(
 
 
 def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> None:
-    with doing("learning a tokenizer"):
-        tokenizer = recipe.tokenizer()
+    tokenizer = recipe.tokenizer()
     vocab_size, before = bpe.vocab_size(tokenizer), bpe.document_tokens(tokenizer)
     dtype = "uint16" if vocab_size <= 1 << 16 else "uint32"
     rest = ShardWriter(folder, "rest", dtype)
@@ -146,6 +146,9 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
     pieces, characters = recipe.split.pieces(recipe.corpus), recipe.split.characters
     with closing(encoded(tokenizer, pieces, characters, workers)) as found, progress(characters) as seen:
         for part in found:
+            if contained := [token for token in before if (part.ids == token).any()]:
+                named = f"the token {tokenizer.id_to_token(contained[0])}, which begins every document"
+                raise UserError(f"{part.name}: contains {named}; remove it from the text, or use another tokenizer")
             tokens = np.concatenate([before, part.ids]) if part.begins_document else part.ids
             writer = rest if part.fold is None else folds[part.fold]
             writer.append(tokens, part.text_bytes, documents=int(part.begins_document))

@@ -25,6 +25,7 @@ from tokenizers import Tokenizer
 from archlab.config.base import Base, Count, Natural
 from archlab.data import tokenizer as bpe
 from archlab.data.intact import altered
+from archlab.data.spelling import spelling
 from archlab.data.tokenizer import TOKENIZER
 from archlab.digests import REMAKE
 from archlab.errors import UserError
@@ -158,6 +159,8 @@ class DataFolder:
     tokenizer: Tokenizer
     token_bytes: np.ndarray
     """int32 [vocab_size]: bytes of text that each id stands for, 0 for special tokens."""
+    prefix_bytes: int
+    """Bytes that the tokenizer puts before each document; its first token stands for that many bytes less."""
     fold: int
     train: Tokens
     held_out: Tokens
@@ -179,7 +182,8 @@ class DataFolder:
         if (found := bpe.vocab_size(tokenizer)) != manifest.vocab_size:
             expected = manifest.vocab_size
             raise UserError(f"{path / MANIFEST}: vocab_size: {expected}; the tokenizer has {found}; {REMAKE}")
-        return cls(path, manifest, tokenizer, bpe.token_bytes(tokenizer), fold, train, held_out)
+        spelled = spelling(tokenizer)
+        return cls(path, manifest, tokenizer, spelled.sizes, len(spelled.prefix), fold, train, held_out)
 
     @property
     def document_tokens(self) -> tuple[int, ...]:

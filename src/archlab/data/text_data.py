@@ -103,7 +103,9 @@ class TextData:
                 starts = held_out_starts(len(fold), seq_len, count)
                 found.append((fold.windows(starts, seq_len + 1), _goes_on(fold, starts, seq_len, end)))
         tokens, goes_on = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return HeldOut.of_text(tokens, self._first.token_bytes, end, goes_on=goes_on, masked=masked)
+        sizes, prefix = self._first.token_bytes, self._first.prefix_bytes
+        before = self._first.document_tokens
+        return HeldOut.of_text(tokens, sizes, before, prefix, goes_on=goes_on, masked=masked)
 
     def beginnings(self, held_out: HeldOut) -> list[str]:
         """The first tokens of each as text."""

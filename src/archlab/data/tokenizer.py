@@ -1,4 +1,4 @@
-"""Byte-level BPE: every text encodes without loss, and each token stands for a known number of bytes."""
+"""Tokenizers: learned ones are byte-level BPE, loaded ones of any kind whose tokens stand for known bytes."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -8,6 +8,7 @@ import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from archlab.config.text import note
+from archlab.data.spelling import not_spelled
 from archlab.errors import UserError
 from archlab.files import LARGE_TEXT_LIMIT, read_text
 from archlab.hf.folder import own_file
@@ -71,14 +72,14 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def load(path: Path, document_token: int | None = None) -> Tokenizer:
-    """As `read`; a UserError when bits per byte could not be exact with it.
+    """Read a tokenizer for text whose bytes are counted. UserError if nobody can say which bytes a token stands for.
 
-    `document_tokens` of it are those that the files beside it name, or `document_token` if that is given.
+    The files beside it name the tokens that precede a document (`document_tokens`), unless `document_token` is given.
     """
     tokenizer, special = read(path)
-    reason = _not_byte_level(tokenizer, json.loads(tokenizer.to_str()))
-    if reason:
-        raise UserError(f"{path}: {reason}, so bits per byte could not be exact; allowed: byte-level BPE")
+    if reason := not_spelled(tokenizer):
+        allowed = "a byte-level or a SentencePiece-style tokenizer"
+        raise UserError(f"{path}: {reason}, so bits per byte could not be exact; allowed: {allowed}")
     if document_token is None:
         document_token = _named_or_first(tokenizer, special, path)
     if tokenizer.id_to_token(document_token) is None:
@@ -161,16 +162,6 @@ def _without_post_processor(tokenizer: Tokenizer) -> dict:
     return json.loads(tokenizer.to_str()) | {"post_processor": None}
 
 
-def _not_byte_level(tokenizer: Tokenizer, parts: dict) -> str | None:
-    for part in ("pre_tokenizer", "decoder"):
-        if '"ByteLevel"' not in json.dumps(parts.get(part)):
-            return f"its {part} is not byte-level"
-    missing = [c for c in pre_tokenizers.ByteLevel.alphabet() if tokenizer.token_to_id(c) is None]
-    if missing:
-        return f"{len(missing)} of the 256 bytes have no token"
-    return None
-
-
 def _plain(tokenizer: Tokenizer) -> Tokenizer:
     """Encode text as text only: `<|endoftext|>` inside a document is plain letters, no special token."""
     tokenizer.encode_special_tokens = True
@@ -205,36 +196,3 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
 def decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
     """The text of some ids; special tokens are left out, bytes that are no UTF-8 become U+FFFD."""
     return tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
-
-
-def token_bytes(tokenizer: Tokenizer) -> np.ndarray:
-    """int32 [vocab_size]: how many bytes of text each id stands for; 0 for special tokens and unused ids."""
-    counts = np.zeros(vocab_size(tokenizer), dtype=np.int32)
-    for token, i in tokenizer.get_vocab(with_added_tokens=False).items():
-        counts[i] = len(token)  # one character of the byte alphabet per byte
-    for i, added in tokenizer.get_added_tokens_decoder().items():
-        counts[i] = 0 if added.special else len(added.content.encode())
-    return counts
-
-
-def bytes_of(tokenizer: Tokenizer, token: int) -> bytes:
-    """The text that one id stands for, perhaps only part of a character; nothing for special tokens."""
-    added = tokenizer.get_added_tokens_decoder().get(token)
-    if added is not None:
-        return b"" if added.special else added.content.encode()
-    return bytes_of_name(tokenizer.id_to_token(token) or "")
-
-
-def bytes_of_name(name: str) -> bytes:
-    """The bytes of a byte-level token: one per character of its name. Added tokens in other characters are UTF-8."""
-    return bytes(_BYTE[c] for c in name) if _BYTE.keys() >= set(name) else name.encode()
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's: character -> byte. Printable Latin-1 is itself; the others, in order, are U+0100 and on."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [b for b in range(256) if b not in plain]
-    return {chr(b): b for b in plain} | {chr(0x100 + i): b for i, b in enumerate(others)}
-
-
-_BYTE = _byte_alphabet()

@@ -2,13 +2,13 @@
 
 import codecs
 import json
-import re
 from collections.abc import Callable
 from typing import Protocol
 
 from tokenizers import Tokenizer
 
 from archlab.data import tokenizer as bpe
+from archlab.data.spelling import byte_of_name, bytes_of_name, spelling
 from archlab.errors import UserError
 from archlab.hf.special_tokens import SpecialTokens
 
@@ -57,6 +57,7 @@ class ByteLevelCodec:
         before = bpe.document_tokens(tokenizer)
         self.tokenizer, self.end_tokens = tokenizer, before[:1]
         self.special = SpecialTokens(before, bos=before[0], eos=before[0], ends=self.end_tokens)
+        self._spelling = spelling(tokenizer)
 
     def encode(self, prompt: str) -> list[int]:
         """Return the tokens that precede a document, then those of the text."""
@@ -64,8 +65,16 @@ class ByteLevelCodec:
 
     def decoder(self, prompt: list[int]) -> Callable[[int], str]:
         """Bytes that can be no character become U+FFFD; special tokens stand for no bytes."""
-        characters = _Utf8Decoder()
-        return lambda token: characters.add(bpe.bytes_of(self.tokenizer, token))
+        characters, spelled = _Utf8Decoder(), self._spelling.tokens
+        prefix = b"" if any(spelled.get(token) for token in prompt) else self._spelling.prefix.encode()
+
+        def add(token: int) -> str:
+            nonlocal prefix
+            raw = spelled.get(token, b"")
+            without, prefix = raw.removeprefix(prefix), b"" if raw else prefix
+            return characters.add(without)
+
+        return add
 
 
 class PublishedCodec:
@@ -121,13 +130,9 @@ class _StreamDecoder:
 
     def _bytes(self, name: str) -> bytes | None:
         if self.is_byte_level:
-            return bpe.bytes_of_name(name)
-        is_byte = self.has_byte_tokens and _BYTE_TOKEN.fullmatch(name)
-        return bytes.fromhex(is_byte[1]) if is_byte else None
+            return bytes_of_name(name)
+        return byte_of_name(name) if self.has_byte_tokens else None
 
     def _decode_after(self, token: int) -> str:
         context, both = (self.tokenizer.decode(ids) for ids in (self.before, [*self.before, token]))
         return both[len(context) :]
-
-
-_BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,23 @@ from lm_eval.utils import (  # pyright: ignore[reportMissingImports]
     get_rolling_token_windows,
     make_disjoint_window,
 )
+from tokenizers import Tokenizer
 
 from archlab.config.training import check_next_token
 from archlab.config.yaml_text import to_yaml
+from archlab.data.spelling import without_prefix
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.hf.folder import is_hf_folder
 from archlab.hf.hub import is_hub_id
-from archlab.infer.answers import Answers, Pair
+from archlab.infer.answers import Answers
 from archlab.infer.load import find_folder, from_pretrained, is_run_folder, load_codec
-from archlab.infer.sampling import Sampling
+from archlab.infer.requests import pair, sampling, shortened
 from archlab.model.decoder import Decoder
 from archlab.train.device import resolve_device_type
 
-_OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+_VERSION = 2
+"""It is raised whenever an answer changes, because users keep answers under the fingerprint."""
 
 
 @register_model("archlab")
@@ -87,7 +91,7 @@ class ArchlabLM(TemplateLM):
     def fingerprint(self) -> str:
         """16 hex digits of what decides its answers: weights, architecture, tokenizer, and how texts begin and end."""
         digest, model = hashlib.sha256(), self.answers.model
-        own = (self.max_length, self.max_gen_toks, self.add_bos_token, self._first, self.answers.ends)
+        own = (_VERSION, self.max_length, self.max_gen_toks, self.add_bos_token, self._first, self.answers.ends)
         digest.update(json.dumps([to_yaml(model.config.model_dump(mode="json")), *own]).encode())
         digest.update(self.answers.tokenizer.to_str().encode())
         for name, weight in sorted(model.state_dict().items()):
@@ -96,16 +100,45 @@ class ArchlabLM(TemplateLM):
         return digest.hexdigest()[:16]
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """The tokens of a text; what begins it stands before it as `add_bos_token` says."""
+        """Return the tokens of a text. What begins a text stands before it as `add_bos_token` says, but not twice."""
         wanted = self.add_bos_token if add_special_tokens is None else add_special_tokens
+        if add_special_tokens is None and string.startswith(self.answers.tokenizer.id_to_token(self._first) or "\0"):
+            wanted = False
         ids = self.answers.tokenizer.encode(string, add_special_tokens=wanted is not False).ids
         begins = add_special_tokens is None and self.add_bos_token and ids[:1] != [self._first]
         return [self._first, *ids] if begins else ids
 
+    def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """Return the log-likelihood of each continuation, and whether each of its tokens is the likeliest one.
+
+        UserError for a continuation without tokens.
+        """
+        for asked in (request.args for request in requests):
+            if not asked[0]:  # lm_eval takes the first token of the continuation then, if there is any or not
+                pair(asked, (), self.tok_encode(asked[1], add_special_tokens=False), self.max_length)
+        return super().loglikelihood(requests, disable_tqdm)
+
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """Encode both together and cut where the context ends, as lm_eval does.
+
+        If a token spans the cut, so that nothing is left of the continuation, it is encoded alone, as in lm_eval's pull
+        request 4055. If the context is blank, the token that begins a text is the context.
+        """
+        first, second = super()._encode_pair(context, continuation)
+        if not second:
+            blanks = context[len(context.rstrip()) :]
+            second = self._goes_on.encode(blanks + continuation, add_special_tokens=False).ids
+        return first or [self._first], second
+
+    @cached_property
+    def _goes_on(self) -> Tokenizer:
+        """The tokenizer of a text that goes on, which puts no space before it."""
+        return without_prefix(self.answers.tokenizer)
+
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
     ) -> list[tuple[float, bool]]:
-        pairs = [_within(context, continuation, self.max_length) for _, context, continuation in requests]
+        pairs = [pair(*request, self.max_length) for request in requests]
         found: dict[int, tuple[float, bool]] = {}
         for place, answer in self.answers.likelihoods(pairs):
             found[place] = answer
@@ -117,8 +150,10 @@ class ArchlabLM(TemplateLM):
         """Of each whole text, in windows that overlap by one token."""
         sums = list[float]()
         for (text,) in (request.args for request in requests):
+            if not (tokens := self.tok_encode(text)):
+                raise UserError(f"{shortened(text)}: the text has no tokens; remove it from the task")
             windows = get_rolling_token_windows(
-                token_list=self.tok_encode(text), prefix_token=self._first, max_seq_len=self.max_length, context_len=1
+                token_list=tokens, prefix_token=self._first, max_seq_len=self.max_length, context_len=1
             )
             found = self._loglikelihood_tokens([(None, *make_disjoint_window(window)) for window in windows])
             sums.append(sum(likely for likely, _ in found))
@@ -133,31 +168,16 @@ class ArchlabLM(TemplateLM):
         found: dict[int, str] = {}
         for places in alike.values():
             how = normalize_gen_kwargs(requests[places[0]].args[1], self.max_gen_toks)
-            most, stop, sampling = how.pop("max_gen_toks"), how.pop("until", []), _sampling(how)
+            most, stop, chosen = how.pop("max_gen_toks"), how.pop("until", []), sampling(how)
             room = self.max_length - most
             if room < 1:
                 raise UserError(f"max_gen_toks: {most}; allowed: less than max_length = {self.max_length}")
             prompts = [(self.tok_encode(requests[i].args[0]) or [self._first])[-room:] for i in places]
-            for at, text in self.answers.written(prompts, most, sampling, [one for one in stop if one]):
+            for at, text in self.answers.written(prompts, most, chosen, [one for one in stop if one]):
                 found[places[at]] = text
                 if not how.get("do_sample"):
                     self.cache_hook.add_partial("generate_until", requests[places[at]].args, text)
         return [found[i] for i in range(len(requests))]
-
-
-def _sampling(how: dict[str, Any]) -> Sampling:
-    unknown = set(how) - {"do_sample", *_OF_SAMPLING}
-    if unknown:
-        raise UserError(f"generation_kwargs: {', '.join(sorted(unknown))}; allowed: until, max_gen_toks, do_sample, "
-                        f"{', '.join(_OF_SAMPLING)}")  # fmt: skip
-    return Sampling(**{name: how[name] for name in _OF_SAMPLING if name in how})
-
-
-def _within(context: Sequence[int], continuation: Sequence[int], length: int) -> Pair:
-    """What of a text the model can see at once: of a longer context its end."""
-    if len(continuation) > length:
-        raise UserError(f"a continuation of {len(continuation)} tokens; allowed: up to max_length = {length}")
-    return Pair(tuple(context)[-(length + 1 - len(continuation)) :], tuple(continuation))
 
 
 def _loaded(path: str, tokenizer: str | None, dtype: str | None, device: torch.device) -> tuple[Decoder, Any]:

@@ -1,0 +1,167 @@
+"""Bytes of text that each token of a tokenizer stands for.
+
+Two kinds of tokenizers can keep every byte of a text. In a byte-level one, each character of a token's name is a byte.
+In SentencePiece's kind a name is text in which `▁` is a space, and `<0x0A>` is a byte. Either kind may put a space
+before a text, which belongs to the first token and is no byte of the text.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer, pre_tokenizers
+
+_BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How the tokens of one tokenizer spell a text."""
+
+    tokens: Mapping[int, bytes]
+    """Id -> the bytes it stands for, perhaps part of a character; none for special tokens."""
+    prefix: str
+    """A space if the tokenizer puts one before a text, otherwise nothing."""
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """int32 [vocab_size]: number of bytes that each id stands for; 0 for special tokens and unused ids."""
+        sizes = np.zeros(max(self.tokens) + 1, dtype=np.int32)
+        for i, spelled in self.tokens.items():
+            sizes[i] = len(spelled)
+        return sizes
+
+    def bytes_of(self, ids: np.ndarray) -> bytes:
+        """The bytes of some tokens, one after the other."""
+        sizes = self.sizes[ids]
+        ends = sizes.cumsum()
+        places = np.repeat(self._starts[ids] - (ends - sizes), sizes) + np.arange(sizes.sum())
+        return self._all_bytes[places].tobytes()
+
+    @cached_property
+    def _all_bytes(self) -> np.ndarray:
+        """uint8: the bytes of all tokens, in the order of their ids."""
+        return np.frombuffer(b"".join(spelled for _, spelled in sorted(self.tokens.items())), dtype=np.uint8)
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        """int64 [vocab_size]: where the bytes of each id begin among all."""
+        return self.sizes.cumsum() - self.sizes
+
+
+def spelling(tokenizer: Tokenizer) -> Spelling:
+    """Return the spelling of a tokenizer for which `not_spelled` finds no reason."""
+    parts = _parts(tokenizer)
+    read = _reader(parts["decoder"])
+    assert read is not None
+    tokens = {i: read(name) for name, i in tokenizer.get_vocab(with_added_tokens=False).items()}
+    for i, added in tokenizer.get_added_tokens_decoder().items():
+        tokens[i] = b"" if added.special else added.content.encode()
+    encoding = [parts["normalizer"], parts["pre_tokenizer"]]
+    return Spelling(tokens, " " if _unprefixed(encoding) != encoding else "")
+
+
+def not_spelled(tokenizer: Tokenizer) -> str | None:
+    """Why nobody can say which bytes the tokens stand for; None if one can."""
+    parts = _parts(tokenizer)
+    if _reader(parts["decoder"]) is None:
+        kinds = " + ".join(str(step["type"]) for step in _steps(parts["decoder"]))
+        return f"its decoder ({kinds}) is neither byte-level nor SentencePiece's"
+    if not _is_byte_level(parts["decoder"]):
+        return None
+    if not _is_byte_level([parts["normalizer"], parts["pre_tokenizer"]]):
+        return "its decoder is byte-level, but its pre_tokenizer is not byte-level"
+    missing = [c for c in pre_tokenizers.ByteLevel.alphabet() if tokenizer.token_to_id(c) is None]
+    return f"{len(missing)} of the 256 bytes have no token" if missing else None
+
+
+def without_prefix(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer that puts no space before a text, but gives the same tokens otherwise."""
+    whole = json.loads(tokenizer.to_str())
+    encoding = _unprefixed({name: whole[name] for name in ("normalizer", "pre_tokenizer")})
+    other = Tokenizer.from_str(json.dumps(whole | encoding))
+    other.encode_special_tokens = tokenizer.encode_special_tokens  # the JSON does not hold it
+    return other
+
+
+def bytes_of_name(name: str) -> bytes:
+    """The bytes of a byte-level token: one per character of its name. Added tokens in other characters are UTF-8."""
+    return bytes(_BYTE[c] for c in name) if _BYTE.keys() >= set(name) else name.encode()
+
+
+def byte_of_name(name: str) -> bytes | None:
+    """The byte of a token such as `<0x0A>`; None for any other token."""
+    found = _BYTE_TOKEN.fullmatch(name)
+    return bytes.fromhex(found[1]) if found else None
+
+
+def _parts(tokenizer: Tokenizer) -> dict[str, Any]:
+    """State of the normalizer, the pre-tokenizer and the decoder."""
+    names = ("normalizer", "pre_tokenizer", "decoder")
+    parts = {name: getattr(tokenizer, name) for name in names}
+    return {name: part and json.loads(part.__getstate__()) for name, part in parts.items()}
+
+
+def _unprefixed(part: Any) -> Any:
+    """The same state without the steps that put a space before a text."""
+    match part:
+        case list():
+            return [_unprefixed(step) for step in part if not _prepends(step)]
+        case {"type": "Metaspace", "prepend_scheme": _, "split": _}:
+            return part | {"prepend_scheme": "never"}
+        case {"type": "ByteLevel", "add_prefix_space": _}:
+            return part | {"add_prefix_space": False}
+        case dict():
+            return {name: None if _prepends(step) else _unprefixed(step) for name, step in part.items()}
+    return part
+
+
+def _prepends(step: Any) -> bool:
+    return isinstance(step, dict) and step.get("type") == "Prepend"
+
+
+def _is_byte_level(part: Any) -> bool:
+    return '"ByteLevel"' in json.dumps(part)
+
+
+def _steps(decoder: Any) -> list[dict[str, Any]]:
+    return decoder["decoders"] if decoder and decoder["type"] == "Sequence" else [decoder or {"type": None}]
+
+
+def _reader(decoder: Any) -> Callable[[str], bytes] | None:
+    """From a token's name to its bytes; None for a decoder whose tokens stand for other bytes in other places."""
+    if _is_byte_level(decoder):
+        return bytes_of_name
+    replaced, has_bytes = list[tuple[str, str]](), False
+    for step in _steps(decoder):
+        match step:
+            case {"type": "Replace", "pattern": {"String": old}, "content": new} if len(old) == 1:
+                replaced.append((old, new))
+            case {"type": "Metaspace", "replacement": old}:
+                replaced.append((old, " "))
+            case {"type": "ByteFallback"}:
+                has_bytes = True
+            case {"type": "Fuse"} | {"type": "Strip", "content": " ", "start": 0 | 1, "stop": 0}:
+                pass  # at most the space before a text, which is the prefix
+            case _:
+                return None
+
+    def read(name: str) -> bytes:
+        byte = byte_of_name(name) if has_bytes else None
+        return reduce(lambda text, pair: text.replace(*pair), replaced, name).encode() if byte is None else byte
+
+    return read
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's: character -> byte. Printable Latin-1 is itself; the others, in order, are U+0100 and on."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [b for b in range(256) if b not in plain]
+    return {chr(b): b for b in plain} | {chr(0x100 + i): b for i, b in enumerate(others)}
+
+
+_BYTE = _byte_alphabet()

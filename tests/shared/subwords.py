@@ -1,0 +1,104 @@
+"""Tiny tokenizers that spell a text in other ways than ours: SentencePiece's kinds, and a space before each text."""
+
+import json
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from archlab.data import tokenizer as bpe
+
+SPECIAL = ["<unk>", "<s>", "</s>"]
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+LETTERS = list("▁abcdefghijklmnopqrstuvwxyz")
+TEXTS = [
+    "the quick brown fox jumps over  the lazy dog\n",
+    "a café, naïve 日本語 ☃ and\ttabs\r\n\n\n  indented twice",
+    "\nbegins with a line; ends with a space ",
+    "x",
+    "def f(x):\n    return [x] * 2\n\n\nprint(f('<x>'))\n",
+]
+"""Texts that every tokenizer with bytes keeps whole."""
+
+
+def bpe_parts() -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Vocabulary and merges of a BPE that knows plain letters; all else is left to bytes."""
+    trainer = trainers.BpeTrainer(
+        vocab_size=340, special_tokens=[*SPECIAL, *BYTES], initial_alphabet=LETTERS, limit_alphabet=30,
+        show_progress=False,
+    )  # fmt: skip
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.train_from_iterator(TEXTS * 5, trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    return model["vocab"], [tuple(pair) for pair in model["merges"]]
+
+
+def unigram_parts(*more: str) -> list[tuple[str, float]]:
+    """Pieces and scores of a Unigram, with further pieces of the lowest score."""
+    trainer = trainers.UnigramTrainer(
+        vocab_size=80, special_tokens=SPECIAL, unk_token="<unk>", initial_alphabet=LETTERS, show_progress=False
+    )
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.train_from_iterator(TEXTS * 5, trainer)
+    pieces = [tuple(piece) for piece in json.loads(tokenizer.to_str())["model"]["vocab"]]
+    return [*pieces, *((piece, -20.0) for piece in more)]
+
+
+def _with_bytes(prefix: bool) -> Tokenizer:
+    """BPE with bytes for what it does not know."""
+    vocab, merges = bpe_parts()
+    tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.add_special_tokens(SPECIAL)
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if prefix else steps)
+    return tokenizer
+
+
+def llama_2() -> Tokenizer:
+    """As the files of Llama 2 and Mistral 7B have it: the normalizer puts `▁` before a text."""
+    tokenizer = _with_bytes(prefix=True)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    return tokenizer
+
+
+def llama_5() -> Tokenizer:
+    """As transformers 5 writes Llama 2: `▁` is put before a text that does not begin with one."""
+    tokenizer = _with_bytes(prefix=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    return tokenizer
+
+
+def gemma() -> Tokenizer:
+    """Nothing is put before a text."""
+    tokenizer = _with_bytes(prefix=False)
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    return tokenizer
+
+
+def t5() -> Tokenizer:
+    """Unigram without bytes: some texts cannot be written."""
+    tokenizer = Tokenizer(models.Unigram(unigram_parts(), unk_id=0, byte_fallback=False))
+    tokenizer.add_special_tokens(SPECIAL)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
+
+
+def unigram_with_bytes() -> Tokenizer:
+    """Unigram with bytes for what it does not know."""
+    tokenizer = Tokenizer(models.Unigram(unigram_parts(*BYTES), unk_id=0, byte_fallback=True))
+    tokenizer.add_special_tokens(SPECIAL)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    return tokenizer
+
+
+def byte_level() -> Tokenizer:
+    """As RoBERTa's: byte-level, with a space before a text."""
+    tokenizer = bpe.train(TEXTS, 300)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    return tokenizer
+
+
+KINDS = {make.__name__: make for make in (llama_2, llama_5, gemma, t5, unigram_with_bytes, byte_level)}
