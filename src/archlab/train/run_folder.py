@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from pydantic import TypeAdapter
 
 from archlab.config.base import Base
-from archlab.config.identity import diff
+from archlab.config.identity import NO_EFFECT_ON_RESULT, diff
 from archlab.config.plugins import copies
 from archlab.config.problems import is_under
 from archlab.config.schema import Config
@@ -32,12 +32,6 @@ from archlab.train.checkpoint import METRICS
 from archlab.train.evaluate import DocumentScore
 from archlab.train.sinks.copies import Copies
 from archlab.train.summary import RunSummary
-
-NO_EFFECT_ON_RESULT = (
-    "train.eval_every", "train.checkpoint_every", "train.probe_every", "train.log", "train.keep", "train.recompute",
-    "parallel",
-)  # fmt: skip
-"""Fields and sections that do not decide how a run ends, so they may change when it goes on."""
 
 _OUTCOMES = {
     "dtype": "train.dtype", "device": "train.device", "compiled": "train.compile",
