@@ -32,6 +32,11 @@ def console(*, stderr: bool = False) -> Console:
     return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
+def print_note(text: str) -> None:
+    """Print something that the user should know on stderr, in lines as wide as the terminal."""
+    console(stderr=True).print(f"note: {visible(text)}")
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
     """Rows under their headings; the columns named in `right` are numbers. Where the terminal is not wide enough, some
     columns first and then the others, each time beside the first one."""

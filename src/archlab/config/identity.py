@@ -16,7 +16,6 @@ NO_EFFECT_ON_RESULT = (
 """Fields and sections that do not decide how a run ends, so they may change when it goes on."""
 
 
-
 def resolved(config: Config) -> Raw:
     """Plain values with every derived field written out; loading them gives the same config again."""
     raw = config.model_dump(mode="json")

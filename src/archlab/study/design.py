@@ -152,8 +152,8 @@ def _unread_text(designed: Sequence[Arm], study: StudyConfig) -> Iterator[Proble
     """Text that the study names although its arms read a task."""
     tasks = [arm.config.data.task for arm in designed[:1] if isinstance(arm.config.data.task, AnyTask)]
     for task in tasks if "data.path" in overridden(study.set) else ():
-        hint = "allowed: one of the two; `data.task: null` takes an inherited task away"
-        yield Problem("set.data.path", f"is not read, because data.task is {task.kind}; {hint}")
+        found = f"is not read, because data.task is {task.kind}"
+        yield Problem("set.data.path", f"{found}; leave it out, or add data.task: none")
 
 
 def _equal_arms(drafts: Sequence[_Draft], study: StudyConfig) -> Iterator[Problem]:
