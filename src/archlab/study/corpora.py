@@ -72,7 +72,7 @@ def reading(study: StudyConfig, arms: Sequence[Arm]) -> str:
     if isinstance(about, AboutTask):
         return str(about)
     judging = study.folds or n_test_folds(about.n_folds)
-    return f"{about}; seeds are judged on {f'{judging} of them, in turn' if judging > 1 else 'one fold'}"
+    return f"{about}, {judging} of which judge{'' if judging > 1 else 's'} the runs"
 
 
 def write_corpora(corpora: Corpora, study: Path) -> None:

@@ -119,9 +119,10 @@ def _with_extended(raw: Raw, home: Path | None, below: tuple[Path | Traversable,
 
 def _laid_over(below: Raw, over: Raw) -> Raw:
     """Return `below` with the fields of `over` in place of its own; `set` alone is merged, key by key."""
-    both = below.get("set"), over.get("set")
-    merged = {"set": _merged_set(*both)} if isinstance(both[0], dict) and isinstance(both[1], dict) else {}
-    return {**below, **over, **merged}
+    earlier, later = below.get("set"), over.get("set")
+    if isinstance(earlier, dict) and isinstance(later, dict):
+        over = {**over, "set": _merged_set(earlier, later)}
+    return {**below, **over}
 
 
 def _merged_set(below: Raw, over: Raw) -> Raw:
