@@ -234,7 +234,6 @@ def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -
     raw = overlay(raw, budget, Config)
     authored = overlay(raw, tuned, Config)
     config, adjusted = build_config(authored), {}
-    untuned = build_config(raw).train if tuned else config.train
     if study.equal and before:
         config, adjusted = matched(authored, study.equal, quantity(study.equal)(before[0].arm.config))
     check_next_token(config.model)
@@ -251,7 +250,10 @@ def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -
         factors=levels_of(study, overrides),
         plain_label=label,
     )
-    return _Draft(arm, raw, _within_budget(config.model_copy(update={"train": untuned}), study))
+    if not tuned:
+        return _Draft(arm, raw, arm.config)
+    untuned = config.model_copy(update={"train": build_config(raw).train})
+    return _Draft(arm, raw, _within_budget(untuned, study))
 
 
 def _reference(study: StudyConfig, name: str, before: Sequence[str]) -> str | None:
