@@ -3,16 +3,14 @@
 import json
 
 STUDY = """
-question: Does a second name help?
+question: Does it train at any rate?
 base: tiny.yaml
 set: {train.checkpoint_every: 20, train.eval_every: 50}
 budget: {tokens: 9600}
 seeds: 2
 arms:
   first: {}
-  again: {}
   wild: {train.lr: 1.0e+38, train.warmup: 0}
-labels: {again: the same again}
 """
 
 

@@ -21,14 +21,14 @@ from archlab.study.runner import Study
 from archlab.study.study_file import read_study
 
 STUDY = """
-question: Does a second name help?
+question: How well does it train?
 base: tiny.yaml
 set: {train.checkpoint_every: 20, train.eval_every: 100}
 budget: {tokens: 19200}
 seeds: 2
-arms: {first: {}, again: {}}
+arms: {first: {}}
 """
-"""Both arms share their runs: two of 300 steps."""
+"""Two runs of 300 steps."""
 
 
 @pytest.fixture(scope="module")

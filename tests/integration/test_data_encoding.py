@@ -110,10 +110,9 @@ from archlab.data import encoding
 from archlab.data.prepare import prepare
 encoding.WORTH_A_PROCESS = 1
 encoding.BATCH = 100_000
-if __name__ == "__main__":
-    source, out, tokenizer = map(Path, sys.argv[1:])
-    prepare([str(source)], out, None, tokenizer, 0.1, workers=2)
-    print(re.findall(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[0])
+source, out, tokenizer = map(Path, sys.argv[1:])
+prepare([str(source)], out, None, tokenizer, 0.1, workers=2)
+print(re.findall(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[0])
 """
 
 
@@ -157,12 +156,11 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
         "from archlab.data import encoding\n"
         "from archlab.data.split import Piece\n"
         "from archlab.data.tokenizer import train\n"
-        "if __name__ == '__main__':\n"
-        "    pieces = (Piece(None, 'a', 'x' * 10**6, True) for _ in itertools.count())\n"
-        "    slow = train(['text'], 257)\n"
-        "    slow.add_tokens(['unheard'])\n"
-        "    for n, _ in enumerate(encoding.encoded(slow, pieces, 10**9, 2)):\n"
-        "        if n == 0: print(*[child.pid for child in mp.active_children()], flush=True)\n"
+        "pieces = (Piece(None, 'a', 'x' * 10**6, True) for _ in itertools.count())\n"
+        "slow = train(['text'], 257)\n"
+        "slow.add_tokens(['unheard'])\n"
+        "for n, _ in enumerate(encoding.encoded(slow, pieces, 10**9, 2)):\n"
+        "    if n == 0: print(*[child.pid for child in mp.active_children()], flush=True)\n"
     )
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
     assert process.stdout

@@ -1,5 +1,9 @@
 """What a person uses from Python."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +82,29 @@ def test_a_study_is_run_and_has_its_page(
     assert archlab.run_study(str(tmp_path / "mine")).arms == summary.arms, "a study folder goes on where it lies"
     assert "Which?" in asked["question"]
     assert archlab.load_study(tmp_path / "mine").arms == summary.arms
+
+
+PLAIN = """
+import json, sys
+import archlab
+print("begins")
+study = json.loads(sys.argv[1])
+summary = archlab.run_study(study, sys.argv[2], workers=1)
+print(summary.failed, sorted(summary.others[0].arms))
+"""
+
+
+def test_a_script_without_a_guard_is_run_once(tmp_path: Path) -> None:
+    """Its runs and its timings are in processes of their own, which multiprocessing would start by its script."""
+    asked = values(tmp_path, measure=["peak_memory"])
+    (tmp_path / "plain.py").write_text(PLAIN)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "plain.py", json.dumps(asked), tmp_path / "out"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "ARCHLAB_CACHE": str(tmp_path / "cache")},
+    )
+    assert done.stdout == "begins\n{} ['gelu', 'silu']\n", done.stderr
 
 
 def test_what_is_no_study(tmp_path: Path) -> None:

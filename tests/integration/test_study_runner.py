@@ -219,13 +219,6 @@ def test_arms_are_compiled_alike(lab, monkeypatch, pays_from, compiled):
     assert [arm.config.train.compile for arm in found] == [compiled] * 2
 
 
-def test_arms_of_the_same_config_share_their_runs(lab):
-    summary = lab.run(arms={"a": {}, "b": {}})
-    assert lab.ran == [(RMS, 0, 1e-3), (RMS, 1, 1e-3)]
-    comparison = summary.arms[1].comparison
-    assert (comparison.verdict, comparison.difference) == ("not distinguishable", 0)
-
-
 def test_what_does_not_decide_a_result_repeats_no_run(lab):
     """Fewer workers, as after running out of memory; or other checkpoints."""
     lab.run()

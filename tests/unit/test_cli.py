@@ -11,6 +11,7 @@ import pytest
 
 import archlab
 from archlab.cli import app
+from archlab.config.yaml_text import to_yaml
 from archlab.data.corpus import Corpus
 from archlab.errors import UserError
 from archlab.interrupt import run_in_thread
@@ -341,6 +342,24 @@ def test_a_study_that_may_add_seeds_shows_the_least_and_the_most(capsys, tmp_pat
     arms = len(read_study(str(file))[1].arms)
     assert f"{arms} arms, 5 to 12 seeds each" in shown
     assert f"in all up to {12 * arms} runs" in shown
+
+
+def test_a_study_shows_which_text_it_reads_in_lines_that_fit(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("archlab.study.rehearsed._LARGEST", 0)
+    (tmp_path / "mine.txt").write_text("words of mine\n" * 1000)
+    (tmp_path / "mine.yaml").write_text(to_yaml({"extends": "gates", "set": {"data.path": "mine.txt"}}))
+    monkeypatch.setattr("archlab.review.findings.warnings", lambda config: [f"{20 * 'long '} {config.model.d_model}"])
+    assert app.main(["study", "show", str(tmp_path / "mine.yaml"), "--scale", "smoke"]) == 0
+    shown = capsys.readouterr()
+    assert "14 kB in 19 folds, 9 of which judge the runs" in " ".join(shown.out.split())
+    assert "mine.txt" in shown.out.replace("\n", "")  # a long path goes on in the next line
+    assert "1 warning of shape: long long" in shown.err
+    assert [line for line in (shown.out + shown.err).splitlines() if len(line) > 80] == []
+    (tmp_path / "mine.txt").unlink()
+    assert app.main(["study", "show", str(tmp_path / "mine.yaml")]) == 2
+    assert "no such file or folder" in capsys.readouterr().err
 
 
 def test_cost(capsys):

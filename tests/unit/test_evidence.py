@@ -658,4 +658,4 @@ def test_the_list_of_studies_prepares_no_text(monkeypatch: pytest.MonkeyPatch, c
 def test_a_study_shows_what_its_claim_predicts(capsys: pytest.CaptureFixture[str]):
     assert main(["study", "show", "norm-kind"]) == 0
     said = "claim 2 of the ledger, norm kind, predicts: rms not worse, rms better in norm_share"
-    assert said in capsys.readouterr().out
+    assert said in " ".join(capsys.readouterr().out.split())

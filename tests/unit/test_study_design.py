@@ -1,5 +1,6 @@
 """From a study file to its arms: what is refused, what is matched, what a ladder adds up to."""
 
+import copy
 import re
 
 import pytest
@@ -54,7 +55,6 @@ def parameters_of(arm):
 @pytest.mark.parametrize(
     "overrides",
     [
-        {},
         {"model.norm.kind": "layernorm"},
         {"model": {"norm": {"kind": "layernorm", "bias": False}}},
         {"model.norm": {"kind": "none"}},
@@ -69,7 +69,7 @@ def parameters_of(arm):
 def test_an_arm_that_says_all_it_changes_is_taken(overrides):
     base, other = arms(two(overrides))
     assert (base.reference, other.reference) == (None, "base")
-    assert bool(diff(base.config, other.config)) == bool(overrides)
+    assert diff(base.config, other.config)
 
 
 @pytest.mark.parametrize(
@@ -304,9 +304,80 @@ def test_a_problem_of_the_base_is_told_once():
         arms(study(arms=STEPS, against="previous", set={"model.n_layers": 0}))
 
 
-def test_two_names_for_one_config_are_allowed():
-    base, other = arms(two({}))
-    assert base.config == other.config
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"arms": {"a": {}, "b": {}}}, r"arms\.b +arms a and b are equal: neither changes anything;"),
+        (
+            {"arms": {"a": {}, "b": {"model.mlp.activation": "silu"}}},
+            r"arms\.b\.model\.mlp\.activation +arms a and b are equal: model\.mlp\.activation: silu makes no difference;",
+        ),
+        ({"arms": {"a": {"model.mlp.activation": "silu"}, "b": {}}}, r"equal: model\.mlp\.activation: silu makes no"),
+        (
+            {"arms": {"a": {}, "b": {"model.norm.kind": "layernorm"}, "c": {"model.norm": {"kind": "layernorm"}}}},
+            r"arms b and c are equal: model\.norm\.kind: layernorm makes no difference",
+        ),
+        (
+            {"arms": {"a": {}, "b": {"model.norm.kind": "rmsnorm", "model.attention.head_dim": 8}}},
+            r"arms\.b +arms a and b .*: model\.norm\.kind: rmsnorm and model\.attention\.head_dim: 8 make no",
+        ),
+        (
+            {"arms": {"a": {}, "b": {"model.norm.kind": "rmsnorm"}, "c": {"model.n_layers": 3}}, "against": "previous"},
+            r"arms a and b are equal: model\.norm\.kind: rmsnorm makes no difference",
+        ),
+        (
+            {"arms": {"a": {}, "b": {"model.n_layers": 3}, "c": {"model.n_layers": 2}}, "against": "previous"},
+            r"arms a and c are equal: model\.n_layers: 2 makes no difference",
+        ),
+        (
+            {"cross": {"model.attention.head_dim": [8, None], "train.lr": [1e-3, 2e-3]}},
+            r"cross\.model\.attention\.head_dim +arms attention\.head_dim=8 lr=0\.001 and attention\.head_dim=null lr=0",
+        ),
+        (
+            {"arms": {"a": {}, "b": {"model.mlp.d_ff": 90}}, "equal": {"parameters": 0.001}},
+            r"model\.mlp\.d_ff: 90 makes no difference \(`equal` adjusts model\.mlp\.d_ff\)",
+        ),
+        ({"arms": {"a": {}, "b": {}}, "tune": {"train.lr": [1e-3, 2e-3]}}, "arms a and b are equal"),
+        ({"arms": {"a": {}, "b": {}}, "tuned": {"b": {"train.lr": 0.5, "train.schedule": "wsd"}}}, "b are equal"),
+        (
+            {"arms": {"a": {}, "b": {}}, "base": "tiny-llama", "sizes": [10**6, 3 * 10**6], "budget": {"tokens": 8192}},
+            r"1 problem in the study\n  arms\.b +arms a and b",
+        ),
+        ({"arms": {"a": {}, "b": {"train.recompute": True}}}, r"train\.recompute: true makes no difference"),
+        ({"arms": {"a": {}, "b": {"train.compile": False}}}, r"train\.compile: false makes no difference"),
+    ],
+)
+def test_arms_that_would_share_all_their_runs_are_refused(values, message):
+    with pytest.raises(UserError, match=message):
+        arms(study(**values))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"arms": {"only": {}}, "seeds": 40},  # as many runs of one config as one likes: how much they scatter
+        {"arms": {"a": {"model.norm.kind": "layernorm"}, "b": {"model.norm.kind": "rmsnorm"}}},
+        {"arms": {"a": {}, "b": {"train.lr": 2e-3}}, "tuned": {"a": {"train.lr": 3e-3}}},
+        {"arms": {"a": {}, "b": {"train.weight_decay": 0}}},
+        {"arms": {"a": {}, "b": {"train.recompute": True}}, "measure": {"memory": {"kind": "peak_memory"}}},
+        {"arms": {"a": {}, "b": {"train.compile": True}}, "measure": {"training_speed": {}}},
+    ],
+)
+def test_arms_that_differ_in_what_is_trained_or_timed_are_taken(values):
+    assert len(arms(study(**values))) == len(values["arms"])
+
+
+def test_text_beside_a_task_is_refused(tmp_path):
+    (tmp_path / "task.yaml").write_text(to_yaml({"model": MODEL, "train": TRAIN, "data": {"task": {"kind": "recall"}}}))
+    for values in (
+        {"set": {"data.path": "x", "data.task": "recall"}},
+        {"set": {"data.path": "x"}, "base": "task.yaml"},
+    ):
+        with pytest.raises(
+            UserError, match=r"set\.data\.path +is not read, because data\.task is recall; .*data\.task: none"
+        ):
+            arms(two({"model.norm.kind": "layernorm"}, **values))
+    assert arms(study(arms={"a": {}}, set={"data.path": "x", "data.task": "none"}, base="task.yaml"))
 
 
 # --- what is held equal ---------------------------------------------------------------------------
@@ -516,6 +587,66 @@ def test_text_is_looked_for_beside_the_study_and_then_here(tmp_path, said, there
     assert arms(read_study(str(file))[1])[0].config.data.path == "python-stdlib"
 
 
+@pytest.mark.parametrize(
+    ("below", "over", "merged"),
+    [
+        ({"model.mlp.kind": "plain", "model.mlp.d_ff": 264}, {"data.path": "x"},
+         {"model.mlp.kind": "plain", "model.mlp.d_ff": 264, "data.path": "x"}),
+        ({"train": {"lr": 1, "warmup": 2}}, {"train.lr": 3}, {"train.lr": 3, "train.warmup": 2}),
+        ({"train.lr": 1, "train.warmup": 2}, {"train": {"lr": None}}, {"train.warmup": 2}),
+        ({"model.mup.base_width": 64}, {"model.mup.base_width": None}, {}),
+        ({"model.mlp": {"kind": "plain", "d_ff": 8}, "train.lr": 1}, {"model.mlp": None}, {"train.lr": 1}),
+        ({"train.lr": 1}, {"model.attention.window": None}, {"train.lr": 1, "model.attention.window": None}),
+        ({"train.log": ["wandb", "mlflow"]}, {"train.log": ["wandb"]}, {"train.log": ["wandb"]}),
+        ({"data.task": {"kind": "recall", "pairs": 4}}, {"data.task": "none"}, {"data.task.kind": "none"}),
+        ({"model.mlp": {"kind": "moe", "experts": 8, "d_ff": 8, "balance.loss": 0}}, {"model.mlp.kind": "gated"},
+         {"model.mlp.kind": "gated", "model.mlp.d_ff": 8}),
+        ({"model.norm.bias": False, "model.norm.eps": 1}, {"model.norm.kind": "rmsnorm"},
+         {"model.norm.eps": 1, "model.norm.kind": "rmsnorm"}),
+        ({"model.position": {"kind": "rope", "theta": 7}}, {"model.position": "alibi"}, {"model.position.kind": "alibi"}),
+        ({"model.position": "rope"}, {"model.position.theta": 7}, {"model.position.kind": "rope", "model.position.theta": 7}),
+        ({"model.norm": {"kind": "rmsnorm", "esp": 1}}, {"model.norm.kind": "layernorm"},
+         {"model.norm.kind": "layernorm", "model.norm.esp": 1}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("by", ["extends", "scales"])
+def test_set_is_merged_key_by_key(tmp_path, by, below, over, merged):
+    """A field of which only the other kind knows goes; a typo stays, to be refused."""
+    whole = {"question": "Which?", "base": "base.yaml", "budget": {"tokens": 640}, "arms": {"a": {}}, "set": below}
+    over = copy.deepcopy(over)
+    if by == "extends":
+        write(tmp_path / "whole.yaml", **whole)
+        found = read_study(str(write(tmp_path / "mine.yaml", extends="whole.yaml", set=over)))[1]
+    else:
+        found = read_study(str(write(tmp_path / "mine.yaml", **whole, scales={"other": {"set": over}})), "other")[1]
+    if "data.path" in merged:
+        merged = {**merged, "data.path": str(tmp_path / "x")}
+    assert found.set == merged
+
+
+def test_a_part_of_a_single_value_cannot_be_merged(tmp_path):
+    write(tmp_path / "mine.yaml", **study(arms={"a": {}}).model_dump(exclude_unset=True))
+    raw = {
+        "extends": "mine.yaml",
+        "set": {"model.dropout": 0.1},
+        "scales": {"other": {"set": {"model.dropout.branch": 0}}},
+    }
+    with pytest.raises(
+        UserError, match=r"set\.model\.dropout is 0\.1, a single value here; set set\.model\.dropout as a"
+    ):
+        read_study(str(write(tmp_path / "more.yaml", **raw)), "other")
+
+
+def test_text_of_ones_own_changes_nothing_else_of_a_study_at_any_scale(tmp_path):
+    """`gates` makes plain MLPs of gated ones by its `set`; at the scale `smoke` a second `set` has its say."""
+    mine = str(write(tmp_path / "mine.yaml", extends="gates", set={"data.path": "text.txt"}))
+    for scale in (None, "smoke", "gpu"):
+        ours, theirs = (arms(read_study(name, scale)[1]) for name in (mine, "gates"))
+        assert {arm.config.data.path for arm in ours} == {str(tmp_path / "text.txt")}
+        changed = [diff(*(arm.config for arm in pair)) for pair in zip(ours, theirs, strict=True)]
+        assert all(list(fields) == ["data.path"] for fields in changed)
+
+
 def test_a_circle_of_extends_is_refused(tmp_path):
     write(tmp_path / "a.yaml", extends="b.yaml")
     write(tmp_path / "b.yaml", extends="a.yaml")
@@ -564,7 +695,7 @@ def test_a_smoke_run_takes_seconds(name, monkeypatch):
     assert runs * max(train.trained + n for train, n in zip(trains, evaluated, strict=True)) <= 400_000
 
 
-def test_a_scale_has_other_values_for_whole_fields(tmp_path):
+def test_a_scale_has_other_values_for_some_fields(tmp_path):
     values = {"question": "Which?", "base": "base.yaml", "budget": {"tokens": 640}, "seeds": 3, "set": {"train.lr": 0.5},
               "arms": {"a": {}, "b": {"model.norm.kind": "layernorm"}},
               "scales": {"small": {"seeds": 2, "set": {"train.warmup": 0.5}}}}  # fmt: skip
@@ -572,7 +703,8 @@ def test_a_scale_has_other_values_for_whole_fields(tmp_path):
     name, whole = read_study("mine.yaml")
     scaled, small = read_study("mine.yaml", "small")
     assert (name, scaled) == ("mine", "mine-small")
-    assert (whole.seeds, whole.set, small.seeds, small.set) == (3, {"train.lr": 0.5}, 2, {"train.warmup": 0.5})
+    assert (whole.seeds, whole.set) == (3, {"train.lr": 0.5})
+    assert (small.seeds, small.set) == (2, {"train.lr": 0.5, "train.warmup": 0.5})
     assert small.model_copy(update={"seeds": 3, "set": whole.set, "scales": whole.scales}) == whole
     with pytest.raises(UserError, match=r"mine\.yaml: no scale 'smal'; did you mean small"):
         read_study("mine.yaml", "smal")
@@ -612,12 +744,15 @@ def test_a_forecast_counts_every_run():
     rate = Rate(per_flop=0, per_byte=0, per_large_byte=0, per_operation=1e-6)
     rates = {"training": dict.fromkeys(("float32", "bfloat16"), Rates(by_kind=dict.fromkeys(KINDS, rate)))}
     swept = two(
-        {}, tune={"train.lr": [1e-3, 2e-3, 4e-3]}, sweep={"train.lr": [1e-3, 2e-3, 4e-3]}, measure=["best_loss"]
+        {"model.norm.kind": "layernorm"},
+        tune={"train.lr": [1e-3, 2e-3, 4e-3]},
+        sweep={"train.lr": [1e-3, 2e-3, 4e-3]},
+        measure=["best_loss"],
     )
     assert forecast(swept, arms(swept), None).runs == 2 * (2 * 3 + 3), (
         "of a seed at three rates, one run is compared too"
     )
-    beside = two({}, sweep={"train.lr": [2e-3, 4e-3]}, measure=["best_loss"])
+    beside = two({"model.norm.kind": "layernorm"}, sweep={"train.lr": [2e-3, 4e-3]}, measure=["best_loss"])
     assert forecast(beside, arms(beside), None).runs == 2 * 2 * 3, "the rate that is compared is none of the two"
     h100 = load_hardware("h100")
     timed = dict.fromkeys(("copy_bandwidth", "read_bandwidth", "cached_read_bandwidth", "dispatch", "threads"), 1)

@@ -287,8 +287,11 @@ def test_a_document_that_judges_several_seeds_counts_once():
 # --- a study's outcomes ---------------------------------------------------------------------------
 
 
+ARMS = {"a": {}, "b": {"model.norm.kind": "layernorm"}}
+
+
 def study(**values: Any) -> StudyConfig:
-    raw = {"question": "?", "base": "tiny-llama", "budget": {"tokens": "1M"}, "arms": {"a": {}, "b": {}}}
+    raw = {"question": "?", "base": "tiny-llama", "budget": {"tokens": "1M"}, "arms": ARMS}
     return validate(StudyConfig, with_kinds({**raw, **values}), "s.yaml")
 
 

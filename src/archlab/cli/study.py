@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 
 from archlab.cli.app import NO_NEGATIVES
 from archlab.cli.arguments import AtLeastOne, Flag
-from archlab.cli.terminal import console, print_json, print_table, show_table
+from archlab.cli.terminal import console, print_json, print_note, print_table, show_table
 from archlab.config.text import note, visible
 from archlab.config.yaml_text import to_yaml, to_yaml_line
 from archlab.errors import UserError
@@ -73,7 +73,7 @@ def run(
     folder = out or usual_folder(study, name)
     comparison = Study(name, config, folder, make_executor(executor, workers, slurm), threads)
     if changed := comparison.changed():
-        note(f"{folder}: {listed(changed)} changed; runs that still apply are kept")
+        print_note(f"{folder}: {listed(changed)} changed; runs that still apply are kept")
     with StudyProgress() as progress:
         summary = comparison.run(progress, renew=renew, on_timing=progress.timing)
     present(summary, folder)
@@ -193,6 +193,7 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
     from archlab.cost.params import parameters
     from archlab.review.findings import warnings
     from archlab.review.lines import in_one_line
+    from archlab.study.corpora import reading
     from archlab.study.design import arms, grid
     from archlab.study.outcomes.named import named_outcomes
     from archlab.study.study_file import read_study
@@ -204,18 +205,20 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
     designed = arms(config)
     named_outcomes(config, designed)  # for what is wrong with them
     if found := list(dict.fromkeys(text for arm in designed for text in warnings(arm.config))):
-        note(in_one_line(found))
-    print(config.question)
+        print_note(in_one_line(found))
+    out, reads = console(), reading(config, designed)
+    out.print(config.question)
     if config.claim:
-        print(f"claimed: {config.claim}")
+        out.print(f"claimed: {config.claim}")
     for line in _predicted(study):
-        print(line)
+        out.print(line)
+    out.print(visible(reads))
     tuning = len(grid(config)) * config.tune_seeds
     few, most = len(config.seed_list), most_seeds(config.seeds)
     per_arm = (plural(few, "seed") if few == most else f"{few} to {most} seeds") + (
         f" and {tuning} tuning runs" if tuning else ""
     )
-    print(f"{plural(len(designed), 'arm')}, {per_arm} each\n")
+    out.print(f"{plural(len(designed), 'arm')}, {per_arm} each\n")
     print_table(
         ("arm", "against", "changes", "what follows"),
         [
@@ -242,8 +245,8 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
         ],
         right=("shape", "parameters", "training tokens", "rate"),
     )
-    print(_in_all(config, designed))
-    print(_at_once(designed))
+    out.print(_in_all(config, designed))
+    out.print(_at_once(designed))
 
 
 def _predicted(study: str) -> Iterator[str]:

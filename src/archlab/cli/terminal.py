@@ -27,9 +27,14 @@ class _Console(Console):
         raise
 
 
-def console() -> Console:
+def console(*, stderr: bool = False) -> Console:
     """A console that prints text unchanged: it reads no markup and adds no colours."""
-    return _Console(highlight=False, markup=False, emoji=False)
+    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def print_note(text: str) -> None:
+    """Print something that the user should know on stderr, in lines as wide as the terminal."""
+    console(stderr=True).print(f"note: {visible(text)}")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:

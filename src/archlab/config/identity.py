@@ -9,6 +9,12 @@ from archlab.config.merge import Raw, expand
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 
+NO_EFFECT_ON_RESULT = (
+    "train.eval_every", "train.checkpoint_every", "train.probe_every", "train.log", "train.keep", "train.recompute",
+    "parallel",
+)  # fmt: skip
+"""Fields and sections that do not decide how a run ends, so they may change when it goes on."""
+
 
 def resolved(config: Config) -> Raw:
     """Plain values with every derived field written out; loading them gives the same config again."""

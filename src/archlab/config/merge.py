@@ -62,7 +62,7 @@ def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
         below = below or {}
         section = section_schema(field, {**below, **value}) if field else None
         if field is None:  # a layer kind
-            out[key] = _laid_over(expand(below), expand(value))
+            out[key] = merge_overrides(expand(below), expand(value))
             continue
         if section is None:
             out[key] = {**below, **value}
@@ -75,16 +75,35 @@ def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
     return out
 
 
-def _laid_over(below: Raw, over: Raw) -> Raw:
-    """Overrides over overrides, of which no schema says what they hold; another kind drops what was below."""
+def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None, at: str = "") -> Raw:
+    """Return nested overrides with others laid over them. Neither says the whole of a config.
+
+    When `over` changes a kind, fields of `below` that the new variant does not have are dropped; without a schema, all.
+    Raise UserError when `over` sets a part of a single value. `at` is the section in messages.
+    """
     out = dict(below)
     for key, value in over.items():
-        under = out.get(key)
-        if isinstance(under, dict) and isinstance(value, dict) and value.get("kind") in (None, under.get("kind")):
-            out[key] = _laid_over(under, value)
-        else:
-            out[key] = value
+        field = schema.model_fields.get(key) if schema else None
+        under, value = (
+            {"kind": given} if isinstance(given, str) and _tagged(field) else given for given in (out.get(key), value)
+        )
+        if isinstance(value, dict) and isinstance(under, dict):
+            section = section_schema(field, {**under, **value}) if field else None
+            if value.get("kind") not in (None, under.get("kind")):
+                under = _of_variant(under, field, section)
+            value = merge_overrides(under, value, section, f"{at}{key}.")
+        elif isinstance(value, dict) and field and under is not None:
+            raise UserError(f"{at}{key} is {under!r}, a single value here; set {at}{key} as a whole")
+        out[key] = value
     return out
+
+
+def _of_variant(raw: Raw, field: FieldInfo | None, variant: type[BaseModel] | None) -> Raw:
+    """`raw` without the fields that only other variants have; nothing of it when the variant is not known."""
+    if field is None or variant is None:
+        return {}
+    others = {name for section in section_classes(field) for name in section.model_fields} - set(variant.model_fields)
+    return {key: value for key, value in raw.items() if key not in others}
 
 
 def without(raw: Raw, paths: Sequence[str]) -> Raw:

@@ -121,10 +121,10 @@ class StudyConfig(Base):
     model_config = ConfigDict(json_schema_extra=_required_unless_extending)
 
     extends: FileName | None = None
-    """Another study, by name or file, whose values hold where this one says nothing."""
+    """Another study, by name or file. Its values hold where this one says nothing; `set` is merged key by key."""
     scales: dict[Line, dict[str, Any]] = Field(default_factory=dict)
-    """Name -> fields of this file with the values that they have at another scale (`--scale NAME`): smaller and
-    quicker, or larger, for another machine."""
+    """Name -> fields of this file with their values at another scale (`--scale NAME`): smaller and quicker, or larger,
+    for another machine. They replace the fields above; `set` is merged key by key."""
     question: Text
     """What is asked, as a sentence."""
     claim: Text | None = None
@@ -134,7 +134,8 @@ class StudyConfig(Base):
     plugins: PlugIns = ()
     """Modules of your own, or files that end in .py, that bring components, optimisers or outcomes, for all arms."""
     set: Overrides = Field(default_factory=dict)
-    """What this study changes in the base, for all arms. A `data.path` is looked for beside the study's file first."""
+    """What this study changes in the base, for all arms. A `data.path` is looked for beside the study's file first.
+    Over a `set` of `extends`, or at a scale, null takes a key away."""
     against: Literal["base", "previous"] | dict[str, str] = "base"
     """base: every arm is the base plus its overrides, and is compared with the first arm. previous: a ladder, where
     an arm adds its overrides to the arm above it and is compared with that one. arm -> arm: as base, but these arms are
@@ -143,8 +144,8 @@ class StudyConfig(Base):
     """Field -> values, its levels. Every combination is an arm, and the first one is what the others are compared
     with. Given in place of arms."""
     arms: dict[Line, Overrides] = Field(default_factory=dict)
-    """Name -> overrides. The first arm is the one the others are compared with; it may be empty. Given in place of
-    cross."""
+    """Name -> overrides. The first arm is the one the others are compared with; it may be empty. No two arms may be
+    equal. Given in place of cross."""
     labels: dict[str, Line] = Field(default_factory=dict)
     """Arm -> what to call it in tables and pictures."""
     sizes: Annotated[list[Count], Field(max_length=6)] = Field(default_factory=list)

@@ -1,6 +1,7 @@
 """Large numbers for people to read."""
 
 _DECIMAL = ("", "K", "M", "G", "T", "P", "E", "Z", "Y")
+_DECIMAL_BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -17,6 +18,11 @@ def count(value: float) -> str:
 def binary(n_bytes: float) -> str:
     """Three significant digits and a binary unit: 131072 -> `128 KiB`."""
     return " ".join(_scaled(n_bytes, 1024, _BINARY))
+
+
+def decimal(n_bytes: float) -> str:
+    """Three significant digits and a decimal unit: 25_600_000 -> `25.6 MB`."""
+    return " ".join(_scaled(n_bytes, 1000, _DECIMAL_BYTES))
 
 
 def seconds(value: float) -> str:

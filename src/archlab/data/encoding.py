@@ -9,7 +9,6 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from itertools import groupby
-from multiprocessing import resource_tracker
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from archlab.data.spelling import spelling, without_prefix
 from archlab.data.split import Piece
 from archlab.errors import UserError
 from archlab.interrupt import interrupts_blocked
+from archlab.workers import starting_workers
 
 BATCH = 1_000_000
 """Characters that are encoded at once, in a second at most; a Ctrl-C is noticed after them."""
@@ -60,15 +60,14 @@ def encoded(
             yield from encoder.encode(batch)
         return
     if encoder.is_fast:
-        pool, encode = ThreadPoolExecutor(workers), encoder.encode
+        pool, encode, starting = ThreadPoolExecutor(workers), encoder.encode, interrupts_blocked
     else:
-        resource_tracker.ensure_running()  # else the first process would start it, which unblocks Ctrl-C
         pool = ProcessPoolExecutor(workers, mp.get_context("spawn"), _begin, (tokenizer.to_str(),))
-        encode = _encode
+        encode, starting = _encode, starting_workers
     waiting = deque[Future[list[Encoded]]]()
     try:
         for batch in batches:
-            with interrupts_blocked():  # work for which no worker is idle starts one
+            with starting():  # work for which no worker is idle starts one
                 waiting.append(pool.submit(encode, batch))
             if len(waiting) > _AHEAD * workers:
                 yield from waiting.popleft().result()

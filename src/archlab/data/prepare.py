@@ -45,9 +45,8 @@ def prepare(
 ) -> DataFolder:
     """Make a data folder of some sources: learn a tokenizer of `vocab_size`, or use that `tokenizer.json`.
 
-    `field` is where records have their text. `workers` tokenise at once, the same for any number; processes among
-    them (`encoding.encoded`) import the caller's main file. A folder that already holds exactly this is checked,
-    every byte of it, and opened; one that holds anything else is refused.
+    `field` is where records have their text. `workers` tokenise at once, the same for any number. A folder
+    that already holds exactly this is checked, every byte of it, and opened; one that holds anything else is refused.
     """
     if vocab_size and tokenizer:
         raise UserError("--vocab-size and --tokenizer: give one; a tokenizer has its own vocabulary")
@@ -77,6 +76,17 @@ def open_data(config: DataConfig, vocab_size: int) -> DataFolder:
     return data
 
 
+def split_of(corpus: Corpus, held_out: float) -> SplitRule:
+    """Return how the corpus is cut. The corpus is read only when one of its files changed since the last time."""
+    sources = [s if s == STDLIB or s.startswith(HUB) else str(Path(s).absolute()) for s in corpus.sources]
+    found = cached(
+        ["split with bytes", FORMAT, sources, corpus.field, held_out],
+        [file.path for file in corpus.files()],
+        lambda: asdict(choose_split(corpus, held_out)),
+    )
+    return SplitRule(**found | {"cuts": tuple(found["cuts"])})
+
+
 class _Recipe:
     """All that decides a data folder's content. Its key needs the text, which is read again when a file has changed."""
 
@@ -84,13 +94,7 @@ class _Recipe:
         self.given_tokenizer = bpe.load(tokenizer) if tokenizer else None
         self.vocab_size = vocab_size
         self.corpus = corpus
-        sources = [s if s == STDLIB or s.startswith(HUB) else str(Path(s).absolute()) for s in corpus.sources]
-        split = cached(
-            ["split", FORMAT, sources, corpus.field, held_out],
-            [file.path for file in corpus.files()],
-            lambda: asdict(choose_split(corpus, held_out)),
-        )
-        self.split = SplitRule(**split | {"cuts": tuple(split["cuts"])})
+        self.split = split_of(corpus, held_out)
         settings = {
             "format": FORMAT,
             "text": self.split.digest,

@@ -23,6 +23,7 @@ from pydantic import Field, ValidationError
 from tokenizers import Tokenizer
 
 from archlab.config.base import Base, Count, Natural
+from archlab.cost.units import decimal, si
 from archlab.data import tokenizer as bpe
 from archlab.data.intact import altered
 from archlab.data.spelling import spelling
@@ -207,7 +208,7 @@ class DataFolder:
         if folds and m.stretches:
             folds += " of stretches, for documents are few or unequal"
         return (
-            f"{m.source}: {text / 1e6:.1f} MB of text, {tokens / 1e6:.2f}M tokens of a vocabulary of {m.vocab_size}"
+            f"{m.source}: {decimal(text)} of text, {si(tokens)} tokens of a vocabulary of {m.vocab_size}"
             f"{folds}, {m.folds[self.fold].bytes / text:.1%} held out"
         )
 

@@ -50,6 +50,8 @@ class SplitRule:
     """Ascending, one per fold. By documents: where each fold ends, in buckets of hashes, the first fold first. By
     position: where each fold begins, in characters of the whole text, the last fold first."""
     characters: int
+    bytes: int
+    """Of the whole text, as UTF-8."""
     digest: str
     """sha256 of every document's name and text."""
 
@@ -89,10 +91,10 @@ def choose_split(corpus: Corpus, held_out: float) -> SplitRule:
     """Read a corpus once and decide how it is cut."""
     if not 0 < held_out < 1:
         raise UserError(f"data.held_out: {held_out}; allowed: above 0 and below 1, since every run is evaluated")
-    digest, total = hashlib.sha256(), 0
+    digest, total, n_bytes = hashlib.sha256(), 0, 0
     sizes, long = np.zeros(_BUCKETS), list[tuple[int, int]]()
     for name, text in corpus:
-        _update(digest, name, text)
+        n_bytes += _update(digest, name, text)
         total += len(text)
         if len(text) > held_out * total:  # may be short beside all that is still to come
             long.append((_bucket(name), len(text)))
@@ -109,11 +111,11 @@ def choose_split(corpus: Corpus, held_out: float) -> SplitRule:
     each = np.diff(np.concatenate(([0.0], sizes.cumsum()))[[0, *ends]])
     enough = each.min() >= _QUARTER * held_out * total and total - each.max() >= _QUARTER * (1 - held_out) * total
     if enough:
-        return SplitRule(held_out, "documents", ends, total, digest.hexdigest())
+        return SplitRule(held_out, "documents", ends, total, n_bytes, digest.hexdigest())
     length = max(held_out * total, 1)
     n_folds = max(min(n_folds, int((total - 1) / length)), 1)
     starts = tuple(max(round(total - fold * length), 1) for fold in range(n_folds, 0, -1))
-    return SplitRule(held_out, "position", starts, total, digest.hexdigest())
+    return SplitRule(held_out, "position", starts, total, n_bytes, digest.hexdigest())
 
 
 def n_test_folds(n_folds: int) -> int:
@@ -138,10 +140,12 @@ def _ends(sizes: np.ndarray, share: float, n_folds: int) -> tuple[int, ...]:
     return tuple(int(end) for end in np.searchsorted(middles, wanted, side="left"))
 
 
-def _update(digest: "hashlib._Hash", name: str, text: str) -> None:
+def _update(digest: "hashlib._Hash", name: str, text: str) -> int:
+    """Add a document to the digest. Return its bytes."""
     data = text.encode()
     digest.update(f"{len(name)} {name} {len(data)} ".encode(errors="surrogateescape"))
     digest.update(data)
+    return len(data)
 
 
 def _line_end(text: str, near: int, slack: int) -> int:

@@ -65,8 +65,11 @@ class _Pair(NamedTuple):
         return interval(low, high, self.unit)
 
 
-def answer(arms: Sequence[ArmSummary], against: Against, outcome: Heading) -> str:
-    """The verdict on all arms that have a comparison; `outcome` is what their values are."""
+def answer(arms: Sequence[ArmSummary], against: Against, outcome: Heading, text: str | None = None) -> str:
+    """Return the verdict on all arms that have a comparison.
+
+    `outcome` is what their values are. `text` is what they read, in a few words; None leaves it out.
+    """
     labels = {arm.name: arm.label for arm in arms}
     pairs = [_Pair(arm, arm.comparison, labels[arm.comparison.reference], outcome) for arm in arms if arm.comparison]
     if not pairs:
@@ -81,7 +84,8 @@ def answer(arms: Sequence[ArmSummary], against: Against, outcome: Heading) -> st
     ]
     sentences = [sentence for sentence in sentences if sentence] or ["nothing could be compared"]
     by = "" if outcome.name in _USUAL else f", by {outcome.title}"
-    sentences[0] = f"At {_conditions(arms)}{by}, {sentences[0]}"
+    of_text = f" of {text}" if text else ""
+    sentences[0] = f"At {_conditions(arms)}{of_text}{by}, {sentences[0]}"
     return " ".join(f"{sentence}." for sentence in sentences)  # a label that begins one stays as it was written
 
 

@@ -89,6 +89,7 @@ def summarise(
         )
         for arm in arms
     ]
+    about = plan.corpora[arms[0].name].about
     missing = sum(len(runs[arm]) - len(found.ended[arm]) for arm in runs)
     is_task = any(isinstance(arm.config.data.task, AnyTask) for arm in arms)
     return StudySummary(
@@ -97,7 +98,7 @@ def summarise(
         claim=study.claim,
         answer=" ".join(
             [
-                answer(table, against, primary.outcome),
+                answer(table, against, primary.outcome, about.short() if about else None),
                 *contrast_answer(primary.contrasts, primary.outcome),
                 *trend_answer(primary.sizes, primary.outcome),
             ]

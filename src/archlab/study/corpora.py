@@ -8,6 +8,8 @@ from pydantic import TypeAdapter
 
 from archlab.config.base import Base
 from archlab.config.schema import Config, DataConfig
+from archlab.config.study_schema import StudyConfig
+from archlab.data.about import AboutTask, AboutText, about_data
 from archlab.data.open import open_training_data
 from archlab.data.split import n_test_folds
 from archlab.digests import verify, write_with_digests
@@ -27,6 +29,8 @@ class CorpusRecord(Base):
     """Parts into which the text is cut."""
     description: str
     """What text it is, how many bytes and tokens it has, and how much of it is held out."""
+    about: AboutText | AboutTask | None = None
+    """Its name, bytes and folds; null in records of older versions."""
 
     @property
     def test_folds(self) -> int:
@@ -55,7 +59,20 @@ def _open(config: Config) -> CorpusRecord:
         fingerprint=data.fingerprint,
         n_folds=data.n_folds,
         description=str(data),
+        about=about_data(config.data),
     )
+
+
+def reading(study: StudyConfig, arms: Sequence[Arm]) -> str:
+    """Say what all arms read, before any text becomes tokens: its name, its bytes and its folds, in one line.
+
+    Raise UserError if the text cannot be read.
+    """
+    about = about_data(arms[0].config.data)
+    if isinstance(about, AboutTask):
+        return str(about)
+    judging = study.folds or n_test_folds(about.n_folds)
+    return f"{about}, {judging} of which judge{'' if judging > 1 else 's'} the runs"
 
 
 def write_corpora(corpora: Corpora, study: Path) -> None:

@@ -8,19 +8,22 @@ from typing import Any
 from pydantic import ValidationError
 
 from archlab.config.base import MOST_TOKENS
-from archlab.config.identity import diff, flatten
+from archlab.config.identity import NO_EFFECT_ON_RESULT, config_hash, diff, flatten, resolved
 from archlab.config.io import build_config, overlay
-from archlab.config.merge import Raw
+from archlab.config.merge import Raw, expand
 from archlab.config.problems import ConfigError, Problem, explain, is_under, raise_problems
 from archlab.config.schema import Config
 from archlab.config.study_schema import StudyConfig
+from archlab.config.tasks import AnyTask
 from archlab.config.training import check_next_token, resolve_train
+from archlab.config.yaml_text import to_yaml_line
 from archlab.cost.flops import computed_training_flops
 from archlab.data.open import tokens_per_byte
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
 from archlab.study.cross import levels_of, overrides_of_arms, section_of, usual_label
 from archlab.study.field_rules import DECIDED_BY, SAME_FOR_ALL, misplaced_fields, overridden
+from archlab.study.formatting import listed
 from archlab.study.match import matched, quantity
 from archlab.study.sizes import at, at_sizes
 
@@ -86,6 +89,8 @@ class _Draft:
     arm: Arm
     raw: Raw
     """Before anything was adjusted."""
+    untuned: Config
+    """The arm's config without its tuned values."""
 
 
 def arms(study: StudyConfig) -> list[Arm]:
@@ -110,6 +115,7 @@ def arms(study: StudyConfig) -> list[Arm]:
             problems += wrong
     except UserError as error:
         problems.append(Problem("sizes", str(error)))
+    problems += _unread_text(designed, study)
     raise_problems(list(dict.fromkeys(problems)), "the study")
     return designed
 
@@ -138,7 +144,47 @@ def _of_one_size(study: StudyConfig, base: Raw) -> tuple[list[Arm], list[Problem
         except UserError as error:
             wrong[arm.name] = error
     right = [arm for name, arm in designed.items() if name not in wrong]
-    return list(designed.values()), [*_problems_of_arms(wrong, study), *_judged_otherwise(right, study)]
+    equal = _equal_arms([draft for draft in drafts if draft.arm.name not in wrong], study)
+    return list(designed.values()), [*_problems_of_arms(wrong, study), *_judged_otherwise(right, study), *equal]
+
+
+def _unread_text(designed: Sequence[Arm], study: StudyConfig) -> Iterator[Problem]:
+    """Text that the study names although its arms read a task."""
+    tasks = [arm.config.data.task for arm in designed[:1] if isinstance(arm.config.data.task, AnyTask)]
+    for task in tasks if "data.path" in overridden(study.set) else ():
+        found = f"is not read, because data.task is {task.kind}"
+        yield Problem("set.data.path", f"{found}; leave it out, or add data.task: none")
+
+
+def _equal_arms(drafts: Sequence[_Draft], study: StudyConfig) -> Iterator[Problem]:
+    """Arms that would share all their runs with an arm above them, so that a comparison says nothing."""
+    of_configs = any(outcome.source in ("timing", "config") for outcome in study.measure.values())
+    unseen = () if of_configs else (*NO_EFFECT_ON_RESULT, "train.compile")
+    first = dict[str, Arm]()
+    for arm, config in ((draft.arm, draft.untuned) for draft in drafts):
+        values = flatten(resolved(config))
+        seen = config_hash({field: value for field, value in values.items() if not is_under([field], unseen)})
+        if (other := first.setdefault(seen, arm)) is arm:
+            continue
+        idle = _idle_overrides(arm, other, study)
+        why = "neither changes anything"
+        if idle:
+            said = listed([f"{field}: {to_yaml_line(value)}" for field, value in idle.items()])
+            why = f"{said} {'makes' if len(idle) == 1 else 'make'} no difference"
+        if study.equal and study.equal.by in idle:
+            why += f" (`equal` adjusts {study.equal.by})"
+        section = section_of(study, arm.name)
+        path = f"{section}.{next(iter(idle))}" if len(idle) == 1 else section
+        found = f"arms {other.name} and {arm.name} are equal: {why}"
+        yield Problem(path, f"{found}; change or remove one")
+
+
+def _idle_overrides(arm: Arm, other: Arm, study: StudyConfig) -> Raw:
+    """The fields in which two equal arms pretend to differ, with their values."""
+    ours, theirs = (flatten(expand(each.overrides)) for each in (arm, other))
+    if study.against == "previous" or ours == theirs:
+        return ours
+    return {f: v for f, v in {**theirs, **ours}.items() if (f, v) not in ours.items() or (f, v) not in theirs.items()}
 
 
 def _judged_otherwise(designed: Sequence[Arm], study: StudyConfig) -> Iterator[Problem]:
@@ -204,7 +250,10 @@ def _draft(study: StudyConfig, name: str, base: Raw, before: Sequence[_Draft]) -
         factors=levels_of(study, overrides),
         plain_label=label,
     )
-    return _Draft(arm, raw)
+    if not tuned:
+        return _Draft(arm, raw, arm.config)
+    untuned = config.model_copy(update={"train": build_config(raw).train})
+    return _Draft(arm, raw, _within_budget(untuned, study))
 
 
 def _reference(study: StudyConfig, name: str, before: Sequence[str]) -> str | None:

@@ -1,15 +1,17 @@
 """Running a study: tune every arm, train every arm with every seed, time them, and summarise what has ended."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from archlab.config.study_schema import AddedSeeds, Seeds, StudyConfig, first_seeds
+from archlab.config.text import visible
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.study.collect import summarise
 from archlab.study.contrasts import comparisons
-from archlab.study.corpora import Corpora, open_corpora, read_corpora
+from archlab.study.corpora import Corpora, open_corpora, read_corpora, reading
 from archlab.study.design import Arm, arms
 from archlab.study.executors.executor import Executor, RunProgress
 from archlab.study.executors.local import Local
@@ -63,6 +65,7 @@ class Study:
         `renew`: runs that were made by other code, or on another machine, are made again. A run that fails ends no
         other; the summary names it. UserError when there is nothing to summarise.
         """
+        print(visible(reading(self.config, self.arms)), file=sys.stderr, flush=True)
         self.corpora = open_corpora(self.arms)  # it may have changed since
         plan = self.plan
         plan.check()

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from archlab.config.identity import config_hash, resolved
+from archlab.config.identity import NO_EFFECT_ON_RESULT, config_hash, resolved
 from archlab.config.merge import Raw
 from archlab.config.optimizer import AdamW, LrMultipliers
 from archlab.config.outcomes import Outcome
@@ -15,7 +15,7 @@ from archlab.config.sources import sources
 from archlab.study.outcomes.weights import kept
 from archlab.train.device import planned_device
 from archlab.train.evaluate import DocumentScore
-from archlab.train.run_folder import NO_EFFECT_ON_RESULT, RunFolder
+from archlab.train.run_folder import RunFolder
 from archlab.train.summary import RunSummary
 
 _NOT_MEANT = (*NO_EFFECT_ON_RESULT, "train.compile", "train.device", "train.dtype")

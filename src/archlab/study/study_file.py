@@ -8,10 +8,12 @@ from pydantic import ValidationError
 
 from archlab.config.beside import find_plugins, find_text, plugins_of
 from archlab.config.check import validate
+from archlab.config.identity import flatten
 from archlab.config.io import studies
-from archlab.config.merge import Raw, merge, without
+from archlab.config.merge import Raw, expand, merge, merge_overrides, without
 from archlab.config.outcomes import named
 from archlab.config.problems import ConfigError, Problem, nearest, raise_problems
+from archlab.config.schema import Config
 from archlab.config.study_schema import STUDY, StudyConfig
 from archlab.config.text import visible
 from archlab.config.trust import accept, accept_from
@@ -119,7 +121,30 @@ def _with_extended(raw: Raw, home: Path | None, below: tuple[Path | Traversable,
     inherited = _read(_find(raw.pop("extends"))[1], below)
     if raw.keys() & _DESIGNS:
         inherited = {field: value for field, value in inherited.items() if field not in _DESIGNS}
-    return {**inherited, **raw}
+    return _laid_over(inherited, raw)
+
+
+def _laid_over(below: Raw, over: Raw) -> Raw:
+    """Return `below` with the fields of `over` in place of its own; `set` alone is merged, key by key."""
+    earlier, later = below.get("set"), over.get("set")
+    if isinstance(earlier, dict) and isinstance(later, dict):
+        over = {**over, "set": _merged_set(earlier, later)}
+    return {**below, **over}
+
+
+def _merged_set(below: Raw, over: Raw) -> Raw:
+    """Return dotted overrides. A null of `over` takes away what `below` says there; elsewhere it is a value."""
+    said, new = flatten(expand(below)), flatten(expand(over))
+    gone = [path for path, value in new.items() if value is None and any(_is_within(p, path) for p in said)]
+    said, new = (
+        {path: value for path, value in values.items() if not any(_is_within(path, root) for root in gone)}
+        for values in (said, new)
+    )
+    return flatten(merge_overrides(expand(said), expand(new), Config, "set."))
+
+
+def _is_within(path: str, root: str) -> bool:
+    return f"{path}.".startswith(f"{root}.")
 
 
 def _at_scale(raw: Raw, scale: str, source: str) -> Raw:
@@ -127,7 +152,8 @@ def _at_scale(raw: Raw, scale: str, source: str) -> Raw:
     if scale not in scales:
         hint = nearest(scale, scales) or (f"; allowed: {', '.join(scales)}" if scales else ": it has none")
         raise UserError(f"{source}: no scale {scale!r}{hint}")
-    return with_kinds({**{field: value for field, value in raw.items() if field != "scales"}, **scales[scale]})
+    whole = {field: value for field, value in raw.items() if field != "scales"}
+    return with_kinds(_laid_over(whole, scales[scale]))
 
 
 def _scales_of(raw: Raw) -> dict[str, Raw]:

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from tokenizers import Tokenizer
 
 from archlab.config.base import Base
-from archlab.config.identity import diff
+from archlab.config.identity import NO_EFFECT_ON_RESULT, diff
 from archlab.config.merge import expand, merge
 from archlab.config.plugins import copies
 from archlab.config.problems import is_under
@@ -39,12 +39,6 @@ from archlab.train.evaluate import DocumentScore
 from archlab.train.extension import LENGTH, step_to_extend
 from archlab.train.sinks.copies import Copies
 from archlab.train.summary import RunSummary
-
-NO_EFFECT_ON_RESULT = (
-    "train.eval_every", "train.checkpoint_every", "train.probe_every", "train.log", "train.keep", "train.recompute",
-    "parallel",
-)  # fmt: skip
-"""Fields and sections that do not decide how a run ends, so they may change when it goes on."""
 
 _OUTCOMES = {
     "dtype": "train.dtype", "device": "train.device", "compiled": "train.compile",

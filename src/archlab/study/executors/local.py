@@ -8,7 +8,6 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -17,12 +16,13 @@ from typing import Any, TypeAlias, cast
 import torch
 
 from archlab.cores import cores
-from archlab.interrupt import interrupts_blocked, on_forced_exit, raise_if_interrupted
+from archlab.interrupt import on_forced_exit, raise_if_interrupted
 from archlab.study.executors.executor import OnProgress, RunProgress
 from archlab.study.executors.task import train_run
 from archlab.study.runs import Run
 from archlab.train.device import choose_device
 from archlab.train.progress import Callback, StepMetrics
+from archlab.workers import starting_workers
 
 Connection: TypeAlias = Any
 """One end of a pipe between the study and a worker; its class differs from system to system."""
@@ -105,8 +105,7 @@ def _start_worker(study: Path, gpu: str | None) -> tuple[Connection, _Worker]:
     context = mp.get_context("spawn")
     ours, theirs = cast(tuple[Connection, Connection], context.Pipe())
     process = context.Process(target=_worker_main, args=(theirs, study, gpu), daemon=True)
-    resource_tracker.ensure_running()  # else the first worker would start it, which unblocks Ctrl-C
-    with interrupts_blocked():
+    with starting_workers():
         process.start()
     theirs.close()
     return ours, _Worker(process, gpu=gpu)

@@ -4,6 +4,8 @@ import json
 import multiprocessing as mp
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import torch
@@ -14,12 +16,14 @@ from archlab.config.outcomes import DecodingSpeed, NormShare, Outcome, PeakMemor
 from archlab.config.schema import Config
 from archlab.config.sources import sources
 from archlab.digests import verify, write_with_digests
+from archlab.errors import UserError
 from archlab.infer.profile import profile
 from archlab.infer.speed import WARM_UP, rehearse_decoding, seconds_of
 from archlab.study.design import Arm
 from archlab.study.stats import Values
 from archlab.train.device import choose_device
 from archlab.train.rehearsal import rehearse
+from archlab.workers import starting_workers
 
 ROUNDS = 9
 """In each, every arm has its turn; a round is to timing what a seed is to training. With nine, values without any
@@ -129,8 +133,13 @@ def _in_a_process_of_its_own(config: Config) -> float:
     """Bytes; a process only ever takes more memory, so another arm would be counted with it."""
     of_its_own = mp.get_context("forkserver")
     of_its_own.set_forkserver_preload([__name__])  # else each would import torch anew, for seconds
-    with of_its_own.Pool(1) as pool:
-        return pool.apply(_peak, (config,))
+    with ProcessPoolExecutor(1, of_its_own) as pool:
+        with starting_workers():
+            found = pool.submit(_peak, config)
+        try:
+            return found.result()
+        except BrokenProcessPool:
+            raise UserError("peak memory: the process that measures it died; often that is too little memory") from None
 
 
 def _peak(config: Config) -> float:

@@ -1,0 +1,30 @@
+"""Starting processes that work for this one, whatever script or command this one runs."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from types import ModuleType
+
+from archlab.interrupt import interrupts_blocked
+
+_one_at_a_time = threading.Lock()
+
+
+@contextmanager
+def starting_workers() -> Iterator[None]:
+    """Processes that multiprocessing starts within it ignore Ctrl-C, and do not import the caller's script.
+
+    Multiprocessing imports the script of `__main__` in each new process, so that functions of the script can be called
+    there. A script without `if __name__ == "__main__"` would run again. Workers call functions of archlab alone, so
+    they see an empty `__main__`.
+    """
+    resource_tracker.ensure_running()  # otherwise the first process would start it, which unblocks Ctrl-C
+    with _one_at_a_time, interrupts_blocked():
+        script = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = script
