@@ -37,7 +37,7 @@ def run(run: Path, /, *more: Path, out: Path | None = None, live: AtLeastOne | N
     if json:
         print_json(standing(runs))
         return
-    page = (out or run / "report.html").resolve()
+    page = (out or run / "report.html").absolute()
     if live is not None:
         note(f"{page} is written anew every {live} s, until all runs have ended or Ctrl-C")
         while not all(watched.summary for watched in runs):

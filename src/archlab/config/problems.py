@@ -186,7 +186,7 @@ def _known(key: str, above: Sequence[str], value: Any, schema: type[BaseModel]) 
     words = [word for word in (_kind(value), value, key) if isinstance(word, str)]
     section = ".".join(above if schema is Config else ("model", *above))
     instead = next(filter(None, map(meant, words)), "") or elsewhere(key, section)
-    if above and re.search(rf"\b{re.escape(section)}\.{key}\b", instead):  # it is there, but for another kind
+    if above and re.search(rf"\b{re.escape(f'{section}.{key}')}\b", instead):  # it is there, but for another kind
         return "not a field of this kind"
     if value is False:  # then what is meant is not to be written, but its opposite
         return re.sub(r"=(\w+)", lambda written: "=false" if written[1] == "true" else "", instead)

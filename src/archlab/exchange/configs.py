@@ -10,6 +10,7 @@ from archlab.config.problems import nearest
 from archlab.config.schema import Config
 from archlab.digests import verify
 from archlab.errors import UserError
+from archlab.files import real_path
 from archlab.hf.folder import is_hf_folder
 from archlab.hf.hub import download_config, is_hub_id
 
@@ -56,7 +57,7 @@ def _read(file: Path | Traversable, above: tuple[Path | Traversable, ...] = ()) 
 def _base_of(file: Path | Traversable, base: object) -> Path | Traversable:
     """The file or folder that a config's `base` names: beside it, or a preset."""
     if isinstance(base, str) and isinstance(file, Path) and (file.parent / base).exists():
-        return _file_of((file.parent / base).resolve())
+        return _file_of(real_path(file.parent / base))
     if isinstance(base, str) and (preset := find_preset(base)):
         return preset
     hint = nearest(str(base), presets()) or "; `archlab list presets` shows them"
