@@ -8,6 +8,7 @@ from archlab.config.base import (
     Base,
     BatchTokens,
     Count,
+    Float32,
     Natural,
     NonNegative,
     Positive,
@@ -21,8 +22,6 @@ from archlab.config.optimizer import AdamW, LrMultipliers, Optimizer
 from archlab.config.parallel import ParallelConfig
 from archlab.config.plugins import PlugIns, load_plugins
 from archlab.config.tasks import NoTask, TaskOrText
-
-Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Keep(Base):
@@ -77,7 +76,7 @@ class TrainConfig(Base):
     """Linear warm-up: a whole number is steps, a fraction below 1 a share of all steps."""
     schedule: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
     """Shape after the warm-up; wsd holds the peak, then decays linearly."""
-    final_lr: Annotated[float, Field(ge=0, le=1)] | None = None
+    final_lr: Annotated[float, Field(ge=0, le=1), Float32] | None = None
     """Learning rate at the end, as a part of the peak. null: 0.1 (constant: 1)."""
     decay: Share | None = None
     """wsd only: share of the steps after the warm-up that decay. null: 0.2 (other schedules: 0)."""
@@ -89,7 +88,7 @@ class TrainConfig(Base):
     """Decoupled weight decay of matrices and of convolutions; norms and biases never decay (Loshchilov 2019)."""
     decay_embeddings: bool = False
     """Decay tables, too: the token and position embeddings, distances beside the scores, and the head."""
-    betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = (0.9, 0.95)
+    betas: Annotated[tuple[Probability, Probability], Field(strict=False)] = (0.9, 0.95)
     """AdamW's averaging factors, also beside Muon."""
     eps: Positive = 1e-8
     """AdamW's epsilon, also beside Muon."""
@@ -131,7 +130,7 @@ class MixtureSource(Base):
 
     path: str
     """A folder made by `archlab data`, with the same --tokenizer as the others."""
-    weight: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    weight: Annotated[float, Field(ge=1e-6, le=1e6), Float32] = 1.0
     """Its share of the training windows, relative to the other sources' weights."""
 
 
