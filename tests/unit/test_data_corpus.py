@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from archlab.data.corpus import Corpus, Document
+from archlab.data.contents import Document, Template
+from archlab.data.corpus import Corpus
 from archlab.data.split import choose_split
 from archlab.errors import UserError
 
@@ -60,7 +61,7 @@ def test_a_folder_is_read_recursively_in_order_and_binary_files_are_counted(fold
     assert names == sorted(names)
     assert len(names) == 40
     assert "texts/deep/01.txt" in names
-    assert corpus.skipped == 2
+    assert corpus.left_out.not_text == 2
 
 
 def test_names_do_not_depend_on_where_the_folder_lies(folder: Path, tmp_path: Path):
@@ -140,7 +141,7 @@ def test_compressed_text_and_lines(tmp_path: Path, suffix: str, compress: Callab
         (tmp_path / f"{name}.{suffix}").write_bytes(compress(content))
     corpus = Corpus([str(tmp_path)])
     assert [d.text for d in corpus] == [*[f"text {i} é" for i in range(50)] * 2, "é\n" * 99]
-    assert corpus.skipped == 1
+    assert corpus.left_out.not_text == 1
     assert next(iter(corpus)).name == f"{tmp_path.name}/a.jsonl.{suffix}:1"
 
 
@@ -184,7 +185,7 @@ def test_a_saved_data_set(tmp_path: Path):
     assert [d.text for d in found] == TEXTS
     assert found[20].name == "saved/data-00001-of-00002.arrow:1"
     with pytest.raises(UserError, match=r"no column 'body'; found id, text"):
-        list(Corpus([str(tmp_path / "saved")], "body"))
+        list(Corpus([str(tmp_path / "saved")], Template(("body",))))
     save_as_datasets_does(tmp_path / "split" / "train", TEXTS)
     (tmp_path / "split" / "dataset_dict.json").write_text('{"splits": ["train"]}')
     with pytest.raises(UserError, match="with splits; name the folder of one of them: train"):
@@ -262,14 +263,14 @@ def test_damaged_parquet_is_named(tmp_path: Path):
             said.add(str(error))
     assert len(said) > 10
     assert all(str(file) in message for message in said)
-    assert f"{file}, row 1: 'text' is not valid UTF-8" in said
+    assert any(message.startswith(f"{file}, row 1: 'text' is not valid UTF-8") for message in said)
 
 
 def test_a_file_that_does_not_fit_into_memory_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch):
     def too_much(*_: object) -> str:
         raise MemoryError
 
-    monkeypatch.setattr("archlab.data.corpus._decode", too_much)
+    monkeypatch.setattr("archlab.data.contents._decode", too_much)
     with pytest.raises(UserError, match=r"00\.txt: 220 bytes, more than fit into memory"):
         list(Corpus([str(folder)]))
 
@@ -285,7 +286,7 @@ def test_bad_sources(tmp_path: Path):
     (tmp_path / "shakespeare.txt").write_bytes(b"\0\1")
     with pytest.raises(UserError, match=r"shakespeare\.txt: binary"):
         list(Corpus([str(tmp_path / "shakespeare.txt")]))
-    with pytest.raises(UserError, match="no text; 1 binary"):
+    with pytest.raises(UserError, match="no text; left out: 1 not UTF-8 text"):
         choose_split(Corpus([str(tmp_path)]), 0.1)
     with pytest.raises(UserError, match=r"did you mean shakespeare\.txt"):
         list(Corpus([str(tmp_path / "shakespear.txt")]))

@@ -18,6 +18,7 @@ from archlab.config.tasks import Recall
 from archlab.cost.units import binary
 from archlab.data import corpus, file_cache, intact
 from archlab.data import prepare as making
+from archlab.data.contents import Template
 from archlab.data.open import tokens_per_byte
 from archlab.data.prepare import open_data, prepare
 from archlab.data.shards import DataFolder
@@ -283,18 +284,18 @@ def test_the_loser_of_a_race_uses_the_winners_folder(texts: Path, tmp_path: Path
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that were hashed or read as text."""
     names: list[str] = []
-    hash_of, read = intact.digests, corpus._read
+    hash_of, read = intact.digests, corpus.contents
 
     def hashed(file: Path):
         names.append(file.name)
         return hash_of(file)
 
-    def as_text(file: corpus.File, field: str):
+    def as_text(file: corpus.File, template: Template):
         names.append(file.path.name)
-        return read(file, field)
+        return read(file, template)
 
     monkeypatch.setattr(intact, "digests", hashed)
-    monkeypatch.setattr(corpus, "_read", as_text)
+    monkeypatch.setattr(corpus, "contents", as_text)
     monkeypatch.setattr(file_cache, "SETTLED", -1)  # else files that a test has just written are not cached
     return names
 
@@ -495,14 +496,14 @@ def test_the_field_of_records_is_named(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text(
         "\n".join(json.dumps({"text": "no", "body": f"text {i}\n" * 9}) for i in range(30))
     )
-    data = prepare([str(tmp_path / "a.jsonl")], tmp_path / "out", 300, None, 0.2, "body")
+    data = prepare([str(tmp_path / "a.jsonl")], tmp_path / "out", 300, None, 0.2, Template(("body",)))
     assert data.manifest.source.endswith("a.jsonl (field 'body')")
     assert sum(part.bytes for part in data.manifest.parts) == sum(9 * len(f"text {i}\n") for i in range(30))
     with pytest.raises(UserError, match=r"line 1: no field 'bod'; found text, body; did you mean body\?; .*--field"):
-        prepare([str(tmp_path / "a.jsonl")], tmp_path / "new", 300, None, 0.2, "bod")
+        prepare([str(tmp_path / "a.jsonl")], tmp_path / "new", 300, None, 0.2, Template(("bod",)))
     (tmp_path / "a.txt").write_text("text")
-    with pytest.raises(UserError, match="--field body: there is neither JSONL nor Parquet"):
-        prepare([str(tmp_path / "a.txt")], tmp_path / "new", 300, None, 0.2, "body")
+    with pytest.raises(UserError, match="field 'body': there is neither JSONL nor Parquet"):
+        prepare([str(tmp_path / "a.txt")], tmp_path / "new", 300, None, 0.2, Template(("body",)))
 
 
 def test_tokens_per_byte_are_those_of_the_whole_text(texts: Path, tmp_path: Path) -> None:

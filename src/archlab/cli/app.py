@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Parameter
 
 import archlab
-from archlab.cli.terminal import console
+from archlab.cli.terminal import console, visible_stdout
 from archlab.cli.usage import usage
 from archlab.config.text import visible
 from archlab.errors import user_message
@@ -81,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     _prepare_streams()
     try:
-        code = make_app()(sys.argv[1:] if arguments is None else arguments)
+        with visible_stdout():
+            code = make_app()(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
         return code or 0
     except BrokenPipeError:

@@ -1,9 +1,9 @@
 """`archlab export`."""
 
-import sys
 from pathlib import Path
 
 from archlab.cli.arguments import Flag
+from archlab.config.text import note
 from archlab.exchange.gguf.write import Format
 from archlab.infer.import_export import export_gguf, export_model
 
@@ -30,8 +30,8 @@ def run(
     """
     if gguf:
         architecture, notes = export_gguf(folder, out, family, dtype)
-        for note in notes:
-            print(note, file=sys.stderr)
+        for text in notes:
+            note(text)
         print(f"written as {architecture}")
     else:
         print(f"written as {export_model(folder, out, family, dtype)}")

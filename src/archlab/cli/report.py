@@ -5,7 +5,7 @@ from pathlib import Path
 
 from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.terminal import print_json, print_table
-from archlab.config.text import note, visible
+from archlab.config.text import note
 from archlab.errors import UserError
 
 
@@ -46,4 +46,4 @@ def run(run: Path, /, *more: Path, out: Path | None = None, live: AtLeastOne | N
             runs = watch(paths)
     write_runs(runs, page)
     print_table(COLUMNS, run_rows(runs), right=COLUMNS[2:])
-    print(f"report: {visible(str(page))}")
+    print(f"report: {page}")
