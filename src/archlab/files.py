@@ -66,14 +66,19 @@ def read_text(path: Path | Traversable, limit: int = TEXT_LIMIT) -> str:
 
 def read_object(path: Path | Traversable, limit: int = TEXT_LIMIT) -> dict[str, Any]:
     """The object in a JSON file; UserError that names the file, whatever is wrong with it."""
+    return parse_object(read_text(path, limit), str(path))
+
+
+def parse_object(text: str | bytes, name: str) -> dict[str, Any]:
+    """Return the object of a JSON text. UserError that begins with `name` if it is none."""
     try:
-        value = json.loads(read_text(path, limit))
+        value = json.loads(text)
     except RecursionError:
-        raise UserError(f"{path}: not valid JSON: too many brackets inside each other") from None
+        raise UserError(f"{name}: not valid JSON: too many brackets inside each other") from None
     except ValueError as error:
-        raise UserError(f"{path}: not valid JSON: {error}") from None
+        raise UserError(f"{name}: not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise UserError(f"{path}: expected a JSON object, found {type(value).__name__}")
+        raise UserError(f"{name}: expected a JSON object, found {type(value).__name__}")
     return value
 
 

@@ -71,7 +71,9 @@ class PublishedCodec:
     def encode(self, prompt: str) -> list[int]:
         """As the tokenizer does it. An empty text is the token that begins a text, or else the one that ends it."""
         begin = self.origin.special_ids.get("bos_token_id")
-        if ids := self.tokenizer.encode(prompt).ids:
+        with bpe.tokenizer_errors(bpe.CANNOT_ENCODE):
+            ids = self.tokenizer.encode(prompt).ids
+        if ids:
             return ids
         if first := [i for i in (begin, *self.end_tokens) if isinstance(i, int)]:
             return first[:1]

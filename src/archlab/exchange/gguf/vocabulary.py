@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer
 
 from archlab.errors import UserError
+from archlab.files import parse_object
 from archlab.model.origin import Origin
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def add_vocabulary(writer: "GGUFWriter", origin: Origin, vocab_size: int) -> lis
     writer.add_token_list(tokens)
     writer.add_token_types(types)
     writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in parts["model"]["merges"]])
-    _add_special(writer, tokenizer, origin)
+    _add_special(writer, tokenizer, origin, vocab_size)
     if template := _chat_template(origin.files):
         writer.add_chat_template(template)
     return list(_differences(parts))
@@ -98,10 +99,14 @@ def _tokens(tokenizer: Tokenizer, vocab_size: int) -> tuple[list[str], list[int]
     return [names.get(i, f"[PAD{i}]") for i in range(vocab_size)], [type_of(i) for i in range(vocab_size)]
 
 
-def _add_special(writer: "GGUFWriter", tokenizer: Tokenizer, origin: Origin) -> None:
-    """Which tokens begin, end and pad a text, and whether they are put around it."""
+def _add_special(writer: "GGUFWriter", tokenizer: Tokenizer, origin: Origin, vocab_size: int) -> None:
+    """Write which tokens begin, end and pad a text, and whether they are put around it."""
     begin, pad = (origin.special_ids.get(key) for key in ("bos_token_id", "pad_token_id"))
+    pad = None if pad == -1 else pad  # which some published models write for none
     ends = origin.ends()
+    for what, token in (("bos", begin), *(("eos", end) for end in ends), ("pad", pad)):
+        if isinstance(token, int) and not 0 <= token < vocab_size:
+            raise UserError(f"config.json: {what}_token_id is {token}; allowed: 0 to {vocab_size - 1}")
     if isinstance(begin, int):
         writer.add_bos_token_id(begin)
     if ends:
@@ -116,8 +121,16 @@ def _add_special(writer: "GGUFWriter", tokenizer: Tokenizer, origin: Origin) -> 
 
 def _chat_template(files: Mapping[str, bytes]) -> str | Sequence[Mapping[str, str]] | None:
     if CHAT_TEMPLATE in files:
-        return files[CHAT_TEMPLATE].decode()
-    return json.loads(files.get(ITS_CONFIG, b"{}")).get("chat_template")
+        try:
+            return files[CHAT_TEMPLATE].decode()
+        except UnicodeDecodeError as error:
+            raise UserError(f"{CHAT_TEMPLATE}: not a text file in UTF-8 (byte {error.start})") from None
+    match found := parse_object(files.get(ITS_CONFIG, b"{}"), ITS_CONFIG).get("chat_template"):
+        case None | str():
+            return found
+        case [*templates] if all(isinstance(t, dict) and {*map(type, t.values())} == {str} for t in templates):
+            return found
+    raise UserError(f"{ITS_CONFIG}: chat_template is {found!r:.60}; allowed: text, or a list of names and templates")
 
 
 def _differences(parts: Mapping[str, Any]) -> Iterator[str]:
