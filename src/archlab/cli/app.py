@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
     except KeyboardInterrupt:
         return _print_error(INTERRUPTED, 130)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a plug-in may call sys.exit
         if was_interrupted():  # an import that a Ctrl-C broke off fails in its own way
             return _print_error(INTERRUPTED, 130)
         if message := _message(error):
@@ -108,7 +108,7 @@ def _prepare_streams() -> None:
         del os.environ["COLUMNS"]
 
 
-def _message(error: Exception) -> str | None:
+def _message(error: BaseException) -> str | None:
     """What to tell the user; None for a bug, whose traceback is wanted."""
     return usage(error) if isinstance(error, CycloptsError) else user_message(error)
 

@@ -30,6 +30,9 @@ ALIASES = {
 MOST_LISTED = 100
 """Problems in one message; a file with more is not one with a few mistakes in it."""
 
+_LONGEST_NAME = 200
+"""Characters that are compared with names. Comparing takes time and memory for each."""
+
 SECTION = "keys and values"
 
 _ALLOWED = {
@@ -91,7 +94,7 @@ def nearest(found: str, allowed: Iterable[str], closeness: float = 0.6) -> str:
     names = list(allowed)
     known = {name.lower(): name for name in names}
     known |= {alias: f"{name} ({alias})" for alias, name in ALIASES.items() if name in names}
-    close = difflib.get_close_matches(found.lower(), list(known), n=1, cutoff=closeness)
+    close = difflib.get_close_matches(found[:_LONGEST_NAME].lower(), list(known), n=1, cutoff=closeness)
     return f"; did you mean {known[close[0]]}?" if close else ""
 
 

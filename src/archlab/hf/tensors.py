@@ -42,19 +42,25 @@ class Tensors(Mapping[str, Tensor]):
         """`shapes_only`: tensors without content, on the meta device."""
         self._file_of = dict(_tensor_files(folder))
         self._shapes_only = shapes_only
+        self._opened: dict[Path, Any] = {}
+        """Each file is opened once: a header of megabytes would take a second for every tensor that it names."""
 
     def content(self, name: str) -> Tensor:
         """The tensor as the file holds it."""
+        with damage_named(self._file_of[name]):
+            return self._holder_of(name).get_tensor(name)
+
+    def _holder_of(self, name: str) -> Any:
         file = self._file_of[name]
-        with damage_named(file), safe_open(file, framework="pt") as opened:
-            return opened.get_tensor(name)
+        if file not in self._opened:
+            self._opened[file] = safe_open(file, framework="pt")
+        return self._opened[file]
 
     def __getitem__(self, name: str) -> Tensor:
         if not self._shapes_only:
             return self.content(name)
-        file = self._file_of[name]
-        with damage_named(file), safe_open(file, framework="pt") as opened:
-            header = opened.get_slice(name)
+        with damage_named(self._file_of[name]):
+            header = self._holder_of(name).get_slice(name)
             dtype = _HEADER_FORMATS.get(header.get_dtype(), torch.int8)
             return torch.empty(header.get_shape(), dtype=dtype, device="meta")
 
