@@ -83,9 +83,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, rig
     """Rows under their headings; the columns named in `right` are numbers. Where the terminal is not wide enough, some
     columns first and then the others, each time beside the first one."""
     out, rows = console(), [*rows]
-    heading, *cells = fitted(
-        [columns, *([visible(str(cell)) for cell in row] for row in rows)], out.width - 2 * len(columns)
-    )
+    heading, *cells = fitted([columns, *([str(cell) for cell in row] for row in rows)], out.width - 2 * len(columns))
     if len(columns) > _FEW and any("\n" in row[0] for row in cells):
         half = len(columns) // 2 + 1
         for part in (slice(1, half), slice(half, None)):
