@@ -318,9 +318,11 @@ def _batches(path: Path, metadata: Any, columns: list[str]) -> Iterator[Any]:
     """Batches of rows that together have about a mebibyte, by the average row of each row group."""
     from pyarrow import parquet
 
+    names = {metadata.schema.column(i).path for i in range(metadata.num_columns)}
     # Values that repeat are kept once: a dictionary of a kilobyte may stand for gigabytes.
+    repeated = [column for column in columns if column in names]
     table = parquet.ParquetFile(
-        path, metadata=metadata, page_checksum_verification=True, buffer_size=MEBIBYTE, read_dictionary=columns
+        path, metadata=metadata, page_checksum_verification=True, buffer_size=MEBIBYTE, read_dictionary=repeated
     )
     for group in range(metadata.num_row_groups):
         about = metadata.row_group(group)
