@@ -299,6 +299,16 @@ def test_nothing_on_stdout_commands_the_terminal(tmp_path, capsys):
     assert (sys.stdout, capsys.readouterr().out) == (before, r"\u001b[2J")
 
 
+def test_no_name_commands_who_reads_a_page_or_a_drawing(tmp_path, capsys):
+    file = tmp_path / "<b>\x1b]0;t\x07\u202e.yaml"
+    file.write_text("base: tiny-llama")
+    for command, page in ((["check", "--html"], "check.html"), (["draw", "--out"], "drawn.svg")):
+        output(capsys, command[0], str(file), command[1], str(tmp_path / page))
+        text = (tmp_path / page).read_text(encoding="utf-8")
+        assert r"&lt;b&gt;\u001b]0;t\u0007\u202e.yaml" in text
+        assert not re.search("<b>|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", text)
+
+
 def test_a_plug_in_that_ends_python_while_it_is_used_is_told(tmp_path, capsys, monkeypatch):
     file = str(tmp_path / "own.py")
     scope = {}
