@@ -66,14 +66,19 @@ def read_text(path: Path | Traversable, limit: int = TEXT_LIMIT) -> str:
 
 def read_object(path: Path | Traversable, limit: int = TEXT_LIMIT) -> dict[str, Any]:
     """The object in a JSON file; UserError that names the file, whatever is wrong with it."""
+    return parse_object(read_text(path, limit), str(path))
+
+
+def parse_object(text: str | bytes, name: str) -> dict[str, Any]:
+    """Return the object of a JSON text. UserError that begins with `name` if it is none."""
     try:
-        value = json.loads(read_text(path, limit))
+        value = json.loads(text)
     except RecursionError:
-        raise UserError(f"{path}: not valid JSON: too many brackets inside each other") from None
+        raise UserError(f"{name}: not valid JSON: too many brackets inside each other") from None
     except ValueError as error:
-        raise UserError(f"{path}: not valid JSON: {error}") from None
+        raise UserError(f"{name}: not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise UserError(f"{path}: expected a JSON object, found {type(value).__name__}")
+        raise UserError(f"{name}: expected a JSON object, found {type(value).__name__}")
     return value
 
 
@@ -87,6 +92,11 @@ def expand_user(path: str | Path) -> Path:
         ) from None
 
 
+def real_path(path: str | Path) -> Path:
+    """Return the full path with links followed. A loop of links stays as it is; reading it then fails with a reason."""
+    return Path(os.path.realpath(path))
+
+
 def cache_folder() -> Path:
     """$ARCHLAB_CACHE, or the user's cache folder."""
     return Path(os.environ.get("ARCHLAB_CACHE") or platformdirs.user_cache_dir("archlab"))
@@ -97,8 +107,11 @@ def state_folder() -> Path:
     return Path(os.environ.get("ARCHLAB_STATE") or platformdirs.user_state_dir("archlab"))
 
 
+_DEVICES = Path("/dev")
+
+
 def _kind_of_file(mode: int) -> str:
-    return "a pipe" if stat.S_ISFIFO(mode) else "a device"
+    return "a pipe" if stat.S_ISFIFO(mode) else "a folder" if stat.S_ISDIR(mode) else "a device"
 
 
 @contextmanager
@@ -115,9 +128,23 @@ def disk_errors(path: Path) -> Iterator[None]:
             errno.EPERM,
             errno.EFBIG,
             errno.ENOTDIR,
+            errno.ELOOP,
         ):
             raise UserError(f"{path}: cannot write: {error.strerror}") from error
         raise
+
+
+def open_here(path: str, flags: int) -> int:
+    """Opener for a file that is appended to: it follows no link, and does not wait for the reader of a pipe."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
+def refuse_linked_folders(folder: Path) -> None:
+    """Raise UserError if an entry of the folder is a link to another folder, where files would be written unseen."""
+    for path in folder.iterdir():
+        if path.is_symlink() and path.is_dir():
+            hint = f"put a folder in its place, or move all of {folder} to that disk and make it the link"
+            raise UserError(f"{path}: is a link to {os.readlink(path)}, so files would be written there; {hint}")
 
 
 def make_folder(path: Path) -> None:
@@ -144,13 +171,15 @@ def write_page(path: Path, content: str) -> Path:
 
 @contextmanager
 def file_atomic(path: Path) -> Iterator[Path]:
-    """The name of a temporary file to write, renamed to `path` at the end of the block, or removed if it fails.
+    """Yield the name of a temporary file, renamed to `path` at the end of the block, or removed if the block fails.
 
-    A link is followed. UserError where `path` is a folder, a pipe or a device.
+    A link is replaced and never followed, because a folder from somebody else may hold one that leads to a file of the
+    user's. Raise UserError if `path` is a folder, a pipe or a device.
     """
-    path = path.resolve() if path.is_symlink() else path
     if path.exists() and not path.is_file():
         raise UserError(f"{path}: {_kind_of_file(path.stat().st_mode)}; allowed: a regular file")
+    if path.parent == _DEVICES:  # /dev/stdout is a link, and root may replace it
+        raise UserError(f"{path}: a device; allowed: a regular file")
     temporary = _temporary_name(path)
     with disk_errors(path):
         try:

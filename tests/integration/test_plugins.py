@@ -478,3 +478,19 @@ def test_the_files_of_a_study_are_its_own() -> None:
     write(text, "study.yaml")
     with pytest.raises(UserError, match=r"set\.plugins +is decided by the study's plugins, for all arms"):
         Study("study", read_study("study.yaml")[1], Path("other"))
+
+
+@pytest.mark.parametrize("code", ["raise SystemExit(0)", "import sys\nsys.exit()"])
+def test_a_plug_in_that_ends_python_is_told(code: str) -> None:
+    """A script that was never meant to be imported: the training would end with exit code 0, and nothing trained."""
+    write(code, "script.py")
+    with pytest.raises(UserError, match=r"plugins: .*script\.py: ends Python when it is imported; put the lines"):
+        config("plugins=[script.py]")
+
+
+def test_files_of_plug_ins_that_lead_nowhere(tmp_path: Path) -> None:
+    Path("loop.py").symlink_to("loop.py")
+    with pytest.raises(UserError, match=r"plugins: .*loop\.py: no such file"):
+        config("plugins=[loop.py]")
+    with pytest.raises(UserError, match="no user 'nobody-of-that-name'"):
+        config("plugins=[~nobody-of-that-name/x.py]")

@@ -6,6 +6,7 @@ deviation, and within 3e-3 where there is a GELU.
 
 import json
 import resource
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 import archlab
 from archlab.cli import app
+from archlab.data import tokenizer as bpe
 from archlab.errors import UserError
 from archlab.exchange.gguf.architectures import ARCHITECTURES
 from archlab.exchange.gguf.write import save_gguf
 from archlab.exchange.load import load_hf
+from archlab.infer.import_export import export_gguf
 from tests.parity.test_exchange import SHAPES, TRAIN
 from tests.parity.tiny import SMALL, Case, tiny_model
 from tiny import write_text
@@ -406,3 +409,50 @@ def test_a_model_of_the_llamas_shape_is_no_exotic_family(tmp_path: Path) -> None
     for preset, name in (("qwen3-8b", "qwen3"), ("tiny-llama", "granite"), ("qwen2.5-7b", "qwen2")):
         model = archlab.Decoder(archlab.load_config(preset, *sizes, heads).model)
         assert save_gguf(model, tmp_path / f"{name}.gguf")[0] == name
+
+
+def odd(**changed: Any) -> Callable[[Path], None]:
+    """A change of a folder's config.json."""
+
+    def change(folder: Path) -> None:
+        file = folder / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda folder: (folder / "tokenizer_config.json").write_text("{}x"),
+            r"tokenizer_config\.json: not valid JSON",
+        ),
+        (lambda folder: (folder / "tokenizer_config.json").write_text('{"chat_template": 3}'), "chat_template is 3"),
+        (
+            lambda folder: (folder / "chat_template.jinja").write_bytes(b"\xff"),
+            r"chat_template\.jinja: not a text file",
+        ),
+        (lambda folder: (folder / "tokenizer.json").write_text("[1]"), r"tokenizer\.json: not a tokenizer\.json"),
+        (lambda folder: (folder / "tokenizer.json").write_text("{}"), r"tokenizer\.json: not a tokenizer\.json"),
+        (odd(eos_token_id=10**30), r"config\.json: eos_token_id is 10+; allowed: 0 to 299"),
+        (odd(eos_token_id=-1), r"config\.json: eos_token_id is -1; allowed: 0 to 299"),
+        (odd(bos_token_id=300), r"config\.json: bos_token_id is 300"),
+        (odd(rope_scaling={"rope_type": "linear", "factor": 1e308}), r"1e\+308 does not fit into float32"),
+        (odd(pad_token_id=-1), None),
+    ],
+)
+def test_an_odd_folder_is_told_and_leaves_no_file(
+    change: Callable[[Path], object], says: str | None, tmp_path: Path
+) -> None:
+    folder, out = tmp_path / "hf", tmp_path / "model.gguf"
+    tiny_model(Case("llama", "text", {**SMALL, "vocab_size": 300})).save_pretrained(folder)
+    bpe.train(["the cat sat on the mat"] * 3, 280).save(str(folder / "tokenizer.json"))
+    change(folder)
+    if says is None:
+        export_gguf(folder, out)
+        assert "tokenizer.ggml.padding_token_id" not in numbers(GGUFReader(out))
+        return
+    with pytest.raises(UserError, match=says):
+        export_gguf(folder, out)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["hf"]

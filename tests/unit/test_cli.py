@@ -1,5 +1,6 @@
 """The command line: what is imported, what is printed, and how errors end."""
 
+import io
 import json
 import re
 import signal
@@ -10,7 +11,7 @@ from importlib import import_module
 import pytest
 
 import archlab
-from archlab.cli import app
+from archlab.cli import app, terminal
 from archlab.config.yaml_text import to_yaml
 from archlab.data.corpus import Corpus
 from archlab.errors import UserError
@@ -284,6 +285,53 @@ def test_no_name_commands_the_terminal(tmp_path, capsys):
     assert app.main(["cost", str(file)]) == 2
     assert r"\u001b[31m\u009b.yaml" in (err := capsys.readouterr().err)
     assert not re.search("[\x1b\x9b]", err)
+
+
+def test_nothing_on_stdout_commands_the_terminal(tmp_path, capsys):
+    """Names of tensors and files come from others: in tables, lines, YAML and JSON."""
+    file = tmp_path / "\x1b]0;t\x07\x1b[31m.yaml"
+    file.write_text("base: tiny-llama")
+    for command in (["check", str(file)], ["diff", str(file), "tiny-transformer"], ["cost", str(file), "--json"]):
+        assert r"\u001b" in (out := output(capsys, *command))
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", out)
+    before = sys.stdout
+    with terminal.visible_stdout():
+        print("\x1b[2J", end="")
+    assert (sys.stdout, capsys.readouterr().out) == (before, r"\u001b[2J")
+
+
+def test_no_name_commands_who_reads_a_page_or_a_drawing(tmp_path, capsys):
+    file = tmp_path / "<b>\x1b]0;t\x07\u202e.yaml"
+    file.write_text("base: tiny-llama")
+    for command, page in ((["check", "--html"], "check.html"), (["draw", "--out"], "drawn.svg")):
+        output(capsys, command[0], str(file), command[1], str(tmp_path / page))
+        text = (tmp_path / page).read_text(encoding="utf-8")
+        assert r"&lt;b&gt;\u001b]0;t\u0007\u202e.yaml" in text
+        assert not re.search("<b>|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", text)
+
+
+def test_a_plug_in_that_ends_python_while_it_is_used_is_told(tmp_path, capsys, monkeypatch):
+    file = str(tmp_path / "own.py")
+    scope = {}
+    exec(compile("def make(arguments):\n    raise SystemExit(0)", file, "exec"), scope)
+    monkeypatch.setattr(app, "make_app", lambda: scope["make"])
+    with pytest.raises(SystemExit):  # of anything else
+        app.main([])
+    monkeypatch.setattr("archlab.errors.OWN_CODE", {file})
+    assert app.main([]) == 2
+    assert f"plug-in {file}, line 2: SystemExit: 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("in_terminal", [True, False])
+def test_a_models_text_is_exact_in_a_pipe_and_visible_in_a_terminal(in_terminal, monkeypatch):
+    text = "a\x1b]52;c;ZXZpbA==\x07\r\n\tb\u202e"
+    stream = io.StringIO(newline="")
+    monkeypatch.setattr(stream, "isatty", lambda: in_terminal)
+    monkeypatch.setattr(sys, "stdout", stream)
+    with terminal.visible_stdout():
+        terminal.print_exact(text)
+    seen = r"a\u001b]52;c;ZXZpbA==\u0007\u000d" + "\n\tb" + r"\u202e"
+    assert stream.getvalue() == (seen if in_terminal else text)
 
 
 def output(capsys, *arguments):

@@ -148,6 +148,7 @@ def bomb(first: str, of_nine: Callable[[str], str]) -> str:
         (bomb("[x]", lambda a: f"[{', '.join([a] * 9)}]"), "line 6: more than 50,000 values"),
         (bomb("{x: y}", lambda a: f"{{{', '.join(f'k{i}: {a}' for i in range(9))}}}"), "line 6: more than 50,000 values"),
         (bomb("{x: y}", lambda a: f"{{<<: [{', '.join([a] * 9)}]}}"), "line 6: more than 50,000 values"),
+        (f"a: &a {'x' * 500_000}\nb: [{', '.join(['*a'] * 200)}]", "line 2: more than 50,000 values"),
         ("[" * 1000, "line 1: values inside each other more than 100 deep"),
         ("a: &a " + "[" * 60 + "]" * 60 + "\nb: " + "[" * 60 + "*a" + "]" * 60, "line 2: values inside each other"),
         ("a: &a [*a]", r"line 1: an alias \(\*a\) refers to what it is part of"),

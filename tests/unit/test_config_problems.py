@@ -1,11 +1,17 @@
 """All mistakes are reported at once, each at its path: what was found, what is allowed, the nearest name."""
 
 import re
-from typing import get_args
+from collections.abc import Iterator
+from typing import Any, get_args
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from archlab.config.activation import Activation
+from archlab.config.base import Float32, Positive
 from archlab.config.check import validate
 from archlab.config.describe import layer_table
 from archlab.config.identity import config_hash, resolved
@@ -556,3 +562,49 @@ def test_studies_are_checked_the_same_way():
     assert "budget  " in str(caught.value)
     assert "give either tokens or flops" in str(caught.value)
     assert "seeds" in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["(a", "[", "(([^!])+)+!", "\\"])
+def test_an_unknown_key_is_no_pattern(key):
+    """The third one took a minute and more."""
+    found = problems(f"model.mlp.{key}=swiglu")
+    assert found[f"model.mlp.{key}"].strip() == "unknown; write model.mlp.kind=gated model.mlp.activation=silu"
+
+
+def floats_of(kind: Any, path: str, checked: bool = False) -> Iterator[tuple[str, bool]]:
+    """Path of each place in a type that holds a float, and whether the type says that it must fit into float32."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        for name, field in kind.model_fields.items():
+            yield from floats_of(field.annotation, f"{path}.{name}", Float32 in field.metadata)
+        return
+    if kind is float:
+        yield path, checked
+    inner = getattr(kind, "__metadata__", ())
+    for part in get_args(kind):
+        yield from floats_of(part, path, checked or Float32 in inner)
+
+
+def test_every_number_of_a_config_must_fit_into_float32():
+    found = dict(floats_of(Config, ""))
+    assert len(found) > 50
+    assert [path for path, checked in found.items() if not checked] == []
+
+
+@given(st.floats(min_value=5e-324, max_value=1e308))
+def test_a_number_is_taken_if_float32_neither_overflows_nor_makes_it_0(number: float):
+    with np.errstate(all="ignore"):
+        fits = 0 < np.float32(number) < np.inf
+    try:
+        assert (TypeAdapter(Positive).validate_python(number) == number) == fits
+    except ValidationError:
+        assert not fits
+
+
+@pytest.mark.parametrize("value", ["1e300", "3.5e38", "5e-324", "1e-60"])
+@pytest.mark.parametrize(
+    "field", ["model.norm.eps", "train.lr", "model.embedding.scale", "train.lr_multipliers.embedding"]
+)
+def test_what_float32_cannot_hold_is_refused_when_it_is_read(field: str, value: str):
+    allowed = "allowed: 0, or from 1.4e-45 to 3.4e38 in size"
+    assert problems(f"{field}={value}")[field].strip().endswith(f"does not fit into float32; {allowed}")
+    assert load_config("tiny-llama", f"{field}=1e-40")

@@ -13,11 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from archlab.cli import app
 from archlab.config.schema import DataConfig
 from archlab.config.tasks import Recall
 from archlab.cost.units import binary
 from archlab.data import corpus, file_cache, intact
 from archlab.data import prepare as making
+from archlab.data.contents import Template
 from archlab.data.open import tokens_per_byte
 from archlab.data.prepare import open_data, prepare
 from archlab.data.shards import DataFolder
@@ -283,18 +285,18 @@ def test_the_loser_of_a_race_uses_the_winners_folder(texts: Path, tmp_path: Path
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that were hashed or read as text."""
     names: list[str] = []
-    hash_of, read = intact.digests, corpus._read
+    hash_of, read = intact.digests, corpus.contents
 
     def hashed(file: Path):
         names.append(file.name)
         return hash_of(file)
 
-    def as_text(file: corpus.File, field: str):
+    def as_text(file: corpus.File, template: Template):
         names.append(file.path.name)
-        return read(file, field)
+        return read(file, template)
 
     monkeypatch.setattr(intact, "digests", hashed)
-    monkeypatch.setattr(corpus, "_read", as_text)
+    monkeypatch.setattr(corpus, "contents", as_text)
     monkeypatch.setattr(file_cache, "SETTLED", -1)  # else files that a test has just written are not cached
     return names
 
@@ -495,14 +497,14 @@ def test_the_field_of_records_is_named(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text(
         "\n".join(json.dumps({"text": "no", "body": f"text {i}\n" * 9}) for i in range(30))
     )
-    data = prepare([str(tmp_path / "a.jsonl")], tmp_path / "out", 300, None, 0.2, "body")
+    data = prepare([str(tmp_path / "a.jsonl")], tmp_path / "out", 300, None, 0.2, Template(("body",)))
     assert data.manifest.source.endswith("a.jsonl (field 'body')")
     assert sum(part.bytes for part in data.manifest.parts) == sum(9 * len(f"text {i}\n") for i in range(30))
     with pytest.raises(UserError, match=r"line 1: no field 'bod'; found text, body; did you mean body\?; .*--field"):
-        prepare([str(tmp_path / "a.jsonl")], tmp_path / "new", 300, None, 0.2, "bod")
+        prepare([str(tmp_path / "a.jsonl")], tmp_path / "new", 300, None, 0.2, Template(("bod",)))
     (tmp_path / "a.txt").write_text("text")
-    with pytest.raises(UserError, match="--field body: there is neither JSONL nor Parquet"):
-        prepare([str(tmp_path / "a.txt")], tmp_path / "new", 300, None, 0.2, "body")
+    with pytest.raises(UserError, match="field 'body': there is neither JSONL nor Parquet"):
+        prepare([str(tmp_path / "a.txt")], tmp_path / "new", 300, None, 0.2, Template(("body",)))
 
 
 def test_tokens_per_byte_are_those_of_the_whole_text(texts: Path, tmp_path: Path) -> None:
@@ -513,3 +515,40 @@ def test_tokens_per_byte_are_those_of_the_whole_text(texts: Path, tmp_path: Path
     assert found == pytest.approx(tokens / n_bytes)
     with pytest.raises(UserError, match="a task has no bytes of text"):
         tokens_per_byte(DataConfig(task=Recall()), 300)
+
+
+def test_a_data_folder_without_its_manifest_is_no_text(texts: Path, tmp_path: Path) -> None:
+    """Its tokenizer.json would be trained on."""
+    folder = made(texts, tmp_path / "text" / "tokens").path
+    with pytest.raises(UserError, match=r"tokens: a data folder, which holds tokens and no text; data\.path takes it"):
+        prepare([str(tmp_path / "text")], tmp_path / "new", 300, None, 0.2)
+    (folder / "manifest.json").unlink()
+    for source in (folder, folder.parent, f"{folder}/*"):
+        with pytest.raises(UserError, match=r"tokens: token shards without manifest\.json; copy the folder again, or"):
+            open_data(DataConfig(path=str(source)), 300)
+
+
+def test_what_was_left_out_is_in_the_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is named when the folder is made. Another reading of the same file is other data."""
+    lines = [json.dumps({"title": f"T{i}", "text": f"text {i}\n" * 9}) for i in range(30)]
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines, "no JSON"]))
+    command = ["data", str(tmp_path / "a.jsonl"), "--vocab-size", "300", "--out", str(tmp_path / "out")]
+    assert app.main(command) == 2
+    assert "a.jsonl, line 31: not valid JSON\n`archlab data --skip-invalid` leaves" in capsys.readouterr().err
+    assert app.main([*command, "--skip-invalid"]) == 0
+    said = capsys.readouterr()
+    assert "note: left out: 1 invalid\n" in said.err
+    assert "line 31: not valid JSON" in said.err
+    assert said.out.splitlines()[0].endswith("; left out: 1 invalid")
+    manifest = DataFolder.open(tmp_path / "out").manifest
+    assert (manifest.invalid, manifest.left_out) == (1, (f"{tmp_path / 'a.jsonl'}, line 31: not valid JSON",))
+    assert app.main([*command, "--skip-invalid", "--template", r"{title}\n{text}"]) == 2
+    assert "already holds other data" in capsys.readouterr().err
+    command[-1] = str(tmp_path / "joined")
+    assert app.main([*command, "--skip-invalid", "--template", r"{title}\n{text}"]) == 0
+    joined = DataFolder.open(tmp_path / "joined").manifest
+    assert joined.source.endswith(r"a.jsonl (template '{title}\n{text}')")
+    extra = sum(len(f"T{i}\n") for i in range(30))
+    assert sum(p.bytes for p in joined.parts) == sum(p.bytes for p in manifest.parts) + extra
+    assert app.main([*command, "--field", "text", "--template", "{text}"]) == 2
+    assert "--field and --template: give one" in capsys.readouterr().err

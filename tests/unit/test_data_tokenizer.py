@@ -13,6 +13,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from archlab.data import tokenizer as bpe
 from archlab.data.spelling import spelling
 from archlab.errors import UserError
+from archlab.infer.codec import PublishedCodec
+from archlab.model.origin import Origin
 
 TEXT = [Path(ast.__file__).read_text(), "The cat sat on the mat; it's 1234 o'clock.\r\n" * 20]
 TOKENIZER = bpe.train(TEXT, 320)
@@ -147,3 +149,26 @@ def test_a_tokenizer_that_changes_the_text_is_refused_when_it_does(tmp_path: Pat
     with pytest.raises(UserError, match=r"decomposed\.txt: the tokenizer changes its text"):
         prepare([str(tmp_path / "decomposed.txt")], tmp_path / "b", None, tmp_path / "nfc.json", 0.1)
     assert not (tmp_path / "b").exists()
+
+
+def test_a_pattern_that_backtracks_is_told(tmp_path: Path):
+    """The library panics, which is no Exception."""
+    parts = json.loads(TOKENIZER.to_str())
+    slow = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    parts["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [slow, parts["pre_tokenizer"]["pretokenizers"][-1]]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(parts))
+    tokenizer, text = bpe.read(tmp_path / "tokenizer.json"), "a" * 40 + "b"
+    codec = PublishedCodec(tokenizer, Origin())
+    for encode in (lambda: bpe.encode(tokenizer, [text]), lambda: codec.encode(text)):
+        with pytest.raises(UserError, match=r"the tokenizer cannot encode the text: .*retry-limit"):
+            encode()
+
+
+def test_a_token_with_a_huge_number_is_refused(tmp_path: Path):
+    """A table of bytes per token would have as many rows."""
+    parts = json.loads(TOKENIZER.to_str())
+    parts["model"]["vocab"][list(parts["model"]["vocab"])[-1]] = 4_000_000_000
+    (tmp_path / "tokenizer.json").write_text(json.dumps(parts))
+    for read in (bpe.read, bpe.load):
+        with pytest.raises(UserError, match="a token has the number 4,000,000,000; allowed: below 10,000,000"):
+            read(tmp_path / "tokenizer.json")

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from archlab.errors import UserError
-from archlab.files import TEMPORARY, folder_atomic, make_folder
+from archlab.files import TEMPORARY, folder_atomic, make_folder, write_atomic
 
 KILLED = """
 import os, sys
@@ -82,3 +82,24 @@ def test_files_are_for_whom_the_umask_says(tmp_path, umask):
     finally:
         os.umask(before)
     assert (tmp_path / "out" / "below" / "private").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+@pytest.mark.parametrize("target", ["victim", "nowhere", "link"])
+def test_a_link_is_replaced_and_never_followed(tmp_path, target):
+    """As os.replace does it; also one that leads nowhere, or to itself."""
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "folder").mkdir()
+    link = tmp_path / "folder" / "link"
+    link.symlink_to(link if target == "link" else tmp_path / target)
+    write_atomic(link, "a page")
+    assert (link.is_symlink(), link.read_text()) == (False, "a page")
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize(("target", "what"), [("/dev/null", "a device"), (".", "a folder")])
+def test_a_link_to_no_file_stays(tmp_path, target, what):
+    (tmp_path / "link").symlink_to(target)
+    with pytest.raises(UserError, match=f"{what}; allowed: a regular file"):
+        write_atomic(tmp_path / "link", "a page")
+    assert (tmp_path / "link").is_symlink()

@@ -362,3 +362,22 @@ def test_a_summary_that_cannot_be_is_damage(claimed, change):
     (claimed.path / "summary.json").write_text(json.dumps(SUMMARY.model_dump() | change))
     with pytest.raises(UserError, match=r"summary.json: damaged; delete the file and run again"):
         claimed.summary()
+
+
+def test_training_writes_nothing_through_a_link(claimed, tmp_path):
+    """In a folder from somebody else: the metrics and the lock are appended to, and checkpoints are made in a folder."""
+    (tmp_path / "victim").write_text("precious\n")
+    (claimed.path / "metrics.jsonl").unlink(missing_ok=True)
+    (claimed.path / "metrics.jsonl").symlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match=r"metrics\.jsonl: cannot write"):
+        claimed.log(step=1)
+    (claimed.path / ".lock").unlink(missing_ok=True)
+    (claimed.path / ".lock").symlink_to(tmp_path / "new")
+    with pytest.raises(UserError, match="cannot write"), claimed.locked():
+        pass
+    (claimed.path / ".lock").unlink()
+    (tmp_path / "elsewhere").mkdir()
+    (claimed.path / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"checkpoints: is a link to .*elsewhere, so files"), claimed.locked():
+        pass
+    assert ((tmp_path / "victim").read_text(), (tmp_path / "new").exists()) == ("precious\n", False)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Parameter
 
 import archlab
-from archlab.cli.terminal import console
+from archlab.cli.terminal import console, visible_stdout
 from archlab.cli.usage import usage
 from archlab.config.text import visible
 from archlab.config.trust import trusting
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _prepare_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        with trusting(TRUST_OPTION in words):
+        with trusting(TRUST_OPTION in words), visible_stdout():
             code = make_app()([word for word in words if word != TRUST_OPTION])
         sys.stdout.flush()
         return code or 0
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
     except KeyboardInterrupt:
         return _print_error(INTERRUPTED, 130)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a plug-in may call sys.exit
         if was_interrupted():  # an import that a Ctrl-C broke off fails in its own way
             return _print_error(INTERRUPTED, 130)
         if message := _message(error):
@@ -115,7 +115,7 @@ def _prepare_streams() -> None:
         del os.environ["COLUMNS"]
 
 
-def _message(error: Exception) -> str | None:
+def _message(error: BaseException) -> str | None:
     """What to tell the user; None for a bug, whose traceback is wanted."""
     return usage(error) if isinstance(error, CycloptsError) else user_message(error)
 

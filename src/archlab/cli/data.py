@@ -1,13 +1,16 @@
 """`archlab data`."""
 
+import re
 from pathlib import Path
+from typing import Annotated
 
-from archlab.cli.arguments import AtLeastOne
+from archlab.cli.arguments import AtLeastOne, Flag, MayBeginWithDash
 from archlab.config.text import note
 from archlab.cores import cores
-from archlab.data.corpus import FIELD
+from archlab.data.contents import TEXT, Template
 from archlab.data.prepare import prepare
 from archlab.data.progress import shown
+from archlab.errors import UserError
 
 
 def run(
@@ -16,7 +19,9 @@ def run(
     vocab_size: AtLeastOne | None = None,
     tokenizer: Path | None = None,
     held_out: float = 0.05,
-    field: str = FIELD,
+    field: str | None = None,
+    template: Annotated[str, MayBeginWithDash] | None = None,
+    skip_invalid: Flag = False,
     workers: AtLeastOne | None = None,
 ) -> None:
     """Turn text into a folder of token shards.
@@ -35,12 +40,19 @@ def run(
     held_out
         Share of the text in one fold; data.fold says which one is kept for evaluation.
     field
-        Where records of JSONL or Parquet have their text.
+        Where records of JSONL, Parquet or Arrow have their text; `text` when left out. `meta.body` is the field `body`
+        of the field `meta`.
+    template
+        Several fields in one text, as in '{title}\\n\\n{meta.body}'. `\\n` and `\\t` are a line's end and a tab, `{{`
+        and `}}` are braces.
+    skip_invalid
+        Leave out records and files that cannot be read. They are counted, and the first few are named.
     workers
         How many tokenise at once: threads, or processes where it must be the tokenizers library; one per core when left
         out.
     """
-    made = prepare(list(src), out, vocab_size, tokenizer, held_out, field, workers or cores(), shown)
+    how = _template(field, template)
+    made = prepare(list(src), out, vocab_size, tokenizer, held_out, how, skip_invalid, workers or cores(), shown)
     print(made)
     if tokenizer:
         names = " ".join(str(made.tokenizer.id_to_token(i)) for i in made.document_tokens)
@@ -48,3 +60,11 @@ def run(
     if vocab_size and made.manifest.vocab_size < vocab_size:
         note(f"the text has no more than {made.manifest.vocab_size:,} tokens of {vocab_size:,} to learn")
     print(out)
+
+
+def _template(field: str | None, template: str | None) -> Template:
+    if template is None:
+        return TEXT if field is None else Template((field,))
+    if field is not None:
+        raise UserError("--field and --template: give one; a template names its fields")
+    return Template.parse(re.sub(r"\\([nt\\])", lambda found: {"n": "\n", "t": "\t"}.get(found[1], "\\"), template))

@@ -1,9 +1,9 @@
 """`archlab export`."""
 
-import sys
 from pathlib import Path
 
 from archlab.cli.arguments import Flag
+from archlab.config.text import note
 from archlab.exchange.gguf.write import Format
 from archlab.infer.import_export import export_gguf, export_model
 from archlab.progress import doing
@@ -32,8 +32,8 @@ def run(
     if gguf:
         with doing(f"writing {out}"):
             architecture, notes = export_gguf(folder, out, family, dtype)
-        for note in notes:
-            print(note, file=sys.stderr)
+        for text in notes:
+            note(text)
         print(f"written as {architecture}")
     else:
         with doing(f"writing {out}"):

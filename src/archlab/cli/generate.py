@@ -3,6 +3,7 @@
 from typing import Annotated, Literal
 
 from archlab.cli.arguments import AtLeastOne, Flag, MayBeginWithDash, WholeNumber
+from archlab.cli.terminal import print_exact
 
 
 def run(
@@ -76,7 +77,7 @@ def run(
     model = from_pretrained(home, wanted, device_type)
     model = to_int8(model) if int8 else model
     pieces = stream_text(model, codec, prompt, max_new_tokens, sampling, stop, compile=compile)
-    print(prompt, end="", flush=True)
+    print_exact(prompt)
     for piece in pieces:
-        print(piece, end="", flush=True)
+        print_exact(piece)
     print()

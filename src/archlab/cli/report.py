@@ -5,7 +5,7 @@ from pathlib import Path
 
 from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.terminal import print_json, print_table
-from archlab.config.text import note, visible
+from archlab.config.text import note
 from archlab.errors import UserError
 
 
@@ -37,7 +37,7 @@ def run(run: Path, /, *more: Path, out: Path | None = None, live: AtLeastOne | N
     if json:
         print_json(standing(runs))
         return
-    page = (out or run / "report.html").resolve()
+    page = (out or run / "report.html").absolute()
     if live is not None:
         note(f"{page} is written anew every {live} s, until all runs have ended or Ctrl-C")
         while not all(watched.summary for watched in runs):
@@ -46,4 +46,4 @@ def run(run: Path, /, *more: Path, out: Path | None = None, live: AtLeastOne | N
             runs = watch(paths)
     write_runs(runs, page)
     print_table(COLUMNS, run_rows(runs), right=COLUMNS[2:])
-    print(f"report: {visible(str(page))}")
+    print(f"report: {page}")

@@ -309,7 +309,7 @@ def present(summary: StudySummary, folder: Path) -> None:
     sys.stdout.flush()
     with doing("writing the report"):
         page = write_page(summary, folder)
-    print(f"report: {visible(str(page.resolve()))}", flush=True)
+    print(f"report: {visible(str(page.absolute()))}", flush=True)
     try:
         with doing("drawing its picture"):
             write_picture(summary, folder)

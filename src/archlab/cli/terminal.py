@@ -1,11 +1,14 @@
 """Plain tables on the terminal: as wide as it is, readable in 80 columns, in a pipe and without colours."""
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from typing import IO, Any, NoReturn, TextIO, cast
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 
 from archlab.config.text import visible
@@ -19,8 +22,52 @@ _FEW = 4
 """Columns that stay together however narrow the terminal is."""
 
 
+class _VisibleStream:
+    """A stream on which names and texts from files cannot command the terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.exact = stream
+        """It writes text as it is."""
+
+    def write(self, text: str) -> int:
+        """Write it as `visible` shows it."""
+        return self.exact.write(visible(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.exact, name)
+
+
+@contextmanager
+def visible_stdout() -> Iterator[None]:
+    """Within the block, whatever is printed on stdout is written as `visible` shows it, but for `print_exact`."""
+    with redirect_stdout(cast(TextIO, _VisibleStream(sys.stdout))):
+        yield
+
+
+def print_exact(text: str) -> None:
+    """Print a model's own text without a line's end: byte for byte into a file or pipe, visible on a terminal."""
+    stream = sys.stdout if sys.stdout.isatty() else _exact(sys.stdout)
+    stream.write(text)
+    stream.flush()
+
+
+def _exact(stream: IO[str]) -> IO[str]:
+    return stream.exact if isinstance(stream, _VisibleStream) else stream
+
+
 class _Console(Console):
-    """Rich's console, but we decide what happens when the reader of a pipe leaves."""
+    """Rich's console, whose own escape sequences are no part of a text. We decide what happens when the reader of a
+    pipe leaves."""
+
+    @Console.file.getter
+    def file(self) -> IO[str]:
+        """The stream that writes text as it is."""
+        return _exact(super().file)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Render as Rich does, with the text as `visible` shows it."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
 
     def on_broken_pipe(self) -> NoReturn:
         """Raise the error, as without Rich; Rich would end the command with exit code 1."""
@@ -63,4 +110,4 @@ def show_table(out: Console, table: Table) -> None:
 
 def print_json(value: Any) -> None:
     """For scripts: indented JSON on stdout."""
-    print(visible(json.dumps(value, indent=2, ensure_ascii=False)))
+    print(json.dumps(value, indent=2, ensure_ascii=False))

@@ -8,6 +8,7 @@ from archlab.config.io import find_preset, read_entry
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
+from archlab.files import real_path
 from archlab.hf.folder import CONFIG, is_hf_folder
 from archlab.hf.hub import is_hub_id
 from archlab.train.checkpoint import has_checkpoint
@@ -26,7 +27,7 @@ def refuse_unread_weights(config: str, overrides: Sequence[str], out: Path) -> N
     A run in `out` that has a checkpoint goes on from there, and a file (config.yaml, config.json) is a config alone.
     The message prints the command that trains those weights, and the one that begins from random values.
     """
-    if has_checkpoint(out / "checkpoints") or out.resolve() == Path(config).resolve():
+    if has_checkpoint(out / "checkpoints") or real_path(out) == real_path(Path(config)):
         return
     if _holds_weights(config):
         rest = shlex.join([*overrides, "--out"])

@@ -1,10 +1,13 @@
 """What every config model shares: strictness, and the few value types of our own."""
 
 import re
+import struct
 from decimal import Decimal
+from math import isinf
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -96,9 +99,28 @@ def _share(value: Any) -> Any:
     return value
 
 
-Probability = Annotated[float, Field(ge=0, lt=1)]
-Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
+def in_float32(value: Any) -> Any:
+    """Return the value. Raise ValueError for a number, also one in a list, that float32 would make infinite or 0."""
+    for number in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(number, float) and number and (isinf(kept := _rounded(number)) or not kept):
+            raise ValueError(f"{number!r} does not fit into float32; allowed: 0, or from 1.4e-45 to 3.4e38 in size")
+    return value
+
+
+def _rounded(number: float) -> float:
+    """The number in float32."""
+    try:
+        return struct.unpack("f", struct.pack("f", number))[0]
+    except OverflowError:
+        return float("inf")
+
+
+Float32 = AfterValidator(in_float32)
+"""Part of the type of every number of a config that is no integer: it ends in tensors, mostly of float32."""
+
+Probability = Annotated[float, Field(ge=0, lt=1), Float32]
+Positive = Annotated[float, Field(gt=0), Float32]
+NonNegative = Annotated[float, Field(ge=0), Float32]
 Natural = Annotated[int, Field(ge=0)]
 # Upper ends. Each is far beyond all that was ever built, and low enough that whatever is accepted is counted, shown and
 # refused by a machine too small for it within seconds.
@@ -145,7 +167,7 @@ BatchTokens = Annotated[Length, BeforeValidator(whole_number, json_schema_input_
 Flops = Annotated[Positive, BeforeValidator(_number, json_schema_input_type=Positive | str)]
 """A number of floating-point operations; `2P` is 2e15."""
 
-Part = Annotated[float, Field(gt=0, le=1), BeforeValidator(_share, json_schema_input_type=float | str)]
+Part = Annotated[float, Field(gt=0, le=1), Float32, BeforeValidator(_share, json_schema_input_type=float | str)]
 """Some or all of a whole, 0.25 or `25%`."""
 
 Share = Annotated[Probability, BeforeValidator(_share, json_schema_input_type=Probability | str)]

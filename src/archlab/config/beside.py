@@ -8,7 +8,7 @@ from typing import Any
 
 from archlab.config.schema import DataConfig
 from archlab.config.trust import is_file
-from archlab.files import expand_user
+from archlab.files import expand_user, real_path
 
 _DEFAULT = DataConfig().path
 """No file: the running Python's own source."""
@@ -24,8 +24,8 @@ def find_text(values: Any, home: Path) -> None:
     """
     for section, key in _places(values):
         path = str(expand_user(section[key]))
-        folders = (folder.resolve() for folder in (home, Path()) if _is_there(path, folder))
-        section[key] = str(next(folders, home.resolve()) / path)
+        folders = (real_path(folder) for folder in (home, Path()) if _is_there(path, folder))
+        section[key] = str(next(folders, real_path(home)) / path)
 
 
 def find_plugins(values: Any, home: Path) -> None:
@@ -44,8 +44,8 @@ def plugins_of(values: Any) -> list[str]:
 def _found(plugin: Any, home: Path) -> Any:
     if not (isinstance(plugin, str) and is_file(plugin)):
         return plugin
-    folders = (folder.resolve() for folder in (home, Path()) if (folder / expand_user(plugin)).is_file())
-    return str(next(folders, home.resolve()) / expand_user(plugin))
+    folders = (real_path(folder) for folder in (home, Path()) if (folder / expand_user(plugin)).is_file())
+    return str(next(folders, real_path(home)) / expand_user(plugin))
 
 
 def _is_there(path: str, folder: Path) -> bool:

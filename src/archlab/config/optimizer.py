@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from archlab.config.base import Base, Positive
+from archlab.config.base import Base, Positive, Probability
 from archlab.config.plug_in import PlugInOptimizer
 
 
@@ -22,7 +22,7 @@ class Muon(Base):
     """
 
     kind: Literal["muon"] = "muon"
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    momentum: Probability = 0.95
     """Share of the earlier gradients' mean that stays in it at each update."""
     nesterov: bool = True
     """Orthogonalise the mean with the new gradient mixed in once more, as Nesterov looks ahead."""

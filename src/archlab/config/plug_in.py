@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ValidationError, field_validator
 from pydantic_core.core_schema import ValidationInfo
 
-from archlab.config.base import Base
+from archlab.config.base import Base, Float32
 from archlab.config.component import Component, Site, StateTensor
 from archlab.config.plugins import Registered, Section, find, names
 from archlab.config.text import Line
@@ -21,7 +21,7 @@ class PlugIn(Base):
     kind: Literal["plugin"] = "plugin"
     name: Line
     """Under which it is registered."""
-    options: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
+    options: dict[str, Annotated[Any, Float32]] = {}  # noqa: RUF012 - pydantic copies it
     """Its own fields; those left out have their defaults."""
 
     section: ClassVar[Section]

@@ -22,7 +22,7 @@ from archlab.config.component import Component
 from archlab.config.text import FileName
 from archlab.config.trust import check, is_file
 from archlab.errors import OWN_CODE, UserError
-from archlab.files import read_bytes, read_text
+from archlab.files import expand_user, read_bytes, read_text, real_path
 
 Section = Literal["mlp", "mixer", "optimizer", "outcome"]
 """What a plug-in can be."""
@@ -141,7 +141,7 @@ def digest_of(file: Path) -> str:
 
 def _loaded(plugins: tuple[str, ...]) -> tuple[str, ...]:
     """The same with full paths of files, all of them imported; UserError for one that cannot be."""
-    plugins = tuple(str(Path(p).expanduser().resolve()) if is_file(p) else p for p in plugins)
+    plugins = tuple(str(real_path(expand_user(p))) if is_file(p) else p for p in plugins)
     load_plugins(plugins)
     return plugins
 
@@ -153,7 +153,7 @@ def copies(plugins: Iterable[str], folder: Path) -> tuple[list[str], dict[str, b
     for plugin in plugins:
         name, path = plugin, Path(plugin)
         if is_file(plugin):
-            name = path.name if path.parent == folder.resolve() else f"plugin{len(written)}-{path.name}"
+            name = path.name if path.parent == real_path(folder) else f"plugin{len(written)}-{path.name}"
             written[name] = read_bytes(path)
         names.append(name)
     return names, written
@@ -189,6 +189,9 @@ def _importing(plugin: str, import_it: Callable[[], Any]) -> None:
             raise UserError(f"plugins: {plugin}: imports {error.name}, which is not there") from error
         allowed = "a module that Python finds (installed, or on PYTHONPATH), or a file that ends in .py"
         raise UserError(f"plugins: no module {plugin!r}; allowed: {allowed}") from error
+    except SystemExit as error:
+        hint = "put the lines that only a script needs under `if __name__ == '__main__':`"
+        raise UserError(f"plugins: {plugin}: ends Python when it is imported; {hint}") from error
     except Exception as error:
         raise UserError(f"plugins: {plugin}: cannot be imported: {type(error).__name__}: {error}") from error
 

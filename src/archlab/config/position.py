@@ -4,11 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from archlab.config.base import Base, Index, Length, Positive, Width
+from archlab.config.base import Base, Float32, Index, Length, Positive, Width
 
-Theta = Annotated[float, Field(gt=1)]
-Stretch = Annotated[float, Field(ge=1)]
-Longer = Annotated[float, Field(gt=1)]
+Theta = Annotated[float, Field(gt=1), Float32]
+Stretch = Annotated[float, Field(ge=1), Float32]
+Longer = Annotated[float, Field(gt=1), Float32]
 """A stretch that is one."""
 
 
@@ -175,7 +175,7 @@ class Proportional(Base):
     """p-RoPE: only the fastest pairs rotate, the others are left as they are (Barbero 2024)."""
 
     kind: Literal["proportional"] = "proportional"
-    turning: Annotated[float, Field(gt=0, lt=1)]
+    turning: Annotated[float, Field(gt=0, lt=1), Float32]
     """Share of the pairs that rotate."""
 
     def rotated_pairs(self, n: int) -> int:
@@ -195,7 +195,7 @@ class Rope(AnyPosition):
     kind: Literal["rope"] = "rope"
     theta: Theta = 10000.0
     """Base of the rotation frequencies."""
-    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    fraction: Annotated[float, Field(gt=0, le=1), Float32] = 1.0
     """Part of each head that is rotated: its first int(head_dim * fraction) dimensions."""
     pairing: Literal["half", "interleaved"] = "half"
     """Which dimensions rotate together: i with i + dim/2 (rotate_half), or 2i with 2i + 1."""

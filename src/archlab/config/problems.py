@@ -30,6 +30,9 @@ ALIASES = {
 MOST_LISTED = 100
 """Problems in one message; a file with more is not one with a few mistakes in it."""
 
+_LONGEST_NAME = 200
+"""Characters that are compared with names. Comparing takes time and memory for each."""
+
 SECTION = "keys and values"
 
 _ALLOWED = {
@@ -91,7 +94,7 @@ def nearest(found: str, allowed: Iterable[str], closeness: float = 0.6) -> str:
     names = list(allowed)
     known = {name.lower(): name for name in names}
     known |= {alias: f"{name} ({alias})" for alias, name in ALIASES.items() if name in names}
-    close = difflib.get_close_matches(found.lower(), list(known), n=1, cutoff=closeness)
+    close = difflib.get_close_matches(found[:_LONGEST_NAME].lower(), list(known), n=1, cutoff=closeness)
     return f"; did you mean {known[close[0]]}?" if close else ""
 
 
@@ -186,7 +189,7 @@ def _known(key: str, above: Sequence[str], value: Any, schema: type[BaseModel]) 
     words = [word for word in (_kind(value), value, key) if isinstance(word, str)]
     section = ".".join(above if schema is Config else ("model", *above))
     instead = next(filter(None, map(meant, words)), "") or elsewhere(key, section)
-    if above and re.search(rf"\b{re.escape(section)}\.{key}\b", instead):  # it is there, but for another kind
+    if above and re.search(rf"\b{re.escape(f'{section}.{key}')}\b", instead):  # it is there, but for another kind
         return "not a field of this kind"
     if value is False:  # then what is meant is not to be written, but its opposite
         return re.sub(r"=(\w+)", lambda written: "=false" if written[1] == "true" else "", instead)

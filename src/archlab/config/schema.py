@@ -10,6 +10,7 @@ from archlab.config.base import (
     BatchTokens,
     Count,
     Derived,
+    Float32,
     Natural,
     NonNegative,
     Positive,
@@ -24,8 +25,6 @@ from archlab.config.parallel import ParallelConfig
 from archlab.config.plugins import PlugIns, load_plugins
 from archlab.config.tasks import NoTask, TaskOrText
 from archlab.config.trust import accept
-
-Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Keep(Base):
@@ -81,7 +80,7 @@ class TrainConfig(Base):
     """Linear warm-up: a whole number is steps, a fraction below 1 a share of all steps."""
     schedule: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
     """Shape after the warm-up; wsd holds the peak, then decays linearly."""
-    final_lr: Derived[Annotated[float, Field(ge=0, le=1)]] = DERIVED
+    final_lr: Derived[Annotated[float, Field(ge=0, le=1), Float32]] = DERIVED
     """Learning rate at the end, as a part of the peak. null: 0.1 (constant: 1)."""
     decay: Derived[Share] = DERIVED
     """wsd only: share of the steps after the warm-up that decay. null: 0.2 (other schedules: 0)."""
@@ -93,7 +92,7 @@ class TrainConfig(Base):
     """Decoupled weight decay of matrices and of convolutions; norms and biases never decay (Loshchilov 2019)."""
     decay_embeddings: bool = False
     """Decay tables, too: the token and position embeddings, distances beside the scores, and the head."""
-    betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = (0.9, 0.95)
+    betas: Annotated[tuple[Probability, Probability], Field(strict=False)] = (0.9, 0.95)
     """AdamW's averaging factors, also beside Muon."""
     eps: Positive = 1e-8
     """AdamW's epsilon, also beside Muon."""
@@ -150,7 +149,7 @@ class MixtureSource(Base):
 
     path: str
     """A folder made by `archlab data`, with the same --tokenizer as the others."""
-    weight: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    weight: Annotated[float, Field(ge=1e-6, le=1e6), Float32] = 1.0
     """Its share of the training windows, relative to the other sources' weights."""
 
 

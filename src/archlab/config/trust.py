@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from archlab.errors import UserError
-from archlab.files import expand_user, state_folder, write_page
+from archlab.files import expand_user, real_path, state_folder, write_page
 
 TRUST = "ARCHLAB_TRUST"
 """Environment variable. If it is 1, every plug-in may run; workers inherit it."""
@@ -97,7 +97,7 @@ def _may_run(plugin: str, printed: str) -> bool:
 
 
 def _full_name(source: str | Path) -> str:
-    return str(expand_user(source).resolve()) if isinstance(source, Path) or is_file(source) else source
+    return str(real_path(expand_user(source))) if isinstance(source, Path) or is_file(source) else source
 
 
 def _roots(module: str) -> tuple[Path, ...]:

@@ -25,6 +25,8 @@ MOST_BYTES = MEBIBYTE
 """Of a YAML file: far more than a config needs, and read in seconds."""
 MOST_VALUES = 50_000
 """In a YAML file, every alias counting all that it stands for; a pattern of 10,000 layers fits."""
+LONG_TEXT = 1000
+"""Characters of a text that count as one value more, so that aliases of a long text are limited too."""
 MOST_DIGITS = 300
 """Of a number; a longer one is beyond what any field can hold."""
 
@@ -86,7 +88,8 @@ class _Builder:
         elif isinstance(event, ev.SequenceStartEvent):
             node = self._sequence(event, depth)
         else:
-            node = self._counted(event, _Node(self._scalar(event), 1, 0), depth)
+            assert isinstance(event, ev.ScalarEvent)
+            node = self._counted(event, _Node(self._scalar(event), 1 + len(event.value) // LONG_TEXT, 0), depth)
         if event.anchor:
             self._anchored[event.anchor] = node
         return node
@@ -108,8 +111,7 @@ class _Builder:
             raise self._refusal(event, f"an alias (*{event.anchor}) refers to what it is part of; write the value out")
         return node
 
-    def _scalar(self, event: ev.Event) -> Any:
-        assert isinstance(event, ev.ScalarEvent)
+    def _scalar(self, event: ev.ScalarEvent) -> Any:
         if not event.implicit[0]:  # in quotes, or a block of text
             return event.value
         meaning = next((read for pattern, read in _CORE if pattern.fullmatch(event.value)), str)

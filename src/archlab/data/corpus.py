@@ -1,79 +1,29 @@
-"""From sources to documents: the source code of the running Python, text files, folders, globs, JSONL, Parquet, Arrow.
+"""From sources to documents. A source is the code of the running Python, a file, a folder, a pattern or a data set."""
 
-Text and JSONL may be compressed, by gzip or zstd.
-"""
-
-import gzip
-import io
-import json
 import os
 import platform
 import re
 import sysconfig
-import tokenize
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from archlab.config.problems import nearest
 from archlab.config.text import visible
+from archlab.data.contents import TEXT, Document, File, Found, Invalid, LeftOut, NotText, Template, contents
 from archlab.data.saved import ABOUT_IT, HUB, SPLITS, hub_files
+from archlab.data.shards import MANIFEST, SHARD_NAME
 from archlab.errors import UserError
-from archlab.files import expand_user
+from archlab.files import expand_user, real_path
+from archlab.hf.folder import homes
 
 STDLIB = "python-stdlib"
 """A source that every machine has: the standard library of the running Python."""
 
-FIELD = "text"
-"""The field of a record of JSONL, Parquet or Arrow that holds the text, unless another one is named."""
-
 _NOT_STDLIB = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 _MACHINE_MADE = ("config-", "_sysconfigdata")
-_COMPRESSED = (".gz", ".zst")
-_LINES = ".jsonl"
-_TABLES = {".parquet": "a Parquet file", ".arrow": "a stream of Arrow"}
-_JSON = (
-    (type(None), "null"), (bool, "true or false"), ((int, float), "a number"), (str, "a string"), (list, "an array"),
-    (dict, "an object"),
-)  # fmt: skip
 _WILDCARD = re.compile(r"[*?\[]")
-
-
-class Document(NamedTuple):
-    """One text, and the name that decides to which split it belongs."""
-
-    name: str
-    text: str
-
-
-class File(NamedTuple):
-    """A file that holds one text or several."""
-
-    path: Path
-    name: str
-    named_by_user: bool
-    """Not found in a folder. Then it is an error if the file is binary."""
-    is_python: bool = False
-    """Then a coding line may name its encoding."""
-
-    @property
-    def kind(self) -> str:
-        """The suffix that says what it holds. Compressed JSON is JSONL: that is how large texts are published."""
-        if self.path.suffix not in _COMPRESSED:
-            return self.path.suffix
-        inner = Path(self.path.stem).suffix
-        return _LINES if inner in (_LINES, ".json") else ".txt"
-
-    @property
-    def holds_records(self) -> bool:
-        """Several texts, each in a field of a record."""
-        return self.kind in (_LINES, *_TABLES)
-
-
-class NotTextError(Exception):
-    """The file holds no UTF-8 text."""
 
 
 @dataclass
@@ -81,45 +31,83 @@ class Corpus:
     """The documents of some sources, in a fixed order. Every iteration reads them from disk again."""
 
     sources: Sequence[str]
-    field: str = FIELD
+    template: Template = TEXT
     """Where records have their text."""
-    skipped: int = 0
-    """Binary files left out by the latest iteration."""
+    skip_invalid: bool = False
+    """Leave out what cannot be read; otherwise it is a UserError."""
+    left_out: LeftOut = field(default_factory=LeftOut)
+    """By the latest iteration."""
 
     def files(self) -> Iterator[File]:
         """The files that an iteration reads, each once: under two names, a file could belong to both splits."""
+        return (file for file, leads_out in self._found() if not leads_out)
+
+    def _found(self) -> Iterator[tuple[File, bool]]:
+        """Each file, and whether it is a link that leads out of the folder in which it was found."""
         if not all(self.sources) or not self.sources:
             raise UserError(
                 f"no source; give {STDLIB}, {HUB}NAME, or files, folders or globs of text, JSONL or Parquet"
             )
-        seen: set[str] = set()
+        seen: set[Path] = set()
         for source in self.sources:
             for file in _files(source):
-                if (real := os.path.realpath(file.path)) not in seen:
+                if file.homes and SHARD_NAME.fullmatch(file.path.name):
+                    raise UserError(f"{file.path.parent}: {_why_no_text(file.path.parent)}")
+                real = real_path(file.path)
+                if file.homes and not any(real.is_relative_to(home) for home in file.homes):
+                    yield file, True
+                elif real not in seen:
                     seen.add(real)
-                    yield file
+                    yield file, False
 
     def __iter__(self) -> Iterator[Document]:
-        self.skipped = 0
-        for file in self.files():
-            try:
-                yield from (d for d in _read(file, self.field) if d.text)
-            except NotTextError:
-                if file.named_by_user:
-                    raise UserError(f"{file.path}: binary; expected UTF-8 text, .jsonl, .parquet or .arrow") from None
-                self.skipped += 1
-            except MemoryError:
-                size = file.path.stat().st_size
-                raise UserError(f"{file.path}: {size:,} bytes, more than fit into memory; cut it up") from None
-            except (EOFError, zlib.error) as error:
-                raise UserError(f"{file.path}: damaged: {error}") from None
-            except OSError as error:
-                raise UserError(f"{file.path}: {error.strerror or f'damaged: {error}'}") from None
+        self.left_out = LeftOut()
+        for file, leads_out in self._found():
+            if leads_out:
+                self.left_out.links += 1
+                self.left_out.add(str(file.path), f"a link out of the folder, to {real_path(file.path)}")
+                continue
+            for found in self._contents(file):
+                if not isinstance(found, Document):
+                    self._leave_out(found, file)
+                elif found.text:
+                    yield found
+
+    def _contents(self, file: File) -> Iterator[Found]:
+        try:
+            yield from contents(file, self.template)
+        except MemoryError:
+            size = file.path.stat().st_size
+            raise UserError(f"{file.path}: {size:,} bytes, more than fit into memory; cut it up") from None
+        except (EOFError, zlib.error) as error:
+            yield Invalid(str(file.path), f"damaged: {error}")
+        except OSError as error:
+            if error.strerror:
+                raise UserError(f"{file.path}: {error.strerror}") from None
+            yield Invalid(str(file.path), f"damaged: {error}")
+
+    def _leave_out(self, found: Invalid | NotText, file: File) -> None:
+        """Count it; UserError where it is not to be left out."""
+        if isinstance(found, NotText) and file.homes:
+            self.left_out.not_text += 1
+            if found.is_binary:
+                return
+        elif self.skip_invalid:
+            self.left_out.invalid += 1
+        else:
+            raise UserError(f"{found.where}: {found.why}\n`archlab data --skip-invalid` leaves out what cannot be read")
+        self.left_out.add(found.where, found.why)
 
     def __str__(self) -> str:
-        field = "" if self.field == FIELD else f" (field {self.field!r})"
+        how = "" if self.template == TEXT else f" ({self.template})"
         named = (f"{s} {platform.python_version()}" if s == STDLIB else s for s in self.sources)
-        return visible(", ".join(named) + field)
+        return visible(", ".join(named) + how)
+
+
+def _why_no_text(folder: Path) -> str:
+    if (folder / MANIFEST).is_file():
+        return "a data folder, which holds tokens and no text; data.path takes it as it is"
+    return f"token shards without {MANIFEST}; copy the folder again, or make it again with `archlab data`"
 
 
 # --- which files ------------------------------------------------------------------------------------------
@@ -129,7 +117,7 @@ def _stdlib_files() -> Iterator[File]:
     root = Path(sysconfig.get_path("stdlib"))
     for file in _walk(root, root, _NOT_STDLIB):
         if file.path.suffix == ".py" and not file.name.startswith(_MACHINE_MADE):
-            yield file._replace(is_python=True)
+            yield file._replace(is_python=True, homes=(Path("/"),))  # distributions link into /etc
 
 
 def _files(source: str) -> Iterator[File]:
@@ -138,7 +126,7 @@ def _files(source: str) -> Iterator[File]:
         return
     if source.startswith(HUB):
         for path, name in hub_files(source):
-            yield File(path, name, named_by_user=True)
+            yield File(path, name)
         return
     path = expand_user(source)
     if (path / SPLITS).is_file():
@@ -146,7 +134,7 @@ def _files(source: str) -> Iterator[File]:
     if path.is_dir():
         yield from _walk(path, path.absolute().parent, set())
     elif path.is_file():
-        yield File(path, path.name, named_by_user=True)
+        yield File(path, path.name)
     elif _WILDCARD.search(source) and (found := _glob(path)):
         yield from found
     elif path.exists():
@@ -175,7 +163,7 @@ def _glob(path: Path) -> list[File]:
         raise UserError(f"{path}: {error}") from None
     named = [(file, file.relative_to(fixed)) for file in dict.fromkeys(found)]
     visible = [(file, name) for file, name in named if hidden or not any(p.startswith(".") for p in name.parts)]
-    return [File(file, name.as_posix(), named_by_user=False) for file, name in visible if file.is_file()]
+    return [File(file, name.as_posix(), homes(fixed)) for file, name in visible if file.is_file()]
 
 
 def _walk(folder: Path, named_from: Path, excluded: set[str]) -> Iterator[File]:
@@ -186,128 +174,6 @@ def _walk(folder: Path, named_from: Path, excluded: set[str]) -> Iterator[File]:
         files = [f for f in files if f not in ABOUT_IT] if set(files) >= ABOUT_IT else files
         paths += [p for f in files if not f.startswith(".") and (p := Path(at, f)).is_file()]
     named = [(p.absolute().relative_to(named_from).as_posix(), p) for p in paths]
+    home = homes(folder)
     for name, path in sorted(named):
-        yield File(path, name, named_by_user=False)
-
-
-# --- what is in them --------------------------------------------------------------------------------------
-
-
-def _read(file: File, field: str) -> Iterator[Document]:
-    if file.kind == _LINES:
-        return _read_jsonl(file, field)
-    if file.kind in _TABLES:
-        return _read_table(file, field)
-    with _opened(file.path) as content:
-        return iter([Document(file.name, _decode(content.read(), file.is_python))])
-
-
-def _opened(path: Path) -> io.BufferedIOBase:
-    """The file's content, decompressed as it is read."""
-    if path.suffix == ".gz":
-        return gzip.open(path)
-    if path.suffix == ".zst":
-        arrow = _pyarrow(path, "zstd")  # zstandard's reader takes a file that was cut for a whole one
-        return io.BufferedReader(arrow.CompressedInputStream(arrow.OSFile(os.fspath(path)), "zstd"))
-    return path.open("rb")
-
-
-def _pyarrow(path: Path, extra: str) -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        raise UserError(f"{path}: needs pyarrow; run: pip install 'archlab[{extra}]'") from None
-    return pyarrow
-
-
-def _decode(data: bytes, is_python: bool) -> str:
-    """As UTF-8, or as the coding line of a Python file says."""
-    if b"\0" in data:
-        raise NotTextError
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        if not is_python:
-            raise NotTextError from None
-    try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        return data.decode(encoding)
-    except (SyntaxError, UnicodeDecodeError):
-        raise NotTextError from None
-
-
-def _read_jsonl(file: File, field: str) -> Iterator[Document]:
-    with _opened(file.path) as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            where = f"{file.path}, line {number}"
-            try:
-                record = json.loads(line)
-            except UnicodeDecodeError:
-                raise UserError(f"{where}: not valid UTF-8") from None
-            except (ValueError, RecursionError):
-                raise UserError(f"{where}: not valid JSON") from None
-            if not isinstance(record, dict):
-                raise UserError(f"{where}: no field {field!r}; found {_called(record)}")
-            if field not in record:
-                raise UserError(f"{where}: no field {field!r}; {_others(field, list(record))}")
-            yield Document(f"{file.name}:{number}", _checked(record[field], field, where))
-
-
-def _read_table(file: File, field: str) -> Iterator[Document]:
-    arrow, number = _pyarrow(file.path, "parquet"), 0
-    try:
-        for column in _column(file.path, field):
-            for value in column:
-                number += 1
-                yield Document(f"{file.name}:{number}", _checked(value.as_py(), field, f"{file.path}, row {number}"))
-    except UnicodeDecodeError:
-        where = f"{file.path}, row {number}: {field!r}" if number else f"{file.path}: its header"
-        raise UserError(f"{where} is not valid UTF-8") from None
-    except (arrow.ArrowException, OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.strerror:
-            raise
-        what = f"damaged after row {number}" if number else f"not {_TABLES[file.kind]}, or damaged"
-        raise UserError(f"{file.path}: {what}: {_first_line(error)}") from None
-
-
-def _column(path: Path, field: str) -> Iterator[Any]:
-    """The field's values, some rows at a time."""
-    from pyarrow import OSFile, ipc, parquet
-
-    if path.suffix == ".parquet":
-        table = parquet.ParquetFile(path, page_checksum_verification=True)
-        names, batches = table.schema_arrow.names, table.iter_batches(columns=[field])
-    else:
-        batches = ipc.open_stream(OSFile(os.fspath(path)))
-        names = batches.schema.names
-    if names.count(field) != 1:
-        raise UserError(f"{path}: no column {field!r}; {_others(field, names)}")
-    for rows in batches:
-        yield rows.column(field)
-
-
-def _others(field: str, found: list[str]) -> str:
-    """Which fields there are, where the one that was wanted is missing."""
-    some = ", ".join(found[:20]) or "nothing"
-    return f"found {some}{nearest(field, found)}; `archlab data --field` names the one to read"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
-
-
-def _called(value: object) -> str:
-    """As JSON calls it."""
-    return next((name for kinds, name in _JSON if isinstance(value, kinds)), type(value).__name__)
-
-
-def _checked(text: object, field: str, where: str) -> str:
-    if not isinstance(text, str):
-        raise UserError(f"{where}: {field!r} is {_called(text)}; expected a string")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UserError(f"{where}: {field!r} holds half a surrogate pair, which is no Unicode text") from None
-    return text
+        yield File(path, name, home)

@@ -11,8 +11,10 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from archlab.config.schema import DataConfig
+from archlab.config.text import note
 from archlab.data import tokenizer as bpe
-from archlab.data.corpus import FIELD, STDLIB, Corpus
+from archlab.data.contents import TEXT, Template
+from archlab.data.corpus import STDLIB, Corpus
 from archlab.data.encoding import encoded
 from archlab.data.file_cache import cached, clear_cache
 from archlab.data.progress import Progress, in_terminal
@@ -39,20 +41,22 @@ def prepare(
     vocab_size: int | None,
     tokenizer: Path | None,
     held_out: float,
-    field: str = FIELD,
+    template: Template = TEXT,
+    skip_invalid: bool = False,
     workers: int = 1,
     progress: Progress = in_terminal,
 ) -> DataFolder:
     """Make a data folder of some sources: learn a tokenizer of `vocab_size`, or use that `tokenizer.json`.
 
-    `field` is where records have their text. `workers` tokenise at once, the same for any number. A folder
-    that already holds exactly this is checked, every byte of it, and opened; one that holds anything else is refused.
+    `template` makes a text of a record. `skip_invalid` leaves out what cannot be read: the manifest counts it, and
+    names the first few. `workers` tokenise at once, the same for any number. A folder that already holds exactly this
+    is checked, every byte of it, and opened; one that holds anything else is refused.
     """
     if vocab_size and tokenizer:
         raise UserError("--vocab-size and --tokenizer: give one; a tokenizer has its own vocabulary")
-    corpus = Corpus(source, field)
-    if field != FIELD and not any(file.holds_records for file in corpus.files()):
-        raise UserError(f"--field {field}: there is neither JSONL nor Parquet nor Arrow in {corpus}; leave it out")
+    corpus = Corpus(source, template, skip_invalid)
+    if template != TEXT and not any(file.holds_records for file in corpus.files()):
+        raise UserError(f"{template}: there is neither JSONL nor Parquet nor Arrow in {Corpus(source)}; leave it out")
     clear_cache()
     return _build(
         _Recipe(corpus, held_out, vocab_size or DEFAULT_VOCAB_SIZE, tokenizer), out, workers=workers, progress=progress
@@ -80,7 +84,7 @@ def split_of(corpus: Corpus, held_out: float) -> SplitRule:
     """Return how the corpus is cut. The corpus is read only when one of its files changed since the last time."""
     sources = [s if s == STDLIB or s.startswith(HUB) else str(Path(s).absolute()) for s in corpus.sources]
     found = cached(
-        ["split with bytes", FORMAT, sources, corpus.field, held_out],
+        ["split with bytes", FORMAT, sources, asdict(corpus.template), corpus.skip_invalid, held_out],
         [file.path for file in corpus.files()],
         lambda: asdict(choose_split(corpus, held_out)),
     )
@@ -158,10 +162,14 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
             writer.append(tokens, part.text_bytes, documents=int(part.begins_document))
             seen(part.text_bytes)
     (folder / bpe.TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
+    left_out = recipe.corpus.left_out
     manifest = Manifest(
         format=FORMAT,
         source=str(recipe.corpus),
-        skipped=recipe.corpus.skipped,
+        skipped=left_out.not_text,
+        links=left_out.links,
+        invalid=left_out.invalid,
+        left_out=tuple(left_out.first),
         key=recipe.key,
         vocab_size=vocab_size,
         dtype=dtype,
@@ -171,6 +179,8 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
         rest=rest.finish(),
         stretches=recipe.split.by == "position",
     )
+    if left_out.first:
+        note("\n  ".join([f"left out: {left_out}", *left_out.first]))
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
 
 

@@ -11,6 +11,7 @@ token, so every token of text is predicted exactly once. Few tokenizers put seve
 import hashlib
 import json
 import os
+import re
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from tokenizers import Tokenizer
 from archlab.config.base import Base, Count, Natural
 from archlab.cost.units import decimal, si
 from archlab.data import tokenizer as bpe
+from archlab.data.contents import LeftOut
 from archlab.data.intact import altered
 from archlab.data.spelling import spelling
 from archlab.data.tokenizer import TOKENIZER
@@ -36,6 +38,8 @@ FORMAT = 2
 """Version of the format. It is raised whenever older folders can no longer be read."""
 
 MANIFEST = "manifest.json"
+
+SHARD_NAME = re.compile(r"(rest|fold-\d\d)-\d{5}\.bin")
 
 LITTLE_ENDIAN = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 """The number formats of shards, as they are on disk whatever the machine."""
@@ -67,7 +71,13 @@ class Manifest(Base):
     source: str
     """In words."""
     skipped: int
-    """Binary files left out."""
+    """Files left out because they hold no UTF-8 text."""
+    links: Natural = 0
+    """Links left out because they lead out of their folder."""
+    invalid: Natural = 0
+    """Records and files left out because they cannot be read."""
+    left_out: tuple[str, ...] = ()
+    """The first of what was left out, each with the reason."""
     key: str
     """Hash of the text and the settings it was made from."""
     vocab_size: Count
@@ -83,6 +93,11 @@ class Manifest(Base):
     ones."""
     rest: Part
     """In no fold: always trained on."""
+
+    @property
+    def omitted(self) -> LeftOut:
+        """All that was left out."""
+        return LeftOut(self.invalid, self.skipped, self.links, list(self.left_out))
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -207,9 +222,10 @@ class DataFolder:
         folds = f", in {len(m.folds)} folds" if len(m.folds) > 1 else ""
         if folds and m.stretches:
             folds += " of stretches, for documents are few or unequal"
+        left_out = f"; left out: {m.omitted}" if str(m.omitted) else ""
         return (
             f"{m.source}: {decimal(text)} of text, {si(tokens)} tokens of a vocabulary of {m.vocab_size}"
-            f"{folds}, {m.folds[self.fold].bytes / text:.1%} held out"
+            f"{folds}, {m.folds[self.fold].bytes / text:.1%} held out{left_out}"
         )
 
 

@@ -9,7 +9,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from archlab.data.corpus import Corpus, Document
+from archlab.data.contents import Document
+from archlab.data.corpus import Corpus
 from archlab.errors import UserError
 
 MOST_FOLDS = 20
@@ -101,8 +102,8 @@ def choose_split(corpus: Corpus, held_out: float) -> SplitRule:
         else:
             sizes[_bucket(name)] += len(text)
     if total < 2:
-        binary = f"; {corpus.skipped} binary files were left out" if corpus.skipped else ""
-        raise UserError(f"{corpus}: no text{binary}")
+        left_out = f"; left out: {corpus.left_out}" if str(corpus.left_out) else ""
+        raise UserError("\n  ".join([f"{corpus}: no text{left_out}", *corpus.left_out.first]))
     for bucket, length in long:
         if length <= held_out * total:
             sizes[bucket] += length

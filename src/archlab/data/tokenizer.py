@@ -1,12 +1,14 @@
 """Tokenizers: learned ones are byte-level BPE, loaded ones of any kind whose tokens stand for known bytes."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from archlab.config.base import WIDEST
 from archlab.config.text import note
 from archlab.data.spelling import not_spelled
 from archlab.errors import UserError
@@ -124,16 +126,31 @@ def read(path: Path) -> tuple[Tokenizer, SpecialTokens]:
     It neither truncates nor pads. UserError if it cannot be used.
     """
     path = own_tokenizer(path) if path.is_dir() else path
-    try:
+    with tokenizer_errors(f"{path}: not a tokenizer.json"):
         tokenizer = Tokenizer.from_str(read_text(path, LARGE_TEXT_LIMIT))
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode("a")  # some damage shows only here
-    except (KeyboardInterrupt, SystemExit, UserError):
-        raise
-    except BaseException as error:  # tokenizers raises bare Exception; its panics are not even that
-        raise UserError(f"{path}: not a tokenizer.json: {error}") from None
+    if (largest := vocab_size(tokenizer) - 1) >= WIDEST:
+        raise UserError(f"{path}: a token has the number {largest:,}; allowed: below {WIDEST:,}")
     return tokenizer, complete_from(tokenizer, path.parent)
+
+
+@contextmanager
+def tokenizer_errors(what: str) -> Iterator[None]:
+    """Raise UserError, which begins with `what`, for an error of the tokenizers library within the block.
+
+    The library raises bare Exception, and its panics are not even that.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, UserError, MemoryError):
+        raise
+    except BaseException as error:
+        raise UserError(f"{what}: {error}") from None
+
+
+CANNOT_ENCODE = "the tokenizer cannot encode the text"
 
 
 def own_tokenizer(folder: Path) -> Path:
@@ -170,7 +187,7 @@ def _plain(tokenizer: Tokenizer) -> Tokenizer:
 
 def vocab_size(tokenizer: Tokenizer) -> int:
     """One more than the largest id."""
-    return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+    return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
 def document_tokens(tokenizer: Tokenizer) -> tuple[int, ...]:
@@ -189,7 +206,8 @@ def end_of_text(tokenizer: Tokenizer) -> int | None:
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
     """The ids of each text, int64, without special tokens."""
-    encoded = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+    with tokenizer_errors(CANNOT_ENCODE):
+        encoded = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
     return [np.array(e.ids, dtype=np.int64) for e in encoded]
 
 

@@ -11,6 +11,7 @@ from archlab.config.schema import Config
 from archlab.config.trust import accept, accept_from
 from archlab.digests import verify
 from archlab.errors import UserError
+from archlab.files import real_path
 from archlab.hf.folder import is_hf_folder
 from archlab.hf.hub import download_config, is_hub_id
 
@@ -67,7 +68,7 @@ def _base_of(file: Path | Traversable, base: object) -> Path | Traversable:
     """The file or folder that a config's `base` names: beside it, or a preset."""
     if isinstance(base, str) and isinstance(file, Path) and (file.parent / base).exists():
         accept_from(file, [file.parent / base])
-        return _file_of((file.parent / base).resolve())
+        return _file_of(real_path(file.parent / base))
     if isinstance(base, str) and (preset := find_preset(base)):
         return preset
     hint = nearest(str(base), presets()) or "; `archlab list presets` shows them"

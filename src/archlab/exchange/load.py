@@ -43,9 +43,7 @@ def load_hf(folder: Path, dtype: torch.dtype | None = None, config: ModelConfig 
     model = _without_weights(config or published, folder)
     if problems := _fill_all(model, family, folder, dtype):
         count = f"{len(problems)} tensors do not fit" if len(problems) > 1 else "1 tensor does not fit"
-        listed = [f"  {problem}" for problem in problems[:MOST_LISTED]]
-        rest = [f"  and {n} more"] if (n := len(problems) - MOST_LISTED) > 0 else []
-        raise UserError("\n".join([f"{folder}: {count} {family.architecture}", *listed, *rest]))
+        raise UserError("\n  ".join([f"{folder}: {count} {family.architecture}", *_first(problems)]))
     unfilled = [name for name, tensor in model.state_dict().items() if tensor.is_meta]
     assert not unfilled, f"{family.model_type}'s table has no row for {unfilled}"
     if dtype is None:
@@ -76,16 +74,22 @@ def _without_weights(config: ModelConfig, folder: Path) -> Decoder:
 
 
 def check_hf(folder: Path) -> list[str]:
-    """Every reason why a Hugging Face folder would not load, from its config and the headers of its weights.
+    """Return the reasons why a Hugging Face folder would not load, from its config and the headers of its weights.
 
     Content is read only where the reason could lie in it: a head that should be the embedding once more, a constant.
     """
     try:
         family, config = read_model_config(folder)
         read_origin(folder)
-        return _fill_all(_without_weights(config, folder), family, folder, None, only_look=True)
+        return _first(_fill_all(_without_weights(config, folder), family, folder, None, only_look=True))
     except UserError as error:
         return [str(error)]
+
+
+def _first(problems: Sequence[str]) -> list[str]:
+    """As many as a person reads, and how many more there are."""
+    more = len(problems) - MOST_LISTED
+    return [*problems[:MOST_LISTED], *([f"and {more:,} more"] if more > 0 else [])]
 
 
 def _fill_all(

@@ -1,12 +1,11 @@
 """Hugging Face folders: which files they have, and that none is read from outside them."""
 
-import os
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 
 from archlab.config.merge import Raw
 from archlab.errors import UserError
-from archlab.files import LARGE_TEXT_LIMIT, MEBIBYTE, read_bytes, read_object
+from archlab.files import LARGE_TEXT_LIMIT, MEBIBYTE, read_bytes, read_object, real_path
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 """Fixed names. The index says which of several files holds a tensor."""
@@ -34,14 +33,20 @@ def companions(folder: Path, names: Iterable[str] = COMPANIONS) -> dict[str, byt
     return {name: read_bytes(own_file(folder, name), LARGE_TEXT_LIMIT) for name in names if (folder / name).is_file()}
 
 
+def homes(folder: Path) -> tuple[Path, ...]:
+    """Return the real folder and, in the hub's cache, the folder `blobs` to which its links lead."""
+    home = real_path(folder)
+    revision = next((path for path in (home, *home.parents) if path.parent.name == "snapshots"), None)
+    return (home, revision.parent.parent / "blobs") if revision else (home,)
+
+
 def own_file(folder: Path, name: str) -> Path:
     """The file of that name in the folder; UserError for a path or a link that leads out of it.
 
     The hub's cache links from snapshots/REVISION/ to its own blobs/, which is allowed.
     """
-    file, home = folder / name, Path(os.path.realpath(folder))  # which no loop of links can break
-    allowed = {home, home.parent.parent / "blobs"} if home.parent.name == "snapshots" else {home}
-    if PurePath(name).name != name or "\0" in name or Path(os.path.realpath(file)).parent not in allowed:
+    file = folder / name
+    if PurePath(name).name != name or "\0" in name or real_path(file).parent not in homes(folder):
         raise UserError(f"{folder}: {name!r} is not a file of this folder")
     return file
 

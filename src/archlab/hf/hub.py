@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from archlab.errors import UserError
+from archlab.files import real_path
 from archlab.hf.folder import COMPANIONS, CONFIG, INDEX, PICKLED, PICKLED_INDEX, WEIGHTS
 
 
@@ -36,7 +37,7 @@ def download_config(hub_id: str) -> Path:
 def origin_of(folder: Path, source: str) -> str:
     """Return where a model comes from: the full path of its folder, or its hub id with the commit that was read."""
     if folder.parent.name != "snapshots" or not is_hub_id(source):
-        return str(folder.resolve())
+        return str(real_path(folder))
     return f"{source.partition('@')[0]}@{folder.name}"
 
 

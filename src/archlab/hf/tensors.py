@@ -39,29 +39,28 @@ def format_name(dtype: torch.dtype) -> str:
 
 
 class _Safetensors:
-    """A safetensors file. Each tensor is read from the memory-mapped file when it is asked for."""
+    """A safetensors file. Each tensor is read from the memory-mapped file when it is asked for.
+
+    The file is opened once: a header of megabytes would take a second for every tensor that it names.
+    """
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        with self._opened() as opened:
-            self.names = list(opened.keys())
+        with damage_named(file):
+            self._opened: Any = safe_open(file, framework="pt")
+            self.names = list(self._opened.keys())
 
     def content(self, name: str) -> Tensor:
         """Return the tensor as the file holds it."""
-        with self._opened() as opened:
-            return opened.get_tensor(name)
+        with damage_named(self.file):
+            return self._opened.get_tensor(name)
 
     def header(self, name: str) -> Tensor:
         """Return a tensor of the same shape and format without content, on the meta device."""
-        with self._opened() as opened:
-            header = opened.get_slice(name)
+        with damage_named(self.file):
+            header = self._opened.get_slice(name)
             dtype = _HEADER_FORMATS.get(header.get_dtype(), torch.int8)
             return torch.empty(header.get_shape(), dtype=dtype, device="meta")
-
-    @contextmanager
-    def _opened(self) -> Iterator[Any]:
-        with damage_named(self.file), safe_open(self.file, framework="pt") as opened:
-            yield opened
 
 
 class _Pickled:

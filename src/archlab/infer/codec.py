@@ -85,7 +85,9 @@ class PublishedCodec:
 
     def encode(self, prompt: str) -> list[int]:
         """Return the tokenizer's tokens; for an empty text, those that precede a document."""
-        if ids := self.tokenizer.encode(prompt).ids or [*self.special.document]:
+        with bpe.tokenizer_errors(bpe.CANNOT_ENCODE):
+            ids = self.tokenizer.encode(prompt).ids
+        if ids := ids or [*self.special.document]:
             return ids
         raise UserError("prompt: empty, and no file of the model names a token to begin with (bos_token, eos_token)")
 

@@ -6,6 +6,7 @@ import torch
 
 from archlab.config.io import build_config
 from archlab.config.yaml_text import to_yaml
+from archlab.data import tokenizer as bpe
 from archlab.data.tokenizer import TOKENIZER
 from archlab.digests import write_digests
 from archlab.errors import UserError
@@ -74,8 +75,10 @@ def export_gguf(
 
 
 def _complete(folder: Path) -> Decoder:
-    """The model; UserError where the tokenizer that it was trained with here is missing."""
+    """The model. UserError if its tokenizer is damaged, or missing though it was trained with it here."""
     model = load_model(folder)
+    if TOKENIZER in model.origin.files:
+        bpe.read(folder / TOKENIZER)
     if is_run_folder(folder) and TOKENIZER not in model.origin.files and not imported(folder):
         raise UserError(f"{folder / TOKENIZER}: missing")
     return model

@@ -10,6 +10,7 @@ import jinja2
 import vl_convert
 from markupsafe import Markup
 
+from archlab.config.text import visible
 from archlab.data.file_cache import cached
 
 
@@ -21,9 +22,15 @@ def template(name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
+        finalize=_shown,
     )
     environment.globals |= {"inline": inline, "vega": vega}
     return environment.get_template(name)
+
+
+def _shown(value: object) -> object:
+    """What a template prints of a value: text as `visible` shows it, and our own markup as it is."""
+    return value if hasattr(value, "__html__") else visible(str(value))
 
 
 def full_width(chart: alt.TopLevelMixin) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from archlab.config.merge import Raw
 from archlab.config.study_schema import StudyConfig
 from archlab.config.text import note
 from archlab.errors import UserError
+from archlab.files import real_path
 from archlab.report.page import write_page, write_picture
 from archlab.study.executors.named import ExecutorName, make_executor
 from archlab.study.progress import StudyProgress
@@ -35,7 +36,7 @@ def run_study(
         raise UserError("out: a study that has no file has no name either; name its folder, as in out='studies/mine'")
     else:
         folder = Path(out)
-        name, config = folder.resolve().name, study if isinstance(study, StudyConfig) else study_from_values(study)
+        name, config = real_path(folder).name, study if isinstance(study, StudyConfig) else study_from_values(study)
     if workers is not None and workers < 1:
         raise UserError(f"workers: {workers}; allowed: at least 1")
     with StudyProgress() as progress:

@@ -11,6 +11,7 @@ from archlab.config.schema import Config, TrainConfig
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
+from archlab.files import real_path
 from archlab.infer.load import is_run_folder
 from archlab.train.run_folder import RunFolder
 from archlab.train.spikes import PASSED_OVER, REWOUND, SKIPPED, SPIKE
@@ -132,7 +133,7 @@ def _read(path: Path, name: str) -> Watched:
 
 def _names(paths: Sequence[Path]) -> list[str]:
     """Of their folders, with as many of those above as tell them apart."""
-    wholes = [path.resolve().parts for path in paths]
+    wholes = [real_path(path).parts for path in paths]
     if len(set(wholes)) < len(wholes):
         twice = next(path for i, path in enumerate(paths) if wholes[i] in wholes[:i])
         raise UserError(f"{twice}: is named twice; allowed: each run once")

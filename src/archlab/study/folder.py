@@ -10,7 +10,7 @@ from archlab.config.yaml_text import read_yaml, to_yaml
 from archlab.digests import DIGESTS, write_with_digests
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
-from archlab.files import TEMPORARY, disk_errors, make_folder, write_atomic
+from archlab.files import TEMPORARY, disk_errors, make_folder, refuse_linked_folders, write_atomic
 from archlab.study.corpora import Corpora, write_corpora
 from archlab.study.planned import write_plan
 from archlab.study.record import StudySummary, has_summary, read_summary
@@ -30,6 +30,7 @@ def claim(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder}: is a file; --out names a folder")
         make_folder(folder)
+        refuse_linked_folders(folder)
         held = sorted(p for p in folder.iterdir() if not p.name.startswith(TEMPORARY))
         # A kill may leave the copies and their digests alone.
         foreign = [

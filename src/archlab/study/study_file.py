@@ -20,6 +20,7 @@ from archlab.config.trust import accept, accept_from
 from archlab.config.yaml_text import read_yaml
 from archlab.digests import verify
 from archlab.errors import UserError
+from archlab.files import real_path
 from archlab.study.design import arms
 
 _STAND_IN: Raw = {"question": "?", "budget": {"tokens": "1G"}}
@@ -56,7 +57,7 @@ def study_from_values(values: Raw) -> StudyConfig:
 
 def usual_folder(source: str, name: str) -> Path:
     """Where the study that `read_study` found is run: in its own folder, or below `studies`."""
-    is_its_own = is_study_folder(Path(source)) and Path(source).resolve().name == name
+    is_its_own = is_study_folder(Path(source)) and real_path(source).name == name
     return Path(source) if is_its_own else Path("studies") / name
 
 
@@ -87,7 +88,7 @@ def _problems_of_the_rest(raw: Raw, error: ConfigError) -> list[Problem]:
 def _find(source: str) -> tuple[str, Path | Traversable]:
     path, known = Path(source), studies()
     if is_study_folder(path):
-        return path.resolve().name, path / STUDY
+        return real_path(path).name, path / STUDY
     if path.is_file():
         return path.stem, path
     if source in known:
@@ -177,12 +178,12 @@ def _find_files(raw: Raw, home: Path) -> list[str | Path]:
     for field in ("base", "extends"):
         beside = home / str(raw.get(field) or "?")
         if beside.exists():
-            raw[field] = str(beside.resolve())
+            raw[field] = str(real_path(beside))
             found.append(beside)
     find_plugins(raw, home)
     if is_study_folder(home):
         for file in (raw.get("base"), *(raw.get("plugins") or ())):
-            if isinstance(file, str) and Path(file).parent == home.resolve():
+            if isinstance(file, str) and Path(file).parent == real_path(home):
                 verify(Path(file), f"put it back from a copy, or name a whole one in {home / STUDY}")
     find_text(raw.get("set"), home)
     return [*found, *plugins_of(raw)]

@@ -32,7 +32,16 @@ from archlab.data.tokenizer import check_same, end_of_text, load, own_tokenizer,
 from archlab.digests import DIGESTS, RESTORE_OR_REMAKE, names_with_digest, verify, write_with_digests
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
-from archlab.files import TEMPORARY, disk_errors, make_folder, read_bytes, remove_leftovers, write_atomic
+from archlab.files import (
+    TEMPORARY,
+    disk_errors,
+    make_folder,
+    open_here,
+    read_bytes,
+    refuse_linked_folders,
+    remove_leftovers,
+    write_atomic,
+)
 from archlab.hf.folder import IMPORTED
 from archlab.train.checkpoint import METRICS, remove_after
 from archlab.train.evaluate import DocumentScore
@@ -140,6 +149,7 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path}: is a file; --out names a folder")
         make_folder(self.path)
+        refuse_linked_folders(self.path)
         own = (TEMPORARY, _LOCK, DIGESTS)
         names = sorted(p.name for p in self.path.iterdir() if not p.name.startswith(own))
         if names and "config.yaml" not in names:
@@ -221,8 +231,8 @@ class RunFolder:
         """Hold the folder's lock, so that two processes never train one run at once; the folder is made if needed."""
         self._begin()
         with disk_errors(self.path):
-            # The errors of the training are not those of this file. A pipe in its place would wait for a reader.
-            file = open(self.path / _LOCK, "a", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK, 0o666))  # noqa: SIM115
+            # The errors of the training are not those of this file.
+            file = open(self.path / _LOCK, "a", opener=open_here)  # noqa: SIM115
         with file:
             if not (self._taken(file) or self._taken(file, after=_LOOK)):
                 raise BusyError(f"{self.path}: another process is training this run")
@@ -267,7 +277,7 @@ class RunFolder:
         line = json.dumps(values) + "\n"
         if self._logged is not None:
             self._logged += line.encode()
-        with disk_errors(self._metrics), open(self._metrics, "a") as file:
+        with disk_errors(self._metrics), open(self._metrics, "a", opener=open_here) as file:
             file.write(line)
         self.copies.log(values)
 

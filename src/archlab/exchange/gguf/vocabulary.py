@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer
 
 from archlab.errors import UserError
+from archlab.files import parse_object
 from archlab.hf.special_tokens import SpecialTokens, complete
 from archlab.model.origin import Origin
 
@@ -49,7 +50,7 @@ def add_vocabulary(writer: "GGUFWriter", origin: Origin, vocab_size: int) -> lis
     writer.add_token_list(tokens)
     writer.add_token_types(types)
     writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in parts["model"]["merges"]])
-    _add_special(writer, tokenizer, special)
+    _add_special(writer, tokenizer, special, vocab_size)
     if template := _chat_template(origin.files):
         writer.add_chat_template(template)
     return list(_differences(parts, tokenizer, special))
@@ -104,18 +105,22 @@ _MOST_ENDS = 3
 """A GGUF file names an end of text, of a turn and of a message; llama.cpp stops at each of them."""
 
 
-def _add_special(writer: "GGUFWriter", tokenizer: Tokenizer, special: SpecialTokens) -> None:
+def _add_special(writer: "GGUFWriter", tokenizer: Tokenizer, special: SpecialTokens, vocab_size: int) -> None:
     """Write which tokens begin, end and pad a text, and whether they are put around it."""
     ends = list(special.ends)
     if special.eos in ends:  # the one that is put after a text
         ends = [special.eos, *(i for i in ends if i != special.eos)]
-    if (bos := _bos(special)) is not None:
+    bos, pad = _bos(special), None if special.pad == -1 else special.pad  # some published models write -1 for none
+    for what, token in (("bos", bos), *(("eos", end) for end in ends), ("pad", pad)):
+        if token is not None and not 0 <= token < vocab_size:
+            raise UserError(f"config.json: {what}_token_id is {token}; allowed: 0 to {vocab_size - 1}")
+    if bos is not None:
         writer.add_bos_token_id(bos)
     add_end = (writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id)
     for add, end in zip(add_end, ends, strict=False):
         add(end)
-    if special.pad is not None:
-        writer.add_pad_token_id(special.pad)
+    if pad is not None:
+        writer.add_pad_token_id(pad)
     around = tokenizer.encode("a").ids
     writer.add_add_bos_token(special.before == (bos,))
     writer.add_add_eos_token(around[-1:] == ends[:1])
@@ -128,8 +133,16 @@ def _bos(special: SpecialTokens) -> int | None:
 
 def _chat_template(files: Mapping[str, bytes]) -> str | Sequence[Mapping[str, str]] | None:
     if CHAT_TEMPLATE in files:
-        return files[CHAT_TEMPLATE].decode()
-    return json.loads(files.get(ITS_CONFIG, b"{}")).get("chat_template")
+        try:
+            return files[CHAT_TEMPLATE].decode()
+        except UnicodeDecodeError as error:
+            raise UserError(f"{CHAT_TEMPLATE}: not a text file in UTF-8 (byte {error.start})") from None
+    match found := parse_object(files.get(ITS_CONFIG, b"{}"), ITS_CONFIG).get("chat_template"):
+        case None | str():
+            return found
+        case [*templates] if all(isinstance(t, dict) and {*map(type, t.values())} == {str} for t in templates):
+            return found
+    raise UserError(f"{ITS_CONFIG}: chat_template is {found!r:.60}; allowed: text, or a list of names and templates")
 
 
 def _differences(parts: Mapping[str, Any], tokenizer: Tokenizer, special: SpecialTokens) -> Iterator[str]:

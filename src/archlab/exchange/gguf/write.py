@@ -1,5 +1,6 @@
 """Our models as one GGUF file, which llama.cpp reads."""
 
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,17 +43,19 @@ def save_gguf(
     architecture = find_architecture(chosen.model_type)
     notes = architecture.check(model.config)
     make_folder(file.parent)
-    with _full_disk_named(file), file_atomic(file) as temporary:
+    with _errors_named(file), file_atomic(file) as temporary:
         notes += _write(model, architecture, temporary, _format(model, dtype))
     return architecture.name, notes
 
 
 @contextmanager
-def _full_disk_named(file: Path) -> Iterator[None]:
-    """What NumPy says of a full disk: numbers of bytes, without a code or a name."""
+def _errors_named(file: Path) -> Iterator[None]:
+    """Raise UserError with the file's name for what gguf and NumPy say without one."""
     try:
         yield
-    except OSError as error:
+    except (struct.error, OverflowError) as error:
+        raise UserError(f"{file}: cannot write: a number of the model is too large for a GGUF file ({error})") from None
+    except OSError as error:  # of a full disk NumPy says numbers of bytes, without a code
         if error.errno is None:
             raise UserError(f"{file}: cannot write: the disk is full ({error})") from None
         raise

@@ -5,6 +5,7 @@ from typing import NamedTuple, NewType
 from xml.sax.saxutils import escape, quoteattr
 from zlib import crc32
 
+from archlab.config.text import visible
 from archlab.report.drawings.lettering import FAMILY, folded, text_width
 from archlab.report.palette import MODES, PALETTES, Mode
 
@@ -138,6 +139,7 @@ def to_svg(
         f'<rect class="paper" width="{width:.0f}" height="{height:.0f}" rx="6"/>\n{body}\n</svg>\n'
     )
     # Several stand on one page, and each needs an arrow's tip of its own: that of a hidden one is hidden.
+    text = visible(text)
     return Svg(text.replace(_ARROW, f"{_ARROW}-{crc32(text.encode()):08x}"))
 
 

@@ -10,6 +10,7 @@ import torch
 
 from archlab.code import code_digest
 from archlab.errors import user_message
+from archlab.files import real_path
 from archlab.study.executors.executor import RunProgress
 from archlab.study.outcomes.weights import measure
 from archlab.study.runs import Run
@@ -48,7 +49,7 @@ class Errand:
     @classmethod
     def of(cls, study: Path) -> "Errand":
         """As given by this process."""
-        return cls(study.resolve(), Path.cwd(), code_digest())
+        return cls(real_path(study), Path.cwd(), code_digest())
 
     def __call__(self, run: Run) -> list[RunProgress]:
         """Train it; its notes, and last how it ended."""

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from archlab.files import real_path
+
 Measures = Mapping[str, float]
 
 
@@ -38,7 +40,7 @@ class LoggedRun:
     @property
     def name(self) -> str:
         """For people: that of its folder, and so much of its id that two of one name are told apart."""
-        return f"{self.folder.resolve().name}-{self.id[:4]}"
+        return f"{real_path(self.folder).name}-{self.id[:4]}"
 
 
 PROJECT = "archlab"
