@@ -6,8 +6,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from archlab.config.base import (
     Base,
-    BatchTokens,
     Count,
+    Length,
     Natural,
     NonNegative,
     Positive,
@@ -62,12 +62,12 @@ class TrainConfig(Base):
 
     tokens: Tokens | None = None
     """Training tokens; steps are tokens // batch_tokens. null: a million, or one batch where that is more."""
-    batch_tokens: BatchTokens | None = None
+    batch_tokens: Length | None = None
     """Tokens per step. null: as many whole sequences as hold 8192 tokens."""
-    micro_batch_tokens: BatchTokens | None = None
+    micro_batch_tokens: Length | None = None
     """Tokens per forward and backward pass, accumulated to batch_tokens. null: the whole batch at once. The balance of
     experts is asked of each pass by itself, so with mlp.balance.loss it is another objective."""
-    seq_len: BatchTokens | None = None
+    seq_len: Length | None = None
     """Tokens per training window. null: model.max_seq_len."""
     document_mask: bool = False
     """Documents in one window do not see each other, and positions restart with each; in evaluation too."""
@@ -109,9 +109,9 @@ class TrainConfig(Base):
     """torch.compile the layers. auto: where the run is long enough to gain by it, and a C++ compiler is there."""
     eval_every: Count | None = None
     """Steps between evaluations on the held-out text. null: a tenth of the run."""
-    eval_tokens: BatchTokens = 65536
+    eval_tokens: Length = 65536
     """Held-out tokens per evaluation, always the same ones."""
-    eval_seq_len: BatchTokens | None = None
+    eval_seq_len: Length | None = None
     """Tokens per window of evaluation. null: as in training."""
     checkpoint_every: Count | None = None
     """Steps between checkpoints. null: at every evaluation."""
