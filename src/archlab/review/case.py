@@ -6,7 +6,7 @@ from functools import cached_property
 
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.schema import Config
-from archlab.cost.params import parameters
+from archlab.cost.params import Parameters, parameters
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Case:
         return {kind: (layer, tuple(places)) for kind, (layer, places) in found.items()}
 
     @cached_property
-    def n_parameters(self) -> int:
-        """Of the whole model."""
-        return parameters(self.config.model).total
+    def counted(self) -> Parameters:
+        """Parameters of the whole model."""
+        return parameters(self.config.model)
 
 
 Measure = Callable[[Case], Iterable[Reading]]

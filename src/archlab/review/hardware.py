@@ -22,7 +22,7 @@ def _over_devices(usual: Callable[[int], Usual]) -> Callable[[Case], Usual | Non
     """For as many devices as were said; else for as many as are usual."""
 
     def of_case(case: Case) -> Usual | None:
-        devices = case.tensor or usual_devices(case.n_parameters)
+        devices = case.tensor or usual_devices(case.counted.total)
         return usual(devices) if devices else None
 
     return of_case
