@@ -33,8 +33,8 @@ def broken(config, **said):
 @pytest.mark.parametrize("name", BY_NAME)
 def test_each_rule_has_a_config_that_breaks_it_and_one_that_does_not(name):
     rule = BY_NAME[name]
-    assert name in broken(load_config("llama-3-8b", *rule.broken_by))
-    assert name not in broken(load_config("llama-3-8b", *rule.kept_by))
+    assert name in broken(load_config("llama-3-8b", *rule.broken_by), pipeline=2)
+    assert name not in broken(load_config("llama-3-8b", *rule.kept_by), pipeline=2)
     assert rule.why.endswith(".")
 
 
@@ -152,6 +152,41 @@ def test_models_of_about_the_same_size_say_what_is_usual():
 )
 def test_rules_of_size(config, found):
     assert broken(load_config(*config)) == found
+
+
+@pytest.mark.parametrize(
+    ("config", "window", "stages"),
+    [
+        (("llama-3.1-405b",), 8192, 16),
+        (("bloom-176b",), 2048, 12),
+        # MT-NLG 530B: 105 layers of 20,480, 128 heads
+        (("gpt-3-175b", "model={n_layers: 105, d_model: 20480, vocab_size: 51200, attention: {n_heads: 128, head_dim: 160},"
+          " mlp: {d_ff: 81920}}"), 2048, 35),
+    ],
+)  # fmt: skip
+def test_published_pipelines_are_what_the_rule_lets_pass(config, window, stages):
+    """The unevenness that the rule cites is what our count gives, and the threshold is the worst of them."""
+    rule = BY_NAME["stages of a pipeline"]
+    loaded = load_config(*config, f"train.seq_len={window}")
+    (reading,) = rule.measure(Case(loaded, pipeline=stages))
+    (cited,) = [point for point in rule.measured if f"in {stages} stages" in point.found]
+    assert reading.value == pytest.approx(cited.at, abs=5e-4)
+    assert reading.value <= rule.usual(Case(loaded)).high < max(point.at for point in rule.measured) + 0.01
+
+
+def test_the_cut_of_a_pipeline_is_judged(capsys):
+    """By hand: eight stages of Llama 3 8B share 32 layers and a head: per token a layer has 218M weights and sees 4,096 keys
+    on average, so that the head's 525M weights are 2.09 layers. The slowest have five layers, where 4.26 are even."""
+    out = run(capsys, "check", "llama-3-8b", "--pipeline", "8").out
+    assert "warning  slowest of 8 stages / mean 1.17 in layers 12-16 (usual: up to 1.07)\n" in out
+    rows = [line.split() for line in out.splitlines() if "head" in line and "+" in line]
+    assert rows == [["8", "2", "+", "head", "962M", "0.96"]]
+    assert ["1", "4", "+", "embedding", "1.4B", "0.94"] in [line.split() for line in out.splitlines()]
+    (found,) = json.loads(run(capsys, "check", "llama-3-8b", "--pipeline", "8", "--json").out)
+    assert found["layers"] == [12, 13, 14, 15, 16]
+    assert run(capsys, "check", "llama-3.1-405b", "model.n_layers=100", "--pipeline", "101", code=2).err.endswith(
+        "101 stages are more than the 100 layers\n"
+    )
 
 
 # --- where rules apply ------------------------------------------------------------------------------------------

@@ -38,9 +38,9 @@ UNTIED_HEAD = ShapeRule(
     measure=measures.head_share,
     usual=range_near(measures.head_share, from_zero=True),
     near=True,
-    why="A head of its own is a second table of tokens; 0 is a tied head (model.head.tied=true). Small models share one "
-    "table and spend the parameters on layers. Usual is what published models of the atlas have, from half to twice "
-    "the size.",
+    why="A head of its own is a second table of tokens; 0 is a tied head (model.head.tied=true). Small models share "
+    "one table and spend the parameters on layers. Usual is what published models of the atlas have, from half to "
+    "twice the size.",
     sources=("press2016", "tao2024"),
     claims=(10,),
     broken_by=("model.vocab_size=256000",),

@@ -115,6 +115,13 @@ def head_share(case: Case) -> Iterator[Reading]:
     yield Reading("untied head / all parameters", own / case.counted.total)
 
 
+def stages(case: Case) -> Iterator[Reading]:
+    """How uneven the best cut of the layers into the stages of a pipeline is."""
+    if case.cut:
+        field = f"slowest of {case.pipeline} stages / mean"
+        yield Reading(field, case.cut.unevenness, layers=tuple(case.cut.layers[case.cut.slowest]))
+
+
 def dropout(case: Case) -> Iterator[Reading]:
     """The largest, wherever it is."""
     rates = [rate for layer, _ in case.layers.values() for rate in (layer.dropout.attention, layer.dropout.branch)]

@@ -57,8 +57,8 @@ def _about_this_size(proposal: Proposal) -> Iterator[str]:
         tied = sum(model.config.model.head.tied for model in models)
         median_kv = median(next(iter(readings)).value for model in models if (readings := [*KV_HEADS.measure(model)]))
         yield (
-            f"published {near_in_words(case)}: {tied} of {len(models)} models tie the head, in the others it is "
-            f"up to {heads.high:.0%} of the parameters; KV heads {kv_heads.low} to {kv_heads.high}, median {median_kv:g}"
+            f"published {near_in_words(case)}: {tied} of {len(models)} models tie the head, in the others it is up to "
+            f"{heads.high:.0%} of the parameters; KV heads {kv_heads.low} to {kv_heads.high}, median {median_kv:g}"
         )
     if proposal.untied:
         share = f"{proposal.untied.value:.0%}"
