@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 from archlab.cli import app
 from archlab.config.layers import LayerConfig
+from archlab.cost.budget import Spent, at_published_mfu
 from archlab.cost.hardware import load_hardware
 from archlab.cost.parallel import Parallel
 from archlab.cost.params import parameters
 from archlab.cost.plan import plan
 from archlab.cost.stages import cut, even_cut
 from archlab.errors import UserError
+from archlab.evidence.read import sources
 from archlab.exchange.configs import load_config
 
 H100 = load_hardware("h100")
@@ -268,6 +270,63 @@ def test_what_a_training_costs_by_hand(capsys):
     assert one["spent"][0]["price"] == pytest.approx(seconds / 3600 * 8 * 2)
     assert app.main(command) == 0
     assert f"{seconds / 3600 * 8 * 2:,.0f}" in capsys.readouterr().out
+
+
+def asked(capsys, *arguments):
+    assert app.main(["cost", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_utilization_by_hand(capsys):
+    """MFU, Chowdhery 2022: model FLOPs of the tokens of a step over the peak of all devices in that time. A token of Llama
+    3 8B takes 6 FLOPs for each weight but the embedding's, and 12 d_model for each of the 4,096.5 keys that it sees."""
+    found = asked(capsys, "llama-3-8b", "--hardware", "h100", "--devices", "8", "--price", "2")
+    per_token = 6 * (N - 128_256 * 4096) + 32 * 12 * 4096 * 4096.5
+    peak = 8 * 989.4e12
+    for one in found["plans"]:
+        for spent, published in zip(one["spent"], one["spent_at_published_mfu"], strict=True):
+            if spent is None:
+                assert published is None
+                continue
+            plan = one["recomputed" if one["recomputes"] else "plain"]
+            step = max(plan["computing"], plan["sending"])
+            assert spent["mfu"] == pytest.approx(per_token * 2**20 / (peak * step), rel=2e-3)
+            flops = per_token * 20 * N
+            assert [t["seconds"] for t in published] == pytest.approx(
+                [flops / peak / mfu for mfu in (0.462, 0.302)], rel=2e-3
+            )
+            assert published[0]["price"] == pytest.approx(published[0]["seconds"] / 3600 * 8 * 2)
+    assert {one["source"] for one in found["published_mfu"]} <= sources().keys()
+
+
+def test_no_published_utilization_is_faster_than_at_best():
+    slow = Spent(seconds=100.0, price=5.0, mfu=0.25)
+    assert at_published_mfu(slow) == (slow, slow)
+
+
+@pytest.mark.parametrize(
+    ("config", "devices", "chosen"),
+    [
+        ("llama-3-8b", 8, "shard"),  # a replica does not fit; tensor groups are as fast, but send twice as long
+        ("llama-3.2-1b", 8, "replicate"),  # fits, and sends least
+        ("llama-3.1-405b", 8, None),  # nothing fits
+    ],
+)
+def test_the_way_to_choose(config, devices, chosen, capsys):
+    arguments = [config, "--hardware", "h100", "--devices", str(devices), "train.seq_len=8192"]
+    plans = asked(capsys, *arguments)["plans"]
+    marked = [one for one in plans if one["chosen"]]
+    assert [way for one in marked for way, n in one["parallel"].items() if n > 1] == [chosen][: len(marked)]
+    assert bool(marked) == (chosen is not None)
+    fitting = [one["recomputed" if one["recomputes"] else "plain"] for one in plans if one["spent"][-1]]
+    steps = [max(plan["computing"], plan["sending"]) for plan in fitting]
+    for one in marked:
+        plan = one["recomputed" if one["recomputes"] else "plain"]
+        assert max(plan["computing"], plan["sending"]) <= 1.01 * min(steps)
+    assert app.main(["cost", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert (f"* {chosen}=8" in out and f"{chosen}=8 *" in out) if chosen else "*" not in out
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_a_reason_against_all_ways_is_told_once(capsys):

@@ -44,6 +44,8 @@ class Plan(Base):
 
     batch_tokens: int
     """Of a step, over all devices."""
+    recomputes: bool
+    """Whether layers keep their input alone, and are computed again in the backward pass."""
     micro_batch: int
     """Texts that a replica works on at a time."""
     memory: dict[str, int]
@@ -67,6 +69,11 @@ class Plan(Base):
     def total_memory(self) -> int:
         """Bytes of one device."""
         return sum(self.memory.values())
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step at best: computing hides sending, or the other way around."""
+        return max(self.computing, self.sending)
 
 
 @dataclass(frozen=True)
@@ -154,6 +161,7 @@ def plan(config: Config, parallel: Parallel, device: Hardware, *, recompute: boo
     seconds = [_seconds(stage, parallel, device, batch, recompute) for stage in stages]
     sent = _sent(stages, parallel, batch, recompute)
     return Plan(
+        recomputes=recompute,
         batch_tokens=batch.texts * batch.tokens * parallel.replicas,
         micro_batch=batch.micro,
         memory=memory,
