@@ -3,10 +3,10 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import accumulate, pairwise
 
-from archlab.config.layers import LayerConfig, layer_configs
+from archlab.config.layers import distinct_layers, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.work import Operation, Pass, matrix_flops
 from archlab.cost.work import after_layers
@@ -42,11 +42,8 @@ def cut(model: ModelConfig, tokens: int, n_stages: int) -> Cut:
     if n_stages > len(layers):
         raise UserError(f"{n_stages} stages are more than the {len(layers)} layers")
 
-    @cache
-    def flops(layer: LayerConfig) -> float:
-        return _total(layer.work(this))
-
-    return even_cut([flops(layer) for layer in layers], _total(after_layers(model, this, tokens)), n_stages)
+    flops = {layer: _total(layer.work(this)) for layer in distinct_layers(model)}
+    return even_cut([flops[layer] for layer in layers], _total(after_layers(model, this, tokens)), n_stages)
 
 
 def _total(operations: Iterable[Operation]) -> float:
