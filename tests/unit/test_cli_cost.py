@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 
@@ -140,6 +141,8 @@ def test_every_chart_shows_the_contexts_that_were_asked_for(tmp_path):
     for name, field in (("roofline", "text"), ("memory", "config"), ("heads", "kind")):
         for context in ("8,000 tokens", "131,072 tokens"):
             assert any(context in value for value in values_of(specs[name], field)), (name, context)
+    assert re.findall(r"<h3>1 x .*?</h3>", text) == ["<h3>1 x 8,000 tokens</h3>", "<h3>1 x 131,072 tokens</h3>"]
+    assert text.count('data-label="llama-3-8b"') == text.count('data-label="mamba-2-2.7b"') > 20  # on a phone
     captions = [part.split("</figcaption>")[0] for part in text.split("<figcaption")[1:]]
     assert sum("8,000 and 131,072 tokens" in caption for caption in captions) == 4
     assert "llama-3-8b is built for 8,192 tokens (model.max_seq_len); 131,072 are beyond that" in text

@@ -88,7 +88,9 @@ def memory(found: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.LayerCh
     kept = [part for part in ("weights", "KV cache", "recurrent states") if any(bar["part"] == part for bar in bars)]
     parts = alt.Color("part:N", scale=alt.Scale(domain=kept, range="ordinal"))
     bar = alt.Chart(alt.InlineData(values=bars)).mark_bar(cornerRadius=1, height={"band": 0.6})
-    bar = bar.encode(x=x, y=y, order="order:Q", color=parts.legend(title=None, orient="bottom"), tooltip="text:N")
+    bar = bar.encode(
+        x=x, y=y, order="order:Q", color=parts.legend(title=None, orient="bottom", columns=2), tooltip="text:N"
+    )
     limit = [{"GiB": device.memory / _GIB, "text": f"{device.name}: {binary(device.memory)}"}]
     rule = alt.Chart(alt.InlineData(values=limit)).mark_rule(strokeDash=[4, 3], style="notch").encode(x="GiB:Q")
     is_right = device.memory / _GIB > most / 2
