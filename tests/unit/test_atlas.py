@@ -364,7 +364,7 @@ def test_rows_by_hand():
     assert cells(ROWS["deepseek-v3"]) == (
         "deepseek-v3 ~", "671B", "pre RMS", "RoPE", "SwiGLU", "128/MLA", "2.57", "118", "129K",
     )  # fmt: skip
-    assert more(ROWS["deepseek-v3"])[:4] == ("192", "3.43", "37.6B", "160K")
+    assert more(ROWS["deepseek-v3"])[:4] == ("192", "3.43", "37.6B", "160Ki")
     assert more(ROWS["bloom-176b"])[2:] == ("", "", "46", "0", "0.1"), "all are active, and its length is unverified"
     assert more(ROWS["llama-2-7b"])[4:] == ("", "", "0.1?"), "a fact less certain than the config"
     assert remarks(ROWS["deepseek-v3"]) == [

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 
@@ -15,7 +16,10 @@ def printed(capsys, *arguments):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("text", "number"), [("32K", 32_000), ("4e6", 4_000_000), ("8192", 8192)])
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("32K", 32_000), ("32Ki", 2**15), ("1mi", 2**20), ("0.5Gi", 2**29), ("4e6", 4_000_000), ("8192", 8192)],
+)
 def test_the_context_is_written_as_fields_are(text, number, capsys):
     assert json.loads(printed(capsys, "--context", text, "--json"))["context"] == number
 
@@ -111,6 +115,76 @@ def test_a_page_shows_what_there_is_and_says_what_is_not(config, shown, words, t
     assert words in text
     if "tiny-llama" in config:
         assert "GQA, 2 heads" in json.dumps(specs["heads"])
+
+
+def asked_on_a_page(tmp_path, *arguments):
+    """The text of a page, and its charts."""
+    page = tmp_path / "cost.html"
+    assert app.main(["cost", *arguments, "--html", str(page)]) == 0
+    text = page.read_text()
+    return text, json.loads(text.split('id="specs">')[1].split("</script>")[0])
+
+
+def values_of(spec, field):
+    return {row[field] for rows in spec["datasets"].values() for row in rows if field in row}
+
+
+def test_every_chart_shows_the_contexts_that_were_asked_for(tmp_path):
+    """8K is 8,000 tokens, between two powers of two; 128Ki is beyond what both models are built for."""
+    text, specs = asked_on_a_page(tmp_path, "mamba-2-2.7b", "llama-3-8b", "--context", "8K,128Ki")
+    assert specs.keys() == {"roofline", "memory", "cache", "context", "batch", "heads"}
+    for name in ("cache", "context"):
+        assert {8000, 131_072} <= values_of(specs[name], "x")
+        for layer in specs[name]["layer"]:
+            assert {8000, 131_072} <= {*layer["encoding"]["x"]["axis"]["values"]}
+    assert values_of(specs["batch"], "context") == {"8,000", "131,072"}
+    for name, field in (("roofline", "text"), ("memory", "config"), ("heads", "kind")):
+        for context in ("8,000 tokens", "131,072 tokens"):
+            assert any(context in value for value in values_of(specs[name], field)), (name, context)
+    assert re.findall(r"<h3>1 x .*?</h3>", text) == ["<h3>1 x 8,000 tokens</h3>", "<h3>1 x 131,072 tokens</h3>"]
+    assert text.count('data-label="llama-3-8b"') == text.count('data-label="mamba-2-2.7b"') > 20  # on a phone
+    captions = [part.split("</figcaption>")[0] for part in text.split("<figcaption")[1:]]
+    assert sum("8,000 and 131,072 tokens" in caption for caption in captions) == 4
+    assert "llama-3-8b is built for 8,192 tokens (model.max_seq_len); 131,072 are beyond that" in text
+
+
+def test_a_line_is_dashed_beyond_the_limit_of_its_config(tmp_path):
+    """Llama 3 ends at 8,192 tokens, and its line changes there; Llama 3.1 ends at 131,072, the last context."""
+    text, specs = asked_on_a_page(tmp_path, "llama-3-8b", "llama-3.1-405b", "--context", "4Ki,128Ki")
+    rows = [row for rows in specs["context"]["datasets"].values() for row in rows if row["part"] == "beyond"]
+    assert {row["config"] for row in rows} == {"llama-3-8b"}
+    assert min(row["x"] for row in rows) == 8192  # where both parts meet
+    assert "llama-3.1-405b is built for" not in text
+
+
+def test_kinds_of_heads_have_the_color_of_their_config(tmp_path):
+    _, specs = asked_on_a_page(tmp_path, "deepseek-v3", "llama-3-8b")
+    assert values_of(specs["heads"], "config") == {"llama-3-8b"}
+    scale = specs["heads"]["layer"][0]["encoding"]["color"]["scale"]
+    assert scale == specs["context"]["layer"][0]["encoding"]["color"]["scale"]
+    assert scale["domain"] == ["deepseek-v3", "llama-3-8b"]
+
+
+def test_the_speed_of_training_stands_once_whatever_the_contexts(capsys):
+    arguments = ["cost", "llama-3-8b", "gpt-2", "--context", "512,1Ki", "--batch", "1,2", "--hardware", "h100"]
+    assert app.main(arguments) == 0
+    out = capsys.readouterr().out
+    assert (out.count("tokens/s trained"), out.count("tokens/s written"), out.count("tokens/s read")) == (1, 4, 4)
+
+
+def test_a_context_beyond_the_limit_is_said(capsys):
+    assert app.main(["cost", "llama-3-8b", "llama-3.1-405b", "--context", "8Ki,8193,128Ki", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert "llama-3-8b is built for 8,192 tokens (model.max_seq_len); 8,193 and 131,072 are beyond that" in err
+    assert "llama-3.1-405b is built for" not in err
+    assert {(c["config"], c["max_seq_len"]) for c in json.loads(out)} == {
+        ("llama-3-8b", 8192), ("llama-3.1-405b", 131_072),
+    }  # fmt: skip
+
+
+def test_a_heading_says_the_number_that_was_asked_for(capsys):
+    assert "serving, 8,000 tokens of context" in printed(capsys, "--context", "8K")
+    assert "serving, 8,192 tokens of context" in printed(capsys, "--context", "8Ki")
 
 
 def test_times_on_a_device(capsys):

@@ -101,7 +101,15 @@ def test_an_override_that_cannot_be_read_hides_no_other_problem():
 def test_counts_and_shares_are_read_as_people_write_them():
     train = load_config("tiny-llama", "train.tokens=4M", "train.batch_tokens=16384", "train.warmup=10%").train
     assert (train.tokens, train.batch_tokens, train.warmup) == (4_000_000, 16384, 0.1)
-    for text, number in (("4.1M", 4_100_000), ("2.01M", 2_010_000), ("16.1K", 16_100), ("0.3G", 300_000_000)):
+    for text, number in (
+        ("4.1M", 4_100_000),
+        ("2.01M", 2_010_000),
+        ("16.1K", 16_100),
+        ("0.3G", 300_000_000),
+        ("16Ki", 2**14),
+        ("1.5mI", 3 * 2**19),
+        ("1Gi", 2**30),
+    ):
         assert load_config("tiny-llama", f"train.tokens={text}").train.tokens == number
 
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,16 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as hal
 
 from archlab.config import norm as norm_schema
 from archlab.config import position as position_schema
+from archlab.config.base import LONGEST, MOST_TOKENS
+from archlab.config.identity import config_hash
 from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
 from archlab.config.schema import Config
+from archlab.config.study_schema import StudyConfig
 from archlab.config.training import resolve_train
 from archlab.cost.params import parameters
 from archlab.data.held_out import HeldOut
+from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import KERNELS, Needs
 from archlab.model.masks import Given
@@ -78,6 +83,53 @@ def test_every_test_that_the_document_names_exists() -> None:
         assert f"def {test}(" in found.read_text(), f"{file}::{test}"
     here = set(re.findall(r"^def (test_\w+)", Path(__file__).read_text(), re.MULTILINE))
     assert here - {test for _, test in named} == {"test_every_test_that_the_document_names_exists"}
+
+
+# --- numbers -----------------------------------------------------------------------------------------------
+
+
+def _integers(schema: Any, definitions: Any, at: str = "") -> Iterator[tuple[str, Any]]:
+    """Every property of a JSON schema that takes an integer, under its dotted name."""
+    for part in (schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        if "$ref" in part:
+            name = part["$ref"].rpartition("/")[2]
+            yield from _integers(definitions.pop(name), definitions, name) if name in definitions else ()
+        for name, value in part.get("properties", {}).items():
+            types = {option.get("type") for option in (value, *value.get("anyOf", ()))}
+            yield from [(f"{at}.{name}", value)] if "integer" in types else []
+            yield from _integers(value, definitions, f"{at}.{name}")
+
+
+def test_suffixes_of_numbers() -> None:
+    """`8K` is 8,000 and `8Ki` 8,192 in every field that counts tokens, and a run keeps its name however they are
+    written."""
+    plain = load_config("tiny-llama", "model.max_seq_len=8192", "train.tokens=2097152")
+    for k, m in (("8Ki", "2Mi"), ("8ki", "2MI"), ("8.192K", "2.097152M")):
+        written = load_config("tiny-llama", f"model.max_seq_len={k}", f"train.tokens={m}")
+        assert config_hash(written) == config_hash(plain)
+    counted = set[str]()
+    for config in (Config, StudyConfig):
+        schema = config.model_json_schema(mode="validation")
+        for name, value in _integers(schema, schema.get("$defs", {})):
+            options = [value, *value.get("anyOf", ())]
+            if {LONGEST, MOST_TOKENS} & {option.get("maximum") for option in options}:
+                assert "string" in {option.get("type") for option in options}, name
+                counted.add(name)
+    assert {"ModelConfig.max_seq_len", "TrainConfig.tokens", "MultiHead.window", "Budget.tokens"} <= counted
+
+
+def test_examples_with_contexts_use_powers_of_two() -> None:
+    """Wherever a command of the documents, of the topics or of help gives a context of thousands."""
+    home = DOCS.parents[1]
+    pages = [
+        home / "README.md",
+        *home.glob("docs/**/*.md"),
+        *home.glob("src/archlab/**/*.yaml"),
+        *home.glob("src/**/*.py"),
+    ]
+    found = [text for page in pages for text in re.findall(r"--context [\w,]+|context: \d\w+", page.read_text("utf-8"))]
+    assert any("8Ki" in text for text in found)
+    assert not [text for text in found if re.search(r"\dK\b", text)]
 
 
 # --- attention ---------------------------------------------------------------------------------------------

@@ -3,14 +3,19 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from archlab.cli import app
 from archlab.config.layers import LayerConfig
+from archlab.cost.budget import Spent, at_published_mfu
 from archlab.cost.hardware import load_hardware
 from archlab.cost.parallel import Parallel
 from archlab.cost.params import parameters
 from archlab.cost.plan import plan
+from archlab.cost.stages import cut, even_cut
 from archlab.errors import UserError
+from archlab.evidence.read import sources
 from archlab.exchange.configs import load_config
 
 H100 = load_hardware("h100")
@@ -44,8 +49,8 @@ def test_a_pipeline_waits_and_sends_little():
     assert one.sent["pipeline"] == 2 * 128 * 8192 * 4096 * 2
     assert planned("pipeline=2").sent["pipeline"] == one.sent["pipeline"] // 2  # the first sends on, the last back
     alone = planned("replicate=1", micro_batch=4)
-    last = 4 / 32 + 1.05 / 7.5  # four layers, and the head's billion beside the layers' seven and a half
-    assert alone.computing / 8 < one.computing * (1 - one.bubble) < alone.computing * last
+    slowest = 5 / (32 + 128_256 * 4096 / 218_112_000)  # layers, of which the head does the work of two or three
+    assert one.computing * (1 - one.bubble) == pytest.approx(alone.computing * slowest, rel=0.05)
 
 
 def test_the_update_waits_for_no_other_stage():
@@ -54,8 +59,8 @@ def test_the_update_waits_for_no_other_stage():
     turn = two.computing - one.computing  # a ninth slot
     assert one.bubble == pytest.approx(7 / 8)
     updating = one.computing - 8 * turn
-    parameters_of_the_last = 4 * 218_112_000 + 128_256 * 4096 + 4096
-    assert updating == pytest.approx(10 * 4 * parameters_of_the_last / H100.bandwidth, rel=0.01)
+    parameters_of_the_slowest = 5 * 218_112_000
+    assert updating == pytest.approx(10 * 4 * parameters_of_the_slowest / H100.bandwidth, rel=0.01)
 
 
 def test_tensor_parallelism_sends_the_stream_at_every_branch():
@@ -162,14 +167,39 @@ def test_more_stages_never_hold_more(model):
 
 
 def test_of_stages_that_are_alike_one_is_counted(monkeypatch):
-    """First, between and last: a plan of a thousand stages took minutes."""
+    """First, between and last, and with several layers in a stage another size between: a plan of a thousand stages took
+    minutes."""
     counted = []
     held = LayerConfig.held_by_one
     monkeypatch.setattr(LayerConfig, "held_by_one", lambda layer, t: counted.append(layer) or held(layer, t))
     planned("pipeline=100", "tiny-llama", "model.n_layers=100", tokens=128)
     few = len(counted)
     planned("pipeline=10", "tiny-llama", "model.n_layers=100", tokens=128)
-    assert len(counted) == 2 * few
+    assert len(counted) - few == 4 * few / 3
+
+
+def _least_of_the_slowest(work, after, n):
+    """By trying all ways to cut: for each number of first layers, the best cut of the others."""
+    if n == 1:
+        return sum(work) + after
+    firsts = range(1, len(work) - n + 2)
+    return min(max(sum(work[:first]), _least_of_the_slowest(work[first:], after, n - 1)) for first in firsts)
+
+
+@given(st.lists(st.sampled_from([0.3, 1.0, 1.4]), min_size=1, max_size=11), st.floats(0, 5), st.integers(1, 5))
+def test_no_cut_into_stages_is_faster(work, after, n):
+    n = min(n, len(work))
+    found = even_cut(work, after, n)
+    assert [i for of_stage in found.layers for i in of_stage] == [*range(len(work))]
+    assert all(found.layers)
+    assert max(found.work) == pytest.approx(_least_of_the_slowest(work, after, n))
+    assert sum(found.work) == pytest.approx(sum(work) + after)
+
+
+def test_the_cut_of_llama_3_405b_is_the_published_one():
+    """Grattafiori 2024, 3.3.2: 16 stages, with one layer less in the first and in the last, which has the head."""
+    model = load_config("llama-3.1-405b").model
+    assert [len(of_stage) for of_stage in cut(model, 8192, 16).layers] == [7, *[8] * 14, 7]
 
 
 def test_no_time_is_told_for_what_does_not_fit(capsys):
@@ -240,6 +270,63 @@ def test_what_a_training_costs_by_hand(capsys):
     assert one["spent"][0]["price"] == pytest.approx(seconds / 3600 * 8 * 2)
     assert app.main(command) == 0
     assert f"{seconds / 3600 * 8 * 2:,.0f}" in capsys.readouterr().out
+
+
+def asked(capsys, *arguments):
+    assert app.main(["cost", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_utilization_by_hand(capsys):
+    """MFU, Chowdhery 2022: model FLOPs of the tokens of a step over the peak of all devices in that time. A token of Llama
+    3 8B takes 6 FLOPs for each weight but the embedding's, and 12 d_model for each of the 4,096.5 keys that it sees."""
+    found = asked(capsys, "llama-3-8b", "--hardware", "h100", "--devices", "8", "--price", "2")
+    per_token = 6 * (N - 128_256 * 4096) + 32 * 12 * 4096 * 4096.5
+    peak = 8 * 989.4e12
+    for one in found["plans"]:
+        for spent, published in zip(one["spent"], one["spent_at_published_mfu"], strict=True):
+            if spent is None:
+                assert published is None
+                continue
+            plan = one["recomputed" if one["recomputes"] else "plain"]
+            step = max(plan["computing"], plan["sending"])
+            assert spent["mfu"] == pytest.approx(per_token * 2**20 / (peak * step), rel=2e-3)
+            flops = per_token * 20 * N
+            assert [t["seconds"] for t in published] == pytest.approx(
+                [flops / peak / mfu for mfu in (0.462, 0.302)], rel=2e-3
+            )
+            assert published[0]["price"] == pytest.approx(published[0]["seconds"] / 3600 * 8 * 2)
+    assert {one["source"] for one in found["published_mfu"]} <= sources().keys()
+
+
+def test_no_published_utilization_is_faster_than_at_best():
+    slow = Spent(seconds=100.0, price=5.0, mfu=0.25)
+    assert at_published_mfu(slow) == (slow, slow)
+
+
+@pytest.mark.parametrize(
+    ("config", "devices", "chosen"),
+    [
+        ("llama-3-8b", 8, "shard"),  # a replica does not fit; tensor groups are as fast, but send twice as long
+        ("llama-3.2-1b", 8, "replicate"),  # fits, and sends least
+        ("llama-3.1-405b", 8, None),  # nothing fits
+    ],
+)
+def test_the_way_to_choose(config, devices, chosen, capsys):
+    arguments = [config, "--hardware", "h100", "--devices", str(devices), "train.seq_len=8192"]
+    plans = asked(capsys, *arguments)["plans"]
+    marked = [one for one in plans if one["chosen"]]
+    assert [way for one in marked for way, n in one["parallel"].items() if n > 1] == [chosen][: len(marked)]
+    assert bool(marked) == (chosen is not None)
+    fitting = [one["recomputed" if one["recomputes"] else "plain"] for one in plans if one["spent"][-1]]
+    steps = [max(plan["computing"], plan["sending"]) for plan in fitting]
+    for one in marked:
+        plan = one["recomputed" if one["recomputes"] else "plain"]
+        assert max(plan["computing"], plan["sending"]) <= 1.01 * min(steps)
+    assert app.main(["cost", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert (f"* {chosen}=8" in out and f"{chosen}=8 *" in out) if chosen else "*" not in out
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_a_reason_against_all_ways_is_told_once(capsys):

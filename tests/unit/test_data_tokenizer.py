@@ -14,7 +14,6 @@ from archlab.data import tokenizer as bpe
 from archlab.data.spelling import spelling
 from archlab.errors import UserError
 from archlab.infer.codec import PublishedCodec
-from archlab.model.origin import Origin
 
 TEXT = [Path(ast.__file__).read_text(), "The cat sat on the mat; it's 1234 o'clock.\r\n" * 20]
 TOKENIZER = bpe.train(TEXT, 320)
@@ -157,8 +156,8 @@ def test_a_pattern_that_backtracks_is_told(tmp_path: Path):
     slow = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
     parts["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [slow, parts["pre_tokenizer"]["pretokenizers"][-1]]}
     (tmp_path / "tokenizer.json").write_text(json.dumps(parts))
-    tokenizer, text = bpe.read(tmp_path / "tokenizer.json"), "a" * 40 + "b"
-    codec = PublishedCodec(tokenizer, Origin())
+    (tokenizer, special), text = bpe.read(tmp_path / "tokenizer.json"), "a" * 40 + "b"
+    codec = PublishedCodec(tokenizer, special)
     for encode in (lambda: bpe.encode(tokenizer, [text]), lambda: codec.encode(text)):
         with pytest.raises(UserError, match=r"the tokenizer cannot encode the text: .*retry-limit"):
             encode()

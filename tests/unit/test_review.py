@@ -9,6 +9,8 @@ import pytest
 from archlab.atlas.entries import entries
 from archlab.cli import app
 from archlab.config.io import build_config, presets, studies
+from archlab.config.layers import layer_configs
+from archlab.cost.params import parameters
 from archlab.evidence.read import claims, sources
 from archlab.exchange.configs import load_config
 from archlab.review.case import Case
@@ -31,8 +33,8 @@ def broken(config, **said):
 @pytest.mark.parametrize("name", BY_NAME)
 def test_each_rule_has_a_config_that_breaks_it_and_one_that_does_not(name):
     rule = BY_NAME[name]
-    assert name in broken(load_config("llama-3-8b", *rule.broken_by))
-    assert name not in broken(load_config("llama-3-8b", *rule.kept_by))
+    assert name in broken(load_config("llama-3-8b", *rule.broken_by), pipeline=2)
+    assert name not in broken(load_config("llama-3-8b", *rule.kept_by), pipeline=2)
     assert rule.why.endswith(".")
 
 
@@ -53,7 +55,7 @@ def test_a_rule_cites_the_evidence_that_the_ledger_has(rule):
 # --- published models -----------------------------------------------------------------------------------------
 
 SAID = {
-    "t5-11b": {"d_ff / d_model 64", "n_heads * head_dim / d_model 16", "dropout 0.1"},
+    "t5-11b": {"d_ff / d_model 64", "n_heads * head_dim / d_model 16", "dropout 0.1", "n_kv_heads 128"},
     "palm-540b": {"n_layers 118", "n_heads * head_dim / d_model 0.667"},
     "llama-3.1-405b": {"n_layers 126"},
     "falcon-7b": {"n_heads 71"},
@@ -118,6 +120,75 @@ def test_a_distribution_by_hand():
     assert ratios[-len(ratios) // 10 - 1] <= found.high <= ratios[-len(ratios) // 10 + 1]
 
 
+def test_models_of_about_the_same_size_say_what_is_usual():
+    """By hand: all that can be built with half to twice the active parameters, tied heads counting as none."""
+    case = Case(load_config("llama-3-8b", "model.n_layers=4", "model.d_model=2048", "model.mlp.d_ff=8192"))
+    size = parameters(case.config.model).active
+    models = [entry.config.model for entry in ENTRIES.values() if entry.about.buildable]
+    close = [model for model in models if size / 2 <= parameters(model).active <= 2 * size]
+    assert 5 < len(close) < 25
+    shares = [
+        0 if m.head.tied else m.vocab_size * (m.embedding.width or m.d_model) / parameters(m).total for m in close
+    ]
+    assert BY_NAME["untied head"].usual(case).high == pytest.approx(max(shares))
+    heads = [
+        layer.attention.n_kv_heads for m in close for layer in layer_configs(m) if layer.attention.kind == "multihead"
+    ]
+    usual = BY_NAME["number of KV heads"].usual(case)
+    assert (usual.low, usual.high) == (min(heads), max(heads))
+    (found,) = [finding for finding in findings(case) if finding.rule == "untied head"]
+    assert found.published.n == len(close)
+
+
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [
+        (("llama-3-70b",), set()),
+        (("llama-3-70b", "model.attention.n_kv_heads=4"), {"number of KV heads"}),  # from 35B on all have 8 or more
+        (("llama-3.2-1b",), set()),
+        (("llama-3.2-1b", "model.head.tied=false"), {"untied head"}),
+        (("tiny-llama", "model.head.tied=false", "model.attention.n_kv_heads=1"), set()),  # nothing is as small
+    ],
+)
+def test_rules_of_size(config, found):
+    assert broken(load_config(*config)) == found
+
+
+@pytest.mark.parametrize(
+    ("config", "window", "stages"),
+    [
+        (("llama-3.1-405b",), 8192, 16),
+        (("bloom-176b",), 2048, 12),
+        # MT-NLG 530B: 105 layers of 20,480, 128 heads
+        (("gpt-3-175b", "model={n_layers: 105, d_model: 20480, vocab_size: 51200, attention: {n_heads: 128, head_dim: 160},"
+          " mlp: {d_ff: 81920}}"), 2048, 35),
+    ],
+)  # fmt: skip
+def test_published_pipelines_are_what_the_rule_lets_pass(config, window, stages):
+    """The unevenness that the rule cites is what our count gives, and the threshold is the worst of them."""
+    rule = BY_NAME["stages of a pipeline"]
+    loaded = load_config(*config, f"train.seq_len={window}")
+    (reading,) = rule.measure(Case(loaded, pipeline=stages))
+    (cited,) = [point for point in rule.measured if f"in {stages} stages" in point.found]
+    assert reading.value == pytest.approx(cited.at, abs=5e-4)
+    assert reading.value <= rule.usual(Case(loaded)).high < max(point.at for point in rule.measured) + 0.01
+
+
+def test_the_cut_of_a_pipeline_is_judged(capsys):
+    """By hand: eight stages of Llama 3 8B share 32 layers and a head: per token a layer has 218M weights and sees 4,096 keys
+    on average, so that the head's 525M weights are 2.09 layers. The slowest have five layers, where 4.26 are even."""
+    out = run(capsys, "check", "llama-3-8b", "--pipeline", "8").out
+    assert "warning  slowest of 8 stages / mean 1.17 in layers 12-16 (usual: up to 1.07)\n" in out
+    rows = [line.split() for line in out.splitlines() if "head" in line and "+" in line]
+    assert rows == [["8", "2", "+", "head", "962M", "0.96"]]
+    assert ["1", "4", "+", "embedding", "1.4B", "0.94"] in [line.split() for line in out.splitlines()]
+    (found,) = json.loads(run(capsys, "check", "llama-3-8b", "--pipeline", "8", "--json").out)
+    assert found["layers"] == [12, 13, 14, 15, 16]
+    assert run(capsys, "check", "llama-3.1-405b", "model.n_layers=100", "--pipeline", "101", code=2).err.endswith(
+        "101 stages are more than the 100 layers\n"
+    )
+
+
 # --- where rules apply ------------------------------------------------------------------------------------------
 
 
@@ -137,7 +208,7 @@ def test_layers_that_differ_are_named():
         ({"tensor": 1}, ("model.attention={n_heads: 31, n_kv_heads: 31}",), set()),
         ({"languages": 1}, ("model.vocab_size=49152",), set()),
         ({"languages": 1}, (), {"vocabulary"}),
-        ({"languages": 20}, ("model.vocab_size=256000",), set()),
+        ({"languages": 20}, ("model.vocab_size=256000",), {"untied head"}),
         ({"languages": 20}, ("model.vocab_size=32000",), {"vocabulary"}),
         ({"languages": 2}, ("model.vocab_size=64000",), set()),
     ],

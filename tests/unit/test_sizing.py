@@ -61,6 +61,32 @@ def test_the_size_of_a_preset_gives_the_preset(name):
     assert proposed.nearest.preset == name
 
 
+@pytest.mark.parametrize(
+    ("like", "size", "ties"), [("llama-3", 1e9, True), ("llama-3", 8e9, False), ("olmo-2", 1.5e9, False)]
+)
+def test_a_head_larger_than_published_ones_is_tied(like, size, ties):
+    """By hand from the atlas: of models from 0.5B to 2B OLMo 2 1B has the largest untied head, 100,352 x 2,048 of 1.485B
+    parameters; Llama 3's 128,256 rows would be more of 1B, and are less than others' of 8B."""
+    found = propose(Asked(like, params=int(size)))
+    assert found.model.config.model.head.tied == ties
+    assert (found.untied is not None) == ties
+    assert parameters(found.model.config.model).total == pytest.approx(size, rel=0.01)
+    if ties:
+        assert found.untied.value > 100_352 * 2048 / 1_485e6
+        assert parameters(found.model.config.model).embedding / size < 0.3
+
+
+def test_the_person_decides_about_the_head(capsys):
+    found = propose(Asked("llama-3", params=10**9, overrides=("model.head={tied: false}",)))
+    assert not found.model.config.model.head.tied
+    assert app.main(["size", "--params", "1B", "--like", "llama-3", "model.head.tied=false"]) == 0
+    untied = " ".join(capsys.readouterr().out.replace("#", "").split())
+    assert "check: untied head / all parameters 0.23 (usual: up to 0.138)" in untied
+    assert "9 of 13 models tie the head" in untied
+    assert app.main(["size", "--params", "1B", "--like", "llama-3"]) == 0
+    assert "check:" not in capsys.readouterr().out
+
+
 def test_between_two_sizes_of_a_family():
     """By hand: qwen3's 8B has 113.8 d / layers, its 14B is not in the atlas, its 32B has 80."""
     found = propose(Asked("qwen3", params=16_000_000_000))

@@ -33,7 +33,7 @@ LEGEND = (
 )
 LEGEND_OF_MORE = (
     "head: width of a head; h/d: all query heads together / d_model; active: parameters per token;",
-    "context: tokens, K = 1024; lang: languages of the text; drop, decay: dropout and weight decay in pre-training.",
+    "context: tokens, Ki = 1024; lang: languages of the text; drop, decay: dropout and weight decay in pre-training.",
 )
 LEGEND_OF_MARKS = (
     "* from secondary sources; ~ from memory; ? this one unverified, or a stand-in.",
@@ -68,7 +68,7 @@ def more(row: Row) -> tuple[str, ...]:
         _known(row.head_dim),
         _known(row.heads_over_d),
         active(row),
-        "" if row.context is None else _tokens(row.context),
+        "" if row.context is None else units.length(row.context),
         _doubt(row, _known(about.languages), "about.languages"),
         _doubt(row, _known(about.dropout), "about.dropout"),
         _doubt(row, _known(about.weight_decay), "about.weight_decay"),
@@ -79,11 +79,6 @@ def active(row: Row) -> str:
     """Active parameters of a mixture; empty where they are all, or not known."""
     number = row.active_parameters or row.about.published_active
     return count(number) if row.n_experts and number else ""
-
-
-def _tokens(number: int) -> str:
-    """128K for 131072."""
-    return f"{number / 1024:.3g}K" if number >= 1024 else str(number)
 
 
 def _known(number: float | None) -> str:

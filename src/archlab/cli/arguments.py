@@ -37,7 +37,7 @@ def _number(read: Callable[[Any], Any]) -> Callable[[Any, Sequence[Token]], int]
 _whole = _number(whole_number)
 
 WholeNumber = Annotated[int, Parameter(converter=_whole)]
-"""A whole number, written as config fields take it: 32768, 32K or 4e6."""
+"""A whole number, written as config fields take it: 32768, 32Ki (32,768), 32K (32,000) or 4e6."""
 
 Many = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1, lte=10**28))]
 """Parameters or FLOPs, written as config fields take them."""

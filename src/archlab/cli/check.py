@@ -4,8 +4,8 @@ from pathlib import Path
 
 from archlab.cli.arguments import AtLeastOne, Flag, check_one_answer
 from archlab.cli.loading import load_shape
-from archlab.cli.terminal import console, print_json
-from archlab.report.check_words import as_json, lines
+from archlab.cli.terminal import console, print_json, print_table
+from archlab.report.check_words import as_json, lines, stages
 from archlab.review.case import Case
 from archlab.review.findings import findings
 from archlab.review.lines import summary
@@ -16,6 +16,7 @@ def run(
     /,
     *overrides: str,
     tensor: AtLeastOne | None = None,
+    pipeline: AtLeastOne | None = None,
     languages: AtLeastOne | None = None,
     strict: Flag = False,
     html: Path | None = None,
@@ -37,6 +38,8 @@ def run(
         Fields to change, as in model.mlp.d_ff=11008.
     tensor
         Devices that each matrix is to be cut over. Left out: 2 from 1B parameters on, 8 from 10B.
+    pipeline
+        Stages that the layers are to be cut into: how even the best cut is, and what each stage has.
     languages
         How many the text is in; decides which vocabularies are usual.
     strict
@@ -46,7 +49,8 @@ def run(
     json
         JSON instead.
     """
-    found = findings(Case(load_shape(config, overrides), tensor, languages))
+    case = Case(load_shape(config, overrides), tensor, languages, pipeline)
+    found = findings(case)
     check_one_answer(json, html)
     if html is not None:
         from archlab.report.check_page import write_check
@@ -58,5 +62,8 @@ def run(
         out = console()
         for line in lines(found, out.width):
             out.print(line, soft_wrap=True)
+        if case.cut:
+            columns, *rows = stages(case, case.cut)
+            print_table(columns, rows, right=columns[1:])
         out.print(f"{config}: {summary(found)}", soft_wrap=True)
     return int(strict and any(finding.level == "warning" for finding in found))

@@ -9,6 +9,7 @@ from archlab.cli.arguments import Devices, Flag, Price, SeveralAtLeastOne, check
 from archlab.cli.loading import load_several
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.schema import Config
+from archlab.config.text import note
 from archlab.config.training import resolve_train
 from archlab.cost.divide import as_json, divide, ways
 from archlab.cost.hardware import Hardware, load_hardware
@@ -19,7 +20,7 @@ from archlab.cost.roofline import ideal
 from archlab.cost.room import room
 from archlab.cost.summary import Cost, cost
 from archlab.errors import UserError
-from archlab.report.cost_tables import of_one, ratios, side_by_side
+from archlab.report.cost_tables import beyond_limits, of_one, ratios, side_by_side
 from archlab.report.plan_tables import tables
 
 
@@ -50,7 +51,7 @@ def run(
     batch
         Sequences whose KV cache is held; several between commas, as in 1,64. Left out: 1.
     context
-        Tokens per served sequence, as in 8192 or 8192,32768 (8K is 8,000). Left out: as many as a training
+        Tokens per served sequence, as in 8Ki or 8Ki,32Ki. 8Ki is 8,192; 8K is 8,000. Left out: as many as a training
         window has (of several configs, the shortest).
     dtype
         Of the KV cache and of the weights as served, and of training's products. Run folders are float32.
@@ -89,6 +90,8 @@ def run(
         )
     points = list(product(contexts, batch or (1,)))
     found = {name: {(c, b): _cost(name, configs[name], b, c, dtype) for c, b in points} for name in configs}
+    for sentence in beyond_limits(found):
+        note(sentence)
     if json:
         first = found[config]
         all_of_them = [

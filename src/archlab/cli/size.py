@@ -45,7 +45,7 @@ def run(
     hardware
         The same for the memory of such devices together, as in h100x8.
     context
-        Tokens of that text. Left out: as many as the family's models are built for.
+        Tokens of that text, as in 8Ki (8,192). Left out: as many as the family's models are built for.
     languages
         How many the text is in. Left out: the family's vocabulary.
     out

@@ -16,7 +16,19 @@ from pydantic import (
     model_serializer,
 )
 
-_MULTIPLES = {"K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+_MULTIPLES = {
+    "K": 10**3,
+    "M": 10**6,
+    "B": 10**9,
+    "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "E": 10**18,
+    "KI": 2**10,
+    "MI": 2**20,
+    "GI": 2**30,
+}
+"""Suffixes of numbers: `8K` is 8,000 and `8Ki` is 8,192, wherever a number is written."""
 
 
 class Base(BaseModel):
@@ -62,19 +74,21 @@ class Kinded(Base):
 
 
 def _number(value: Any) -> Any:
-    """`4M` -> 4e6; what is no such text passes through for pydantic to judge."""
-    if isinstance(value, str) and value[-1:].upper() in _MULTIPLES:
-        try:
-            return float(Decimal(value[:-1]) * _MULTIPLES[value[-1].upper()])
-        except ArithmeticError:
-            return value
-    return value
+    """Return 4e6 for `4M` and 8192.0 for `8Ki`; return any other value unchanged, for pydantic to judge."""
+    found = re.fullmatch(r"(.*?)([KMG]i|[KMBGTPE])", value, re.IGNORECASE) if isinstance(value, str) else None
+    if found is None:
+        return value
+    number, suffix = found.groups()
+    try:
+        return float(Decimal(number) * _MULTIPLES[suffix.upper()])
+    except ArithmeticError:
+        return value
 
 
 def whole_number(value: Any) -> Any:
-    """`16K` -> 16000 and 4e6 -> 4000000; what is no whole number passes through."""
-    value = _number(value)
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    """Return 16000 for `16K`, 16384 for `16Ki` and 4000000 for 4e6; return what is no whole number unchanged."""
+    number = _number(value)
+    return int(number) if isinstance(number, float) and number.is_integer() else value
 
 
 def memory_size(value: Any) -> Any:
@@ -140,12 +154,15 @@ MOST_TOKENS = 10**15
 LARGEST_SEED = 2**63 - 1
 """The largest number that torch seeds a generator with."""
 
-Index = Annotated[int, Field(ge=0, le=LONGEST)]
-"""A position in a sequence, or a number of them."""
-Length = Annotated[int, Field(ge=1, le=LONGEST)]
-"""Of a sequence or a part of it, in tokens."""
-Width = Annotated[int, Field(ge=1, le=WIDEST)]
-"""Of a tensor's axis."""
+_Index = Annotated[int, Field(ge=0, le=LONGEST)]
+Index = Annotated[_Index, BeforeValidator(whole_number, json_schema_input_type=_Index | str)]
+"""A position in a sequence, or a number of them, written as `Count` is."""
+_Length = Annotated[int, Field(ge=1, le=LONGEST)]
+Length = Annotated[_Length, BeforeValidator(whole_number, json_schema_input_type=_Length | str)]
+"""Tokens of a sequence, of a part of it or of a batch, written as `Count` is."""
+_Width = Annotated[int, Field(ge=1, le=WIDEST)]
+Width = Annotated[_Width, BeforeValidator(whole_number, json_schema_input_type=_Width | str)]
+"""Size of a tensor's axis, written as `Count` is."""
 Depth = Annotated[int, Field(ge=1, le=MOST_LAYERS)]
 """Layers."""
 Heads = Annotated[int, Field(ge=1, le=MOST_HEADS)]
@@ -156,13 +173,11 @@ Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 _Many = Annotated[int, Field(ge=1, le=10**18)]
 _OfText = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Count = Annotated[_Many, BeforeValidator(whole_number, json_schema_input_type=_Many | str)]
-"""A whole number of things; `4M`, `16K` and `4e6` are understood."""
+"""A whole number of things; `4M`, `16K`, `16Ki` (16,384) and `4e6` are understood."""
 MemorySize = Annotated[_Many, BeforeValidator(memory_size, json_schema_input_type=_Many | str)]
 """Of memory: `80GiB` (2^30), `80GB` (10^9), or a number of them."""
 Tokens = Annotated[_OfText, BeforeValidator(whole_number, json_schema_input_type=_OfText | str)]
 """As `Count`, of training or held-out text."""
-BatchTokens = Annotated[Length, BeforeValidator(whole_number, json_schema_input_type=Length | str)]
-"""As `Count`, of what is held in memory at once."""
 
 Flops = Annotated[Positive, BeforeValidator(_number, json_schema_input_type=Positive | str)]
 """A number of floating-point operations; `2P` is 2e15."""

@@ -7,10 +7,10 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from archlab.config.base import (
     DERIVED,
     Base,
-    BatchTokens,
     Count,
     Derived,
     Float32,
+    Length,
     Natural,
     NonNegative,
     Positive,
@@ -65,12 +65,12 @@ class TrainConfig(Base):
 
     tokens: Derived[Tokens] = DERIVED
     """Training tokens; steps are tokens // batch_tokens. null: a million, or one batch where that is more."""
-    batch_tokens: Derived[BatchTokens] = DERIVED
+    batch_tokens: Derived[Length] = DERIVED
     """Tokens per step. null: as many whole sequences as hold 8192 tokens."""
-    micro_batch_tokens: Derived[BatchTokens] = DERIVED
+    micro_batch_tokens: Derived[Length] = DERIVED
     """Tokens per forward and backward pass, accumulated to batch_tokens. null: the whole batch at once. The balance of
     experts is asked of each pass by itself, so with mlp.balance.loss it is another objective."""
-    seq_len: Derived[BatchTokens] = DERIVED
+    seq_len: Derived[Length] = DERIVED
     """Tokens per training window. null: model.max_seq_len."""
     document_mask: bool = False
     """Documents in one window do not see each other, and positions restart with each; in evaluation too."""
@@ -112,9 +112,9 @@ class TrainConfig(Base):
     """torch.compile the layers. auto: where the run is long enough to gain by it, and a C++ compiler is there."""
     eval_every: Derived[Count] = DERIVED
     """Steps between evaluations on the held-out text. null: a tenth of the run."""
-    eval_tokens: BatchTokens = 65536
+    eval_tokens: Length = 65536
     """Held-out tokens per evaluation, always the same ones."""
-    eval_seq_len: Derived[BatchTokens] = DERIVED
+    eval_seq_len: Derived[Length] = DERIVED
     """Tokens per window of evaluation. null: as in training."""
     checkpoint_every: Derived[Count] = DERIVED
     """Steps between checkpoints. null: at every evaluation."""

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from archlab.config.schema import Config
-from archlab.cost.budget import budgets, spent
+from archlab.cost.budget import PUBLISHED_MFU, at_published_mfu, budgets, spent
 from archlab.cost.hardware import Hardware
 from archlab.cost.parallel import WAYS, Parallel
 from archlab.cost.plan import Plan, plan
@@ -23,6 +23,31 @@ class Divided(NamedTuple):
     def fitting(self) -> Plan | None:
         """What fits, with as little computed again as can be."""
         return next((one for one in self if one.fits), None)
+
+
+_AS_FAST = 1.01
+"""Ways whose steps take up to 1% more than the fastest are as fast: no estimate is better than that."""
+
+
+class Choice(NamedTuple):
+    """The way that training would best be divided."""
+
+    way: Parallel
+    plan: Plan
+    as_fast: list[Plan]
+    """Plans of the other ways that fit and are as fast."""
+
+
+def choose(found: Mapping[Parallel, Divided]) -> Choice | None:
+    """Return the way with the fastest step of those that fit; of ways that are as fast, the one whose sending takes the
+    least time. None if no way fits."""
+    fitting = {way: divided.fitting for way, divided in found.items() if divided.fitting}
+    if not fitting:
+        return None
+    fastest = min(plan.step for plan in fitting.values())
+    as_fast = {way: plan for way, plan in fitting.items() if plan.step <= _AS_FAST * fastest}
+    way = min(as_fast, key=lambda way: as_fast[way].sending)
+    return Choice(way, as_fast.pop(way), [*as_fast.values()])
 
 
 def ways(devices: int) -> list[Parallel]:
@@ -49,22 +74,28 @@ def as_json(
 ) -> dict[str, Any]:
     """All of it, exact; `spent` is what each budget takes with layers computed again where nothing else fits."""
     asked = budgets(config)
+    chosen = choose(found)
     plans = [
         {
             "parallel": asdict(way),
             **{name: one.model_dump(mode="json") for name, one in divided._asdict().items()},
+            "chosen": chosen is not None and way == chosen.way,
             "recomputes": divided.fitting is divided.recomputed,
-            "spent": [
-                divided.fitting and spent(budget, divided.fitting, way.devices, price).model_dump(mode="json")
-                for budget in asked
+            "spent": [at_best and at_best.model_dump(mode="json") for at_best in taken],
+            "spent_at_published_mfu": [
+                at_best and [one.model_dump(mode="json") for one in at_published_mfu(at_best)] for at_best in taken
             ],
         }
         for way, divided in found.items()
+        for taken in [
+            [divided.fitting and spent(budget, divided.fitting, way.devices, device, price) for budget in asked]
+        ]
     ]
     return {
         "hardware": device.name,
         "price_per_hour": price,
         "budgets": [budget.model_dump(mode="json") for budget in asked],
+        "published_mfu": [published._asdict() for published in PUBLISHED_MFU],
         "plans": plans,
         "refused": refused,
     }

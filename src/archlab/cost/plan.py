@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 
 from pydantic import computed_field
 
@@ -24,6 +23,7 @@ from archlab.cost.parallel import Parallel
 from archlab.cost.params import outer_norms, parameters, shared_positions
 from archlab.cost.roofline import ideal
 from archlab.cost.saved import outer_bytes, saved
+from archlab.cost.stages import Cut, cut
 from archlab.cost.step_memory import logits_bytes
 from archlab.cost.work import BACKWARD, after_layers, before_layers, by_kind, loss, update
 from archlab.errors import UserError
@@ -44,6 +44,8 @@ class Plan(Base):
 
     batch_tokens: int
     """Of a step, over all devices."""
+    recomputes: bool
+    """Whether layers keep their input alone, and are computed again in the backward pass."""
     micro_batch: int
     """Texts that a replica works on at a time."""
     memory: dict[str, int]
@@ -53,6 +55,8 @@ class Plan(Base):
     """Texts that a replica can work on at a time, a divisor of those of a step; 0: not one."""
     sent: dict[str, int]
     """Bytes that a device sends in one step, by way of dividing."""
+    stages: list[int]
+    """Layers of each stage of the pipeline, cut so that the slowest stage has the least work."""
     bubble: float
     """Share of the time in which a device of the pipeline waits for the others."""
     computing: float
@@ -65,6 +69,11 @@ class Plan(Base):
     def total_memory(self) -> int:
         """Bytes of one device."""
         return sum(self.memory.values())
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step at best: computing hides sending, or the other way around."""
+        return max(self.computing, self.sending)
 
 
 @dataclass(frozen=True)
@@ -145,18 +154,21 @@ def plan(config: Config, parallel: Parallel, device: Hardware, *, recompute: boo
     model = config.model
     _check(model, parallel)
     batch, p = _batch(config, parallel), parallel.pipeline
-    stages = _stages(model, p, spared(config.train.optimizer))
+    pipeline = cut(model, batch.tokens, p)
+    stages = _stages(model, pipeline, spared(config.train.optimizer))
     memory = max((_memory(stage, parallel, batch, recompute) for stage in stages), key=lambda m: sum(m.values()))
     slots = batch.turns + p - 1
     seconds = [_seconds(stage, parallel, device, batch, recompute) for stage in stages]
     sent = _sent(stages, parallel, batch, recompute)
     return Plan(
+        recomputes=recompute,
         batch_tokens=batch.texts * batch.tokens * parallel.replicas,
         micro_batch=batch.micro,
         memory=memory,
         fits=sum(memory.values()) <= device.memory,
         largest_micro_batch=_largest(stages, parallel, batch, device, recompute),
         sent=sent,
+        stages=[len(of_stage) for of_stage in pipeline.layers],
         bubble=(p - 1) / slots,
         computing=max(turn * slots + updating for turn, updating in seconds),
         sending=sum(n / _bandwidth(device, parallel, way) for way, n in sent.items() if n),
@@ -183,22 +195,18 @@ def _micro_batch(batch: _Batch) -> Pass:
 
 
 def _check(model: ModelConfig, parallel: Parallel) -> None:
-    if parallel.pipeline > model.n_layers:
-        raise UserError(f"{parallel.pipeline} stages are more than the {model.n_layers} layers")
     for layer in distinct_layers(model):
         for branch in layer.branches:
             branch.component.share(parallel.tensor)
 
 
-def _stages(model: ModelConfig, n: int, spared: int) -> list[_Stage]:
-    """Of stages that are alike the first alone: it begins most micro-batches. Where the number of layers does not
-    divide, the last stages have one more, for the same reason."""
+def _stages(model: ModelConfig, pipeline: Cut, spared: int) -> list[_Stage]:
+    """Of stages that are alike the first alone: it begins most micro-batches."""
     layers = layer_configs(model)
-    size, more = divmod(len(layers), n)
-    ends = [(i + 1) * size + max(0, i + 1 - (n - more)) for i in range(n)]
     found: dict[object, _Stage] = {}
-    for i, (start, end) in enumerate(pairwise([0, *ends])):
-        stage = _Stage(model, Counter(layers[start:end]), i, n, spared)
+    for i, of_stage in enumerate(pipeline.layers):
+        own = Counter(layers[of_stage.start : of_stage.stop])
+        stage = _Stage(model, own, i, len(pipeline.layers), spared)
         found.setdefault((frozenset(stage.layers.items()), stage.is_first, stage.is_last), stage)
     return list(found.values())
 

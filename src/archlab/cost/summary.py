@@ -31,6 +31,8 @@ class Cost(Base):
 
     context: int
     """Tokens per served sequence, for the forward pass and for the cache."""
+    max_seq_len: int
+    """Tokens that the model is built for (`model.max_seq_len`); a longer `context` is counted all the same."""
     batch: int
     """Sequences whose cache is held."""
     dtype: Format
@@ -90,6 +92,7 @@ def cost(config: Config, batch: int = 1, context: int | None = None, dtype: Form
     tokens = train.trained if config.train.tokens else None
     return Cost(
         context=context,
+        max_seq_len=model.max_seq_len,
         batch=batch,
         dtype=dtype,
         parameters=counts,

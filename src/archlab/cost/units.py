@@ -25,6 +25,14 @@ def decimal(n_bytes: float) -> str:
     return " ".join(_scaled(n_bytes, 1000, _DECIMAL_BYTES))
 
 
+def length(tokens: int) -> str:
+    """A number of tokens, exact: 131072 -> `128Ki`, 8000 -> `8,000`; a multiple of 1,000 stays decimal."""
+    for size, prefix in ((2**20, "Mi"), (2**10, "Ki")):
+        if tokens % size == 0 and tokens % 1000:
+            return f"{tokens // size:,}{prefix}"
+    return f"{tokens:,}"
+
+
 def seconds(value: float) -> str:
     """Three significant digits and a unit: 0.0042 -> `4.2 ms`; from two minutes on minutes, hours, days, years."""
     for unit, size in (("years", 365.25 * 86400), ("days", 86400), ("hours", 3600), ("min", 60)):

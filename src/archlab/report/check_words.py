@@ -2,10 +2,15 @@
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
+from archlab.config.layers import layer_configs
+from archlab.cost.stages import Cut
+from archlab.cost.units import count
 from archlab.evidence.read import cited, claims, sources
 from archlab.evidence.schema import Claim
+from archlab.review.case import Case
 from archlab.review.findings import Finding
 from archlab.review.rule import Measured, shown
 
@@ -38,6 +43,25 @@ def said(found: Finding) -> Iterator[str]:
     if found.others:
         named, more = ", ".join(found.others[:_MOST_NAMES]), len(found.others) - _MOST_NAMES
         yield f"Published all the same: {named}{f' and {more} more' if more > 0 else ''}."
+
+
+def stages(case: Case, cut: Cut) -> Iterator[Sequence[str]]:
+    """Return the rows of a table of a pipeline's stages, the headings first; neighbors that are alike share a row."""
+    layers, counted, last = layer_configs(case.config.model), case.counted, len(cut.layers) - 1
+    head = counted.embedding if case.config.model.head.tied else counted.head
+    mean = sum(cut.work) / len(cut.work)
+    rows = list[tuple[str, str, str]]()
+    for i, of_stage in enumerate(cut.layers):
+        own = sum(layers[index].parameters().total() for index in of_stage)
+        ends = [*(["embedding"] if i == 0 else []), *(["head"] if i == last else [])]
+        own += counted.embedding * (i == 0) + head * (i == last)
+        rows.append((" + ".join([str(len(of_stage)), *ends]), count(own), f"{cut.work[i] / mean:.2f}"))
+    yield "stage", "layers", "parameters", "work / mean"
+    first = 1
+    for row, alike in groupby(rows):
+        n = len([*alike])
+        yield f"{first}" if n == 1 else f"{first} to {first + n - 1}", *row
+        first += n
 
 
 def claims_about(found: Finding) -> list[Claim]:

@@ -1,6 +1,6 @@
 """What configs cost, as one HTML file that opens offline: tables and pictures."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,10 @@ from archlab.cost.summary import Cost, cost
 from archlab.cost.units import binary, si
 from archlab.files import write_page
 from archlab.report import html
-from archlab.report.cost_charts import heads, memory, over, roofline
-from archlab.report.cost_tables import Point, side_by_side
+from archlab.report.cost_charts import heads, memory, over_batch, over_context, roofline
+from archlab.report.cost_tables import Point, beyond_limits, side_by_side
 from archlab.report.palette import MODES, PALETTES, dots_theme
 
-CONTEXTS = tuple(2**n for n in range(9, 18))
 BATCHES = tuple(2**n for n in range(10))
 
 
@@ -38,46 +37,38 @@ def render(
 ) -> str:
     """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
     points = list(next(iter(found.values())))
-    context, batch = points[0]
-    longest = {name: max(context, config.model.max_seq_len) for name, config in configs.items()}
-    contexts = {name: [c for c in CONTEXTS if c <= longest[name]] or [longest[name]] for name in configs}
-    at_context = {
-        name: [cost(config, batch, c, dtype) for c in contexts[name]] for name, config in configs.items()
-    }  # fmt: skip
-    at_batch = {name: [cost(config, b, context, dtype) for b in BATCHES] for name, config in configs.items()}
+    asked = list(dict.fromkeys(context for context, _ in points))
+    batch, most = points[0][1], max(b for _, b in points)
     varied = next((name for name in configs if _has_heads_to_vary(configs[name])), None)
-    most = max(b for _, b in points)
-    kinds = list(_kinds_of_heads(configs[varied], most, context, dtype, device)) if varied else []
-    is_decoded = any("decoding" in at[points[0]].work for at in found.values())
-    charts = {
-        "roofline": roofline({name: list(at.values()) for name, at in found.items()}, device),
-        "memory": memory({name: at[points[0]] for name, at in found.items()}, device),
-        **({"heads": heads(kinds)} if kinds else {}),
-    }
-    if is_decoded:
+    costs = {name: list(at.values()) for name, at in found.items()}
+    charts = {"roofline": roofline(costs, device), "memory": memory(costs, device)}
+    if varied:
+        kinds = [row for context in asked for row in _kinds_of_heads(configs[varied], most, context, dtype, device)]
+        charts["heads"] = heads(varied, list(configs), kinds)
+    if any("decoding" in cost.work for at in costs.values() for cost in at):
+        limits = {name: config.model.max_seq_len for name, config in configs.items()}
+        at_context = {
+            name: [cost(config, batch, c, dtype) for c in _contexts(asked, limits[name])]
+            for name, config in configs.items()
+        }
+        kept = {n: [(c.context, _kept(c), binary(_kept(c))) for c in at] for n, at in at_context.items()}
+        speeds = {n: [_speed(c, c.context, device) for c in at] for n, at in at_context.items()}
+        at_batch = {
+            name: {context: [_speed(cost(config, b, context, dtype), b, device) for b in BATCHES] for context in asked}
+            for name, config in configs.items()
+        }
         charts |= {
-            "cache": over(
-                {n: [(c.context, _kept(c), binary(_kept(c))) for c in costs] for n, costs in at_context.items()},
-                "tokens of context",
-                "bytes kept",
-            ),
-            "context": over(
-                {n: [_speed(c, c.context, device) for c in costs] for n, costs in at_context.items()},
-                "tokens of context",
-                "decoded tokens/s",
-            ),
-            "batch": over(
-                {n: [_speed(c, c.batch, device) for c in costs] for n, costs in at_batch.items()},
-                "texts side by side",
-                "decoded tokens/s",
-            ),
+            "cache": over_context(kept, limits, asked, "bytes kept"),
+            "context": over_context(speeds, limits, asked, "decoded tokens/s"),
+            "batch": over_batch(at_batch, "decoded tokens/s"),
         }
     return html.template("cost.html.jinja").render(
         names=list(configs),
         varied=varied,
         device=device,
         dtype=dtype,
-        context=context,
+        asked=" and ".join(f"{context:,}" for context in asked),
+        beyond=beyond_limits(found),
         batch=batch,
         most=most,
         tables=list(side_by_side(found, device)),
@@ -85,6 +76,13 @@ def render(
         specs={name: html.full_width(chart) for name, chart in charts.items()},
         themes={mode: dots_theme(mode) for mode in MODES},
     )
+
+
+def _contexts(asked: Sequence[int], limit: int) -> list[int]:
+    """Powers of two from 512 tokens (of a short limit, from a 16th) to the config's limit or to the longest context
+    that was asked for, and all that were asked for."""
+    powers = max(limit, *asked).bit_length()
+    return sorted({*asked, *(2**n for n in range(max(0, min(9, powers - 5)), powers))})
 
 
 def _kept(found: Cost) -> int:
@@ -100,9 +98,12 @@ def _speed(found: Cost, x: int, device: Hardware) -> tuple[int, float, str]:
 
 def _kinds_of_heads(
     config: Config, batch: int, context: int, dtype: Format, device: Hardware
-) -> Iterator[tuple[str, float, float]]:
-    """The config with as many key heads as query heads, as few as it has, a quarter, an eighth and one, and latent
-    attention in DeepSeek's proportions: a vector 4 heads wide and a rotated part of half a head."""
+) -> Iterator[tuple[str, int, float, float]]:
+    """Return (kind, context, bytes kept per token, decoded tokens per second) for the config with other heads.
+
+    The kinds: as many key heads as query heads, as few as the config has, a quarter, an eighth, one, and latent
+    attention in DeepSeek's proportions (a vector 4 heads wide and a rotated part of half a head).
+    """
     one = layer_configs(config.model)[0].multi_head
     H, C = one.n_heads, one.head_dim
     numbers = {H, *(H // n for n in (4, 8) if H % n == 0), one.n_kv_heads, 1}
@@ -116,7 +117,7 @@ def _kinds_of_heads(
     for name, change in kinds.items():
         model = with_overrides(config.model, {"attention": change})
         found = cost(config.model_copy(update={"model": model}), batch, context, dtype)
-        yield name, found.kv_bytes_per_token, _speed(found, 0, device)[1]
+        yield name, context, found.kv_bytes_per_token, _speed(found, 0, device)[1]
 
 
 def _has_heads_to_vary(config: Config) -> bool:

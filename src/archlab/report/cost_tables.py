@@ -241,11 +241,25 @@ def side_by_side(found: Mapping[str, Mapping[Point, Cost]], device: Hardware | N
     whole = [found[name][points[0]] for name in names]
     shown = [q for q in WHOLE if q.label != "active per token" or any(c.parameters.idle for c in whole)]
     rows = [_ratios(q.label, [q.of(c) for c in whole], q.unit) for q in shown]
-    yield Table((whole[0].dtype, *names), [*rows, *_windows(whole)])
+    trained = [_speed("training", whole, device)] if device else []
+    yield Table((whole[0].dtype, *names), [*rows, *trained, *_windows(whole)])
     for context, batch in points:
         at = [found[name][context, batch] for name in names]
         rows = [_ratios(q.label, [q.of(c) for c in at], q.unit) for q in AT_A_POINT]
         yield Table((f"{batch:,} x {context:,} tokens", *names), [*rows, *(_speeds(at, device) if device else [])])
+
+
+def beyond_limits(found: Mapping[str, Mapping[Point, Cost]]) -> list[str]:
+    """Return a sentence for each config that is asked for a longer context than it is built for."""
+    sentences = list[str]()
+    for name, costs in found.items():
+        limit = next(iter(costs.values())).max_seq_len
+        if longer := [f"{context:,}" for context in dict.fromkeys(c for c, _ in costs) if context > limit]:
+            sentences.append(
+                f"{name} is built for {limit:,} tokens (model.max_seq_len); {' and '.join(longer)} are beyond that, "
+                "and are counted all the same"
+            )
+    return sentences
 
 
 def ratios(found: Cost, first: Cost) -> dict[str, float | None]:
@@ -254,15 +268,20 @@ def ratios(found: Cost, first: Cost) -> dict[str, float | None]:
 
 
 def _speeds(costs: Sequence[Cost], device: Hardware) -> Iterator[Sequence[str]]:
-    """Whether weights and cache fit on one device, and tokens per second at best."""
+    """Whether weights and cache fit on one device, and the tokens per second of serving at best."""
     yield (f"fits in {binary(device.memory)}", *("yes" if room(c, device).fits else "no" for c in costs))
-    labels: dict[PassName, str] = {"prefill": "read", "decoding": "written", "training": "trained"}
-    for name, label in labels.items():
-        speeds = [
-            ideal(c.work[name], device, c.dtype, c.tokens[name]).tokens_per_second if name in c.work else 0.0
-            for c in costs
-        ]
-        yield _ratios(f"tokens/s {label}, {device.name}", speeds, si)
+    yield _speed("prefill", costs, device)
+    yield _speed("decoding", costs, device)
+
+
+_DONE: dict[PassName, str] = {"prefill": "read", "decoding": "written", "training": "trained"}
+
+
+def _speed(name: PassName, costs: Sequence[Cost], device: Hardware) -> Sequence[str]:
+    speeds = [
+        ideal(c.work[name], device, c.dtype, c.tokens[name]).tokens_per_second if name in c.work else 0.0 for c in costs
+    ]
+    return _ratios(f"tokens/s {_DONE[name]}, {device.name}", speeds, si)
 
 
 def _windows(costs: Sequence[Cost]) -> list[Sequence[str]]:

@@ -107,7 +107,7 @@ def vega_theme(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
             "titleFontWeight": "normal",
             "labelPadding": 6,
         },
-        "legend": {**words, "labelColor": palette.text, "symbolStrokeWidth": 3},
+        "legend": {**words, "labelColor": palette.text, "symbolStrokeWidth": 3, "symbolBaseFillColor": palette.faint},
         "title": {
             "color": palette.text,
             "subtitleColor": palette.faint,

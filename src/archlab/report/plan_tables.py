@@ -3,13 +3,23 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from archlab.config.schema import Config
-from archlab.cost.budget import Spent, budgets, rule_in_words, spent
-from archlab.cost.divide import Divided
+from archlab.cost.budget import (
+    HIGHEST_MFU,
+    LOWEST_MFU,
+    PUBLISHED_MFU,
+    Spent,
+    at_published_mfu,
+    budgets,
+    rule_in_words,
+    spent,
+)
+from archlab.cost.divide import Choice, Divided, choose
 from archlab.cost.hardware import Hardware
 from archlab.cost.parallel import Parallel
 from archlab.cost.params import parameters
 from archlab.cost.plan import Plan
 from archlab.cost.units import binary, count, seconds
+from archlab.evidence.read import sources
 from archlab.report.cost_tables import Table
 
 
@@ -19,7 +29,8 @@ def tables(
     """A column for every way of dividing; `price` of a device and hour."""
     plans = [divided.plain for divided in found.values()]
     recomputed = [divided.recomputed for divided in found.values()]
-    names, n_devices = [str(parallel) for parallel in found], next(iter(found)).devices
+    chosen, n_devices = choose(found) if len(found) > 1 else None, next(iter(found)).devices
+    names = [f"{parallel} *" if chosen and parallel == chosen.way else str(parallel) for parallel in found]
     yield Table(
         (f"one {device.name} of {n_devices}", *names),
         [
@@ -28,11 +39,12 @@ def tables(
             _row("  recomputing layers", recomputed, lambda p: binary(p.total_memory)),
             _row(f"fits in {binary(device.memory)}", plans, _fits),
             _row("  recomputing layers", recomputed, _fits),
-            _row("texts of a replica at once", plans, lambda p: str(p.micro_batch)),
-            _row("  at most", plans, lambda p: str(p.largest_micro_batch)),
-            _row("  at most, recomputing", recomputed, lambda p: str(p.largest_micro_batch)),
+            _row("micro-batch, texts", plans, lambda p: str(p.micro_batch)),
+            _row("  largest that fits", plans, _largest_micro_batch),
+            _row("  largest, recomputing", recomputed, _largest_micro_batch),
             _row("tokens of a step", plans, lambda p: count(p.batch_tokens)),
             _row("sent in a step", plans, lambda p: binary(sum(p.sent.values()))),
+            *([_row("layers of a stage", plans, _stages)] if any(len(p.stages) > 1 for p in plans) else []),
             _row("pipeline's bubble", plans, lambda p: f"{p.bubble:.0%}"),
             _row("a step at best", plans, lambda p: seconds(p.computing)),
             _row("  recomputing layers", recomputed, lambda p: seconds(p.computing)),
@@ -40,7 +52,10 @@ def tables(
             _row("  recomputing layers", recomputed, _sending),
         ],
     )
-    yield _budgets(config, found, price)
+    yield _budgets(config, found, names, device, price)
+    if chosen:
+        yield Table((f"* {chosen.way}",), [(reason,) for reason in _reasons(chosen, device)])
+    yield _published()
     if refused:
         yield Table(("not possible",), [(reason,) for reason in refused])
 
@@ -64,8 +79,18 @@ def _fits(one: Plan) -> str:
     return "yes" if one.fits else "no"
 
 
-def _budgets(config: Config, found: Mapping[Parallel, Divided], price: float | None) -> Table:
-    """Time and money of what fits, with layers recomputed where nothing else does."""
+def _largest_micro_batch(one: Plan) -> str:
+    return str(one.largest_micro_batch or "none")
+
+
+def _stages(one: Plan) -> str:
+    return "-".join(str(n) for n in sorted({min(one.stages), max(one.stages)}))
+
+
+def _budgets(
+    config: Config, found: Mapping[Parallel, Divided], names: Sequence[str], device: Hardware, price: float | None
+) -> Table:
+    """Time, utilization and money of what fits, with layers recomputed if nothing else fits."""
     how = [
         "does not fit" if d.fitting is None else "recomputing" if not d.plain.fits else "keeping"
         for d in found.values()
@@ -73,14 +98,43 @@ def _budgets(config: Config, found: Mapping[Parallel, Divided], price: float | N
     rows: list[Sequence[str]] = [("activations", *how)]
     for budget in budgets(config):
         rule = f", {rule_in_words(parameters(config.model))}" if budget.is_rule else ""
-        times = [d.fitting and spent(budget, d.fitting, way.devices, price) for way, d in found.items()]
-        rows.append(
-            (f"{count(budget.tokens)} tokens{rule}", *("-" if one is None else seconds(one.seconds) for one in times))
-        )
-        rows.append((f"  {budget.flops:.3g} FLOPs", *("" for _ in found)))
+        at_best = [d.fitting and spent(budget, d.fitting, way.devices, device, price) for way, d in found.items()]
+        high, low = ([one and at_published_mfu(one)[i] for one in at_best] for i in (0, 1))
+        rows.append((f"{count(budget.tokens)} tokens{rule}", *map(_time, at_best)))
+        rows.append((f"  {budget.flops:.3g} FLOPs, MFU", *(f"{one.mfu:.0%}" if one else "-" for one in at_best)))
+        rows.append((f"  at {HIGHEST_MFU.high:.0%} MFU, {HIGHEST_MFU.model}", *map(_time, high)))
+        rows.append((f"  at {LOWEST_MFU.low:.0%} MFU, {LOWEST_MFU.model}", *map(_time, low)))
         if price is not None:
-            rows.append((f"  at {price:g} an hour and device", *(_price(one) for one in times)))
-    return Table(("at best", *map(str, found)), rows)
+            rows.append((f"  at {price:g} an hour and device", *map(_price, at_best)))
+            rows.append((f"    at {LOWEST_MFU.low:.0%} MFU", *map(_price, low)))
+    return Table(("at best", *names), rows)
+
+
+def _reasons(chosen: Choice, device: Hardware) -> Iterator[str]:
+    """Why that way would be chosen, a short sentence a row."""
+    plan = chosen.plan
+    how = "with layers recomputed" if plan.recomputes else "with all activations kept"
+    yield f"Of the ways that fit it is the fastest: {seconds(plan.step)} a step at best, {how}."
+    yield f"It leaves {binary(device.memory - plan.total_memory)} of {binary(device.memory)}."
+    if chosen.as_fast:
+        least = seconds(min(one.sending for one in chosen.as_fast))
+        yield f"Of those as fast it sends least: {seconds(plan.sending)} a step, others {least} or more."
+
+
+def _published() -> Table:
+    rows = [
+        (published.model, published.devices, _range(published.low, published.high), sources()[published.source].cited)
+        for published in PUBLISHED_MFU
+    ]
+    return Table(("published MFU", "devices", "", "source"), rows)
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:.1%}" if low == high else f"{low:.0%} to {high:.0%}"
+
+
+def _time(one: Spent | None) -> str:
+    return "-" if one is None else seconds(one.seconds)
 
 
 def _price(one: Spent | None) -> str:

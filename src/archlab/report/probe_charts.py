@@ -12,7 +12,7 @@ import altair as alt
 from archlab.cost.units import count
 from archlab.report.arm_lines import opacity, single_out
 from archlab.report.probe_measures import Measure, Row
-from archlab.report.ticks import LARGE, logarithmic
+from archlab.report.ticks import LARGE, LENGTH, logarithmic
 
 _HEIGHT = 200
 _Points = Sequence[Mapping[str, Any]]
@@ -82,8 +82,7 @@ def rope_products(
     farthest = max((point["x"] for point in points), default=1)
     shown = [4**n for n in range(20) if 4**n <= farthest]
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False))
-    label = "datum.value >= 1024 ? datum.value / 1024 + 'K' : datum.value"
-    x = x.axis(title="tokens between them", values=shown, labelExpr=label, grid=False)
+    x = x.axis(title="tokens between them", values=shown, labelExpr=LENGTH, grid=False)
     y = alt.Y("y:Q", scale=alt.Scale(nice=True)).axis(title=None, tickCount=5, format="~g")
     return _lines(points, x, y, _of_configs(found), ["config:N", "text:N"], "RoPE over the distance", detail="kind:N")
 

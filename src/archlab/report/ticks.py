@@ -10,6 +10,12 @@ from archlab.config.outcomes import Unit
 LARGE = "replace(replace(format(datum.value, '.3~s'), 'k', 'K'), 'G', 'B')"
 """A Vega expression: `12.5K` as in our tables, where d3 writes `12.5k`."""
 
+LENGTH = (
+    "datum.value % 1000 == 0 ? format(datum.value, ',') : datum.value % 1048576 == 0 ? datum.value / 1048576 + 'Mi' : "
+    "datum.value % 1024 == 0 ? datum.value / 1024 + 'Ki' : format(datum.value, ',')"
+)
+"""A Vega expression: numbers of tokens, as `cost.units.length` writes them."""
+
 _KIB = 1024
 
 

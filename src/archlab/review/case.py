@@ -6,7 +6,9 @@ from functools import cached_property
 
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.schema import Config
-from archlab.cost.params import parameters
+from archlab.config.training import resolve_train
+from archlab.cost.params import Parameters, parameters
+from archlab.cost.stages import Cut, cut
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Case:
     """Devices that each matrix is to be cut over. None: not said."""
     languages: int | None = None
     """How many the text is in. None: not said."""
+    pipeline: int | None = None
+    """Stages that the layers are to be cut into. None: not said."""
 
     @cached_property
     def layers(self) -> dict[str, tuple[LayerConfig, tuple[int, ...]]]:
@@ -41,9 +45,15 @@ class Case:
         return {kind: (layer, tuple(places)) for kind, (layer, places) in found.items()}
 
     @cached_property
-    def n_parameters(self) -> int:
-        """Of the whole model."""
-        return parameters(self.config.model).total
+    def counted(self) -> Parameters:
+        """Parameters of the whole model."""
+        return parameters(self.config.model)
+
+    @cached_property
+    def cut(self) -> Cut | None:
+        """The layers of each stage; None without a pipeline. Raise UserError if there are fewer layers than stages."""
+        tokens = resolve_train(self.config).seq_len
+        return cut(self.config.model, tokens, self.pipeline) if self.pipeline else None
 
 
 Measure = Callable[[Case], Iterable[Reading]]

@@ -2,10 +2,12 @@
 
 from archlab.review import measures
 from archlab.review.case import Case, of_layers
+from archlab.review.published import range_near
 from archlab.review.rule import Between, Measured, MoreThanZero, ShapeRule, always, is_large
 
 _KAPLAN = ("kaplan2020", "figure 5")
 _READ_OFF = ("kaplan2020", "figure 5, 50M parameters, read off")
+_AINSLIE = ("ainslie2023", "T5 XXL, 64 query heads")
 _NARANG = ("narang2021", "table 1, 223M parameters, 5 seeds")
 
 
@@ -29,6 +31,39 @@ def _vocabulary_for(case: Case) -> Between | None:
 def _head_width_for(case: Case) -> Between:
     return Between(64 if is_large(case) else 8, None)
 
+
+UNTIED_HEAD = ShapeRule(
+    name="untied head",
+    level="note",
+    measure=measures.head_share,
+    usual=range_near(measures.head_share, from_zero=True),
+    near=True,
+    why="A head of its own is a second table of tokens; 0 is a tied head (model.head.tied=true). Small models share "
+    "one table and spend the parameters on layers. Usual is what published models of the atlas have, from half to "
+    "twice the size.",
+    sources=("press2016", "tao2024"),
+    claims=(10,),
+    broken_by=("model.vocab_size=256000",),
+    kept_by=("model.vocab_size=151936",),
+)
+
+KV_HEADS = ShapeRule(
+    name="number of KV heads",
+    level="note",
+    measure=of_layers(measures.all_kv_heads),
+    usual=range_near(of_layers(measures.all_kv_heads)),
+    near=True,
+    why="Each KV head adds to the cache and to what decoding reads; very few cost quality. Usual is what published "
+    "models of the atlas have, from half to twice the size.",
+    sources=("ainslie2023", "shazeer2019"),
+    claims=(13,),
+    broken_by=("model.attention={n_heads: 64, n_kv_heads: 64, head_dim: 64}",),
+    kept_by=("model.attention={n_heads: 64, n_kv_heads: 8, head_dim: 64}",),
+    measured=(
+        Measured(1, "mean quality 46.6 against 47.2 with as many KV heads as query heads", *_AINSLIE),
+        Measured(8, "mean quality 47.1 against 47.2 with as many KV heads as query heads", *_AINSLIE),
+    ),
+)
 
 CONSENSUS: tuple[ShapeRule, ...] = (
     ShapeRule(
@@ -142,4 +177,6 @@ CONSENSUS: tuple[ShapeRule, ...] = (
         broken_by=("model.n_layers=2", "model.d_model=1024", "model.attention.n_heads=8"),
         kept_by=("model.n_layers=24", "model.d_model=2048", "model.attention.n_heads=16"),
     ),
+    UNTIED_HEAD,
+    KV_HEADS,
 )

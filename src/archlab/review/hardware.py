@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from archlab.review import measures
 from archlab.review.case import Case, of_layers
-from archlab.review.rule import Between, MultipleOf, ShapeRule, Shares, Usual, always, of_large
+from archlab.review.rule import Between, Measured, MultipleOf, ShapeRule, Shares, Usual, always, of_large
 
 _TILES = "Matrix products are computed in tiles; what does not fill the last one is computed and thrown away."
 _SIZING = ("anthony2024", "nvidia2020")
@@ -22,7 +22,7 @@ def _over_devices(usual: Callable[[int], Usual]) -> Callable[[Case], Usual | Non
     """For as many devices as were said; else for as many as are usual."""
 
     def of_case(case: Case) -> Usual | None:
-        devices = case.tensor or usual_devices(case.n_parameters)
+        devices = case.tensor or usual_devices(case.counted.total)
         return usual(devices) if devices else None
 
     return of_case
@@ -113,5 +113,21 @@ HARDWARE: tuple[ShapeRule, ...] = (
         sources=("pope2022",),
         broken_by=("model.attention={n_heads: 30, n_kv_heads: 3}",),
         kept_by=("model.attention.n_kv_heads=1",),
+    ),
+    ShapeRule(
+        name="stages of a pipeline",
+        level="warning",
+        measure=measures.stages,
+        usual=always(Between(None, 1.07)),
+        why="All stages wait for the slowest. Counted are whole layers and the head, in the last stage, cut so that "
+        "the slowest stage has the least work. Published pipelines are as even as this, counted in the same way.",
+        sources=("llama3", "smith2022", "bloom"),
+        broken_by=("model.n_layers=3",),
+        kept_by=("model.n_layers=31",),
+        measured=(
+            Measured(1.008, "BLOOM 176B: 70 layers in 12 stages", "bloom"),
+            Measured(1.011, "Llama 3.1 405B: 126 layers in 16 stages, the first and the last with one less", "llama3"),
+            Measured(1.068, "MT-NLG 530B: 105 layers in 35 stages", "smith2022"),
+        ),
     ),
 )

@@ -10,7 +10,6 @@ from archlab.config.moe import MoE
 from archlab.config.multi_head import MultiHead
 from archlab.config.norm import NoNorm
 from archlab.config.training import resolve_train
-from archlab.cost.params import parameters
 from archlab.review.case import Case, Reading
 
 
@@ -37,6 +36,12 @@ def kv_heads(layer: LayerConfig) -> Iterator[Reading]:
     """Where they are fewer than query heads; in latent attention all heads share one vector."""
     if isinstance(layer.attention, MultiHead) and layer.attention.n_kv_heads != layer.attention.n_heads:
         yield Reading("n_kv_heads", layer.attention.n_kv_heads)
+
+
+def all_kv_heads(layer: LayerConfig) -> Iterator[Reading]:
+    """Number of KV heads of multi-head attention, whether grouped or not."""
+    if isinstance(layer.attention, ResolvedMultiHead):
+        yield Reading("n_kv_heads", layer.attention.n_kv_heads, "models with multi-head attention")
 
 
 def attention_width(layer: LayerConfig) -> Iterator[Reading]:
@@ -100,8 +105,21 @@ def aspect(case: Case) -> Iterator[Reading]:
 
 def vocabulary_share(case: Case) -> Iterator[Reading]:
     """Of all parameters, those of the embedding and of an untied head."""
-    counted = parameters(case.config.model)
+    counted = case.counted
     yield Reading("embedding and head / all parameters", (counted.embedding + counted.head) / counted.total)
+
+
+def head_share(case: Case) -> Iterator[Reading]:
+    """Share of all parameters that are in a head of its own; 0 if the head is tied to the embedding."""
+    own = 0 if case.config.model.head.tied else case.counted.head
+    yield Reading("untied head / all parameters", own / case.counted.total)
+
+
+def stages(case: Case) -> Iterator[Reading]:
+    """How uneven the best cut of the layers into the stages of a pipeline is."""
+    if case.cut:
+        field = f"slowest of {case.pipeline} stages / mean"
+        yield Reading(field, case.cut.unevenness, layers=tuple(case.cut.layers[case.cut.slowest]))
 
 
 def dropout(case: Case) -> Iterator[Reading]:

@@ -1,12 +1,14 @@
 """Where a value stands among those of the published models."""
 
-from functools import cached_property
+from collections.abc import Callable
+from functools import cache
 from statistics import median, quantiles
 
 from archlab.atlas.entries import Entry, entries
 from archlab.config.base import Base
-from archlab.review.case import Case, Reading
-from archlab.review.rule import ShapeRule, Usual, shown
+from archlab.cost.units import count
+from archlab.review.case import Case, Measure, Reading
+from archlab.review.rule import Between, ShapeRule, Usual, shown
 
 
 class Distribution(Base):
@@ -26,16 +28,53 @@ class Distribution(Base):
         return f"{self.n} {self.kind}, median {shown(self.median)}, 10-90% {shown(self.low)} to {shown(self.high)}"
 
 
+@cache
+def published() -> tuple[tuple[Entry, Case], ...]:
+    """Every model of the atlas."""
+    return tuple((entry, Case(entry.config)) for entry in entries())
+
+
+NEAR = 2
+"""Models of about the same size have from half to twice as many active parameters."""
+_FEWEST = 5
+"""Fewer models do not say what is usual."""
+
+
+def near(case: Case) -> list[tuple[Entry, Case]]:
+    """Published models of about the same size that archlab can build; the atlas has only a part of the others."""
+    size = case.counted.active
+    buildable = ((entry, other) for entry, other in published() if entry.about.buildable)
+    return [pair for pair in buildable if size / NEAR <= pair[1].counted.active <= size * NEAR]
+
+
+def near_in_words(case: Case) -> str:
+    """`from 500M to 2B parameters`."""
+    low, high = (count(size) for size in (case.counted.active / NEAR, case.counted.active * NEAR))
+    return f"from {low} to {high} active parameters" if case.counted.idle else f"from {low} to {high} parameters"
+
+
+def range_near(measure: Measure, *, from_zero: bool = False) -> Callable[[Case], Between | None]:
+    """Return what is usual: the values of published models of about the same size, from the smallest (or 0) to the
+    largest; None where there are too few of them."""
+
+    def of_case(case: Case) -> Between | None:
+        models = [values for _, other in near(case) if (values := [reading.value for reading in measure(other)])]
+        if len(models) < _FEWEST:
+            return None
+        return Between(None if from_zero else min(map(min, models)), max(map(max, models)))
+
+    return of_case
+
+
 class Published:
     """The atlas as cases, but for the model that is judged."""
 
     def __init__(self, judged: Case) -> None:
         self._judged = judged
 
-    @cached_property
-    def _models(self) -> list[tuple[Entry, Case]]:
-        model = self._judged.config.model
-        return [(entry, Case(entry.config)) for entry in entries() if entry.config.model != model]
+    def _models(self, rule: ShapeRule) -> list[tuple[Entry, Case]]:
+        models = near(self._judged) if rule.near else published()
+        return [(entry, case) for entry, case in models if entry.config.model != self._judged.config.model]
 
     def distribution(self, rule: ShapeRule, reading: Reading) -> Distribution | None:
         """Of what the rule measures, over models of the same kind; None where fewer than two are known."""
@@ -44,7 +83,8 @@ class Published:
         if len(values) < 2:
             return None
         tenths = quantiles(values, n=10, method="inclusive")
-        return Distribution(n=len(values), kind=reading.kind, median=median(values), low=tenths[0], high=tenths[-1])
+        kind = f"{reading.kind} {near_in_words(self._judged)}" if rule.near else reading.kind
+        return Distribution(n=len(values), kind=kind, median=median(values), low=tenths[0], high=tenths[-1])
 
     def others(self, rule: ShapeRule, reading: Reading, usual: Usual) -> list[str]:
         """Models that break the rule in the same direction, the farthest first, each with its value."""
@@ -60,7 +100,7 @@ class Published:
     def _readings(self, rule: ShapeRule) -> list[tuple[Entry, list[Reading]]]:
         measured = (
             (entry, rule.published(entry) if rule.published else list(rule.measure(case)))
-            for entry, case in self._models
+            for entry, case in self._models(rule)
         )
         return [(entry, values) for entry, values in measured if values]
 

@@ -2,14 +2,18 @@
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from statistics import median
 
 from archlab.config.training import resolve_train
 from archlab.config.yaml_text import to_yaml
 from archlab.cost.budget import FLOPS_PER_PARAMETER, TOKENS_PER_PARAMETER, rule_in_words
 from archlab.cost.flops import training_flops
 from archlab.cost.units import binary, count
+from archlab.review.case import Case
+from archlab.review.consensus import KV_HEADS, UNTIED_HEAD
 from archlab.review.findings import notes_and_warnings
-from archlab.review.rule import shown
+from archlab.review.published import near, near_in_words
+from archlab.review.rule import Between, shown
 from archlab.sizing.family import Member
 from archlab.sizing.propose import Asked, Proposal, served_bytes
 
@@ -29,6 +33,7 @@ def _comments(asked: Asked, proposal: Proposal) -> Iterator[str]:
         f"nearest of all published models: {proposal.nearest.about.name}",
         _serving(asked, proposal.model),
         _training(asked, proposal.model),
+        *_about_this_size(proposal),
         *(f"check: {text}" for text in notes_and_warnings(proposal.model.config)),
     ):
         yield from textwrap.wrap(sentence, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
@@ -41,6 +46,23 @@ def _size(model: Member) -> str:
     active = f", {counted.active:,} of them active per token" if counted.idle else ""
     share = (counted.embedding + counted.head) / counted.total
     return f"{counted.total:,} parameters{active}; {share:.0%} are embedding and head"
+
+
+def _about_this_size(proposal: Proposal) -> Iterator[str]:
+    """What rules take from published models of about this size, if there are enough of them."""
+    case = Case(proposal.model.config)
+    heads, kv_heads = UNTIED_HEAD.usual(case), KV_HEADS.usual(case)
+    if isinstance(heads, Between) and isinstance(kv_heads, Between):
+        models = [other for _, other in near(case)]
+        tied = sum(model.config.model.head.tied for model in models)
+        median_kv = median(next(iter(readings)).value for model in models if (readings := [*KV_HEADS.measure(model)]))
+        yield (
+            f"published {near_in_words(case)}: {tied} of {len(models)} models tie the head, in the others it is up to "
+            f"{heads.high:.0%} of the parameters; KV heads {kv_heads.low} to {kv_heads.high}, median {median_kv:g}"
+        )
+    if proposal.untied:
+        share = f"{proposal.untied.value:.0%}"
+        yield f"the head is tied: untied it would be {share} of the parameters; model.head.tied=false unties it"
 
 
 def _serving(asked: Asked, model: Member) -> str:

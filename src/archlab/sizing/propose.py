@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from archlab.atlas.entries import Entry, entries
 from archlab.config.io import build_config, overlay, parse_overrides
@@ -15,7 +15,8 @@ from archlab.cost.params import parameters
 from archlab.cost.units import binary, count
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
-from archlab.review.consensus import usual_vocabulary
+from archlab.review.case import Case, Reading
+from archlab.review.consensus import UNTIED_HEAD, usual_vocabulary
 from archlab.sizing.family import CAN_BE_SCALED, Family, Member, can_be_scaled, family_of, nearest_published
 from archlab.sizing.scale import PROPOSED, Template
 from archlab.sizing.search import NARROWEST, Search, Wanted
@@ -51,6 +52,8 @@ class Proposal:
     family: Sequence[Member]
     """Those of the family between which it lies."""
     nearest: Entry
+    untied: Reading | None
+    """Share of the parameters that a head of its own would have, if that is why the proposal ties the head."""
 
 
 def propose(asked: Asked) -> Proposal:
@@ -70,21 +73,36 @@ def propose(asked: Asked) -> Proposal:
         wanted, found = _within(asked, family, asked.memory)
     else:
         raise UserError("nothing says how large: give --params, --active, --flops or --memory, as in --params 1B")
-    base, config, change = found
-    model = Member("proposed", config)
-    return Proposal(model, base, change, family.beside(wanted.size), nearest_published(model, atlas))
+    model = Member("proposed", found.config)
+    nearest = nearest_published(model, atlas)
+    return Proposal(model, found.base, found.change, family.beside(wanted.size), nearest, found.untied)
 
 
-_Found = tuple[str, Config, Raw]
-"""A preset, a config that builds on it, and what differs."""
+@dataclass(frozen=True)
+class _Found:
+    """A config of the wanted size."""
+
+    base: str
+    """The preset that it builds on."""
+    config: Config
+    change: Raw
+    """What differs from that."""
+    untied: Reading | None = None
+    """As in `Proposal`."""
 
 
 def _of_size(asked: Asked, family: Family, wanted: Wanted) -> _Found:
+    """The head is tied if it would be larger than in published models of about this size, unless the person decides."""
     template, change = _template(asked, family.nearest(wanted.size, wanted.active))
-    if found := Search(family, template, wanted).best():
-        shape, config = found
-        return template.member.name, config, expand({**change, **template.change(shape)})
-    raise UserError(refusal(family, template, wanted))
+    found = Search(family, template, wanted).best()
+    if found is None:
+        raise UserError(refusal(family, template, wanted))
+    shape, config = found
+    too_large = next((reading for reading, _ in UNTIED_HEAD.broken(Case(config))), None)
+    if too_large and not is_under(["model.head.tied"], [*change]):
+        tied = replace(asked, overrides=(*asked.overrides, "model.head.tied=true"))
+        return replace(_of_size(tied, family, wanted), untied=too_large)
+    return _Found(template.member.name, config, expand({**change, **template.change(shape)}))
 
 
 def _template(asked: Asked, nearest: Member) -> tuple[Template, Raw]:
@@ -116,7 +134,7 @@ def _within(asked: Asked, family: Family, memory: int) -> tuple[Wanted, _Found]:
     size, fits, least = memory / BYTES["bfloat16"], None, math.inf
     for _ in range(7):
         found = _of_size(asked, family, Wanted(size))
-        weights, cache = served_bytes(found[1], asked.context)
+        weights, cache = served_bytes(found.config, asked.context)
         used = weights + cache
         if used <= memory:
             fits = Wanted(size), found
