@@ -40,7 +40,7 @@ def kv_heads(layer: LayerConfig) -> Iterator[Reading]:
 
 def all_kv_heads(layer: LayerConfig) -> Iterator[Reading]:
     """Number of KV heads of multi-head attention, whether grouped or not."""
-    if isinstance(layer.attention, ResolvedMultiHead):
+    if isinstance(layer.attention, MultiHead):
         yield Reading("n_kv_heads", layer.attention.n_kv_heads, "models with multi-head attention")
 
 
