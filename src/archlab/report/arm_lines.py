@@ -1,4 +1,4 @@
-"""What pictures with a line per arm share: colours, dashes, the vertical axis, and the arms' names at the lines' ends.
+"""Parts that pictures with a line per arm share: colors, the vertical axis, and the arms' names at the lines' ends.
 
 A line is told from those that it overlaps by its dashes. The page sets `chosen` to single out an arm.
 """
@@ -13,9 +13,6 @@ from archlab.config.outcomes import Unit
 from archlab.report.marks import ON_A_PHONE, Width, data, tooltip
 from archlab.report.rows import Row
 from archlab.report.ticks import axis, logarithmic
-
-_DASHES = ((1, 0), (8, 3), (2, 3), (10, 3, 2, 3))
-"""Of the arms in turn; the first line has none."""
 
 _LINE = 15
 """Pixels from one name to the next."""
@@ -69,12 +66,6 @@ class YAxis:
 def colour(named: Sequence[str]) -> alt.Color:
     """Each arm's own, of the page's theme."""
     return alt.Color("arm:N", scale=alt.Scale(domain=list(named), range="category"), legend=None)
-
-
-def dashes(named: Sequence[str]) -> alt.StrokeDash:
-    """Those of each arm."""
-    turns = [list(_DASHES[i % len(_DASHES)]) for i in range(len(named))]
-    return alt.StrokeDash("arm:N", scale=alt.Scale(domain=list(named), range=turns), legend=None)
 
 
 def opacity(shown: float, faded: float, field: str = "arm") -> Any:

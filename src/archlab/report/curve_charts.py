@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from archlab.report.arm_lines import YAxis, colour, dashes, names, opacity, single_out, tall_enough
+from archlab.report.arm_lines import YAxis, colour, names, opacity, single_out, tall_enough
 from archlab.report.curve_rows import Axis, Quantity, diverged_rows, mean_rows
-from archlab.report.marks import ON_A_PHONE, Width, data, layered, tooltip
+from archlab.report.marks import ON_A_PHONE, Width, dashes, data, layered, tooltip
 from archlab.report.ranges import of_ends, of_lines, padded
 from archlab.report.rows import Row, labels
 from archlab.report.ticks import LARGE, logarithmic, plain, spaced
