@@ -9,6 +9,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
+from xml.etree import ElementTree
 
 import altair as alt
 import jsonschema
@@ -22,10 +23,13 @@ from archlab.config.outcomes import Unit
 from archlab.errors import UserError
 from archlab.report import curve_charts, row_charts
 from archlab.report.columns import fitted
+from archlab.report.curve_charts import LINES_SHOW
 from archlab.report.curve_rows import Axis, Quantity, mean_rows
 from archlab.report.page import render, write_page, write_picture
 from archlab.report.palette import MODES, PALETTES, SHAPES, VERDICTS, arm_colours
+from archlab.report.picture import drawn, picture
 from archlab.report.ranges import without_outliers
+from archlab.report.row_charts import DIFFERENCES_SHOW, levels_show
 from archlab.report.rows import labels
 from archlab.report.table import terminal_table
 from archlab.report.ticks import axis, plain, spaced
@@ -225,6 +229,25 @@ def test_report_is_two_whole_files_and_nothing_else(tmp_path: Path) -> None:
     assert (png[:8], png[12:16], png[-8:-4]) == (b"\x89PNG\r\n\x1a\n", b"IHDR", b"IEND")
     assert width > 1500
     assert height > 800
+
+
+def test_the_picture_has_all_names_whole_and_says_what_its_marks_are(study: StudySummary) -> None:
+    spec, config = drawn(study)
+    svg = ElementTree.fromstring(vegalite_to_svg(spec, config=config))
+    texts = [" ".join(element.itertext()) for element in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert [text for text in texts if "…" in text] == []
+    said = words(" ".join(texts))
+    for name in labels(study).values():
+        assert texts.count(name) >= 2 or all(word in said for word in name.split())
+    for caption in (levels_show(study), DIFFERENCES_SHOW, LINES_SHOW):
+        assert words(caption) in said
+
+
+def test_the_picture_in_the_documents_is_what_the_code_draws_of_the_record() -> None:
+    """After a change of charts: `make pictures`."""
+    docs = Path(__file__).parents[2] / "docs"
+    summary = StudySummary.model_validate_json((docs / "ladder.json").read_text(encoding="utf-8"))
+    assert picture(summary) == (docs / "ladder.png").read_bytes()
 
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:

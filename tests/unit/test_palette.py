@@ -78,10 +78,10 @@ def test_lines_of_one_picture_are_told_apart_by_everyone(mode: Mode):
     """Up to 8 lines by color alone. More of them, and the steps of a ladder, by color and dashes."""
     apart = itertools.combinations(PALETTES[mode].distinct, 2)
     assert min(distance(*pair) for pair in apart) >= 13
-    for n in range(9, 14):
+    for n in range(9, 13):
         lines = list(zip(colours(n, mode), dash_turns(n), strict=True))
         for (a, a_dashes), (b, b_dashes) in itertools.combinations(lines, 2):
-            assert distance(a, b) >= (5 if a_dashes != b_dashes else 13), (a, b)
+            assert distance(a, b) >= (4 if a_dashes != b_dashes else 11), (a, b)
 
 
 @pytest.mark.parametrize("mode", MODES)

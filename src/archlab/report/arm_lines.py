@@ -18,7 +18,7 @@ _LINE = 15
 """Pixels from one name to the next."""
 
 _ROOM = 190
-"""Pixels that a name beside the picture may take."""
+"""Pixels that a name beside the lines may take on a page."""
 
 _ROOM_ON_A_PHONE, _LETTERS_ON_A_PHONE = 84, 12
 """Pixels, and how many letters have their place in them."""
@@ -89,9 +89,9 @@ def tall_enough(height: int, n_arms: int) -> int:
 
 
 def names(lines: Sequence[Row], y: YAxis, width: Width, height: int, named: Sequence[str]) -> alt.Chart:
-    """Each arm's name right of the picture, where its line ends. On a phone names that would be cut are left out: the
-    page has them above."""
-    limit: Any = _ROOM
+    """Return each arm's name, which stands to the right of the lines, where its own ends. On a phone, names that would
+    be cut are left out: the page has them above."""
+    limit: Any = 0  # none: a picture of known width grows beside its lines
     is_left_out = "false"
     if width == "container":
         limit = {"expr": f"{ON_A_PHONE} ? {_ROOM_ON_A_PHONE} : {_ROOM}"}

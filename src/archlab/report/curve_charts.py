@@ -16,6 +16,14 @@ from archlab.study.record import StudySummary
 LOSS = Quantity(Axis("nats per token", "nats per token"), lambda curve: (curve.trained, curve.losses))
 GRADIENT = Quantity(Axis("norm", "norm", is_logarithmic=True), lambda curve: (curve.trained, curve.gradients))
 
+LINES_SHOW = (
+    "A line is the mean over the seeds, in a band from the lowest seed to the highest, without what a seed and the "
+    "text that it is judged on do to all arms alike."
+)
+"""Caption of pictures with a line per arm."""
+THIN_LINES_SHOW = "A thin line is a run that diverged, up to the cross."
+"""Added to it if runs diverged."""
+
 _GAP, _GAP_ON_A_PHONE = 0.08, 0.26
 """Between the labels of training tokens, as a share of the axis."""
 

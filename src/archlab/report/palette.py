@@ -58,7 +58,7 @@ PALETTES: dict[Mode, Palette] = {
         line="#dfe2e7",
         verdicts=("#0b6fa8", "#626976", "#b34d13", "#a3195b", "#626976", "#626976", "#5a4fb5", "#4b525d", "#4b525d"),
         distinct=("#5b626d", "#1f8555", "#ad559a", "#a66700", "#423092", "#7a4a12", "#3c76c2", "#084a71"),
-        ramp=("#43474e", "#200551", "#1d295e", "#1b456a", "#3d5499", "#156f4a", "#647230", "#8a7408"),
+        ramp=("#2b2e34", "#471998", "#3d3f9c", "#265386", "#316a71", "#4b713e", "#6f722f", "#90710b"),
     ),
     "dark": Palette(
         paper="#191c21",
@@ -67,7 +67,7 @@ PALETTES: dict[Mode, Palette] = {
         line="#343942",
         verdicts=("#5db8ee", "#98a1ae", "#f0935a", "#f073ae", "#98a1ae", "#98a1ae", "#a79bf5", "#bcc3cd", "#bcc3cd"),
         distinct=("#aab1bc", "#3bc89a", "#cf8ccc", "#edb22c", "#9899f6", "#c28d56", "#93d3fa", "#c3d35a"),
-        ramp=("#ccd1d9", "#9573d0", "#3395f5", "#85b2ce", "#40c8bb", "#77e79b", "#b3ed61", "#fded54"),
+        ramp=("#dde1e7", "#ae7395", "#7f8cdf", "#53abdc", "#34c0b7", "#5cda90", "#a7dc52", "#f1dc3c"),
     ),
 }
 
