@@ -91,11 +91,32 @@ def test_every_arm_with_its_verdict_and_config(study: StudySummary, page: Page) 
     of_all = 1 + (1 + len(study.arms)) * (1 + len(study.others)) if study.others else 0
     of_documents = 5 * sum(arm.documents is not None for arm in study.arms)
     assert page.tags.count("tr") == 2 * (1 + len(study.arms)) + of_all + of_documents
-    assert page.tags.count("details") == 1 + len(study.arms)
+    assert page.tags.count("details") == 1 + len(study.arms) + sum(arm.documents is not None for arm in study.arms)
     for arm in study.arms:
         assert arm.label in page.text
         assert not arm.comparison or arm.comparison.verdict in page.text
         assert all(f"{key}:" in page.text for key in arm.overrides)
+
+
+def test_documents_are_folded_away_and_their_interval_is_in_no_heading() -> None:
+    """It is of other documents, not of other seeds: in a heading it seemed to refute the verdict."""
+    section = re.findall(r'<section aria-labelledby="documents-heading">.*?</section>', html_of("rich"), re.DOTALL)
+    (arm,) = (arm for arm in sample_study.rich().arms if arm.documents)
+    headings = "".join(re.findall(r"<(?:h\d|summary)\b.*?</(?:h\d|summary)>", section[0], re.DOTALL))
+    shown = interval(arm.documents.low, arm.documents.high)
+    assert arm.label in headings
+    assert shown not in headings
+    folded = re.findall(r"<details>.*?</details>", section[0], re.DOTALL)
+    assert len(folded) == 1
+    assert shown in folded[0]
+    assert "<table" not in section[0].replace(folded[0], "")
+
+
+def test_a_long_word_in_a_table_makes_no_phone_page_wider() -> None:
+    """`overflow-wrap: normal` of tables is lifted where their cells stand below each other."""
+    phone = page_of("pair").style.split("@media (max-width: 44rem)")[1]
+    (cells,) = re.findall(r"\n  th, td[^{]*\{([^}]*)\}", phone.split("@media")[0])
+    assert "overflow-wrap: anywhere" in cells
 
 
 def test_the_page_shows_the_cache_at_a_context_and_says_which(study: StudySummary, page: Page) -> None:
@@ -133,7 +154,7 @@ def test_every_outcome_is_on_the_page_with_its_unit_and_its_own_correction() -> 
 
 def test_documents_stand_where_arms_differ_most() -> None:
     text = words(page_of("rich").text)
-    assert "5.100 [5.050, 5.150] over 1,234 documents" in text
+    assert "Over 1,234 documents: 5.100 [5.050, 5.150]" in text
     assert all(f"A tale of {i + 1} 2K {d}" in text for i, d in enumerate(("4.111", "4.222", "7.888", "7.777")))
     assert "Where the arms differ" not in page_of("pair").text
 
