@@ -9,10 +9,17 @@ TORCH  ?=
 # One thread per process: the tests' models are too small for more, and the processes share the cores.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 
-.PHONY: demo test check lint unit install install-dev clean
+# make pictures: draws docs/ladder.png again from its record, after a change of the charts.
+
+.PHONY: demo pictures test check lint unit install install-dev clean
 
 demo: install
 	$(BIN)/archlab demo
+
+pictures: install
+	$(BIN)/python -c 'from pathlib import Path; from archlab.report.picture import picture; \
+	from archlab.study.record import StudySummary; record = Path("docs/ladder.json").read_text(encoding="utf-8"); \
+	Path("docs/ladder.png").write_bytes(picture(StudySummary.model_validate_json(record)))'
 
 test: check
 	$(PYTEST) tests/integration tests/parity tests/invariants -n auto --dist worksteal

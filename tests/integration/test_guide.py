@@ -4,7 +4,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from html.parser import HTMLParser
-from importlib import import_module
+from importlib import import_module, resources
 from pathlib import Path
 from typing import get_args
 
@@ -240,6 +240,25 @@ def test_every_source_is_in_the_bibliography_with_its_topics_and_claims(site: di
     cites = {name for name, _ in topics()} | {f"claim-{number}" for number in claims()} | {"mistakes-heading"}
     assert {link.partition("#")[2] for link in links if re.match(r"(\d|ledger).*#", link)} == cites
     assert bibliography().keys() == {said(source) for source in sources().values()}
+
+
+def test_no_long_term_squeezes_what_stands_beside_it():
+    """A first column as wide as its longest term left the links of the bibliography no room: 119,042 pixels of height."""
+    templates = resources.files("archlab.report") / "templates"
+    tracks = [
+        track
+        for file in templates.iterdir()
+        if file.name.endswith((".css", ".jinja"))
+        for track in re.findall(r"grid-template-columns: ([^;}]+)", file.read_text(encoding="utf-8"))
+    ]
+    assert len(tracks) > 5
+    assert [track for track in tracks if track.startswith(("max-content", "auto "))] == []
+
+
+def test_sources_stand_above_the_links_to_what_cites_them(site: dict[str, Page]):
+    page = (resources.files("archlab.report") / "templates" / "guide_bibliography.html.jinja").read_text("utf-8")
+    assert 'class="made"' not in page, "which has two columns"
+    assert len(site["bibliography.html"].links) > len(sources())
 
 
 def test_a_source_is_cited_alike_on_the_pages_of_topics_and_in_the_bibliography(site: dict[str, Page]):

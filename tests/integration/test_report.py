@@ -9,6 +9,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
+from xml.etree import ElementTree
 
 import altair as alt
 import jsonschema
@@ -22,10 +23,13 @@ from archlab.config.outcomes import Unit
 from archlab.errors import UserError
 from archlab.report import curve_charts, row_charts
 from archlab.report.columns import fitted
+from archlab.report.curve_charts import LINES_SHOW
 from archlab.report.curve_rows import Axis, Quantity, mean_rows
 from archlab.report.page import render, write_page, write_picture
 from archlab.report.palette import MODES, PALETTES, SHAPES, VERDICTS, arm_colours
+from archlab.report.picture import drawn, picture
 from archlab.report.ranges import without_outliers
+from archlab.report.row_charts import DIFFERENCES_SHOW, levels_show
 from archlab.report.rows import labels
 from archlab.report.table import terminal_table
 from archlab.report.ticks import axis, plain, spaced
@@ -87,11 +91,32 @@ def test_every_arm_with_its_verdict_and_config(study: StudySummary, page: Page) 
     of_all = 1 + (1 + len(study.arms)) * (1 + len(study.others)) if study.others else 0
     of_documents = 5 * sum(arm.documents is not None for arm in study.arms)
     assert page.tags.count("tr") == 2 * (1 + len(study.arms)) + of_all + of_documents
-    assert page.tags.count("details") == 1 + len(study.arms)
+    assert page.tags.count("details") == 1 + len(study.arms) + sum(arm.documents is not None for arm in study.arms)
     for arm in study.arms:
         assert arm.label in page.text
         assert not arm.comparison or arm.comparison.verdict in page.text
         assert all(f"{key}:" in page.text for key in arm.overrides)
+
+
+def test_documents_are_folded_away_and_their_interval_is_in_no_heading() -> None:
+    """It is of other documents, not of other seeds: in a heading it seemed to refute the verdict."""
+    section = re.findall(r'<section aria-labelledby="documents-heading">.*?</section>', html_of("rich"), re.DOTALL)
+    (arm,) = (arm for arm in sample_study.rich().arms if arm.documents)
+    headings = "".join(re.findall(r"<(?:h\d|summary)\b.*?</(?:h\d|summary)>", section[0], re.DOTALL))
+    shown = interval(arm.documents.low, arm.documents.high)
+    assert arm.label in headings
+    assert shown not in headings
+    folded = re.findall(r"<details>.*?</details>", section[0], re.DOTALL)
+    assert len(folded) == 1
+    assert shown in folded[0]
+    assert "<table" not in section[0].replace(folded[0], "")
+
+
+def test_a_long_word_in_a_table_makes_no_phone_page_wider() -> None:
+    """`overflow-wrap: normal` of tables is lifted where their cells stand below each other."""
+    phone = page_of("pair").style.split("@media (max-width: 44rem)")[1]
+    (cells,) = re.findall(r"\n  th, td[^{]*\{([^}]*)\}", phone.split("@media")[0])
+    assert "overflow-wrap: anywhere" in cells
 
 
 def test_the_page_shows_the_cache_at_a_context_and_says_which(study: StudySummary, page: Page) -> None:
@@ -129,7 +154,7 @@ def test_every_outcome_is_on_the_page_with_its_unit_and_its_own_correction() -> 
 
 def test_documents_stand_where_arms_differ_most() -> None:
     text = words(page_of("rich").text)
-    assert "5.100 [5.050, 5.150] over 1,234 documents" in text
+    assert "Over 1,234 documents: 5.100 [5.050, 5.150]" in text
     assert all(f"A tale of {i + 1} 2K {d}" in text for i, d in enumerate(("4.111", "4.222", "7.888", "7.777")))
     assert "Where the arms differ" not in page_of("pair").text
 
@@ -225,6 +250,25 @@ def test_report_is_two_whole_files_and_nothing_else(tmp_path: Path) -> None:
     assert (png[:8], png[12:16], png[-8:-4]) == (b"\x89PNG\r\n\x1a\n", b"IHDR", b"IEND")
     assert width > 1500
     assert height > 800
+
+
+def test_the_picture_has_all_names_whole_and_says_what_its_marks_are(study: StudySummary) -> None:
+    spec, config = drawn(study)
+    svg = ElementTree.fromstring(vegalite_to_svg(spec, config=config))
+    texts = [" ".join(element.itertext()) for element in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert [text for text in texts if "…" in text] == []
+    said = words(" ".join(texts))
+    for name in labels(study).values():
+        assert texts.count(name) >= 2 or all(word in said for word in name.split())
+    for caption in (levels_show(study), DIFFERENCES_SHOW, LINES_SHOW):
+        assert words(caption) in said
+
+
+def test_the_picture_in_the_documents_is_what_the_code_draws_of_the_record() -> None:
+    """After a change of charts: `make pictures`."""
+    docs = Path(__file__).parents[2] / "docs"
+    summary = StudySummary.model_validate_json((docs / "ladder.json").read_text(encoding="utf-8"))
+    assert picture(summary) == (docs / "ladder.png").read_bytes()
 
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Callable
+from functools import reduce
 from itertools import pairwise
+from operator import add, mul
 from typing import NamedTuple
 from xml.etree import ElementTree
 
@@ -55,15 +57,19 @@ class Picture:
         self.frames = sorted((_rect(r, r.attrib["data-part"]) for r, c in rects if "frame" in c), key=lambda f: -f.y)
         self.cells = [(_rect(r, r.attrib["data-part"]), c.split()[-1]) for r, c in rects if c.startswith("cell")]
         self.wires = [_points(p.attrib["d"]) for p in root.iter(f"{SVG}path") if "wire" in p.attrib.get("class", "")]
-        circles = [c.attrib for c in root.iter(f"{SVG}circle")]
-        self.pluses = [(float(c["cx"]), float(c["cy"])) for c in circles]
-        self.radius = float(circles[0]["r"]) if circles else 0
+        circles = [(g.attrib["class"], g[0].attrib) for g in root.iter(f"{SVG}g") if g[0].tag == f"{SVG}circle"]
+        centres = [(kind, (float(c["cx"]), float(c["cy"]))) for kind, c in circles]
+        self.pluses = [centre for kind, centre in centres if kind == "plus"]
+        self.products = [centre for kind, centre in centres if kind == "times"]
+        self.radius = float(circles[0][1]["r"]) if circles else 0
+        self.labels = [t.text or "" for t in root.iter(f"{SVG}text") if t.attrib["class"].startswith("label")]
 
     def frame_of(self, box: Rect) -> int | None:
         return next((i for i, frame in enumerate(self.frames) if frame.holds(box)), None)
 
-    def computed(self, tokens: Tensor, apply: Callable[[Rect, Tensor | None], Tensor]) -> Tensor:
-        """What leaves at the top when every box is applied to what flows into it, and circles add."""
+    def computed(self, tokens: Tensor, apply: Callable[..., Tensor]) -> Tensor:
+        """What leaves at the top when every box is applied to all that flows into it, from left to right, and circles
+        add or multiply."""
         known = dict[Point, Tensor]()
 
         def at(point: Point) -> Tensor:
@@ -73,16 +79,17 @@ class Picture:
             return known[point]
 
         def find(point: Point) -> Tensor:
-            for centre in self.pluses:
+            for centre in (*self.pluses, *self.products):
                 if _distance(point, centre) < self.radius + NEAR:
                     ends = [w for w in self.wires if _distance(w[-1], centre) < self.radius + NEAR]
-                    return sum((at(wire[0]) for wire in ends[1:]), at(ends[0][0]))
+                    assert len(ends) > 1
+                    return reduce(mul if centre in self.products else add, (at(wire[0]) for wire in ends))
             for box in self.boxes:
                 on_side = abs(point[0] - box.x) < NEAR and box.y < point[1] < box.bottom
                 if on_side or (abs(point[1] - box.y) < NEAR and abs(point[0] - box.middle) < NEAR):
-                    into = [w for w in self.wires if _distance(w[-1], (box.middle, box.bottom)) < 2 * NEAR]
-                    assert len(into) == (0 if on_side else 1), box.part
-                    return apply(box, at(into[0][0]) if into else None)
+                    into = sorted((w for w in self.wires if _leads_into(w, box)), key=lambda w: w[-1][0])
+                    assert bool(into) != on_side, box.part
+                    return apply(box, *(at(wire[0]) for wire in into))
             sources = {w[0] for w in self.wires if w[0] != point and _is_on(point, w)}
             if not sources:
                 return tokens
@@ -99,6 +106,11 @@ def _rect(rect: ElementTree.Element, part: str, group: ElementTree.Element | Non
         (t.text or "", float(t.attrib["font-size"]), "bold" in t.attrib["class"]) for t in group.iter(f"{SVG}text")
     )  # fmt: skip
     return Rect(part, *(float(rect.attrib[name]) for name in ("x", "y", "width", "height")), texts)
+
+
+def _leads_into(wire: list[Point], box: Rect) -> bool:
+    x, y = wire[-1]
+    return abs(y - box.bottom) < 2 * NEAR and box.x < x < box.x + box.width
 
 
 def _points(path: str) -> list[Point]:

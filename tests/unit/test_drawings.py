@@ -2,15 +2,20 @@
 
 import re
 from collections import Counter
+from itertools import product
 
 import pytest
 
+from archlab.atlas.cells import remarks
+from archlab.atlas.rows import rows
 from archlab.cli.app import main
-from archlab.config.io import facts, presets
-from archlab.config.layers import layer_configs
+from archlab.config.io import facts, presets, read_entry
+from archlab.config.layers import distinct_layers, layer_configs
 from archlab.exchange.configs import load_config
 from archlab.report.drawings.block import block_diagram
+from archlab.report.drawings.cycle import cycle
 from archlab.report.drawings.diff_page import render
+from archlab.report.drawings.inside import can_unfold
 from archlab.report.drawings.lettering import text_width
 from tests.reference.drawn import Picture, Rect
 from tiny import config
@@ -20,6 +25,11 @@ PRESETS = sorted({*presets()} - {*facts()})
 
 def drawn(name: str, *overrides: str) -> Picture:
     return Picture(block_diagram(load_config(name, *overrides), name))
+
+
+def has_inside(name: str) -> bool:
+    layers = distinct_layers(load_config(name).model)
+    return any(can_unfold(branch.component) for layer in layers for branch in layer.branches)
 
 
 def parts(picture: Picture, frame: int = 0) -> list[str]:
@@ -84,6 +94,71 @@ def test_boxes_say_what_is_known_of_published_models():
     assert says(drawn("transformer-base"), "final norm") == []
 
 
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("gemma-2-9b", ["(local, full) × 21", "local", "full"]),  # 42 layers that take turns
+        ("gemma-3-4b", ["(local × 5, full) × 5, then local × 4", "local", "full"]),  # 34 = 5 * 6 + 4
+        ("qwen3-next-80b-a3b", ["(delta × 3, full) × 12", "delta", "full"]),
+        ("deepseek-v3", ["dense × 3", "sparse × 58"]),  # three dense layers, then the others
+        ("llama-3-8b", ["layer × 32"]),
+    ],
+)
+def test_frames_say_how_kinds_of_layers_follow_each_other(name, labels):
+    """Two frames `local × 21` and `full × 21` were read as 21 layers and then 21 others."""
+    around = {"logits", "tokens", "1"}
+    shown = [text for text in drawn(name).labels if text not in around and not text.isdigit()]
+    assert sorted(shown[:-2]) == sorted(labels)
+
+
+def test_turns_of_kinds_are_those_of_the_layers():
+    """Written out, the words give the layers again, for every pattern of three kinds up to nine layers."""
+    for n in range(2, 10):
+        for kinds in product("abc", repeat=n):
+            if found := cycle(kinds):
+                inside, turns, rest = re.fullmatch(r"\((.+)\) × (\d+)(?:, then (.+))?", found.label).groups()  # pyright: ignore
+                assert written_out(inside) * int(turns) + written_out(rest or "") == "".join(kinds)
+                assert int(turns) >= 2
+            else:
+                assert not any("".join(kinds[:p]) * n == "".join(kinds) * p for p in range(1, n // 2 + 1))
+
+
+def written_out(words: str) -> str:
+    return "".join(kind * int(n or 1) for kind, n in re.findall(r"([abc])(?: × (\d+))?", words))
+
+
+def test_the_heading_tells_the_active_parameters_of_a_mixture():
+    """671B and 37B are published; the config counts the head and the embedding of a token, too."""
+    heading = next(text for text in drawn("deepseek-v3").labels if "parameters" in text)
+    assert heading.startswith("671B parameters, 37.6B active · 61 layers")
+    assert "active" not in " ".join(drawn("llama-3-8b").labels)
+
+
+def unfolded(name: str, *branches: str) -> Picture:
+    return Picture(block_diagram(load_config(name), name, branches))
+
+
+def test_the_inside_of_a_gate_is_two_matrices_into_a_product():
+    """As the tutorial says. llama-3-8b: 4096 and 14336, 32 query heads and 8 KV heads of 128."""
+    picture = unfolded("llama-3-8b", "mlp", "attention")
+    assert says(picture, "mlp gate projection") == ["Gate projection", "4,096 → 14,336"]
+    assert says(picture, "mlp up projection") == ["Up projection", "4,096 → 14,336"]
+    assert says(picture, "mlp down projection") == ["Down projection", "14,336 → 4,096"]
+    assert len(picture.products) == 1
+    assert "4,096 → 32 × 128" in says(picture, "attention query projection")
+    assert "4,096 → 8 × 128" in says(picture, "attention key projection")
+    assert says(picture, "attention query rotation") == ["Rotation", "RoPE, theta 500,000"]
+    assert "32 heads, 4 to a KV head" in says(picture, "attention mix")
+    assert not {"mlp", "attention"} & {box.part for box in picture.boxes}
+    assert {"SwiGLU MLP", "Grouped-query attention"} <= {*picture.labels}
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if has_inside(name)])
+def test_every_inside_can_be_read(name):
+    picture = unfolded(name, "mlp", "attention")
+    check_readable(picture)
+
+
 def test_a_cell_per_layer_has_the_colour_of_its_frame():
     picture, layers = drawn("gemma-3-4b"), layer_configs(load_config("gemma-3-4b").model)
     in_order = sorted(picture.cells, key=lambda cell: -cell[0].y)
@@ -102,8 +177,11 @@ def around(box: Rect) -> Rect:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_can_be_read(name):
+    check_readable(drawn(name))
+
+
+def check_readable(picture: Picture) -> None:
     """No box on another, text in its box, boxes in their frames or at a distance from them, and all on the paper."""
-    picture = drawn(name)
     for i, box in enumerate(picture.boxes):
         assert inner_width(box) <= box.width - 8, box
         assert len(box.texts) * 13 < box.height, box
@@ -157,12 +235,49 @@ def test_draw_writes_svg_and_png(tmp_path, capsys):
             "--out: missing; `archlab draw` needs it: the file to write: an .svg, for light and dark, or a .png, light\n",
         ),
         (("--out", "x.pdf"), "--out: x.pdf; allowed: a file that ends in .svg or .png\n"),
+        (
+            ("gpt-2-xl", "--out", "x.svg"),
+            "draw: draws one config; two side by side: archlab diff gpt-2 gpt-2-xl --html pair.html\n",
+        ),
+        (("--out", "x.svg", "--unfold", "mpl"), "--unfold: mpl; did you mean mlp? allowed: attention, mlp\n"),
+        (
+            ("--out", "x.svg", "--unfold", "mlp", "model.mlp.kind=moe", "model.mlp.d_ff=null"),
+            "--unfold: mlp; the model has mlp of kind moe, and the inside is drawn of plain and gated MLPs\n",
+        ),
         (("--out", "x"), "--out: x; allowed: a file that ends in .svg or .png\n"),
     ],
 )
 def test_draw_says_where_to_write(more, said, capsys):
     assert main(["draw", "gpt-2", *more]) == 2
     assert capsys.readouterr() == ("", said)
+
+
+@pytest.mark.parametrize("name", facts())
+def test_of_a_model_that_cannot_be_built_every_answer_says_what_is_shown(name, tmp_path, capsys):
+    """In the picture, and in the first line."""
+    about, _ = read_entry(facts()[name])
+    assert about
+    assert about.cannot_build
+    assert about.shown
+    assert main(["draw", name, "--out", str(tmp_path / "x.svg")]) == 0
+    assert capsys.readouterr().err.startswith(f"note: {name}: {about.shown}: {about.cannot_build}")
+    labels = Picture((tmp_path / "x.svg").read_text()).labels
+    assert any(label.startswith(f"{about.shown}: ") for label in labels)
+    assert main(["check", name]) == 0
+    assert capsys.readouterr().out.startswith(f"{name}: {about.shown}: ")
+    assert main(["check", name, "--json"]) == 0
+    assert f"{name}: {about.shown}: " in capsys.readouterr().err
+    assert main(["check", name, "--html", str(tmp_path / "x.html")]) == 0
+    assert about.shown in (tmp_path / "x.html").read_text()
+    (row,) = (row for row in rows() if row.preset == name)
+    assert remarks(row)[0].startswith(f"facts only, {about.shown}: ")
+
+
+def test_an_encoder_decoder_is_shown_by_half():
+    for name in ("t5-11b", "mt5-xxl", "t5-v1.1-xxl"):
+        about, _ = read_entry(facts()[name])
+        assert about
+        assert about.shown == "decoder half only"
 
 
 def test_two_configs_are_compared_on_a_page(tmp_path, capsys):

@@ -1,5 +1,6 @@
 """The ledger: what comes with archlab is whole, runs come back from their lines, and verdicts say what was planted."""
 
+import html
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -88,6 +89,7 @@ def claiming(*expected: tuple[str, str], margin: float | None = None) -> Claim:
         sources=("shazeer2020",),
         in_short="i",
         expected=tuple(expectations),
+        caveat_in_short="b",
         caveat="c",
     )
 
@@ -518,6 +520,28 @@ def test_the_page_has_every_claim_and_loads_nothing(tmp_path: Path):
     assert "default-src 'none'" in page
     assert main(["ledger", "--html", str(tmp_path / "sub" / "ledger.html")]) == 0
     assert (tmp_path / "sub" / "ledger.html").read_text() == page
+
+
+def test_a_verdict_never_stands_without_its_caveat(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """In the ledger's row on the page and in the terminal, and in every topic that shows it. RMSNorm is "slower" only as
+    an operation that is not fused."""
+    monkeypatch.setenv("COLUMNS", "2000")
+    page = html.unescape(render(ledger()))
+    rows = re.findall(r'<a href="#claim-(\d+)">(.*?)</tr>', page, re.DOTALL)
+    assert [int(number) for number, _ in rows] == [*claims()]
+    assert main(["ledger"]) == 0
+    blocks = capsys.readouterr().out.split("\n\n")
+    for number, row in rows:
+        said = claims()[int(number)].caveat_in_short
+        assert f"But: {said}." in row
+        (block,) = (block for block in blocks if re.match(rf" *{number} +\w", block))
+        assert f"but   {said}" in block
+    assert "unfused RMSNorm" in claims()[2].caveat_in_short
+    assert main(["explain", "rmsnorm"]) == 0
+    told = capsys.readouterr().out
+    assert re.search("2. norm kind: .*opposite found at this scale.*unfused RMSNorm", told)
+    assert "contradicted" not in told + "".join(blocks)
+    assert 'contradicted">opposite found at this scale' in page
 
 
 def entry_of(claim: Claim, *scales: ClaimAtScale) -> Entry:

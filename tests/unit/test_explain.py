@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from archlab.atlas.rows import Row
 from archlab.atlas.rows import rows as make_rows
 from archlab.cli.app import main, make_app
+from archlab.config.identity import flatten, resolved
 from archlab.config.io import build_config, find_preset, studies
 from archlab.config.schema import Config
 from archlab.config.vocabulary import WRITE
@@ -23,6 +24,8 @@ from archlab.evidence.look_up import look_up, plain
 from archlab.evidence.price import configured, prices
 from archlab.evidence.topics import Chapter, Topic, chapters, topics
 from archlab.evidence.usage import usage, values
+from archlab.study.design import arms
+from archlab.study.scales import AS_IT_STANDS, library_study
 
 TESTS = Path(__file__).parents[1]
 TOPICS = dict(topics())
@@ -150,6 +153,60 @@ def test_the_command_to_try_can_be_typed(name: str):
         presets = [word for word in named if word not in ("train", "decode")][: 2 if verb == "diff" else 1]
         assert all(find_preset(preset) for preset in presets)
         build_config(base(presets[0]), [word for word in rest if "=" in word])
+
+
+class Answer(dict[str, Any]):
+    """An object in JSON, whose values are attributes, too."""
+
+    __getattr__ = dict.__getitem__
+
+
+def answer_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> Answer:
+    """The names that `Topic.shows` may use."""
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, object_hook=Answer)
+    return found if isinstance(found, Answer) else Answer(answers=found)
+
+
+@pytest.mark.parametrize("name", [name for name, found in TOPICS.items() if found.shows])
+def test_the_command_to_try_shows_what_the_topic_says(name: str, capsys: pytest.CaptureFixture[str]):
+    """Post-norm once offered a probe in which the gradient fell from the first layer to the last."""
+    _, *words = shlex.split(TOPICS[name].try_it)
+    names = answer_of(words, capsys)
+    expressions = " ".join(TOPICS[name].shows.values())
+    if "without." in expressions:
+        names["without"] = answer_of([word for word in words if "=" not in word], capsys)
+    for sentence, expression in TOPICS[name].shows.items():
+        assert eval(expression, dict(names)), sentence
+
+
+def test_every_command_that_measures_says_what_it_shows():
+    measuring = {name for name, found in TOPICS.items() if found.try_it.split()[1] in ("probe", "cost")}
+    assert measuring == {name for name, found in TOPICS.items() if found.shows}
+
+
+@pytest.mark.parametrize("name", [name for name, found in TOPICS.items() if found.try_it.split()[1] == "diff"])
+def test_one_of_two_models_that_are_compared_for_a_topic_has_it(name: str):
+    """But of the block of 2017, which is the whole difference between our own two presets."""
+    found = usage(TOPICS[name].conditions)
+    pair = TOPICS[name].try_it.split()[2:4]
+    assert name == "block-of-2017" or sum(preset in (*found.models, *found.uncertain) for preset in pair) == 1
+
+
+@pytest.mark.parametrize("name", [name for name, found in TOPICS.items() if found.try_it.split()[1] == "study"])
+def test_a_study_that_is_shown_for_a_topic_is_about_it(name: str):
+    """The topic names one of its comparisons, or an arm has a field of the topic at this value."""
+    topic, study = TOPICS[name], TOPICS[name].try_it.split()[-1]
+    known = [flatten(resolved(arm.config)) for arm in arms(library_study(study, AS_IT_STANDS))]
+    told = any(one.startswith(f"{study}/") for one in topic.measured)
+    has = any(one.get(path) == value for one in known for path, value in topic.fields.items())
+    assert told or has or not topic.fields
+
+
+@pytest.mark.parametrize("name", [name for name, found in TOPICS.items() if found.try_it.split()[1] == "explain"])
+def test_a_field_that_is_explained_for_a_topic_is_one_of_its_own(name: str):
+    topic, path = TOPICS[name], TOPICS[name].try_it.split()[-1]
+    assert not topic.fields or any(one == path or one.startswith(f"{path}.") for one in topic.fields)
 
 
 @pytest.mark.parametrize("name", [name for name, found in TOPICS.items() if found.try_it.startswith("archlab show ")])

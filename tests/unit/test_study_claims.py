@@ -8,6 +8,7 @@ import sample_study
 from archlab.evidence.changes import explaining
 from archlab.evidence.ledger import about_study, ledger
 from archlab.evidence.read import claims, find_claim
+from archlab.report.ledger_words import verdict
 from archlab.report.page import render
 from archlab.report.study_claims import claims_of, explained, lines
 from archlab.study.record import StudySummary
@@ -29,7 +30,8 @@ def test_the_terminal_tells_the_claim_and_what_the_ledger_found():
     assert said[0].endswith("(Shazeer 2020, Narang 2021)")
     assert said[1] == "  predicted: glu better, bilinear better, reglu better, geglu better, swiglu better"
     assert said[2].startswith("  the ledger's run, as the studies stand: ")
-    assert said[2].endswith(f"verdict on the claim: {entry.found[0].verdict}")
+    assert said[2].endswith(f"verdict on the claim: {verdict(entry.found[0])}")
+    assert said[-2] == f"  but: {claims()[4].caveat_in_short}"
     assert said[-1] == "  in full: archlab ledger 4"
 
 

@@ -96,8 +96,8 @@ def heads(row: Row) -> str:
 
 
 def remarks(row: Row) -> list[str]:
-    """Tricks, and why it cannot be built."""
-    return [*row.tricks, *([f"facts only: {row.about.cannot_build}"] if row.about.cannot_build else [])]
+    """What is shown of a model that cannot be built, and why; then tricks."""
+    return [*([f"facts only, {row.about.part}"] if row.about.part else []), *row.tricks]
 
 
 def count(number: int | None) -> str:

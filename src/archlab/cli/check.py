@@ -5,6 +5,7 @@ from pathlib import Path
 from archlab.cli.arguments import AtLeastOne, Flag, check_one_answer
 from archlab.cli.loading import load_shape
 from archlab.cli.terminal import console, print_json, print_table
+from archlab.config.text import note
 from archlab.report.check_words import as_json, lines, stages
 from archlab.review.case import Case
 from archlab.review.findings import findings
@@ -49,17 +50,22 @@ def run(
     json
         JSON instead.
     """
-    case = Case(load_shape(config, overrides), tensor, languages, pipeline)
-    found = findings(case)
     check_one_answer(json, html)
+    shape, part = load_shape(config, overrides)
+    case = Case(shape, tensor, languages, pipeline)
+    found = findings(case)
+    if part and json:
+        note(f"{config}: {part}")
     if html is not None:
         from archlab.report.check_page import write_check
 
-        print(write_check(config, found, html))
+        print(write_check(f"{config} ({part})" if part else config, found, html))
     elif json:
         print_json([as_json(finding) for finding in found])
     else:
         out = console()
+        if part:
+            out.print(f"{config}: {part}\n", soft_wrap=True)
         for line in lines(found, out.width):
             out.print(line, soft_wrap=True)
         if case.cut:

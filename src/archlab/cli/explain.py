@@ -129,6 +129,8 @@ def _topic_lines(name: str, topic: Topic, width: int) -> Iterator[str]:
     if topic.fields:
         yield from _labelled("type", topic.typed, width)
     yield from _labelled("try", topic.try_it, width)
+    for n, sentence in enumerate(topic.shows):
+        yield from _labelled("" if n else "shows", sentence, width)
 
 
 def _price_lines(found: Mapping[str, Price]) -> Iterator[str]:

@@ -74,7 +74,7 @@ def _print_one(entry: Entry) -> None:
         out.print("\nPublished")
         print_table(words.PUBLISHED, map(words.published, entry.claim.published))
     for found in entry.found:
-        out.print(f"\nFound here, {words.at_scale(found)}: {found.verdict}")
+        out.print(f"\nFound here, {words.at_scale(found)}: {words.verdict(found)}")
         if found.judged:
             print_table(words.EXPECTED, map(words.expected, found.judged))
         for reason in words.untested(found):

@@ -31,11 +31,11 @@ def load_several(config: str, more: Sequence[str]) -> dict[str, Config]:
     return {name: load_with_notes(name, overrides) for name in names}
 
 
-def load_shape(config: str, overrides: Sequence[str]) -> Config:
-    """As `load_with_notes`, for what only reads numbers: of a model that cannot be built its decoder block."""
+def load_shape(config: str, overrides: Sequence[str]) -> tuple[Config, str]:
+    """Return the config, as `load_with_notes` does, and an empty string. Of a model of the atlas that cannot be built,
+    return the part that is known, and words that say which part it is; a verb shows them before anything else."""
     known = read_facts(config)
     if known is None:
-        return load_with_notes(config, overrides)
+        return load_with_notes(config, overrides), ""
     about, raw = known
-    note(f"{about.name}: {about.cannot_build}; read here is its decoder block")
-    return build_config(raw, overrides, config)
+    return build_config(raw, overrides, config), about.part

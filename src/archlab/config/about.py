@@ -23,6 +23,8 @@ class About(Base):
     """verified: read in a config or the paper's own text; secondary: from transcriptions; from memory: unchecked."""
     cannot_build: str | None = None
     """Why archlab cannot build it; `model` is then its decoder block as far as the schema goes. null: it can."""
+    shown: str | None = None
+    """What part of such a model `model` is, in a few words, as in `decoder half only`. null: archlab can build it."""
     published_parameters: Count | None = None
     """As published: exact, or rounded as there. null: not published for this part of the model."""
     published_active: Count | None = None
@@ -43,6 +45,12 @@ class About(Base):
     what was never published."""
     notes: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """What the config cannot say, and which figure in circulation is wrong."""
+
+    @property
+    def part(self) -> str:
+        """What is shown of a model that cannot be built, and why: `decoder half only: encoder-decoder, 24 + 24 layers`;
+        empty if it can be built."""
+        return f"{self.shown}: {self.cannot_build}" if self.cannot_build else ""
 
     @property
     def buildable(self) -> bool:

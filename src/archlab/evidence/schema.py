@@ -115,6 +115,8 @@ class Claim(Base):
     """What it predicts for our studies; empty where there is none about it yet."""
     rankings: Annotated[tuple[Ranking, ...], Field(strict=False)] = ()
     """Orders that ours is held against. They decide no verdict."""
+    caveat_in_short: Line
+    """The main point of `caveat` in a few words, for every place that shows the verdict."""
     caveat: Line
     """Why a small scale may mislead."""
 

@@ -43,6 +43,10 @@ class Topic(Base):
     """Keys of who says so, in sources.yaml."""
     try_it: Annotated[str, Field(alias="try")]
     """One command."""
+    shows: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
+    """Sentence about what the command prints -> the same as an expression over the names in its `--json`, which a test
+    evaluates. `answers` is the whole list if there are several; `without` has the command's answer without changed
+    fields. Empty: nothing that can be checked, or no numbers."""
     measured: _Texts = ()
     """Comparisons of our studies that are about it and that `fields` do not tell, each as `study/arm`; a contrast of
     crossed factors by its name."""

@@ -1,4 +1,4 @@
-"""What pictures with a line per arm share: colours, dashes, the vertical axis, and the arms' names at the lines' ends.
+"""Parts that pictures with a line per arm share: colors, the vertical axis, and the arms' names at the lines' ends.
 
 A line is told from those that it overlaps by its dashes. The page sets `chosen` to single out an arm.
 """
@@ -14,14 +14,11 @@ from archlab.report.marks import ON_A_PHONE, Width, data, tooltip
 from archlab.report.rows import Row
 from archlab.report.ticks import axis, logarithmic
 
-_DASHES = ((1, 0), (8, 3), (2, 3), (10, 3, 2, 3))
-"""Of the arms in turn; the first line has none."""
-
 _LINE = 15
 """Pixels from one name to the next."""
 
 _ROOM = 190
-"""Pixels that a name beside the picture may take."""
+"""Pixels that a name beside the lines may take on a page."""
 
 _ROOM_ON_A_PHONE, _LETTERS_ON_A_PHONE = 84, 12
 """Pixels, and how many letters have their place in them."""
@@ -71,12 +68,6 @@ def colour(named: Sequence[str]) -> alt.Color:
     return alt.Color("arm:N", scale=alt.Scale(domain=list(named), range="category"), legend=None)
 
 
-def dashes(named: Sequence[str]) -> alt.StrokeDash:
-    """Those of each arm."""
-    turns = [list(_DASHES[i % len(_DASHES)]) for i in range(len(named))]
-    return alt.StrokeDash("arm:N", scale=alt.Scale(domain=list(named), range=turns), legend=None)
-
-
 def opacity(shown: float, faded: float, field: str = "arm") -> Any:
     """Of an arm that is singled out, or while none is; and of all others. `field` holds its name."""
     return alt.when(f"chosen === null || datum.{field} === chosen").then(alt.value(shown)).otherwise(alt.value(faded))
@@ -98,9 +89,9 @@ def tall_enough(height: int, n_arms: int) -> int:
 
 
 def names(lines: Sequence[Row], y: YAxis, width: Width, height: int, named: Sequence[str]) -> alt.Chart:
-    """Each arm's name right of the picture, where its line ends. On a phone names that would be cut are left out: the
-    page has them above."""
-    limit: Any = _ROOM
+    """Return each arm's name, which stands to the right of the lines, where its own ends. On a phone, names that would
+    be cut are left out: the page has them above."""
+    limit: Any = 0  # none: a picture of known width grows beside its lines
     is_left_out = "false"
     if width == "container":
         limit = {"expr": f"{ON_A_PHONE} ? {_ROOM_ON_A_PHONE} : {_ROOM}"}

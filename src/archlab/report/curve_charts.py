@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from archlab.report.arm_lines import YAxis, colour, dashes, names, opacity, single_out, tall_enough
+from archlab.report.arm_lines import YAxis, colour, names, opacity, single_out, tall_enough
 from archlab.report.curve_rows import Axis, Quantity, diverged_rows, mean_rows
-from archlab.report.marks import ON_A_PHONE, Width, data, layered, tooltip
+from archlab.report.marks import ON_A_PHONE, Width, dashes, data, layered, tooltip
 from archlab.report.ranges import of_ends, of_lines, padded
 from archlab.report.rows import Row, labels
 from archlab.report.ticks import LARGE, logarithmic, plain, spaced
@@ -16,6 +16,14 @@ from archlab.study.record import StudySummary
 
 LOSS = Quantity(Axis("nats per token", "nats per token"), lambda curve: (curve.trained, curve.losses))
 GRADIENT = Quantity(Axis("norm", "norm", is_logarithmic=True), lambda curve: (curve.trained, curve.gradients))
+
+LINES_SHOW = (
+    "A line is the mean over the seeds, in a band from the lowest seed to the highest, without what a seed and the "
+    "text that it is judged on do to all arms alike."
+)
+"""Caption of pictures with a line per arm."""
+THIN_LINES_SHOW = "A thin line is a run that diverged, up to the cross."
+"""Added to it if runs diverged."""
 
 _GAP, _GAP_ON_A_PHONE = 0.08, 0.26
 """Between the labels of training tokens, as a share of the axis."""

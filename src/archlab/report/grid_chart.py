@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from archlab.report.arm_lines import YAxis, colour, dashes, names, opacity, tall_enough
-from archlab.report.marks import data, layered, tooltip
+from archlab.report.arm_lines import YAxis, colour, names, opacity, tall_enough
+from archlab.report.marks import dashes, data, layered, tooltip
 from archlab.report.rows import Row
 
 _HEIGHT = 220

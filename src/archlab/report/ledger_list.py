@@ -16,18 +16,19 @@ _NUMBER = 3
 def listed(entries: Sequence[Entry], width: int) -> Iterator[Text]:
     """In lines of at most `width` columns."""
     names = max(len(entry.claim.name) for entry in entries) + 2
-    verdicts = max(len(one.verdict) for entry in entries for one in entry.found) + 2
+    verdicts = max(len(words.verdict(one)) for entry in entries for one in entry.found) + 2
     for entry in entries:
         said = [("said", entry.claim.in_short)]
         for one in entry.found:
             as_it_stands = one.scale == AS_IT_STANDS
             number, name = (f"{entry.claim.number:>2}", entry.claim.name) if as_it_stands else ("", one.scale)
-            head = f"{number:<{_NUMBER}}{name:<{names}}{one.verdict:<{verdicts}}"
+            head = f"{number:<{_NUMBER}}{name:<{names}}{words.verdict(one):<{verdicts}}"
             yield from _folded(head, words.counts(one), width, "bold", len(head) - verdicts)
             here = "; ".join(filter(None, (words.decisive(one), words.beside(one))))
             for label, text in [*said, *([("here", here)] if here else [])]:
                 yield from _folded(f"{'':<{_NUMBER}}{label}  ", text, width, "dim", _NUMBER + len(label))
             said = []
+        yield from _folded(f"{'':<{_NUMBER}}but   ", f"{entry.claim.caveat_in_short}", width, "dim", _NUMBER + 3)
         yield Text()
 
 

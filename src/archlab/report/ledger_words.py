@@ -10,7 +10,7 @@ from archlab.evidence.rankings import Agreement
 from archlab.evidence.read import sources
 from archlab.evidence.results import Ran
 from archlab.evidence.schema import Effect, Source
-from archlab.evidence.verdicts import ClaimAtScale, Judged
+from archlab.evidence.verdicts import ClaimAtScale, Judged, Verdict
 from archlab.study.formatting import plural, span
 from archlab.study.scales import AS_IT_STANDS
 
@@ -45,31 +45,44 @@ _SIDES = {"as claimed": "as claimed", "the opposite": "against", "undecided": "u
 """What a finding says of its claim."""
 
 
+_VERDICTS: dict[Verdict, str] = {"contradicted": "opposite found at this scale"}
+"""Verdicts that are written in other words than JSON has: of small models alone, nothing is contradicted."""
+
+
+def verdict(found: ClaimAtScale) -> str:
+    """Return the verdict on a claim as people read it."""
+    return _VERDICTS.get(found.verdict, found.verdict)
+
+
 def row(entry: Entry) -> tuple[str, str, str, str]:
-    """Of the ledger, under LEDGER."""
+    """Return a row of the ledger, under LEDGER."""
     claim = entry.claim
     return f"{claim.number}. {claim.name}", verdicts(entry), claim.in_short, _found_at_all(entry)
 
 
 def _found_at_all(entry: Entry) -> str:
+    """Return a line per scale, and a last one with the caveat."""
     lines = (("; ".join(filter(None, (found_here(one), beside(one)))), one.scale) for one in entry.found)
-    return "\n".join(line if scale == AS_IT_STANDS else f"{scale}: {line}" for line, scale in lines if line)
+    said = [line if scale == AS_IT_STANDS else f"{scale}: {line}" for line, scale in lines if line]
+    return "\n".join([*said, f"But: {entry.claim.caveat_in_short}."])
 
 
 def verdicts(entry: Entry) -> str:
-    """`supported`, and on further lines those of other scales."""
+    """Return `supported`, and on further lines the verdicts of other scales."""
     first, *others = entry.found
-    return "\n".join([first.verdict, *(f"{one.scale}: {one.verdict}" for one in others)])
+    return "\n".join([verdict(first), *(f"{one.scale}: {verdict(one)}" for one in others)])
 
 
 def in_a_line(entry: Entry) -> str:
-    """`4. gates: Gated MLPs beat plain ones. This as a whole, here: undecided; 3 of 5 as claimed; undecided: GLU, …`.
+    """Return `4. gates: Gated MLPs beat plain ones. This as a whole, here: undecided; 3 of 5 as claimed. But: ...`.
 
     The verdict is of all that the claim predicts, which may be more than what a topic is about.
     """
     claim, found = entry.claim, found_here(entry.found[0])
     here = f"{verdicts(entry).replace(chr(10), ', ')}{found and f'; {found}'}"
-    return f"{claim.number}. {claim.name}: {claim.statement} This as a whole, here: {here}"
+    return (
+        f"{claim.number}. {claim.name}: {claim.statement} This as a whole, here: {here}. But: {claim.caveat_in_short}."
+    )
 
 
 def found_here(found: ClaimAtScale) -> str:

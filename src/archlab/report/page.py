@@ -76,6 +76,8 @@ def render(summary: StudySummary) -> str:
         interval,
         with_unit,
         levels_of,
+        row_charts.levels_show,
+        row_charts.reference_of,
     )
     template.globals.update({function.__name__.lstrip("_"): function for function in functions}, value=to_yaml_line)
     others = [_Other(f"other-{i}", summary.by(other.outcome.name)) for i, other in enumerate(summary.others)]
@@ -94,6 +96,11 @@ def render(summary: StudySummary) -> str:
         explained=[] if claims else explained(summary),
         words=ledger_words,
         cited=cited,
+        captions={
+            "differences": row_charts.DIFFERENCES_SHOW,
+            "lines": curve_charts.LINES_SHOW,
+            "thin_lines": curve_charts.THIN_LINES_SHOW,
+        },
         by_name={arm.name: arm for arm in summary.arms},
         colours=list(zip(*(palette.arm_colours(summary, mode) for mode in palette.MODES), strict=True)),
         specs={name: html.full_width(chart) for name, chart in charts if chart is not None},

@@ -1,4 +1,8 @@
-"""Colours for light and dark that color-blind readers tell apart, after Okabe & Ito 2008 and viridis 2015."""
+"""Colors for light and dark, after Okabe & Ito 2008 and viridis 2015.
+
+Every color of a line or a label has a contrast of at least 4.5 with the paper (WCAG AA). The colors of one picture
+differ also for readers with protanopia, deuteranopia or tritanopia; tests/unit/test_palette.py computes how far.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -33,7 +37,7 @@ _MOST_DISTINCT = 8
 
 
 class Palette(NamedTuple):
-    """The colours of one mode."""
+    """The colors of one mode."""
 
     paper: str
     text: str
@@ -41,20 +45,20 @@ class Palette(NamedTuple):
     line: str
     verdicts: tuple[str, ...]
     distinct: tuple[str, ...]
-    """For up to 8 arms without an order: after Okabe & Ito, without the blue and the orange of verdicts."""
+    """For up to 8 arms without an order: after Okabe & Ito, apart from the blue and the orange of verdicts."""
     ramp: tuple[str, ...]
-    """For a ladder, or more arms than anyone tells apart: viridis without the end that is hard to see."""
+    """For a ladder, or more than 8 arms: a grey for the first one, then colors whose lightness only grows."""
 
 
 PALETTES: dict[Mode, Palette] = {
     "light": Palette(
         paper="#ffffff",
         text="#23272e",
-        faint="#6a7280",
+        faint="#626976",
         line="#dfe2e7",
-        verdicts=("#0b6fa8", "#7b8390", "#c2571a", "#a3195b", "#7b8390", "#7b8390", "#5a4fb5", "#4b525d", "#4b525d"),
-        distinct=("#5b626d", "#009e73", "#b4589a", "#c98a00", "#5a4fb5", "#7a4a12", "#3d9fd6", "#8a9a1a"),
-        ramp=("#8a8f98", "#482878", "#3e4a89", "#31688e", "#21908d", "#35a873", "#7fb32b", "#c29d00"),
+        verdicts=("#0b6fa8", "#626976", "#b34d13", "#a3195b", "#626976", "#626976", "#5a4fb5", "#4b525d", "#4b525d"),
+        distinct=("#5b626d", "#1f8555", "#ad559a", "#a66700", "#423092", "#7a4a12", "#3c76c2", "#084a71"),
+        ramp=("#2b2e34", "#471998", "#3d3f9c", "#265386", "#316a71", "#4b713e", "#6f722f", "#90710b"),
     ),
     "dark": Palette(
         paper="#191c21",
@@ -62,22 +66,23 @@ PALETTES: dict[Mode, Palette] = {
         faint="#9aa2ae",
         line="#343942",
         verdicts=("#5db8ee", "#98a1ae", "#f0935a", "#f073ae", "#98a1ae", "#98a1ae", "#a79bf5", "#bcc3cd", "#bcc3cd"),
-        distinct=("#aab1bc", "#2fc79a", "#dd8fc6", "#edb32e", "#a79bf5", "#c9925a", "#8fd0f7", "#c3d156"),
-        ramp=("#9aa0aa", "#a079d0", "#7d8ce0", "#4fa3d1", "#2fbcb3", "#52cf87", "#a3d94e", "#f0dc3c"),
+        distinct=("#aab1bc", "#3bc89a", "#cf8ccc", "#edb22c", "#9899f6", "#c28d56", "#93d3fa", "#c3d35a"),
+        ramp=("#dde1e7", "#ae7395", "#7f8cdf", "#53abdc", "#34c0b7", "#5cda90", "#a7dc52", "#f1dc3c"),
     ),
 }
 
 
 def arm_colours(summary: StudySummary, mode: Mode) -> list[str]:
-    """One colour per arm, in the study's order."""
+    """Return one color per arm, in the study's order."""
     return colours(len(summary.arms), mode, is_ladder=summary.against == "previous")
 
 
 def colours(n: int, mode: Mode, *, is_ladder: bool = False) -> list[str]:
-    """Of so many lines."""
+    """Return the colors of `n` lines."""
     palette = PALETTES[mode]
     if is_ladder or n > _MOST_DISTINCT:
-        return [_between(palette.ramp, i / max(1, n - 1)) for i in range(n)]
+        grey, *others = palette.ramp
+        return [grey, *(_between(others, i / max(1, n - 2)) for i in range(n - 1))]
     return list(palette.distinct[:n])
 
 
@@ -121,7 +126,7 @@ def vega_theme(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
 
 
 def _between(ramp: Sequence[str], share: float) -> str:
-    """The colour at `share` of the way along the ramp."""
+    """Return the color at `share` of the way along the ramp."""
     position = share * (len(ramp) - 1)
     left = min(int(position), len(ramp) - 2)
     ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in ramp[left : left + 2]]

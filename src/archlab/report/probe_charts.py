@@ -11,6 +11,7 @@ import altair as alt
 
 from archlab.cost.units import count
 from archlab.report.arm_lines import opacity, single_out
+from archlab.report.marks import dashes
 from archlab.report.probe_measures import Measure, Row
 from archlab.report.ticks import LARGE, LENGTH, logarithmic
 
@@ -30,7 +31,9 @@ def over_depth(found: Mapping[str, Row], name: str, measure: Measure) -> alt.Lay
     x = alt.X("x:Q", scale=alt.Scale(domain=[1, max(deepest, 2)], nice=False))
     x = x.axis(title="layer", values=_whole_ticks(deepest), format="d", grid=False)
     drawn = ["config:N", "text:N"]
-    return _lines(points, x, _y(points, measure), _of_configs(found), drawn, f"{measure.title} over depth")
+    return _lines(
+        points, x, _y(points, measure), _of_configs(found), drawn, f"{measure.title} over depth", named=[*found]
+    )
 
 
 def over_steps(rows: Sequence[Row], name: str, measure: Measure) -> alt.LayerChart:
@@ -65,7 +68,7 @@ def over_training(
     x = alt.X("x:Q", scale=alt.Scale(nice=False, zero=True))
     x = x.axis(title="training tokens", tickCount=4, labelExpr=LARGE, grid=False)
     y, drawn = _y(points, measure), ["config:N", "text:N"]
-    return _lines(points, x, y, _of_configs(found), drawn, f"{measure.title} over the training")
+    return _lines(points, x, y, _of_configs(found), drawn, f"{measure.title} over the training", named=[*found])
 
 
 def rope_products(
@@ -84,7 +87,16 @@ def rope_products(
     x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False))
     x = x.axis(title="tokens between them", values=shown, labelExpr=LENGTH, grid=False)
     y = alt.Y("y:Q", scale=alt.Scale(nice=True)).axis(title=None, tickCount=5, format="~g")
-    return _lines(points, x, y, _of_configs(found), ["config:N", "text:N"], "RoPE over the distance", detail="kind:N")
+    return _lines(
+        points,
+        x,
+        y,
+        _of_configs(found),
+        ["config:N", "text:N"],
+        "RoPE over the distance",
+        detail="kind:N",
+        named=[*found],
+    )
 
 
 def _of_configs(found: Iterable[str]) -> alt.Color:
@@ -100,12 +112,15 @@ def _lines(
     description: str,
     *,
     detail: str | None = None,
+    named: Sequence[str] = (),
 ) -> alt.LayerChart:
+    """Return lines through dots. `named`: the configs, if the lines are of configs; each has its own dashes then."""
     base = alt.Chart(alt.InlineData(values=points)).encode(x=x, y=y, color=colour)
     base = base.encode(detail=detail) if detail else base
     base = base.encode(opacity=opacity(1, 0.12, "config"))
     dots = base.mark_point(filled=True, size=22).encode(tooltip=tooltip)
-    layers = [base.mark_line(strokeWidth=1.8), dots]
+    line = base.mark_line(strokeWidth=1.8)
+    layers = [line.encode(strokeDash=dashes(named, "config")) if named else line, dots]
     chart = alt.LayerChart(layer=layers, width="container", height=_HEIGHT, description=description)
     return chart.add_params(single_out())
 

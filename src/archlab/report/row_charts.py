@@ -31,6 +31,25 @@ from archlab.study.record import Heading, StudySummary
 _SIDE = {"lower": " (left is better)", "higher": " (right is better)", "neither": ""}
 
 
+DIFFERENCES_SHOW = "Paired by seed, with the interval of the difference, at the level at which the verdict was reached."
+"""Caption of `differences`."""
+
+
+def levels_show(summary: StudySummary) -> str:
+    """Return the caption of `levels`."""
+    reference = reference_of(summary)
+    return f"Ticks are seeds, the dot their mean, the line its 95% interval; the broad bar comes from {reference}."
+
+
+def reference_of(summary: StudySummary) -> str:
+    """Return the name of the arm that the others are compared with, or words for it if there are several."""
+    if summary.against == "previous":
+        return "the step before"
+    if summary.against == "base" and not summary.sizes:
+        return labels(summary)[summary.arms[0].name]
+    return "the arm that it is compared with"
+
+
 def levels_are_cut(summary: StudySummary) -> bool:
     """Whether an arm stands beyond the axis of its picture: the one with `whole` then shows it, interval and all."""
     return _is_cut(level_rows(summary))

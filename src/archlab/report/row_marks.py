@@ -82,8 +82,10 @@ def texts(rows: Sequence[Row], width: Width) -> list[alt.Chart]:
     """The arm's label at the left end of its row, its numbers at the right."""
     base = by_row([{**row, "lines": (lines := _lines(row))[0], "up": _LINE * (1 - lines[1])} for row in rows])
     taken = _LETTER * max(len(row["text"]) for row in rows) + 2 * _LETTER
-    is_narrow = f"containerSize()[0] < {_needed(rows)}" if width == "container" else "false"
-    limit: Any = {"expr": f"{is_narrow} ? width : max(80, width - {taken})"}
+    is_narrow = f"containerSize()[0] < {_needed(rows)}" if width == "container" else str(width < _needed(rows)).lower()
+    # Beside another picture, the name `width` is not that of this one.
+    room = "width" if width == "container" else str(width)
+    limit: Any = {"expr": f"{is_narrow} ? {room} : max(80, {room} - {taken})"}
     up: Any = {"expr": f"{is_narrow} ? datum.up : 0"}
     said: Any = {"expr": f"{is_narrow} ? datum.lines : datum.arm"}
     left = base.mark_text(
@@ -106,8 +108,9 @@ def _needed(rows: Sequence[Row]) -> int:
 
 
 def higher_where_narrow(chart: alt.LayerChart, rows: Sequence[Row]) -> alt.LayerChart:
-    """With the height that its page gives it where labels are broken; a part of another picture has none."""
-    if chart.width != "container":
-        return chart
+    """Return the chart with the height that it has if labels are broken: its page sets it, or the picture that it is a
+    part of, whose width is known."""
     height = (ROW + _LINE * (max(_lines(row)[1] for row in rows) - 1)) * len(rows)
+    if isinstance(chart.width, int):
+        return chart.properties(height=height) if chart.width < _needed(rows) else chart
     return chart.properties(usermeta={"narrow": {"below": _needed(rows), "height": height}})

@@ -8,7 +8,7 @@ from archlab.evidence.ledger import Entry, about_study
 from archlab.evidence.read import cited
 from archlab.evidence.results import in_library
 from archlab.evidence.verdicts import ClaimAtScale
-from archlab.report.ledger_words import at_scale, found_here
+from archlab.report.ledger_words import at_scale, found_here, verdict
 from archlab.report.study_list import predicted
 from archlab.study.record import StudySummary
 
@@ -38,6 +38,7 @@ def lines(summary: StudySummary) -> Iterator[str]:
         yield f"claim {claim.number} of the ledger, {claim.name}: {claim.statement} ({by})"
         yield f"  predicted: {predicted(name, claim)}"
         yield from (f"  {of_the_ledger(found)}" for found in entry.found)
+        yield f"  but: {claim.caveat_in_short}"
         yield f"  in full: archlab ledger {claim.number}"
     if not entries and (commands := explained(summary)):
         yield f"explain: {'; '.join(commands)}"
@@ -47,4 +48,4 @@ def of_the_ledger(found: ClaimAtScale) -> str:
     """What the run that comes with archlab found of the study, and the verdict on the whole claim."""
     said = found_here(found)
     here = f"the ledger's run, {at_scale(found)}"
-    return f"{here}: {said}; verdict on the claim: {found.verdict}" if said else f"{here}: not run yet"
+    return f"{here}: {said}; verdict on the claim: {verdict(found)}" if said else f"{here}: not run yet"

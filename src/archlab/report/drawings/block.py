@@ -17,6 +17,9 @@ from archlab.config.position import ON_THE_EMBEDDING
 from archlab.config.schema import Config
 from archlab.cost.params import parameters
 from archlab.cost.units import count
+from archlab.report.drawings.cycle import Cycle, cycle, take_turns
+from archlab.report.drawings.inside import can_unfold, unfolded
+from archlab.report.drawings.stacks import BESIDE, GAP, Boxed, Part, Trunk, climb
 from archlab.report.drawings.svg import (
     SMALL,
     Box,
@@ -32,20 +35,9 @@ from archlab.report.drawings.svg import (
 )
 from archlab.report.drawings.words import component_words, norm_words
 
-_GAP = 14
-"""Between what stands on one wire."""
-_BESIDE = 26
-"""Between columns."""
 _MARGIN = 18
 _STRIP, _STRIP_GAP = 14, 26
 _HEADING = 17
-
-
-class Trunk(NamedTuple):
-    """What is drawn so far, and how far up the stream has come."""
-
-    shapes: tuple[Shape, ...]
-    up: float
 
 
 class Drawing(NamedTuple):
@@ -63,14 +55,15 @@ class Drawing(NamedTuple):
         return frozenset((box.part, text) for box in boxes for text in (box.words.title, *box.words.lines))
 
 
-def block_diagram(config: Config, name: str) -> Svg:
-    """Of the config of that name."""
-    drawing = draw(config, name)
+def block_diagram(config: Config, name: str, unfold: Sequence[str] = (), remark: str = "") -> Svg:
+    """Return the diagram of the config of that name. `unfold`: branches (`attention`, `mlp`) whose inside is drawn, if
+    it is known. `remark`: a line under the name."""
+    drawing = draw(config, name, unfold, remark)
     return to_svg(drawing.shapes, drawing.width, drawing.height, drawing.title)
 
 
 def side_by_side(a: Config, a_name: str, b: Config, b_name: str) -> tuple[Svg, Svg]:
-    """Both diagrams; in each is set off what its boxes say and the other's do not."""
+    """Return both diagrams. In each, the words that the other one does not have are set off."""
     pair = draw(a, a_name), draw(b, b_name)
     first, second = (
         to_svg(mine.shapes, mine.width, mine.height, mine.title, mine.texts - other.texts)
@@ -79,66 +72,69 @@ def side_by_side(a: Config, a_name: str, b: Config, b_name: str) -> tuple[Svg, S
     return first, second
 
 
-def draw(config: Config, name: str) -> Drawing:
-    """The shapes of a config's diagram."""
+def draw(config: Config, name: str, unfold: Sequence[str] = (), remark: str = "") -> Drawing:
+    """Return the shapes of a config's diagram; arguments as for `block_diagram`."""
     model = config.model
     kinds = distinct_layers(model)
-    stages = [_Stages(layer) for layer in kinds]
+    stages = [_Stages(layer, unfold) for layer in kinds]
     below, above = _below(model), _above(model)
     left = _MARGIN + _STRIP + _STRIP_GAP
     outside = max(box.width for box in (*below, *above)) / 2
     inside = max((box.width for of in stages for box in of.on_stream), default=0) / 2
-    stream = max(_MARGIN + outside, left + _GAP + inside)
-    columns = _columns(stages, stream + max(inside, 2 * Plus.radius) + _BESIDE)
-    trunk = _climb(
+    stream = max(_MARGIN + outside, left + GAP + inside)
+    columns = _columns(stages, stream + max(inside, 2 * Plus.radius) + BESIDE)
+    trunk = climb(
         Trunk((Label("tokens", stream, _MARGIN - 6, anchor="middle", faint=True),), _MARGIN + 6), below, stream
     )
     if model.position.kind in ON_THE_EMBEDDING:
         trunk = _add_positions(model, trunk, stream, columns)
     if model.dropout.embedding:
-        trunk = _climb(
-            trunk, [_Boxed("embedding dropout", "io", Words(f"dropout {model.dropout.embedding:g}"))], stream
-        )
-    bottom = trunk.up + _GAP
-    right = max(columns[-1].right + _GAP, stream + outside)
+        trunk = climb(trunk, [Boxed("embedding dropout", "io", Words(f"dropout {model.dropout.embedding:g}"))], stream)
+    bottom = trunk.up + GAP
+    right = max(columns[-1].right + GAP, stream + outside)
+    in_order = [layer.kind for layer in layer_configs(model)]
+    taking_turns = take_turns(in_order)
+    turns = cycle(in_order) if taking_turns else None
+    if turns:
+        trunk = _led_up(trunk, stream)
+    begin = trunk.up
     for index, (of_layer, n) in enumerate(zip(stages, kinds.values(), strict=True)):
-        trunk = _layer(of_layer, n, index, trunk, stream, columns, (left, right), model.n_layers)
+        label = of_layer.layer.kind if len(kinds) > 1 else "layer"
+        if not turns:
+            label = f"{label}: {n} of {model.n_layers}" if taking_turns else f"{label} × {n}"
+        trunk = _layer(of_layer, label, index, trunk, stream, columns, (left, right))
+    if turns:
+        trunk = _framed(turns, begin, trunk, stream, (left - GAP / 2, right + GAP / 2))
+        right += GAP / 2
     strip = _strip(model, list(kinds), bottom, trunk.up)
-    trunk = _climb(trunk, above, stream)
-    heading = [
-        Label(name, _MARGIN, 0, _HEADING, bold=True),
-        Label(
-            f"{count(parameters(model).total)} parameters · {model.n_layers} layers · width {model.d_model:,} "
-            f"· context {model.max_seq_len:,}",
-            _MARGIN, 0, 12, faint=True,
-        ),
-    ]  # fmt: skip
+    trunk = climb(trunk, above, stream)
+    lines = [f"{_sizes(model)} · context {model.max_seq_len:,}", *([remark] if remark else [])]
     top = trunk.up + 14
+    heading = _heading(name, lines, top + 32)
     shapes = (
         *trunk.shapes,
         Wire([(stream, trunk.up), (stream, top)], arrow=True, is_stream=True),
         Label("logits", stream, top + 5, anchor="middle", faint=True),
         *strip,
-        heading[1]._replace(up=top + 32),
-        heading[0]._replace(up=top + 52),
+        *heading,
     )
     width = max(right, *(_MARGIN + label.width for label in heading)) + _MARGIN
-    return Drawing(shapes, width, top + 52 + _HEADING + _MARGIN / 2, f"Block diagram of {name}")
+    said = f"Block diagram of {name}{f': {remark}' if remark else ''}"
+    return Drawing(shapes, width, heading[0].up + _HEADING + _MARGIN / 2, said)
 
 
-class _Boxed(NamedTuple):
-    """A box that has no place yet."""
+def _heading(name: str, lines: Sequence[str], up: float) -> list[Label]:
+    """The name above its lines, of which the last one stands at `up`."""
+    n = len(lines)
+    faint = [Label(line, _MARGIN, up + 16 * (n - 1 - i), 12, faint=True) for i, line in enumerate(lines)]
+    return [Label(name, _MARGIN, up + 16 * (n - 1) + 20, _HEADING, bold=True), *faint]
 
-    part: str
-    role: str
-    words: Words
 
-    @property
-    def width(self) -> float:
-        return self.words.width
-
-    def at(self, middle: float, up: float) -> Box:
-        return Box(self.part, self.role, middle - self.width / 2, up, self.width, self.words.height, self.words)
+def _sizes(model: ModelConfig) -> str:
+    """`671B parameters, 37.5B active · 61 layers · width 7,168`."""
+    n = parameters(model)
+    active = f", {count(n.active)} active" if n.active != n.total else ""
+    return f"{count(n.total)} parameters{active} · {model.n_layers} layers · width {model.d_model:,}"
 
 
 class _Column(NamedTuple):
@@ -156,8 +152,8 @@ class _BranchBoxes(NamedTuple):
     """Of one branch, from where it reads to where it is added."""
 
     branch: Branch
-    before: _Boxed | None
-    rest: tuple[_Boxed, ...]
+    before: Boxed | None
+    rest: tuple[Part, ...]
 
     @property
     def width(self) -> float:
@@ -167,66 +163,68 @@ class _BranchBoxes(NamedTuple):
 class _Stages:
     """The boxes of one layer, stage by stage."""
 
-    def __init__(self, layer: LayerConfig) -> None:
-        self.layer = layer
+    def __init__(self, layer: LayerConfig, unfold: Sequence[str]) -> None:
+        self.layer, self.unfold = layer, unfold
         self.is_carried = not isinstance(layer.norm, NoNorm) and layer.norm.placement == "carried"
         self.stages = [[self._boxes(branch) for branch in stage] for stage in layer.stages]
 
     def _boxes(self, branch: Branch) -> _BranchBoxes:
         layer, name = self.layer, branch.name
         before = self._norm(branch, "before") if "before" in branch.norms else None
-        rest = [_Boxed(name, name, component_words(layer, branch))]
+        is_unfolded = name in self.unfold and can_unfold(branch.component)
+        component = Boxed(name, name, component_words(layer, branch))
+        rest: list[Part] = [unfolded(layer, branch) if is_unfolded else component]
         # Slots that a placement may yet bring stand after the component, but the one on the stream.
         rest += [self._norm(branch, slot) for slot in branch.norms if slot not in ("before", "stream")]
         if branch.multiplier != 1:
-            rest.append(_Boxed(f"{name} multiplier", "io", Words(f"× {branch.multiplier:.4g}")))
+            rest.append(Boxed(f"{name} multiplier", "io", Words(f"× {branch.multiplier:.4g}")))
         if layer.dropout.branch:
-            rest.append(_Boxed(f"{name} dropout", "io", Words(f"dropout {layer.dropout.branch:g}")))
+            rest.append(Boxed(f"{name} dropout", "io", Words(f"dropout {layer.dropout.branch:g}")))
         return _BranchBoxes(branch, before, tuple(rest))
 
-    def _norm(self, branch: Branch, slot: str) -> _Boxed:
-        return _Boxed(f"{branch.name} norm {slot}", "norm", norm_words(self.layer.norm))
+    def _norm(self, branch: Branch, slot: str) -> Boxed:
+        return Boxed(f"{branch.name} norm {slot}", "norm", norm_words(self.layer.norm))
 
-    def stream_norm(self, stage: Sequence[_BranchBoxes]) -> _Boxed | None:
+    def stream_norm(self, stage: Sequence[_BranchBoxes]) -> Boxed | None:
         """After the addition."""
         first = stage[0].branch
         return self._norm(first, "stream") if "stream" in first.norms else None
 
     @property
-    def on_stream(self) -> list[_Boxed]:
+    def on_stream(self) -> list[Boxed]:
         """Boxes that stand on the stream itself."""
         found = [self.stream_norm(stage) for stage in self.stages]
         found += [stage[0].before for stage in self.stages if self.is_carried]
         return [box for box in found if box]
 
 
-def _below(model: ModelConfig) -> list[_Boxed]:
+def _below(model: ModelConfig) -> list[Boxed]:
     """From the tokens to where positions are added."""
     embedding = model.embedding.resolve(model.base_width)
     width = embedding.width or model.d_model
-    boxes = [_Boxed("embedding", "io", Words("Token embedding", (f"{model.vocab_size:,} × {width:,}",)))]
+    boxes = [Boxed("embedding", "io", Words("Token embedding", (f"{model.vocab_size:,} × {width:,}",)))]
     if embedding.scale != 1:
-        boxes.append(_Boxed("embedding scale", "io", Words(f"× {embedding.scale:.4g}")))
+        boxes.append(Boxed("embedding scale", "io", Words(f"× {embedding.scale:.4g}")))
     if embedding.width:
-        boxes.append(_Boxed("embedding widening", "io", Words(f"{width:,} → {model.d_model:,}")))
+        boxes.append(Boxed("embedding widening", "io", Words(f"{width:,} → {model.d_model:,}")))
     if embedding.norm:
-        boxes.append(_Boxed("embedding norm", "norm", norm_words(model.norm)))
+        boxes.append(Boxed("embedding norm", "norm", norm_words(model.norm)))
     return boxes
 
 
-def _above(model: ModelConfig) -> list[_Boxed]:
+def _above(model: ModelConfig) -> list[Boxed]:
     """From the last layer to the logits."""
     norm, head = final_norm(model), model.readout
     width = model.embedding.width or model.d_model
-    boxes = [] if isinstance(norm, NoNorm) else [_Boxed("final norm", "norm", norm_words(norm))]
+    boxes = [] if isinstance(norm, NoNorm) else [Boxed("final norm", "norm", norm_words(norm))]
     if model.embedding.width:
-        boxes.append(_Boxed("head narrowing", "io", Words(f"{model.d_model:,} → {width:,}")))
+        boxes.append(Boxed("head narrowing", "io", Words(f"{model.d_model:,} → {width:,}")))
     lines = ["the embedding's matrix (tied)" if head.tied else f"{width:,} × {model.vocab_size:,}"]
-    boxes.append(_Boxed("head", "io", Words("Head", (*lines, *(["bias"] if head.bias else [])))))
+    boxes.append(Boxed("head", "io", Words("Head", (*lines, *(["bias"] if head.bias else [])))))
     if head.scale != 1:
-        boxes.append(_Boxed("head scale", "io", Words(f"× {head.scale:.4g}")))
+        boxes.append(Boxed("head scale", "io", Words(f"× {head.scale:.4g}")))
     if head.softcap:
-        boxes.append(_Boxed("head cap", "io", Words(f"capped at {head.softcap:g}")))
+        boxes.append(Boxed("head cap", "io", Words(f"capped at {head.softcap:g}")))
     return boxes
 
 
@@ -235,26 +233,16 @@ def _columns(stages: Sequence[_Stages], left: float) -> list[_Column]:
     rows = [stage for of in stages for stage in of.stages]
     deepest = max((len(stage) for stage in rows), default=1)
     widths = [max((stage[i].width for stage in rows if len(stage) > i), default=0) for i in range(deepest)]
-    lefts = accumulate((width + _BESIDE for width in widths[:-1]), initial=left)
+    lefts = accumulate((width + BESIDE for width in widths[:-1]), initial=left)
     return [_Column(x + width / 2, width) for x, width in zip(lefts, widths, strict=True)]
-
-
-def _climb(trunk: Trunk, boxes: Sequence[_Boxed], x: float, *, is_stream: bool = True) -> Trunk:
-    """The wire goes up through boxes, one after the other."""
-    shapes, up = list(trunk.shapes), trunk.up
-    for boxed in boxes:
-        box = boxed.at(x, up + _GAP)
-        shapes += [Wire([(x, up), (x, box.up)], arrow=True, is_stream=is_stream), box]
-        up = box.top
-    return Trunk(tuple(shapes), up)
 
 
 def _add_positions(model: ModelConfig, trunk: Trunk, stream: float, columns: Sequence[_Column]) -> Trunk:
     kind = model.position.kind
     line = f"{model.max_seq_len:,} × {model.d_model:,}" if kind == "learned" else f"theta {model.position.theta:,g}"  # pyright: ignore[reportAttributeAccessIssue]
-    boxed = _Boxed("positions", "position", Words(f"{kind.capitalize()} positions", (line,)))
-    up = trunk.up + _GAP + boxed.words.height / 2
-    box = boxed.at(max(columns[0].middle, stream + 2 * _BESIDE + boxed.width / 2), up - boxed.words.height / 2)
+    boxed = Boxed("positions", "position", Words(f"{kind.capitalize()} positions", (line,)))
+    up = trunk.up + GAP + boxed.words.height / 2
+    box = boxed.at(max(columns[0].middle, stream + 2 * BESIDE + boxed.width / 2), up - boxed.words.height / 2)
     shapes = (
         Wire([(stream, trunk.up), (stream, up - Plus.radius)], is_stream=True),
         Wire([(box.x, up), (stream + Plus.radius, up)], arrow=True),
@@ -267,54 +255,68 @@ def _add_positions(model: ModelConfig, trunk: Trunk, stream: float, columns: Seq
 
 def _layer(
     of: _Stages,
-    n: int,
+    name: str,
     index: int,
     trunk: Trunk,
     stream: float,
     columns: Sequence[_Column],
     sides: tuple[float, float],
-    n_layers: int,
 ) -> Trunk:
-    """A frame around its stages; what enters it at the bottom leaves it at the top."""
-    bottom = trunk.up + _GAP
-    shapes = (*trunk.shapes, Wire([(stream, trunk.up), (stream, bottom)], is_stream=True))
-    inside = Trunk(shapes, bottom)
+    """A frame around its stages, with its name; the stream enters it at the bottom and leaves it at the top."""
+    inside = _led_up(trunk, stream)
+    bottom = inside.up
     for stage in of.stages:
         inside = _stage(of, stage, inside, stream, columns)
     top = inside.up + 30
     left, right = sides
-    name = of.layer.kind if n < n_layers else "layer"
-    label = Label(f"{name} × {n}", right - 10, top - 19, 13, bold=True, anchor="end")
+    label = Label(name, right - 10, top - 19, 13, bold=True, anchor="end")
     frame = Frame(f"layer {of.layer.kind}", left, bottom, right - left, top - bottom, index)
     through = Wire([(stream, inside.up), (stream, top)], is_stream=True)
     return Trunk((*inside.shapes, frame, label, through), top)
+
+
+def _led_up(trunk: Trunk, stream: float) -> Trunk:
+    """The stream goes up by a gap."""
+    up = trunk.up + GAP
+    return Trunk((*trunk.shapes, Wire([(stream, trunk.up), (stream, up)], is_stream=True)), up)
+
+
+def _framed(around: Cycle, bottom: float, trunk: Trunk, stream: float, sides: tuple[float, float]) -> Trunk:
+    """One frame around the kinds of layers that take turns, from `bottom` on."""
+    left, right = sides
+    top = trunk.up + 30
+    label = Label(around.label, right - 10, top - 19, 13, bold=True, anchor="end")
+    if label.width > right - stream - BESIDE:
+        label = label._replace(text=around.short)
+    frame = Frame("cycle", left, bottom, right - left, top - bottom, None)
+    return Trunk((*trunk.shapes, frame, label, Wire([(stream, trunk.up), (stream, top)], is_stream=True)), top)
 
 
 def _stage(
     of: _Stages, stage: Sequence[_BranchBoxes], trunk: Trunk, stream: float, columns: Sequence[_Column]
 ) -> Trunk:
     """Branches leave the stream to the right, rise in their columns, and are added to it from there."""
-    entry = trunk.up + _GAP
+    entry = trunk.up + GAP
     inside = Trunk((*trunk.shapes, Wire([(stream, trunk.up), (stream, entry)], is_stream=True)), entry)
     if of.is_carried and (carried := stage[0].before):
-        inside = _climb(inside, [carried], stream)
-        normed = inside.up + _GAP
+        inside = climb(inside, [carried], stream)
+        normed = inside.up + GAP
         inside = Trunk((*inside.shapes, Wire([(stream, inside.up), (stream, normed)], is_stream=True)), normed)
     shapes, risen = list(inside.shapes), list[float]()
     for at, boxes, column in zip(_starts(of, stage, inside.up), stage, columns, strict=False):
         x = column.middle
         from_x = columns[0].middle if at.is_shared else stream
         shapes.append(Wire([(from_x, at.up), (x, at.up)]))
-        climbed = _climb(Trunk((), at.up), at.norms, x, is_stream=False)
+        climbed = climb(Trunk((), at.up), at.norms, x, is_stream=False)
         shapes += [*climbed.shapes, Wire([(x, climbed.up), (x, at.base)])]
-        climbed = _climb(Trunk((), at.base), boxes.rest, x, is_stream=False)
+        climbed = climb(Trunk((), at.base), boxes.rest, x, is_stream=False)
         shapes += climbed.shapes
         risen.append(climbed.up)
-    join = max(risen) + _GAP + Plus.radius
+    join = max(risen) + GAP + Plus.radius
     shapes += _added(risen, join, stream, [column.middle for column in columns])
     shapes.append(Wire([(stream, inside.up), (stream, join - Plus.radius)], arrow=True, is_stream=True))
     after = of.stream_norm(stage)
-    return _climb(Trunk(tuple(shapes), join + Plus.radius), [after] if after else [], stream)
+    return climb(Trunk(tuple(shapes), join + Plus.radius), [after] if after else [], stream)
 
 
 class _Start(NamedTuple):
@@ -324,7 +326,7 @@ class _Start(NamedTuple):
     """Where its wire leaves."""
     is_shared: bool
     """It leaves the first branch, behind the norm, not the stream."""
-    norms: tuple[_Boxed, ...]
+    norms: tuple[Boxed, ...]
     """Before the component, in its own column."""
     base: float
     """Where the way to the component begins, for all of a stage."""
@@ -333,7 +335,7 @@ class _Start(NamedTuple):
 def _starts(of: _Stages, stage: Sequence[_BranchBoxes], fork: float) -> Iterator[_Start]:
     """Of every branch. A carried norm stands on the stream, below the fork."""
     own = [() if boxes.before is None or of.is_carried else (boxes.before,) for boxes in stage]
-    shared = fork + max((_GAP + norm.words.height for norms in own for norm in norms), default=0) + _GAP / 2
+    shared = fork + max((GAP + norm.words.height for norms in own for norm in norms), default=0) + GAP / 2
     for boxes, norms in zip(stage, own, strict=True):
         is_shared = boxes.branch.shares_input
         yield _Start(shared if is_shared else fork, is_shared, norms, shared + 4)

@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 import altair as alt
 
+from archlab.report.marks import dash_turns
+
 _HEIGHT = 240
 Points = Sequence[Mapping[str, Any]]
 
@@ -18,10 +20,13 @@ def lines(
     legend: str | None = None,
     interpolate: Literal["linear", "step-after"] = "linear",
 ) -> alt.Chart:
-    """A line per `line` of the points, in the order in which they come; beyond the axes nothing is drawn."""
+    """Return a chart with a line per `line` of the points, in the order in which they come, each with its own color and
+    dashes. Nothing is drawn beyond the axes."""
     names = list(dict.fromkeys(point["line"] for point in points))
-    scale = alt.Scale(domain=names, range="category")
-    colour = alt.Color("line:N", scale=scale, sort=None).legend(title=legend, orient="bottom", columns=4)
+    turns = dash_turns(len(names))
+    key = alt.Legend(title=legend, orient="bottom", columns=4, symbolType="stroke", symbolSize=500)
+    colour = alt.Color("line:N", scale=alt.Scale(domain=names, range="category"), sort=None, legend=key)
+    dashed = alt.StrokeDash("line:N", scale=alt.Scale(domain=names, range=turns), sort=None, legend=key)
     chart = alt.Chart(alt.InlineData(values=list(points)), width="container", height=_HEIGHT, description=description)
     line = chart.mark_line(strokeWidth=2, clip=True, interpolate=interpolate)
-    return line.encode(x=x, y=y, color=colour, tooltip=["line:N", "x:Q", "y:Q"])
+    return line.encode(x=x, y=y, color=colour, strokeDash=dashed, tooltip=["line:N", "x:Q", "y:Q"])

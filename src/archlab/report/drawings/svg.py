@@ -79,6 +79,15 @@ class Plus(NamedTuple):
     radius = 8
 
 
+class Times(NamedTuple):
+    """A circle where two wires are multiplied, element by element."""
+
+    x: float
+    up: float
+
+    radius = 8
+
+
 class Label(NamedTuple):
     """A line of text by itself; `up` is its baseline."""
 
@@ -97,14 +106,25 @@ class Label(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A rounded rectangle around what belongs together."""
+    """A rounded rectangle around what belongs together, in one of the palette's colors, or in a faint one."""
 
     part: str
     x: float
     up: float
     width: float
     height: float
-    colour: int
+    colour: int | None
+
+
+class Inside(NamedTuple):
+    """A dashed rectangle around the parts of one component."""
+
+    part: str
+    role: str
+    x: float
+    up: float
+    width: float
+    height: float
 
 
 class Cell(NamedTuple):
@@ -121,7 +141,7 @@ class Cell(NamedTuple):
 
 _ARROW = "archlab-arrow"
 
-Shape = Box | Wire | Plus | Label | Frame | Cell
+Shape = Box | Wire | Plus | Times | Label | Frame | Inside | Cell
 
 
 def to_svg(
@@ -151,17 +171,23 @@ def _element(shape: Shape, height: float, marked: frozenset[tuple[str, str]]) ->
             path = " L".join(f"{x:.1f},{height - up:.1f}" for x, up in points)
             end = f' marker-end="url(#{_ARROW})"' if arrow else ""
             return f'<path class="wire{" stream" if is_stream else ""}" d="M{path}"{end}/>'
-        case Plus(x, up):
-            y, arm = height - up, shape.radius - 3
+        case Plus(x, up) | Times(x, up):
+            y, arm, kind = height - up, shape.radius - 3, type(shape).__name__.lower()
             cross = f"M{x - arm:.1f},{y:.1f} h{2 * arm} M{x:.1f},{y - arm:.1f} v{2 * arm}"
-            return f'<g class="plus"><circle cx="{x:.1f}" cy="{y:.1f}" r="{shape.radius}"/><path d="{cross}"/></g>'
+            turned = "" if kind == "plus" else f' transform="rotate(45 {x:.1f} {y:.1f})"'
+            circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{shape.radius}"/>'
+            return f'<g class="{kind}">{circle}<path d="{cross}"{turned}/></g>'
         case Label():
             kind = " ".join(["label", *(["bold"] if shape.bold else []), *(["faint"] if shape.faint else [])])
             place = f'x="{shape.x:.1f}" y="{height - shape.up:.1f}" font-size="{shape.size}"'
             return f'<text class="{kind}" {place} text-anchor="{shape.anchor}">{escape(shape.text)}</text>'
         case Frame():
-            kind, part = f"frame kind-{shape.colour % KINDS}", quoteattr(shape.part)
+            kind = "cycle" if shape.colour is None else f"frame kind-{shape.colour % KINDS}"
+            part = quoteattr(shape.part)
             return f'<rect class="{kind}" data-part={part} {_place(shape, height)} rx="10"/>'
+        case Inside():
+            part = f"data-part={quoteattr(shape.part)}"
+            return f'<g class="inside {shape.role}"><rect {part} {_place(shape, height)} rx="8"/></g>'
         case Cell():
             kind = "blank" if shape.colour is None else f"kind-{shape.colour % KINDS}"
             said = f"<title>{escape(shape.title)}</title>" if shape.title else ""
@@ -169,7 +195,7 @@ def _element(shape: Shape, height: float, marked: frozenset[tuple[str, str]]) ->
             return f'<rect class="cell {kind}" {part} {_place(shape, height)}>{said}</rect>'
 
 
-def _place(shape: Box | Frame | Cell, height: float) -> str:
+def _place(shape: Box | Frame | Inside | Cell, height: float) -> str:
     y = height - shape.up - shape.height
     return f'x="{shape.x:.2f}" y="{y:.2f}" width="{shape.width:.2f}" height="{shape.height:.2f}"'
 
@@ -211,14 +237,17 @@ def _rules(mode: Mode) -> Iterable[tuple[str, str]]:
     yield f"{own} .wire", f"fill: none; stroke: {palette.faint}; stroke-width: 1.5"
     yield f"{own} .stream", f"stroke: {palette.text}; stroke-width: 2.5"
     yield f"{own} .tip", f"fill: {palette.text}"
-    yield f"{own} .plus circle", f"fill: {palette.paper}; stroke: {palette.text}; stroke-width: 1.5"
-    yield f"{own} .plus path", f"stroke: {palette.text}; stroke-width: 1.5"
+    for circle in ("plus", "times"):
+        yield f"{own} .{circle} circle", f"fill: {palette.paper}; stroke: {palette.text}; stroke-width: 1.5"
+        yield f"{own} .{circle} path", f"stroke: {palette.text}; stroke-width: 1.5; fill: none"
     for role, place in ROLES.items():
         colour = palette.distinct[place]
         yield f"{own} .{role} rect", f"fill: {_mixed(colour, palette.paper)}; stroke: {colour}; stroke-width: 1.5"
+    yield f"{own} .inside rect", "fill: none; stroke-dasharray: 5 4"
     for kind, place in enumerate(_KIND_COLOURS):
         yield f"{own} .cell.kind-{kind}", f"fill: {palette.ramp[place]}"
         yield f"{own} .frame.kind-{kind}", f"fill: none; stroke: {palette.ramp[place]}; stroke-width: 1.5"
+    yield f"{own} .cycle", f"fill: none; stroke: {palette.faint}; stroke-width: 1.5"
     yield f"{own} .blank", f"fill: {palette.line}"
     yield f"{own} .differs rect", f"stroke: {palette.verdicts[2]}; stroke-width: 3"
     yield f"{own} text.differs", f"fill: {palette.verdicts[2]}"

@@ -6,7 +6,7 @@ it, so that a new one is drawn at once.
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic_core import PydanticUndefined
@@ -23,7 +23,7 @@ from archlab.config.moe import MoE
 from archlab.config.multi_head import MultiHead
 from archlab.config.norm import AnyNorm
 from archlab.config.plug_in import PlugIn, PlugInMixer, PlugInMLP
-from archlab.config.position import ON_THE_EMBEDDING, Position
+from archlab.config.position import ON_THE_EMBEDDING, Position, Rope
 from archlab.config.rglru import RGLRU
 from archlab.config.short_conv import ShortConv
 from archlab.config.visibility import Visibility
@@ -71,20 +71,34 @@ def _norm_name(norm: AnyNorm) -> str:
 
 
 def component_words(layer: LayerConfig, branch: Branch) -> Words:
-    """Kind and sizes first, what is unusual after."""
+    """Return the words of a component's box: kind and sizes first, then what is unusual."""
     component = branch.component
     words = _words_of(component)
-    lines = list(words.lines)
-    if component.score_heads:
-        lines.append(position_words(layer.position))
+    positions = [position_words(layer.position)] if component.score_heads else []
+    return Words(words.title, (*words.lines, *positions, *_beyond_sizes(layer, component))).fitted()
+
+
+def score_words(layer: LayerConfig, component: Component, told: Sequence[str]) -> Iterator[str]:
+    """Yield what happens where queries meet keys: positions that are no rotation, sight, and what is unusual. `told`
+    are fields that are drawn elsewhere."""
+    if not isinstance(layer.position, Rope):
+        yield position_words(layer.position)
+    yield from _beyond_sizes(layer, component, told)
+
+
+def remaining_words(component: Component, told: Sequence[str]) -> Iterator[str]:
+    """Yield what is unusual about a component, without the fields `told`, which are drawn elsewhere."""
+    return _changes(component, _PHRASES, (*_TOLD.get(type(component), ()), *told))
+
+
+def _beyond_sizes(layer: LayerConfig, component: Component, told: Sequence[str] = ()) -> Iterator[str]:
     if isinstance(component, Visibility):
-        lines += _sight(component)
-    lines += _changes(component, _PHRASES, _TOLD.get(type(component), ()))
+        yield from _sight(component)
+    yield from remaining_words(component, told)
     if isinstance(component, AnyAttention) and not math.isclose(component.scale, component.query_width**-0.5):
-        lines.append(f"scores × {component.scale:.4g}")
+        yield f"scores × {component.scale:.4g}"
     if component.score_heads and layer.dropout.attention:
-        lines.append(f"dropout {layer.dropout.attention:g} on weights")
-    return Words(words.title, tuple(lines)).fitted()
+        yield f"dropout {layer.dropout.attention:g} on weights"
 
 
 def position_words(position: Position) -> str:
@@ -132,7 +146,7 @@ def _words_of(component: Component) -> Words:
             title = f"{_gated(component.activation)} MLP"
             return Words(title[0].upper() + title[1:], (f"d_ff {component.d_ff:,}",))
         case Dense():
-            return Words(f"{_activation(component.activation)} MLP", (f"d_ff {component.d_ff:,}",))
+            return Words(f"{activation_words(component.activation)} MLP", (f"d_ff {component.d_ff:,}",))
         case MoE():
             return _mixture(component)
         case ShortConv():
@@ -155,7 +169,7 @@ def _multi_head(heads: MultiHead) -> Words:
 
 
 def _mixture(mixture: MoE) -> Words:
-    name = _gated(mixture.activation) if mixture.gated else _activation(mixture.activation)
+    name = _gated(mixture.activation) if mixture.gated else activation_words(mixture.activation)
     lines = [f"{mixture.active} of {mixture.experts} {name} experts, d_ff {mixture.d_ff:,}"]
     if mixture.shared:
         gate = ", gated" if mixture.shared.gate else ""
@@ -164,10 +178,11 @@ def _mixture(mixture: MoE) -> Words:
 
 
 def _gated(activation: str) -> str:
-    return _GATED.get(activation, f"gated {_activation(activation)}")
+    return _GATED.get(activation, f"gated {activation_words(activation)}")
 
 
-def _activation(activation: str) -> str:
+def activation_words(activation: str) -> str:
+    """Return the name of an activation as the field writes it."""
     return _ACTIVATIONS.get(activation, activation.replace("_", " "))
 
 

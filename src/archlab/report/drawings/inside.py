@@ -1,0 +1,132 @@
+"""The inside of a component: its projections, and what happens between them, wired as its module is."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from archlab.config.component import Component
+from archlab.config.dense import Dense, GatedMLP
+from archlab.config.layers import Branch, LayerConfig
+from archlab.config.multi_head import MultiHead
+from archlab.config.norm import AnyNorm, NoNorm
+from archlab.config.position import Rope
+from archlab.config.problems import choose
+from archlab.errors import UserError
+from archlab.report.drawings.stacks import Boxed, Joined, Part, Unfolded
+from archlab.report.drawings.svg import Words
+from archlab.report.drawings.words import (
+    activation_words,
+    component_words,
+    norm_words,
+    position_words,
+    remaining_words,
+    score_words,
+)
+
+UNFOLDED = {
+    "attention": "multi-head attention of any number of KV heads",
+    "mlp": "plain and gated MLPs",
+}
+"""Branches that may be unfolded, and the kinds of component whose inside is known."""
+
+
+def can_unfold(component: Component) -> bool:
+    """Whether the inside of the component is known."""
+    return isinstance(component, Dense | MultiHead)
+
+
+def unfolded(layer: LayerConfig, branch: Branch) -> Unfolded:
+    """Return the inside of a branch's component. Only for what `can_unfold`."""
+    component, inside = branch.component, _Inside(branch.name, layer)
+    assert isinstance(component, Dense | MultiHead)
+    stack = inside.mlp(component) if isinstance(component, Dense) else inside.attention(component)
+    return Unfolded(branch.name, branch.name, component_words(layer, branch).title, stack)
+
+
+class _Inside(NamedTuple):
+    """Makes the boxes of one branch of one layer."""
+
+    name: str
+    layer: LayerConfig
+
+    def mlp(self, mlp: Dense) -> list[Part]:
+        """down(act(up x)), or down(act(gate x) * up x)."""
+        d, d_ff = self.layer.d_model, mlp.d_ff
+        up = self._projection("up", d, d_ff, bias=mlp.bias)
+        activation = self._box("activation", activation_words(mlp.activation), remaining_words(mlp, _IN_MLP))
+        ends = [*self._norm("sub norm", mlp.sub_norm), self._projection("down", d_ff, d, bias=mlp.bias)]
+        if not isinstance(mlp, GatedMLP):
+            return [up, activation, *ends]
+        gate: list[Part] = [self._projection("gate", d, d_ff, bias=mlp.bias)]
+        linear: list[Part] = [up]
+        if mlp.clamp is not None:
+            gate.append(self._box("gate clamp", f"at most {mlp.clamp:g}"))
+            linear.append(self._box("up clamp", f"within ±{mlp.clamp:g}"))
+        if mlp.up_offset is not None:
+            linear.append(self._box("up offset", f"+ {mlp.up_offset:g}"))
+        return [Joined([[*gate, activation], linear]), *ends]
+
+    def attention(self, heads: MultiHead) -> list[Part]:
+        """out(softmax(q k) v) per head, with what is done to queries and keys before they meet."""
+        d = self.layer.d_model
+        queries = self._into_heads("query", heads.n_heads, heads.head_dim, heads)
+        keys = self._into_heads("key", heads.n_kv_heads, heads.head_dim, heads)
+        values = self._into_heads("value", heads.n_kv_heads, heads.v_dim, heads)
+        if heads.temperature is not None:
+            queries.append(self._box("query temperature", "× grows with position"))
+        shared = heads.n_heads // heads.n_kv_heads
+        each = f"{heads.n_heads} heads" if shared == 1 else f"{heads.n_heads} heads, {shared} to a KV head"
+        mix = self._box("mix", "Values, by softmax of q · k", (each, *score_words(self.layer, heads, _IN_ATTENTION)))
+        mixed: list[Part] = [
+            Joined([queries, keys, values], mix),
+            *self._norm("sub norm", heads.sub_norm),
+        ]
+        out = self._projection("output", heads.out_width, d, bias=heads.out_bias)
+        if heads.gate is None:
+            return [*mixed, out]
+        gate = self._projection("gate", d, heads.gate_width, bias=heads.gate.bias)
+        activation = self._box("gate activation", activation_words(heads.gate.activation), (f"per {heads.gate.per}",))
+        return [Joined([mixed, [gate, activation]]), out]
+
+    def _into_heads(self, name: str, n: int, width: int, heads: MultiHead) -> list[Part]:
+        """From the stream to `n` queries, keys or values."""
+        parts: list[Part] = [self._projection(name, self.layer.d_model, f"{n} × {width}", bias=heads.qkv_bias)]
+        if heads.clip_qkv is not None:
+            parts.append(self._box(f"{name} clip", f"within ±{heads.clip_qkv:g}"))
+        if name == "value":
+            return parts
+        norm = self._norm(f"{name} norm", heads.qk_norm)
+        position = self.layer.position
+        if not isinstance(position, Rope):
+            return [*parts, *norm]
+        rotation = Boxed(f"{self.name} {name} rotation", "position", Words("Rotation", (position_words(position),)))
+        last = [*norm, rotation] if position.order == "after_qk_norm" else [rotation, *norm]
+        return [*parts, *last]
+
+    def _projection(self, name: str, n_in: int, n_out: int | str, *, bias: bool) -> Boxed:
+        out = f"{n_out:,}" if isinstance(n_out, int) else n_out
+        lines = [f"{n_in:,} → {out}", *(["bias"] if bias else [])]
+        return self._box(f"{name} projection", f"{name.capitalize()} projection", lines)
+
+    def _norm(self, name: str, norm: AnyNorm | bool) -> list[Part]:
+        """A box if there is such a norm; True stands for one of the layer's own kind."""
+        found = (self.layer.norm if norm else NoNorm()) if isinstance(norm, bool) else norm
+        return [] if isinstance(found, NoNorm) else [Boxed(f"{self.name} {name}", "norm", norm_words(found).fitted())]
+
+    def _box(self, part: str, title: str, lines: Iterable[str] = ()) -> Boxed:
+        return Boxed(f"{self.name} {part}", self.name, Words(title, tuple(lines)).fitted())
+
+
+_IN_MLP = ("activation", "d_ff", "bias", "sub_norm", "clamp", "up_offset")
+_IN_ATTENTION = ("qkv_bias", "out_bias", "qk_norm", "clip_qkv", "temperature", "sub_norm", "gate")
+"""Fields that have boxes of their own."""
+
+
+def check_unfold(layers: Iterable[LayerConfig], unfold: Sequence[str]) -> None:
+    """Raise UserError if no layer has a branch of such a name whose inside is known."""
+    for name in unfold:
+        if name not in UNFOLDED:
+            raise UserError(f"--unfold: {name}{choose(name, [*UNFOLDED])}")
+        found = {branch.component.kind: branch for layer in layers for branch in layer.branches if branch.name == name}
+        if not any(can_unfold(branch.component) for branch in found.values()):
+            has = f"{name} of kind {' and '.join(found)}" if found else f"no {name}"
+            raise UserError(f"--unfold: {name}; the model has {has}, and the inside is drawn of {UNFOLDED[name]}")

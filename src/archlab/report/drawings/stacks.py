@@ -1,0 +1,159 @@
+"""Boxes that stand above each other on one wire, and wires that part and join again. `up` counts from the bottom."""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+from archlab.report.drawings.svg import SMALL, TITLE, Box, Inside, Label, Shape, Times, Wire, Words
+
+GAP = 14
+"""Pixels between things on one wire."""
+BESIDE = 26
+"""Pixels between columns."""
+_HEADING = 22
+"""Pixels that the title of an inside takes."""
+
+
+class Part(Protocol):
+    """Something that one wire enters in the middle of its lower edge and leaves in the middle of its upper edge."""
+
+    @property
+    def width(self) -> float:
+        """Pixels."""
+        ...
+
+    @property
+    def height(self) -> float:
+        """Pixels."""
+        ...
+
+    def shapes(self, middle: float, up: float) -> Iterator[Shape]:
+        """Yield its shapes, with `middle` as its x and `up` as its lower edge."""
+        ...
+
+
+class Trunk(NamedTuple):
+    """The shapes that are drawn so far, and how far up the wire has come."""
+
+    shapes: tuple[Shape, ...]
+    up: float
+
+
+class Boxed(NamedTuple):
+    """A box that has no place yet."""
+
+    part: str
+    role: str
+    words: Words
+
+    @property
+    def width(self) -> float:
+        """Pixels."""
+        return self.words.width
+
+    @property
+    def height(self) -> float:
+        """Pixels."""
+        return self.words.height
+
+    def at(self, middle: float, up: float, width: float = 0) -> Box:
+        """Return the box at its place, at least `width` wide."""
+        wide = max(self.width, width)
+        return Box(self.part, self.role, middle - wide / 2, up, wide, self.height, self.words)
+
+    def shapes(self, middle: float, up: float) -> Iterator[Shape]:
+        """Yield the box."""
+        yield self.at(middle, up)
+
+
+class Joined(NamedTuple):
+    """A wire that parts into one for each stack, and their join: a box into which all of them lead, or a product if
+    there is none. A product has two stacks."""
+
+    stacks: Sequence[Sequence[Part]]
+    box: Boxed | None = None
+
+    @property
+    def width(self) -> float:
+        """Pixels."""
+        beside = sum(_width(stack) for stack in self.stacks) + BESIDE * (len(self.stacks) - 1)
+        return max(beside, self.box.width if self.box else 0)
+
+    @property
+    def height(self) -> float:
+        """Pixels."""
+        return self._join + (self.box.height if self.box else Times.radius)
+
+    @property
+    def _join(self) -> float:
+        """Where the box begins, or the middle of the product."""
+        highest = max(sum(GAP + part.height for part in stack) for stack in self.stacks)
+        return highest + GAP + (0 if self.box else Times.radius)
+
+    def shapes(self, middle: float, up: float) -> Iterator[Shape]:
+        """Yield the stacks, with wires from the lower edge to them and from them to the join."""
+        join = up + self._join
+        for stack, x in zip(self.stacks, self._middles(middle), strict=True):
+            base = up + GAP
+            yield Wire([(middle, up), (x, up), (x, base)], arrow=True)
+            top = base
+            for i, part in enumerate(stack):
+                if i:
+                    yield Wire([(x, top), (x, top + GAP)], arrow=True)
+                    top += GAP
+                yield from part.shapes(x, top)
+                top += part.height
+            side = Times.radius if x > middle else -Times.radius
+            end = [(x, join)] if self.box else [(x, join), (middle + side, join)]
+            yield Wire([(x, top), *end], arrow=True)
+        yield self.box.at(middle, join, self.width) if self.box else Times(middle, join)
+
+    def _middles(self, middle: float) -> list[float]:
+        widths = [_width(stack) for stack in self.stacks]
+        whole = sum(widths) + BESIDE * (len(widths) - 1)
+        lefts = accumulate((width + BESIDE for width in widths[:-1]), initial=middle - whole / 2)
+        return [left + width / 2 for left, width in zip(lefts, widths, strict=True)]
+
+
+class Unfolded(NamedTuple):
+    """The inside of a component, in a dashed frame with the component's name."""
+
+    part: str
+    role: str
+    title: str
+    stack: Sequence[Part]
+
+    @property
+    def width(self) -> float:
+        """Pixels."""
+        left_of_the_wire = Label(self.title, 0, 0, TITLE, bold=True).width + GAP
+        return max(_width(self.stack) + 2 * GAP, 2 * left_of_the_wire)
+
+    @property
+    def height(self) -> float:
+        """Pixels."""
+        return sum(GAP + part.height for part in self.stack) + GAP + _HEADING
+
+    def shapes(self, middle: float, up: float) -> Iterator[Shape]:
+        """Yield the frame and all that is in it."""
+        left = middle - self.width / 2
+        yield Inside(self.part, self.role, left, up, self.width, self.height)
+        inside = climb(Trunk((), up), self.stack, middle, is_stream=False)
+        yield from inside.shapes
+        top = up + self.height
+        yield Wire([(middle, inside.up), (middle, top)])
+        yield Label(self.title, left + GAP / 2, top - SMALL - 5, TITLE, bold=True)
+
+
+def climb(trunk: Trunk, parts: Sequence[Part], x: float, *, is_stream: bool = True) -> Trunk:
+    """Return the trunk with the wire led through the parts, one after the other."""
+    shapes, up = list(trunk.shapes), trunk.up
+    for part in parts:
+        bottom = up + GAP
+        shapes += [Wire([(x, up), (x, bottom)], arrow=True, is_stream=is_stream), *part.shapes(x, bottom)]
+        up = bottom + part.height
+    return Trunk(tuple(shapes), up)
+
+
+def _width(stack: Sequence[Part]) -> float:
+    return max(part.width for part in stack)
