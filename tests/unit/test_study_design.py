@@ -327,7 +327,7 @@ def test_a_problem_of_the_base_is_told_once():
         ),
         (
             {"arms": {"a": {}, "b": {"model.n_layers": 3}, "c": {"model.n_layers": 2}}, "against": "previous"},
-            r"arms a and c are equal: model\.n_layers: 2 makes no difference",
+            r"arms a and c are equal: c takes back what the steps since a have changed",
         ),
         (
             {"cross": {"model.attention.head_dim": [8, None], "train.lr": [1e-3, 2e-3]}},
@@ -342,6 +342,19 @@ def test_a_problem_of_the_base_is_told_once():
         (
             {"arms": {"a": {}, "b": {}}, "base": "tiny-llama", "sizes": [10**6, 3 * 10**6], "budget": {"tokens": 8192}},
             r"1 problem in the study\n  arms\.b +arms a and b",
+        ),
+        (
+            {
+                "arms": {
+                    "a": {},
+                    "b": {"model.layers": {"x": {"mlp.activation": "silu"}, "y": {}, "pattern": ["x", "y"]}},
+                }
+            },
+            r"arms a and b are equal: model\.layers\.x\.mlp\.activation: silu",
+        ),
+        (
+            {"cross": {"model.norm.kind": ["rmsnorm", "layernorm"], "model.position.theta": [10000, 10000.0]}},
+            r"are equal: model\.position\.theta: 10000.0 makes no difference",
         ),
         ({"arms": {"a": {}, "b": {"train.recompute": True}}}, r"train\.recompute: true makes no difference"),
         ({"arms": {"a": {}, "b": {"train.compile": False}}}, r"train\.compile: false makes no difference"),

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import ValidationError
 
-from archlab.config.layers import COMPONENTS, PER_LAYER, final_norm, layer_configs, with_overrides
+from archlab.config.layers import COMPONENTS, PER_LAYER, parts_of_layers, with_overrides
 from archlab.config.merge import Raw, derived_fields, expand, merge, section_classes
 from archlab.config.model_schema import ModelConfig
 from archlab.config.position import ON_THE_EMBEDDING
@@ -59,23 +59,17 @@ def replaced_in_every_layer(model: ModelConfig) -> Iterator[Problem]:
         return
     # A section of which some kind says nothing is that kind's as it stands.
     changed = set(PER_LAYER).intersection(*map(expand, model.layers.kinds.values()))
-    used = _used(model) if changed else ()
+    used = parts_of_layers(model) if changed else ()
     for path in (path for path in _COMMON if path.partition(".")[0] in changed):
         without_it = _at_default(model, path)
         if without_it == model:
             continue
         try:
-            does_nothing = _used(without_it) == used
+            does_nothing = parts_of_layers(without_it) == used
         except ValidationError:  # a layer kind builds on it
             continue
         if does_nothing:
             yield Problem(f"model.{path}", "every layer kind has its own, so this would do nothing; leave it out")
-
-
-def _used(model: ModelConfig) -> tuple[object, ...]:
-    """All that reads what layers have in common: the layers, and the norms around them."""
-    around = (final_norm(model), model.norm if model.embedding.norm else None)
-    return (layer_configs(model), *(norm and norm.model_dump(exclude={"placement"}) for norm in around))
 
 
 def _at_default(model: ModelConfig, path: str) -> ModelConfig:

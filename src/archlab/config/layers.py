@@ -229,6 +229,14 @@ def final_norm(model: ModelConfig) -> Norm:
     return NoNorm() if ends_normed else model.norm
 
 
+def parts_of_layers(model: ModelConfig) -> tuple[object, ...]:
+    """Everything that is built from the sections in PER_LAYER: the layers, without the names of their kinds, and the
+    norms around them."""
+    layers = tuple(layer.model_copy(update={"kind": _ONLY_KIND}) for layer in layer_configs(model))
+    around = (final_norm(model), model.norm if model.embedding.norm else None)
+    return (layers, *(norm and norm.model_dump(exclude={"placement"}) for norm in around))
+
+
 def with_overrides(model: ModelConfig, change: Overrides) -> ModelConfig:
     """`model` with a layer kind's overrides; pydantic's ValidationError when they are wrong."""
     raw: dict[str, Any] = model.model_dump(exclude={"layers"})

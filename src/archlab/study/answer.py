@@ -194,13 +194,17 @@ def _names(pairs: Sequence[_Pair], against: Against) -> tuple[str, str]:
 
 def _not_distinguishable(pairs: Sequence[_Pair], against: Against) -> str:
     same = _with(pairs, "not distinguishable")
-    if not same:
-        return ""
-    if len(same) == 1:
-        only = same[0]
+    identical = [pair for pair in same if _identical(pair)]
+    groups = ([pair for pair in same if pair not in identical], identical)
+    return "; ".join(_undistinguished(group, against) for group in groups if group)
+
+
+def _undistinguished(pairs: Sequence[_Pair], against: Against) -> str:
+    if len(pairs) == 1:
+        only = pairs[0]
         return f"{only.arm.label} is not distinguishable from {only.reference} ({_detail(only)})"
-    names, other = _names(same, against)
-    found = f"{_tested_by(same)}; {_detectable(same[: _NAMED[against]], same[_NAMED[against] :])}"
+    names, other = _names(pairs, against)
+    found = f"{_tested_by(pairs)}; {_detectable(pairs[: _NAMED[against]], pairs[_NAMED[against] :])}"
     return f"{names} are not distinguishable from {other} ({found})"
 
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from archlab.config.base import MOST_TOKENS
 from archlab.config.identity import NO_EFFECT_ON_RESULT, config_hash, diff, flatten, resolved
 from archlab.config.io import build_config, overlay
+from archlab.config.layers import PER_LAYER, parts_of_layers
 from archlab.config.merge import Raw, expand
 from archlab.config.problems import ConfigError, Problem, explain, is_under, raise_problems
 from archlab.config.schema import Config
@@ -160,15 +161,19 @@ def _equal_arms(drafts: Sequence[_Draft], study: StudyConfig) -> Iterator[Proble
     """Arms that would share all their runs with an arm above them, so that a comparison says nothing."""
     of_configs = any(outcome.source in ("timing", "config") for outcome in study.measure.values())
     unseen = () if of_configs else (*NO_EFFECT_ON_RESULT, "train.compile")
-    first = dict[str, Arm]()
+    per_layer = [f"model.{section}" for section in (*PER_LAYER, "layers")]
+    first = dict[tuple[str, str], Arm]()
     for arm, config in ((draft.arm, draft.untuned) for draft in drafts):
         values = flatten(resolved(config))
-        seen = config_hash({field: value for field, value in values.items() if not is_under([field], unseen)})
+        others = {field: value for field, value in values.items() if not is_under([field], (*unseen, *per_layer))}
+        seen = config_hash(others), repr(parts_of_layers(config.model))
         if (other := first.setdefault(seen, arm)) is arm:
             continue
         idle = _idle_overrides(arm, other, study)
         why = "neither changes anything"
-        if idle:
+        if study.against == "previous" and arm.reference != other.name:
+            why = f"{arm.name} takes back what the steps since {other.name} have changed"
+        elif idle:
             said = listed([f"{field}: {to_yaml_line(value)}" for field, value in idle.items()])
             why = f"{said} {'makes' if len(idle) == 1 else 'make'} no difference"
         if study.equal and study.equal.by in idle:
@@ -182,8 +187,10 @@ def _equal_arms(drafts: Sequence[_Draft], study: StudyConfig) -> Iterator[Proble
 def _idle_overrides(arm: Arm, other: Arm, study: StudyConfig) -> Raw:
     """The fields in which two equal arms pretend to differ, with their values."""
     ours, theirs = (flatten(expand(each.overrides)) for each in (arm, other))
-    if study.against == "previous" or ours == theirs:
+    if study.against == "previous":
         return ours
+    if ours == theirs:  # perhaps spelled in two ways: 10000 and 1e4
+        return {f: v for f, v in ours.items() if repr(v) != repr(theirs[f])} or ours
     return {f: v for f, v in {**theirs, **ours}.items() if (f, v) not in ours.items() or (f, v) not in theirs.items()}
 
 
