@@ -140,9 +140,9 @@ def open_here(path: str, flags: int) -> int:
 
 
 def refuse_linked_folders(folder: Path) -> None:
-    """Raise UserError if an entry of the folder is a link to another folder, where files would be written unseen."""
-    for path in folder.iterdir():
-        if path.is_symlink() and path.is_dir():
+    """Raise UserError if a link anywhere in the folder leads to a folder, where files would be written unseen."""
+    for home, folders, _ in os.walk(folder):
+        for path in (Path(home, name) for name in folders if os.path.islink(os.path.join(home, name))):
             hint = f"put a folder in its place, or move all of {folder} to that disk and make it the link"
             raise UserError(f"{path}: is a link to {os.readlink(path)}, so files would be written there; {hint}")
 

@@ -242,11 +242,12 @@ def test_a_list_that_cannot_be_written_stops_no_training(ran: Path, monkeypatch:
     assert own_run(ran)
 
 
-@pytest.mark.parametrize(("on_path", "listed", "runs"), [(".", False, False), (".", True, True), ("lib", False, True)])
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("on_path", [".", "lib"])
 def test_a_module_that_a_folder_names(
-    on_path: str, listed: bool, runs: bool, folder: Path, ran: Path, monkeypatch: pytest.MonkeyPatch
+    on_path: str, listed: bool, folder: Path, ran: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An installed one is the user's own; one in the folder where the command runs may have come with the folder."""
+    """Where Python finds it does not matter: the user did not choose it."""
     Path("lib").mkdir()
     (Path(on_path) / "own_module.py").write_text((folder / "own.py").read_text())
     (folder / "config.yaml").write_text("base: tiny-llama\nplugins: [own_module]\n")
@@ -254,11 +255,23 @@ def test_a_module_that_a_folder_names(
     monkeypatch.delitem(sys.modules, "own_module", raising=False)
     if listed:
         trust.remember(["own_module"])
-    with nullcontext() if runs else pytest.raises(UserError, match=r"plugins: own_module \(in \S+\): a folder names"):
+    with nullcontext() if listed else pytest.raises(UserError, match=r"plugins: own_module \(in \S+\): a folder names"):
         archlab.load_config(folder)
-    assert ran.exists() is runs
+    assert ran.exists() is listed
     archlab.load_config("tiny-llama", "plugins=[own_module]")
     assert ran.exists(), "named by the user"
+
+
+def test_a_module_of_python_that_runs_the_working_folder(folder: Path, ran: Path) -> None:
+    """`unittest.__main__` imports the tests that it finds there."""
+    (folder / "__init__.py").write_text((folder / "own.py").read_text())
+    (folder / "config.yaml").write_text("base: tiny-llama\nplugins: [unittest.__main__]\n")
+    with pytest.raises(UserError, match=r"plugins: unittest\.__main__ \(in \S+\): a folder names"):
+        archlab.load_config(folder)
+    assert not ran.exists()
+    (folder / "config.yaml").write_text("base: tiny-llama\nplugins: [no_such_module_at_all]\n")
+    with pytest.raises(UserError, match="plugins: no module 'no_such_module_at_all'"):
+        archlab.load_config(folder)
 
 
 def test_a_package_without_init_in_the_folder_where_the_command_runs(

@@ -468,6 +468,17 @@ def test_answer_leaves_labels_as_they_are_written() -> None:
     assert ". nGPT diverged on 1 of 3 seeds." in text
 
 
+def test_answer_tells_identical_arms_apart_from_undecided_ones() -> None:
+    arms = {"a": ("full", 2.6, {}), "b": ("GEGLU", 2.601, {}), "c": ("window", 2.602, {})}
+    study = sample_study.study(arms, [0, 1, 2, 3, 4], "base")
+    reference, undecided, window = study.arms
+    same = one({**reference.values}, {**reference.values}).model_copy(update={"reference": "a"})
+    twin = window.model_copy(update={"values": reference.values, "comparison": same})
+    text = answer([reference, undecided, twin], "base", study.outcome)
+    assert "window is not distinguishable from full (identical results on 5 paired seeds)" in text
+    assert re.search(r"GEGLU is not distinguishable from full \(.*smallest detectable difference", text)
+
+
 def test_answer_of_identical_arms() -> None:
     study = sample_study.pair()
     a, b = study.arms

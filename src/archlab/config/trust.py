@@ -92,8 +92,7 @@ def trusting(all_plugins: bool) -> Iterator[None]:
 def _may_run(plugin: str, printed: str) -> bool:
     if os.environ.get(TRUST) == "1" or plugin in _named or printed in _ran or (_list() / printed).is_file():
         return True
-    roots = () if is_file(plugin) else _roots(plugin)
-    return bool(roots) and Path.cwd() not in roots  # the user has installed it, or put it on PYTHONPATH
+    return not is_file(plugin) and not _roots(plugin)  # there is no such module, which importing it will say
 
 
 def _full_name(source: str | Path) -> str:
