@@ -73,8 +73,11 @@ def parse_object(text: str | bytes, name: str) -> dict[str, Any]:
     """Return the object of a JSON text. UserError that begins with `name` if it is none."""
     try:
         value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise UserError(f"{name}: not valid JSON: too many brackets inside each other") from None
+    except UnicodeEncodeError as error:
+        raise UserError(f"{name}: has the character U+{ord(error.object[error.start]):04X}, half of a pair") from None
     except ValueError as error:
         raise UserError(f"{name}: not valid JSON: {error}") from None
     if not isinstance(value, dict):

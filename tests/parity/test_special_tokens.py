@@ -123,8 +123,11 @@ DECODER = {"0": token("<s>"), "1": token("</s>"), str(NEXT): token("<|im_start|>
         {"tokenizer_config": described(extra_special_tokens={"turn": "<|im_start|>"}, pad_token="<|im_end|>")},
         {"tokenizer_config": described(bos_token="the", extra_special_tokens=["<|im_start|>", "quick"])},
         {"tokenizer_config": described(added_tokens_decoder={str(NEXT): token("<|im_start|>", special=False)})},
+        {"tokenizer_config": described(bos_token="<s>", pad_token="<|im_end|>", unk_token="<|im_start|>")},
+        {"tokenizer_config": described(boi_token="<|im_start|>", bos_token="<s>", eos_token="<|im_end|>")},
+        {"tokenizer_config": described(bos_token="<s>", eos_token="</s>", split_special_tokens=True)},
     ],
-    ids=range(12),
+    ids=range(15),
 )
 @pytest.mark.parametrize("put_first", ["<s>", None])
 def test_tokens_are_those_of_auto_tokenizer(put_first: str | None, files: dict[str, Any], tmp_path: Path) -> None:

@@ -218,6 +218,13 @@ def test_a_config_builds_on_a_preset_or_on_a_file_beside_it(tmp_path):
     assert load_config(tmp_path / "below" / "again.yaml") == with_another_position
 
 
+def test_a_long_chain_of_bases_is_told(tmp_path):
+    for i in range(1500):
+        (tmp_path / f"{i}.yaml").write_text(f"base: {i + 1}.yaml\n")
+    with pytest.raises(UserError, match=r"100\.yaml: the 100th file of a chain of bases; allowed: fewer"):
+        load_config(tmp_path / "0.yaml")
+
+
 @pytest.mark.parametrize(
     ("base", "message"),
     [

@@ -663,6 +663,10 @@ def test_text_of_ones_own_changes_nothing_else_of_a_study_at_any_scale(tmp_path)
 def test_a_circle_of_extends_is_refused(tmp_path):
     write(tmp_path / "a.yaml", extends="b.yaml")
     write(tmp_path / "b.yaml", extends="a.yaml")
+    for i in range(1500):
+        (tmp_path / f"{i}.yaml").write_text(f"extends: {i + 1}.yaml\n")
+    with pytest.raises(UserError, match=r"100\.yaml: the 100th study of a chain of `extends`; allowed: fewer"):
+        read_study(str(tmp_path / "0.yaml"))
     with pytest.raises(UserError, match="extends itself"):
         read_study("a.yaml")
 

@@ -15,6 +15,9 @@ from archlab.files import real_path
 from archlab.hf.folder import is_hf_folder
 from archlab.hf.hub import download_config, is_hub_id
 
+_MOST_BASES = 100
+"""Files that build on each other; a chain of two is usual."""
+
 
 def load_config(source: str | Path, *overrides: str) -> Config:
     """Return the config of a preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id
@@ -61,6 +64,8 @@ def _read(file: Path | Traversable, above: tuple[Path | Traversable, ...] = ()) 
         return raw
     if file in above:
         raise UserError(f"{file}: base leads back to this file")
+    if len(above) == _MOST_BASES:
+        raise UserError(f"{file}: the {_MOST_BASES}th file of a chain of bases; allowed: fewer")
     return merge(merge({}, _read(_base_of(file, base), (*above, file)), Config), raw, Config)
 
 

@@ -90,6 +90,8 @@ def complete(tokenizer: Tokenizer, files: Mapping[str, bytes], ids: Mapping[str,
     """
     described = _described(files)
     _add(tokenizer, described, _object(files, ADDED))
+    if described.get("split_special_tokens") is True:
+        tokenizer.encode_special_tokens = True
 
     def named(role: str) -> int | None:
         name = _name(described.get(f"{role}_token"))
@@ -169,10 +171,15 @@ def _add(tokenizer: Tokenizer, described: Raw, legacy: Raw) -> None:
             raise UserError(f"{file}: {name!r} is token {i}, but {given} is the next number that {TOKENIZER} has free")
 
 
+_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+"""The order in which transformers adds the tokens of these roles. Tokens of other roles follow in the file's order."""
+
+
 def _special(described: Raw) -> Iterator[tuple[str, AddedToken]]:
     """Name and token of everything described as special: `bos_token` and the like, and the lists of further ones."""
     further = described.get("extra_special_tokens") or described.get("additional_special_tokens") or []
-    named = [value for key, value in described.items() if key.endswith("_token")]
+    named = [described.get(f"{role}_token") for role in _ROLES]
+    named += [value for key, value in described.items() if key.endswith("_token") and key[:-6] not in _ROLES]
     listed = further.values() if isinstance(further, dict) else further if isinstance(further, list) else ()
     for value in (*named, *listed):
         if (name := _name(value)) is not None:

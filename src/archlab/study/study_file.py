@@ -23,6 +23,9 @@ from archlab.errors import UserError
 from archlab.files import real_path
 from archlab.study.design import arms
 
+_MOST_EXTENDED = 100
+"""Studies that extend each other."""
+
 _STAND_IN: Raw = {"question": "?", "budget": {"tokens": "1G"}}
 """Put in place of missing or wrong required fields, so that the arms can still be judged."""
 
@@ -104,6 +107,8 @@ def _read(file: Path | Traversable, below: tuple[Path | Traversable, ...] = ()) 
     """A study's raw values, over those of the study it extends."""
     if file in below:
         raise UserError(f"{file}: extends itself")
+    if len(below) == _MOST_EXTENDED:
+        raise UserError(f"{file}: the {_MOST_EXTENDED}th study of a chain of `extends`; allowed: fewer")
     return _with_extended(read_yaml(file), file.parent if isinstance(file, Path) else None, (*below, file))
 
 
