@@ -440,9 +440,9 @@ def run(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
         done.append(("evaluate", held_out.tokens.shape))
         return predict(model, held_out, device, **more)
 
-    def saved(saver: Saver, step: int, *state: Any) -> None:
+    def saved(saver: Saver, step: int, *state: Any, **more: Any) -> None:
         done.append(("save", step))
-        save(saver, step, *state)
+        save(saver, step, *state, **more)
 
     def recomputed(model: Decoder) -> None:
         done.append("recompute")

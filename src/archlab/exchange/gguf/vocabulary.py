@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from archlab.errors import UserError
 from archlab.files import parse_object
-from archlab.hf.special_tokens import SpecialTokens, complete
+from archlab.hf.special_tokens import SpecialTokens, complete, several
 from archlab.model.origin import Origin
 
 if TYPE_CHECKING:
@@ -44,13 +44,14 @@ def add_vocabulary(writer: "GGUFWriter", origin: Origin, vocab_size: int) -> lis
         return [f"{TOKENIZER}: {why}; so the file has none, and llama.cpp takes and gives numbers of tokens"]
     tokenizer = Tokenizer.from_str(content.decode())
     special = complete(tokenizer, origin.files, origin.special_ids)
+    _check_ids(origin.special_ids, vocab_size)
     tokens, types = _tokens(tokenizer, vocab_size)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(cut)
     writer.add_token_list(tokens)
     writer.add_token_types(types)
     writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in parts["model"]["merges"]])
-    _add_special(writer, tokenizer, special, vocab_size)
+    _add_special(writer, tokenizer, special)
     if template := _chat_template(origin.files):
         writer.add_chat_template(template)
     return list(_differences(parts, tokenizer, special))
@@ -105,22 +106,26 @@ _MOST_ENDS = 3
 """A GGUF file names an end of text, of a turn and of a message; llama.cpp stops at each of them."""
 
 
-def _add_special(writer: "GGUFWriter", tokenizer: Tokenizer, special: SpecialTokens, vocab_size: int) -> None:
+def _check_ids(ids: Mapping[str, Any], vocab_size: int) -> None:
+    """Raise UserError for a number that the model's vocabulary does not have; -1 means that there is no padding."""
+    for key, value in ids.items():
+        for token in several(value):
+            if not 0 <= token < vocab_size and (key, token) != ("pad_token_id", -1):
+                raise UserError(f"config.json: {key} is {token}; allowed: 0 to {vocab_size - 1}")
+
+
+def _add_special(writer: "GGUFWriter", tokenizer: Tokenizer, special: SpecialTokens) -> None:
     """Write which tokens begin, end and pad a text, and whether they are put around it."""
     ends = list(special.ends)
     if special.eos in ends:  # the one that is put after a text
         ends = [special.eos, *(i for i in ends if i != special.eos)]
-    bos, pad = _bos(special), None if special.pad == -1 else special.pad  # some published models write -1 for none
-    for what, token in (("bos", bos), *(("eos", end) for end in ends), ("pad", pad)):
-        if token is not None and not 0 <= token < vocab_size:
-            raise UserError(f"config.json: {what}_token_id is {token}; allowed: 0 to {vocab_size - 1}")
-    if bos is not None:
+    if (bos := _bos(special)) is not None:
         writer.add_bos_token_id(bos)
     add_end = (writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id)
     for add, end in zip(add_end, ends, strict=False):
         add(end)
-    if pad is not None:
-        writer.add_pad_token_id(pad)
+    if special.pad is not None:
+        writer.add_pad_token_id(special.pad)
     around = tokenizer.encode("a").ids
     writer.add_add_bos_token(special.before == (bos,))
     writer.add_add_eos_token(around[-1:] == ends[:1])
