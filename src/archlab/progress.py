@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Self
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from archlab.config.text import visible
+from archlab.config.text import print_to_stderr, visible
+from archlab.console import console
 from archlab.cost.units import seconds
 
 _NARROWEST, _WIDEST = 6, 20
@@ -27,7 +27,7 @@ class Bar:
     """
 
     def __init__(self, every: float | None = 10.0) -> None:
-        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self._console = console(stderr=True)
         self.in_terminal = sys.stderr.isatty()
         self._bar = BarColumn(_WIDEST)
         head, tail = (TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("head", "tail"))
@@ -52,7 +52,7 @@ class Bar:
         any case, outside a terminal.
         """
         now = time.monotonic()
-        left, head = self._left(share, now), f"{self._what} {how_far}".strip()
+        left, head = self._left(share, now), visible(f"{self._what} {how_far}".strip())
         if self.in_terminal:
             self._move(share, head, [text for text in (left, *details) if text])
         elif line or (self._every is not None and now - self._last_line >= self._every):
@@ -64,12 +64,8 @@ class Bar:
         return self._left(share, time.monotonic())
 
     def print(self, text: str) -> None:
-        """Print a line above the bar; in a terminal it is broken between words."""
-        with suppress(OSError):
-            if self.in_terminal:
-                self._console.print(visible(text))
-            else:
-                print(visible(text), file=sys.stderr, flush=True)
+        """Print a line to stderr, above the bar; in a terminal it is broken between words."""
+        print_to_stderr(text)  # Rich redraws the bar below it
 
     def __enter__(self) -> Self:
         with suppress(OSError):
@@ -97,9 +93,7 @@ class Bar:
         text = "  ".join(tail)
         self._bar.bar_width = max(_NARROWEST, min(_WIDEST, room - len(text) + _NARROWEST))
         total, done = (None, 0.0) if share is None else (1.0, share)
-        self._progress.update(
-            self._task, total=total, completed=done, visible=True, head=visible(head), tail=visible(text)
-        )
+        self._progress.update(self._task, total=total, completed=done, visible=True, head=head, tail=text)
 
 
 @contextmanager
