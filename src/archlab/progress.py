@@ -1,4 +1,4 @@
-"""How far a long job is, on stderr: one bar in a terminal, plain lines elsewhere."""
+"""Progress of a long job, on stderr: one bar in a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -22,11 +22,11 @@ _LONG_ENOUGH, _FAR_ENOUGH = 10.0, 0.05
 class Bar:
     """A line that stays in place and says what is being done, how far it is and how long the rest takes.
 
-    It is never wider than the terminal. Outside a terminal it is a plain line every `every` seconds, or none if `every`
-    is None. Where nobody reads any more (a closed pipe or terminal), nothing happens.
+    It is never wider than the terminal. Outside a terminal it is a plain line every `seconds_between_lines`, or none if
+    that is None. If nobody reads any more (a closed pipe or terminal), nothing happens.
     """
 
-    def __init__(self, every: float | None = 10.0) -> None:
+    def __init__(self, seconds_between_lines: float | None = 10.0) -> None:
         self._console = console(stderr=True)
         self.in_terminal = sys.stderr.isatty()
         self._bar = BarColumn(_WIDEST)
@@ -35,7 +35,7 @@ class Bar:
         self._progress = Progress(
             *columns, console=self._console, disable=not self.in_terminal, transient=True, redirect_stdout=False
         )
-        self._every, self._last_line = every, float("-inf")
+        self._seconds_between_lines, self._last_line = seconds_between_lines, float("-inf")
         self._task = self._progress.add_task("", visible=False, head="", tail="")
         self.begin("")
 
@@ -55,13 +55,17 @@ class Bar:
         left, head = self._left(share, now), visible(f"{self._what} {how_far}".strip())
         if self.in_terminal:
             self._move(share, head, [text for text in (left, *details) if text])
-        elif line or (self._every is not None and now - self._last_line >= self._every):
+        elif line or self._is_due(now):
             self._last_line = now
             self.print("  ".join(text for text in (head, *details, left) if text))
 
     def time_left(self, share: float) -> str:
         """`4.5 min left`, if the rest goes on as before; empty if that is unknown, or less than a second."""
         return self._left(share, time.monotonic())
+
+    def _is_due(self, now: float) -> bool:
+        pause = self._seconds_between_lines
+        return pause is not None and now - self._last_line >= pause
 
     def print(self, text: str) -> None:
         """Print a line to stderr, above the bar; in a terminal it is broken between words."""
@@ -99,7 +103,7 @@ class Bar:
 @contextmanager
 def doing(what: str) -> Iterator[None]:
     """Show in a terminal that something of unknown length is going on."""
-    with Bar(every=None) as bar:
+    with Bar(seconds_between_lines=None) as bar:
         bar.begin(what)
         bar.update(None)
         yield

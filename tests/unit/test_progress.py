@@ -151,7 +151,7 @@ def test_nobody_reads_any_more(monkeypatch):
         flush = write
 
     monkeypatch.setattr(sys, "stderr", Closed())
-    with Bar(every=0.0) as bar:
+    with Bar(seconds_between_lines=0.0) as bar:
         bar.print("one")
         note("two")
         bar.update(0.5, "1/2")

@@ -35,7 +35,7 @@ class _Tokenising:
 @contextmanager
 def in_terminal(total: int) -> Iterator[Seen]:
     """Show a bar while it lasts; nothing outside a terminal."""
-    with Bar(every=None) as bar:
+    with Bar(seconds_between_lines=None) as bar:
         yield _Tokenising(bar, total)
 
 

@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: a bar for the runs of a phase, and a line for each run that ends."""
+"""Progress of a study, shown to a person: a bar for the runs of a phase, and a line for each run that ends."""
 
 from collections.abc import Callable, Sequence
 from typing import Self
@@ -19,7 +19,7 @@ class StudyProgress:
     """Shows the progress of a study, phase by phase: tuning, then the comparison, then what is timed."""
 
     def __init__(self) -> None:
-        self._bar = Bar(every=None)
+        self._bar = Bar(seconds_between_lines=None)
         self._noted: set[str] = set()
 
     def __call__(self, runs: Sequence[Run]) -> "PhaseProgress":
