@@ -1,4 +1,4 @@
-"""How far a long job is, on stderr: one bar in a terminal, plain lines elsewhere."""
+"""Progress of a long job, on stderr: one bar in a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Self
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from archlab.config.text import visible
+from archlab.config.text import print_to_stderr, visible
+from archlab.console import console
 from archlab.cost.units import seconds
 
 _NARROWEST, _WIDEST = 6, 20
@@ -22,12 +22,12 @@ _LONG_ENOUGH, _FAR_ENOUGH = 10.0, 0.05
 class Bar:
     """A line that stays in place and says what is being done, how far it is and how long the rest takes.
 
-    It is never wider than the terminal. Outside a terminal it is a plain line every `every` seconds, or none if `every`
-    is None. Where nobody reads any more (a closed pipe or terminal), nothing happens.
+    It is never wider than the terminal. Outside a terminal it is a plain line every `seconds_between_lines`, or none if
+    that is None. If nobody reads any more (a closed pipe or terminal), nothing happens.
     """
 
-    def __init__(self, every: float | None = 10.0) -> None:
-        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    def __init__(self, seconds_between_lines: float | None = 10.0) -> None:
+        self._console = console(stderr=True)
         self.in_terminal = sys.stderr.isatty()
         self._bar = BarColumn(_WIDEST)
         head, tail = (TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("head", "tail"))
@@ -35,7 +35,7 @@ class Bar:
         self._progress = Progress(
             *columns, console=self._console, disable=not self.in_terminal, transient=True, redirect_stdout=False
         )
-        self._every, self._last_line = every, float("-inf")
+        self._seconds_between_lines, self._last_line = seconds_between_lines, float("-inf")
         self._task = self._progress.add_task("", visible=False, head="", tail="")
         self.begin("")
 
@@ -52,10 +52,10 @@ class Bar:
         any case, outside a terminal.
         """
         now = time.monotonic()
-        left, head = self._left(share, now), f"{self._what} {how_far}".strip()
+        left, head = self._left(share, now), visible(f"{self._what} {how_far}".strip())
         if self.in_terminal:
             self._move(share, head, [text for text in (left, *details) if text])
-        elif line or (self._every is not None and now - self._last_line >= self._every):
+        elif line or self._is_due(now):
             self._last_line = now
             self.print("  ".join(text for text in (head, *details, left) if text))
 
@@ -63,13 +63,13 @@ class Bar:
         """`4.5 min left`, if the rest goes on as before; empty if that is unknown, or less than a second."""
         return self._left(share, time.monotonic())
 
+    def _is_due(self, now: float) -> bool:
+        pause = self._seconds_between_lines
+        return pause is not None and now - self._last_line >= pause
+
     def print(self, text: str) -> None:
-        """Print a line above the bar; in a terminal it is broken between words."""
-        with suppress(OSError):
-            if self.in_terminal:
-                self._console.print(visible(text))
-            else:
-                print(visible(text), file=sys.stderr, flush=True)
+        """Print a line to stderr, above the bar; in a terminal it is broken between words."""
+        print_to_stderr(text)  # Rich redraws the bar below it
 
     def __enter__(self) -> Self:
         with suppress(OSError):
@@ -97,15 +97,13 @@ class Bar:
         text = "  ".join(tail)
         self._bar.bar_width = max(_NARROWEST, min(_WIDEST, room - len(text) + _NARROWEST))
         total, done = (None, 0.0) if share is None else (1.0, share)
-        self._progress.update(
-            self._task, total=total, completed=done, visible=True, head=visible(head), tail=visible(text)
-        )
+        self._progress.update(self._task, total=total, completed=done, visible=True, head=head, tail=text)
 
 
 @contextmanager
 def doing(what: str) -> Iterator[None]:
     """Show in a terminal that something of unknown length is going on."""
-    with Bar(every=None) as bar:
+    with Bar(seconds_between_lines=None) as bar:
         bar.begin(what)
         bar.update(None)
         yield

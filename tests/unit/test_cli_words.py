@@ -26,6 +26,13 @@ def test_a_word_is_answered_by_commands_in_80_columns(capsys, word):
     assert all(line.startswith("  archlab ") and len(line) <= 80 for line in said[1:])
 
 
+def test_the_nearer_of_a_command_and_a_word_is_suggested(capsys):
+    """`chta` is nearer to chat than to the command schema; `chekc` is nearest to the command check."""
+    assert said_of(capsys, "chta") == ["no command 'chta'; use:", *said_of(capsys, "chat")[1:]]
+    assert "did you mean check?" in said_of(capsys, "chekc")[0]
+    assert "did you mean schema?" in said_of(capsys, "shcema")[0]
+
+
 @pytest.mark.parametrize(
     ("word", "command"),
     [

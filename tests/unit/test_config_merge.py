@@ -109,6 +109,7 @@ def test_counts_and_shares_are_read_as_people_write_them():
         ("16Ki", 2**14),
         ("1.5mI", 3 * 2**19),
         ("1Gi", 2**30),
+        ("1ti", 2**40),
     ):
         assert load_config("tiny-llama", f"train.tokens={text}").train.tokens == number
 
@@ -117,7 +118,7 @@ def test_counts_and_shares_are_read_as_people_write_them():
     ("text", "size"),
     [
         ("80GB", 80 * 10**9), ("80 GiB", 80 * 2**30), ("81559 MiB", 81559 * 2**20), ("95.74GiB", int(95.74 * 2**30)),
-        (" 1KiB ", 1024), ("16G", 16 * 10**9), (12, 12), ("80gb", "80gb"), ("1.2.3GB", "1.2.3GB"), ("GB", "GB"),
+        (" 1KiB ", 1024), ("16G", 16 * 10**9), ("1.5TiB", 3 * 2**39), ("2PB", 2 * 10**15), ("8BB", "8BB"), (12, 12), ("80gb", "80gb"), ("1.2.3GB", "1.2.3GB"), ("GB", "GB"),
     ],
 )  # fmt: skip
 def test_sizes_of_memory(text, size):

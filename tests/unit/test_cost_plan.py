@@ -1,6 +1,7 @@
 """Plans for several devices: worked by hand, and as properties."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from archlab.cost.parallel import Parallel
 from archlab.cost.params import parameters
 from archlab.cost.plan import plan
 from archlab.cost.stages import cut, even_cut
+from archlab.cost.units import seconds
 from archlab.errors import UserError
 from archlab.evidence.read import sources
 from archlab.exchange.configs import load_config
@@ -50,7 +52,8 @@ def test_a_pipeline_waits_and_sends_little():
     assert planned("pipeline=2").sent["pipeline"] == one.sent["pipeline"] // 2  # the first sends on, the last back
     alone = planned("replicate=1", micro_batch=4)
     slowest = 5 / (32 + 128_256 * 4096 / 218_112_000)  # layers, of which the head does the work of two or three
-    assert one.computing * (1 - one.bubble) == pytest.approx(alone.computing * slowest, rel=0.05)
+    # The formula leaves out norms, the loss and the update.
+    assert one.computing * (1 - one.bubble) == pytest.approx(alone.computing * slowest, rel=0.01)
 
 
 def test_the_update_waits_for_no_other_stage():
@@ -327,6 +330,34 @@ def test_the_way_to_choose(config, devices, chosen, capsys):
     out = capsys.readouterr().out
     assert (f"* {chosen}=8" in out and f"{chosen}=8 *" in out) if chosen else "*" not in out
     assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("config", "devices"), [("llama-3.2-1b", 2), ("llama-3-8b", 8)])
+def test_the_reasons_for_a_choice_agree_with_the_plans(config, devices, capsys):
+    """The chosen way need not be the fastest: ways within 1% of it count as fast."""
+    arguments = [config, "--hardware", "h100", "--devices", str(devices)]
+    ways = asked(capsys, *arguments)["plans"]
+    fitting = {way["chosen"]: [] for way in ways}
+    for way in ways:
+        if way["spent"][-1]:
+            plan = way["recomputed" if way["recomputes"] else "plain"]
+            fitting[way["chosen"]].append(max(plan["computing"], plan["sending"]))
+    assert app.main(["cost", *arguments]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    of_chosen, fastest = fitting[True][0], min(fitting[True] + fitting[False])
+    assert f"A step takes {seconds(of_chosen)} at best" in out
+    faster = re.search(r"; the fastest way needs ([\d.]+) (s|ms|min)\.", out)
+    assert (faster is None) == (seconds(of_chosen) == seconds(fastest))
+    if faster:
+        assert " ".join(faster.groups()) == seconds(fastest)
+        assert float(faster[1]) < float(seconds(of_chosen).split()[0])
+
+
+def test_one_way_alone_is_not_chosen(capsys):
+    arguments = ["llama-3-8b", "--hardware", "h100", "--devices", "8", "--parallel", "shard=8"]
+    assert [way["chosen"] for way in asked(capsys, *arguments)["plans"]] == [False]
+    assert app.main(["cost", *arguments]) == 0
+    assert "*" not in capsys.readouterr().out
 
 
 def test_a_reason_against_all_ways_is_told_once(capsys):

@@ -185,7 +185,7 @@ def test_a_saved_data_set(tmp_path: Path):
     found = list(Corpus([str(tmp_path / "saved")]))
     assert [d.text for d in found] == TEXTS
     assert found[20].name == "saved/data-00001-of-00002.arrow:1"
-    with pytest.raises(UserError, match=r"no column 'body'; found id, text"):
+    with pytest.raises(UserError, match=r"no column 'body'; found: id, text"):
         list(Corpus([str(tmp_path / "saved")], Template(("body",))))
     save_as_datasets_does(tmp_path / "split" / "train", TEXTS)
     (tmp_path / "split" / "dataset_dict.json").write_text('{"splits": ["train"]}')
@@ -223,7 +223,7 @@ def test_data_sets_of_the_library_itself(tmp_path: Path, monkeypatch: pytest.Mon
     ("line", "says"),
     [
         ('{"text": ', "not valid JSON"),
-        ('{"body": "x"}', "no field 'text'; found body"),
+        ('{"body": "x"}', "no field 'text'; found: body"),
         ('{"text": 3}', "'text' is a number"),
         ("[1]", "found an array"),
         (r'{"text": "\ud800"}', "surrogate"),
@@ -238,9 +238,33 @@ def test_bad_jsonl_names_file_and_line(tmp_path: Path, line: str, says: str):
     assert says in str(error.value)
 
 
+@pytest.mark.parametrize("as_table", [False, True])
+@pytest.mark.parametrize("missing_at", [0, 2])
+def test_a_missing_field_is_answered_by_the_near_name_and_by_what_helps(tmp_path, as_table, missing_at):
+    """Leaving out what cannot be read helps with single records, not with a misspelt name, which all of them lack."""
+    with_title = {"title": "a", "body": "b"}
+    if as_table:
+        parquet.write_table(pa.table({name: [value] for name, value in with_title.items()}), tmp_path / "a.parquet")
+        list(Corpus([str(tmp_path)], Template(("title",))))
+    else:
+        records = [*[{**with_title, "titel": "c"}] * missing_at, with_title]
+        (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, records)))
+    for template in (Template.parse("{titel}"), Template(("titel",))):
+        with pytest.raises(UserError) as error:
+            list(Corpus([str(tmp_path)], template))
+        first, *others = str(error.value).splitlines()
+        assert first.endswith("'titel'; did you mean title? found: title, body")
+        assert [line for line in others if "--field" in line] == []
+        assert any("--skip-invalid" in line for line in others) == (missing_at > 0 and not as_table)
+    with pytest.raises(
+        UserError, match=r"no .* 'text'; found: title.*\n`archlab data --field NAME` reads another field"
+    ):
+        list(Corpus([str(tmp_path)]))
+
+
 def test_bad_parquet(tmp_path: Path):
     parquet.write_table(pa.table({"body": ["x"]}), tmp_path / "a.parquet")
-    with pytest.raises(UserError, match=r"a\.parquet: no column 'text'; found body"):
+    with pytest.raises(UserError, match=r"a\.parquet: no column 'text'; found: body"):
         list(Corpus([str(tmp_path)]))
     (tmp_path / "a.parquet").write_bytes(b"nonsense")
     with pytest.raises(UserError, match="not a Parquet file"):
@@ -464,7 +488,7 @@ def test_nested_fields_and_templates(tmp_path: Path, kind: str):
     assert [d.text for d in Corpus([file], joined)] == ["{One}: first\nOne", "{Two}: second\nTwo"]
     assert str(joined) == r"template '{{{title}}}: {meta.nested.body}\n{title}'"
     for field, says in (
-        ("meta.nested.bodi", "found meta.nested.body; did you mean meta.nested.body?"),
+        ("meta.nested.bodi", "did you mean meta.nested.body? found: meta.nested.body"),
         ("title.x", "no (field|column) 'title.x'"),
         ("meta.nested", "'meta.nested' is an object; expected a string"),
     ):
@@ -528,7 +552,7 @@ def test_what_cannot_be_read_is_counted_and_the_first_are_named(tmp_path: Path):
 def test_what_unpacks_to_too_much_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(contents, "LARGEST_UNPACKED", 3 * 2**20)
     monkeypatch.setattr(contents, "LONGEST_LINE", 2**20)
-    for data, says in ((b"a " * 2**21, r"a\.txt\.gz: more than 0 GiB unpacked"), (b"a\0" * 2**21, "binary")):
+    for data, says in ((b"a " * 2**21, r"a\.txt\.gz: more than 3 MiB unpacked"), (b"a\0" * 2**21, "binary")):
         (tmp_path / "a.txt.gz").write_bytes(gzip.compress(data, 1))
         with pytest.raises(UserError, match=says):
             list(Corpus([str(tmp_path / "a.txt.gz")]))

@@ -6,6 +6,8 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import archlab
 from archlab.families.registry import FAMILIES
 
@@ -35,7 +37,41 @@ def test_no_folder_imports_from_one_below_it():
     assert wrong == []
 
 
-PRIVATE_TORCH = re.compile(r"\btorch(\.[A-Za-z]\w*)*\._(?!_)\w+")
+def test_no_folder_imports_from_one_below_it_through_a_root_module():
+    roots = {file.stem: set(imported(file)) for file in HOME.glob("*.py") if not file.stem.startswith("__")}
+
+    def lowest(root: str, seen: tuple[str, ...] = ()) -> int:
+        """Place of the lowest folder that a root module imports, by itself or through other root modules."""
+        places = [FLOORS.index(name) for name in roots[root] if name in FLOORS]
+        through = [lowest(name, (*seen, root)) for name in roots[root] & roots.keys() if name not in seen]
+        return max([*places, *through], default=0)
+
+    wrong = [
+        f"{file.relative_to(HOME)} imports {root}.py, which imports {FLOORS[lowest(root)]}"
+        for place, floor in enumerate(FLOORS)
+        for file in (HOME / floor).rglob("*.py")
+        for root in set(imported(file)) & roots.keys()
+        if lowest(root) > place
+    ]
+    assert wrong == []
+
+
+PRIVATE_TORCH = re.compile(r"\btorch(\.[A-Za-z]\w*)*\._(?!_)\w+|\bfrom torch[\w.]* import (\([^)]*|[^\n(]*)\b_(?!_)\w+")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_private"),
+    [
+        ("torch._dynamo.reset()", True),
+        ("from torch._C import Graph", True),
+        ("from torch.utils import _python_dispatch", True),
+        ("from torch.utils import (\n    data,\n    _pytree,\n)", True),
+        ("from torch import nn\nfrom mine import _own", False),
+        ("torch.__version__", False),
+    ],
+)
+def test_private_parts_of_torch_are_seen(text, is_private):
+    assert bool(PRIVATE_TORCH.search(text)) == is_private
 
 
 def test_private_parts_of_torch_are_used_in_one_module():

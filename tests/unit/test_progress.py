@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from archlab import progress
+from archlab.config.text import note
 from archlab.progress import Bar, doing
 from archlab.train.evaluate import Score
 from archlab.train.progress import Printing, StepMetrics
@@ -72,6 +73,28 @@ def test_a_long_line_above_the_bar_is_broken_between_words(monkeypatch):
     assert {word for line in lines for word in line.split()} == {"word"}
 
 
+def test_a_note_is_broken_between_words_in_a_terminal_and_one_line_in_a_pipe(monkeypatch, capsys):
+    text = "--context counts the tokens of one text, which is longer than the model was trained on, " * 2
+    note(text)
+    assert capsys.readouterr().err == f"note: {text}\n"
+    screen = terminal(monkeypatch, 60)
+    note(text)
+    alone = screen.lines()
+    with Bar() as bar:
+        bar.update(0.5, "1/2")
+        note(text)
+    above_a_bar = [line for line in screen.lines()[len(alone) :] if "1/2" not in line]
+    for lines in (alone, above_a_bar):
+        assert max(map(len, lines)) <= 60
+        assert " ".join(lines).split() == ["note:", *text.split()]
+
+
+def test_lines_of_a_note_keep_their_indentation(monkeypatch):
+    screen = terminal(monkeypatch, 30)
+    note("left out: 2 invalid\n  a.jsonl, line 3: not valid JSON")
+    assert screen.lines() == ["note: left out: 2 invalid", "  a.jsonl, line 3: not valid", "  JSON"]
+
+
 def test_plain_lines_come_seldom_and_with_every_evaluation(capsys, clock):
     with Printing() as callback:
         for step in range(1, 41):
@@ -128,6 +151,7 @@ def test_nobody_reads_any_more(monkeypatch):
         flush = write
 
     monkeypatch.setattr(sys, "stderr", Closed())
-    with Bar(every=0.0) as bar:
+    with Bar(seconds_between_lines=0.0) as bar:
         bar.print("one")
+        note("two")
         bar.update(0.5, "1/2")

@@ -33,7 +33,8 @@ LEGEND = (
 )
 LEGEND_OF_MORE = (
     "head: width of a head; h/d: all query heads together / d_model; active: parameters per token;",
-    "context: tokens, Ki = 1024; lang: languages of the text; drop, decay: dropout and weight decay in pre-training.",
+    "context: tokens; Ki = 1,024, Mi = 1,048,576; lang: languages of the text;",
+    "drop, decay: dropout and weight decay in pre-training.",
 )
 LEGEND_OF_MARKS = (
     "* from secondary sources; ~ from memory; ? this one unverified, or a stand-in.",
@@ -96,7 +97,7 @@ def heads(row: Row) -> str:
 
 
 def remarks(row: Row) -> list[str]:
-    """What is shown of a model that cannot be built, and why; then tricks."""
+    """Remarks on a model: the part that is shown if it cannot be built, and why; then its tricks."""
     return [*([f"facts only, {row.about.part}"] if row.about.part else []), *row.tricks]
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Parameter
 
 import archlab
-from archlab.cli.terminal import console, visible_stdout
 from archlab.cli.usage import usage
-from archlab.config.text import visible
+from archlab.config.text import print_to_stderr
 from archlab.config.trust import trusting
+from archlab.console import console, visible_stdout
 from archlab.errors import user_message
 from archlab.interrupt import INTERRUPTED, was_interrupted
 
@@ -121,5 +121,5 @@ def _message(error: BaseException) -> str | None:
 
 
 def _print_error(message: str, code: int = 2) -> int:
-    print(visible(message), file=sys.stderr)
+    print_to_stderr(message)
     return code

@@ -7,7 +7,8 @@ from cyclopts import App
 from archlab.cli.app import NO_NEGATIVES
 from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.loading import load_with_notes
-from archlab.cli.terminal import console, print_json, print_table
+from archlab.cli.terminal import print_json, print_table
+from archlab.console import console
 from archlab.cost.memory import Format
 from archlab.cost.units import si
 

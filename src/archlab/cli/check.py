@@ -4,8 +4,9 @@ from pathlib import Path
 
 from archlab.cli.arguments import AtLeastOne, Flag, check_one_answer
 from archlab.cli.loading import load_shape
-from archlab.cli.terminal import console, print_json, print_table
+from archlab.cli.terminal import print_json, print_table
 from archlab.config.text import note
+from archlab.console import console
 from archlab.report.check_words import as_json, lines, stages
 from archlab.review.case import Case
 from archlab.review.findings import findings

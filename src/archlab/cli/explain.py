@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from archlab.cli.arguments import Flag
-from archlab.cli.terminal import console, print_json
+from archlab.cli.terminal import print_json
+from archlab.console import console
 from archlab.evidence.field_help import FieldHelp
 from archlab.evidence.ledger import ledger
 from archlab.evidence.look_up import look_up

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from archlab.cli.arguments import AtLeastOne, Flag, MayBeginWithDash, WholeNumber
-from archlab.cli.terminal import print_exact
+from archlab.console import print_exact
 
 
 def run(

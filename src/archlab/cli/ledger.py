@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from archlab.cli.arguments import Flag, check_one_answer
-from archlab.cli.terminal import console, print_json, print_table
+from archlab.cli.terminal import print_json, print_table
+from archlab.console import console
 from archlab.errors import UserError
 from archlab.evidence.ledger import Entry, ledger
 from archlab.evidence.read import cited, find_claim, mistakes, sources

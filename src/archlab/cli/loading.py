@@ -17,7 +17,7 @@ def load_and_notes(config: str, overrides: Sequence[str]) -> tuple[Config, list[
 
 
 def load_with_notes(config: str, overrides: Sequence[str]) -> Config:
-    """As `archlab.load_config`; print to stderr what a person should know about the config."""
+    """Load as `archlab.load_config` does, and print notes on the config to stderr."""
     loaded, found = load_and_notes(config, overrides)
     for text in found:
         note(text)

@@ -31,7 +31,8 @@ def run(
     Parameters
     ----------
     overrides
-        Fields that are to be otherwise than in the family, as in model.vocab_size=32000.
+        Fields that are to be otherwise than in the family, as in model.vocab_size=32000. The proposal ties the head if
+        it would be larger than in published models of this size; model.head.tied=false unties it.
     like
         A family (llama-3, qwen3, gemma-2, deepseek-v2, ...) or a preset.
     params

@@ -10,9 +10,10 @@ from cyclopts import App, Parameter
 
 from archlab.cli.app import NO_NEGATIVES
 from archlab.cli.arguments import AtLeastOne, Flag
-from archlab.cli.terminal import console, print_json, print_note, print_table, show_table
-from archlab.config.text import note, visible
+from archlab.cli.terminal import print_json, print_table, show_table
+from archlab.config.text import note
 from archlab.config.yaml_text import to_yaml, to_yaml_line
+from archlab.console import console
 from archlab.errors import UserError
 from archlab.progress import doing
 from archlab.study.executors.named import ExecutorName, make_executor
@@ -73,7 +74,7 @@ def run(
     folder = out or usual_folder(study, name)
     comparison = Study(name, config, folder, make_executor(executor, workers, slurm), threads)
     if changed := comparison.changed():
-        print_note(f"{folder}: {listed(changed)} changed; runs that still apply are kept")
+        note(f"{folder}: {listed(changed)} changed; runs that still apply are kept")
     with StudyProgress() as progress:
         summary = comparison.run(progress, renew=renew, on_timing=progress.timing)
     present(summary, folder)
@@ -172,7 +173,7 @@ def new(study: str | None = None, /, *, out: Path | None = None) -> None:
     if out.exists():
         raise UserError(f"{out}: exists; name a new file")
     write_atomic(out, template(values))
-    print(visible(str(out)))
+    print(out)
 
 
 @app.command
@@ -205,14 +206,14 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
     designed = arms(config)
     named_outcomes(config, designed)  # for what is wrong with them
     if found := list(dict.fromkeys(text for arm in designed for text in warnings(arm.config))):
-        print_note(in_one_line(found))
+        note(in_one_line(found))
     out, reads = console(), reading(config, designed)
     out.print(config.question)
     if config.claim:
         out.print(f"claimed: {config.claim}")
     for line in _predicted(study):
         out.print(line)
-    out.print(visible(reads))
+    out.print(reads)
     tuning = len(grid(config)) * config.tune_seeds
     few, most = len(config.seed_list), most_seeds(config.seeds)
     per_arm = (plural(few, "seed") if few == most else f"{few} to {most} seeds") + (
@@ -309,7 +310,7 @@ def present(summary: StudySummary, folder: Path) -> None:
     sys.stdout.flush()
     with doing("writing the report"):
         page = write_page(summary, folder)
-    print(f"report: {visible(str(page.absolute()))}", flush=True)
+    print(f"report: {page.absolute()}", flush=True)
     try:
         with doing("drawing its picture"):
             write_picture(summary, folder)

@@ -1,87 +1,21 @@
 """Plain tables on the terminal: as wide as it is, readable in 80 columns, in a pipe and without colours."""
 
 import json
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
-from typing import IO, Any, NoReturn, TextIO, cast
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
+from rich.console import Console
 from rich.table import Table
 
-from archlab.config.text import visible
+from archlab.console import console
 from archlab.report.columns import fitted
 
 _UNBOUNDED = 10_000
 """Columns that no table reaches."""
 
-
 _FEW = 4
 """Columns that stay together however narrow the terminal is."""
-
-
-class _VisibleStream:
-    """A stream on which names and texts from files cannot command the terminal."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.exact = stream
-        """It writes text as it is."""
-
-    def write(self, text: str) -> int:
-        """Write it as `visible` shows it."""
-        return self.exact.write(visible(text))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.exact, name)
-
-
-@contextmanager
-def visible_stdout() -> Iterator[None]:
-    """Within the block, whatever is printed on stdout is written as `visible` shows it, but for `print_exact`."""
-    with redirect_stdout(cast(TextIO, _VisibleStream(sys.stdout))):
-        yield
-
-
-def print_exact(text: str) -> None:
-    """Print a model's own text without a line's end: byte for byte into a file or pipe, visible on a terminal."""
-    stream = sys.stdout if sys.stdout.isatty() else _exact(sys.stdout)
-    stream.write(text)
-    stream.flush()
-
-
-def _exact(stream: IO[str]) -> IO[str]:
-    return stream.exact if isinstance(stream, _VisibleStream) else stream
-
-
-class _Console(Console):
-    """Rich's console, whose own escape sequences are no part of a text. We decide what happens when the reader of a
-    pipe leaves."""
-
-    @Console.file.getter
-    def file(self) -> IO[str]:
-        """The stream that writes text as it is."""
-        return _exact(super().file)
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Render as Rich does, with the text as `visible` shows it."""
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=visible(segment.text))
-
-    def on_broken_pipe(self) -> NoReturn:
-        """Raise the error, as without Rich; Rich would end the command with exit code 1."""
-        raise
-
-
-def console(*, stderr: bool = False) -> Console:
-    """A console that prints text unchanged: it reads no markup and adds no colours."""
-    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
-
-
-def print_note(text: str) -> None:
-    """Print something that the user should know on stderr, in lines as wide as the terminal."""
-    console(stderr=True).print(f"note: {visible(text)}")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:

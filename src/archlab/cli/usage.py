@@ -20,6 +20,9 @@ from cyclopts.validators import Number
 from archlab.cli.words import WORDS, meant
 from archlab.config.problems import choose, nearest
 
+_LONGEST_NAME, _NEAR = 60, 0.7
+"""Characters of a word that are compared with names and words, and the share of them that are alike in a near one."""
+
 _KINDS = {
     int: "a whole number",
     float: "a number",
@@ -50,16 +53,17 @@ def usage(error: CycloptsError) -> str:
 
 
 def _unknown_command(error: CycloptsError, found: str) -> str:
-    """A word of ours leads to what does it. Of others, a command's name that is near comes before a word that is.
+    """If the word is in WORDS, list the commands that do it. Otherwise suggest the nearest command, or list the
+    commands of the nearest word of WORDS if that is nearer.
 
     Cyclopts' own message imports every verb, and torch with them, to list their names.
     """
     names = [name for name in error.app or () if not name.startswith("-")]
     group = "".join(f"{name}-" for name in error.command_chain or ())
-    word = f"{group}{found.lower()}"
-    near = [] if nearest(found, names) else get_close_matches(word, WORDS, n=1, cutoff=0.8)
-    if ways := WORDS.get(word) or [way for name in near for way in WORDS[name]]:
-        return meant(found, ways)
+    words = {word.removeprefix(group): ways for word, ways in WORDS.items() if word.startswith(group)}
+    near = get_close_matches(found[:_LONGEST_NAME].lower(), [*names, *words], n=1, cutoff=_NEAR)
+    if near and near[0] not in names:
+        return meant(found, words[near[0]])
     of = f" of {_command(error)}" if error.command_chain else ""
     return f"no command {_short(found)}{of}{choose(found, names)}"
 
@@ -133,4 +137,4 @@ def _command(error: CycloptsError) -> str:
 
 
 def _short(found: str) -> str:
-    return repr(found if len(found) <= 60 else f"{found[:57]}...")
+    return repr(found if len(found) <= _LONGEST_NAME else f"{found[:57]}...")

@@ -24,7 +24,7 @@ class About(Base):
     cannot_build: str | None = None
     """Why archlab cannot build it; `model` is then its decoder block as far as the schema goes. null: it can."""
     shown: str | None = None
-    """What part of such a model `model` is, in a few words, as in `decoder half only`. null: archlab can build it."""
+    """Part of such a model that `model` has, in a few words, as in `decoder half only`. null: archlab can build it."""
     published_parameters: Count | None = None
     """As published: exact, or rounded as there. null: not published for this part of the model."""
     published_active: Count | None = None
@@ -48,8 +48,10 @@ class About(Base):
 
     @property
     def part(self) -> str:
-        """What is shown of a model that cannot be built, and why: `decoder half only: encoder-decoder, 24 + 24 layers`;
-        empty if it can be built."""
+        """Shown part of a model that cannot be built, and why: `decoder half only: encoder-decoder, 24 + 24 layers`.
+
+        Empty if it can be built.
+        """
         return f"{self.shown}: {self.cannot_build}" if self.cannot_build else ""
 
     @property

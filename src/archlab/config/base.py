@@ -24,11 +24,15 @@ _MULTIPLES = {
     "T": 10**12,
     "P": 10**15,
     "E": 10**18,
-    "KI": 2**10,
-    "MI": 2**20,
-    "GI": 2**30,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
 }
 """Suffixes of numbers: `8K` is 8,000 and `8Ki` is 8,192, wherever a number is written."""
+
+_WITH_SUFFIX = re.compile(f"(.*?)({'|'.join(_MULTIPLES)})", re.IGNORECASE)
+_IN_BYTES = re.compile(f"([0-9.]+) *({'|'.join(_MULTIPLES.keys() - {'B'})})B")
 
 
 class Base(BaseModel):
@@ -75,12 +79,12 @@ class Kinded(Base):
 
 def _number(value: Any) -> Any:
     """Return 4e6 for `4M` and 8192.0 for `8Ki`; return any other value unchanged, for pydantic to judge."""
-    found = re.fullmatch(r"(.*?)([KMG]i|[KMBGTPE])", value, re.IGNORECASE) if isinstance(value, str) else None
+    found = _WITH_SUFFIX.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return value
     number, suffix = found.groups()
     try:
-        return float(Decimal(number) * _MULTIPLES[suffix.upper()])
+        return float(Decimal(number) * _MULTIPLES[suffix.capitalize()])
     except ArithmeticError:
         return value
 
@@ -92,13 +96,13 @@ def whole_number(value: Any) -> Any:
 
 
 def memory_size(value: Any) -> Any:
-    """`80GiB` and `85.9 GB` -> bytes; what has no unit is a whole number of them."""
-    found = re.fullmatch(r"([0-9.]+) *([KMGT])(i?)B", value.strip()) if isinstance(value, str) else None
+    """Return the bytes of `80GiB` or `85.9 GB`. Read a value without a unit as a whole number of bytes."""
+    found = _IN_BYTES.fullmatch(value.strip()) if isinstance(value, str) else None
     if found is None:
         return whole_number(value)
-    number, prefix, binary = found.groups()
+    number, suffix = found.groups()
     try:
-        return int(Decimal(number) * (1024 if binary else 1000) ** ("KMGT".index(prefix) + 1))
+        return int(Decimal(number) * _MULTIPLES[suffix])
     except ArithmeticError:
         return value
 

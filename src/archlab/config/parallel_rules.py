@@ -12,7 +12,7 @@ from archlab.errors import UserError
 
 
 def among(train: TrainConfig, config: Config, n_processes: int) -> TrainConfig:
-    """The settings with micro batches that so many processes share; ConfigError where they cannot be dealt evenly."""
+    """Return the settings with micro batches that the processes share. ConfigError if they cannot be shared evenly."""
     own, rest = divmod(train.rows, n_processes)
     asked = config.train.micro_batch_tokens
     if rest:

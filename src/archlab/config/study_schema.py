@@ -134,7 +134,7 @@ class StudyConfig(Base):
     plugins: PlugIns = ()
     """Modules of your own, or files that end in .py, that bring components, optimisers or outcomes, for all arms."""
     set: Overrides = Field(default_factory=dict)
-    """What this study changes in the base, for all arms. A `data.path` is looked for beside the study's file first.
+    """Changes of the base, for all arms. A `data.path` is looked for beside the study's file first.
     Over a `set` of `extends`, or at a scale, null takes a key away."""
     against: Literal["base", "previous"] | dict[str, str] = "base"
     """base: every arm is the base plus its overrides, and is compared with the first arm. previous: a ladder, where

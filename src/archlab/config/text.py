@@ -1,8 +1,11 @@
 """Text that people write, and what of it a terminal, a page and a picture can show."""
 
 import re
+import shutil
 import sys
+import textwrap
 import unicodedata
+from contextlib import suppress
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -22,9 +25,27 @@ def visible(text: str) -> str:
     return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def print_to_stderr(text: str) -> None:
+    """Print the text as `visible` shows it. A terminal gets lines of its own width, broken between words.
+
+    If nobody reads any more (a closed pipe or terminal), nothing happens.
+    """
+    text = visible(text)
+    with suppress(OSError):
+        if sys.stderr.isatty():
+            text = "\n".join(_wrapped(line, shutil.get_terminal_size().columns) for line in text.splitlines())
+        print(text, file=sys.stderr, flush=True)
+
+
 def note(text: str) -> None:
-    """Print something that the user should know, on a line of its own on stderr."""
-    print(f"note: {visible(text)}", file=sys.stderr, flush=True)
+    """Print something that the user should know to stderr, after `note: `."""
+    print_to_stderr(f"note: {text}")
+
+
+def _wrapped(line: str, width: int) -> str:
+    """Return the line as one line or more, all with its indentation."""
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _text(value: str) -> str:

@@ -1,4 +1,4 @@
-"""Whose code may run: the plug-ins that the user names, and those that archlab copied into a folder on this machine.
+"""Code that may run: the plug-ins that the user names, and those that archlab copied into a folder on this machine.
 
 A config names plug-ins, and reading it imports them. A user who names a file on the command line, in Python or in a
 YAML file given by its path decides to run it. A user who names a folder does not: it may come from anywhere.

@@ -1,4 +1,4 @@
-"""How long to train: rules of thumb, and what a training of so many tokens takes by a plan."""
+"""Length of a training: rules of thumb, and the time and price of a number of tokens by a plan."""
 
 from typing import NamedTuple
 
@@ -47,7 +47,7 @@ PUBLISHED_MFU = (
 
 
 class Spent(Base):
-    """What a training takes on the devices of a plan."""
+    """Time, price and utilization of a training on the devices of a plan."""
 
     seconds: float
     price: float | None

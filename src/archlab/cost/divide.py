@@ -21,7 +21,7 @@ class Divided(NamedTuple):
 
     @property
     def fitting(self) -> Plan | None:
-        """What fits, with as little computed again as can be."""
+        """The plan that fits and recomputes the least; None if none fits."""
         return next((one for one in self if one.fits), None)
 
 
@@ -34,20 +34,24 @@ class Choice(NamedTuple):
 
     way: Parallel
     plan: Plan
+    fastest: float
+    """Seconds of the fastest step of all ways that fit."""
     as_fast: list[Plan]
     """Plans of the other ways that fit and are as fast."""
 
 
 def choose(found: Mapping[Parallel, Divided]) -> Choice | None:
-    """Return the way with the fastest step of those that fit; of ways that are as fast, the one whose sending takes the
-    least time. None if no way fits."""
+    """Of the ways that fit and whose step takes at most 1% more than the fastest, return the one that sends least.
+
+    None if no way fits, or if there is only one way.
+    """
     fitting = {way: divided.fitting for way, divided in found.items() if divided.fitting}
-    if not fitting:
+    if not fitting or len(found) == 1:
         return None
     fastest = min(plan.step for plan in fitting.values())
     as_fast = {way: plan for way, plan in fitting.items() if plan.step <= _AS_FAST * fastest}
     way = min(as_fast, key=lambda way: as_fast[way].sending)
-    return Choice(way, as_fast.pop(way), [*as_fast.values()])
+    return Choice(way, as_fast.pop(way), fastest, [*as_fast.values()])
 
 
 def ways(devices: int) -> list[Parallel]:
@@ -80,7 +84,7 @@ def as_json(
             "parallel": asdict(way),
             **{name: one.model_dump(mode="json") for name, one in divided._asdict().items()},
             "chosen": chosen is not None and way == chosen.way,
-            "recomputes": divided.fitting is divided.recomputed,
+            "recomputes": divided.fitting is not None and divided.fitting.recomputes,
             "spent": [at_best and at_best.model_dump(mode="json") for at_best in taken],
             "spent_at_published_mfu": [
                 at_best and [one.model_dump(mode="json") for one in at_published_mfu(at_best)] for at_best in taken

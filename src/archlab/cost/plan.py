@@ -1,6 +1,7 @@
-"""What fits on several devices: memory of each, bytes sent and time, by how training is divided among them.
+"""Training divided among several devices: memory of each device, bytes sent and time.
 
-In bfloat16 with float32 weights, as mixed precision is. Of a pipeline every stage is counted, and the worst one told.
+Computing is in bfloat16 with float32 weights, as mixed precision is. For a pipeline every stage is
+counted, and the stage with the most memory is shown.
 """
 
 import math
@@ -201,7 +202,7 @@ def _check(model: ModelConfig, parallel: Parallel) -> None:
 
 
 def _stages(model: ModelConfig, pipeline: Cut, spared: int) -> list[_Stage]:
-    """Of stages that are alike the first alone: it begins most micro-batches."""
+    """Return the stages. Of those that are alike, only the first is kept: it begins most micro-batches."""
     layers = layer_configs(model)
     found: dict[object, _Stage] = {}
     for i, of_stage in enumerate(pipeline.layers):

@@ -1,4 +1,4 @@
-"""How a pipeline cuts a model's layers into stages."""
+"""Stages of a pipeline: the cut of a model's layers with the least work in the slowest stage."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -51,7 +51,7 @@ def _total(operations: Iterable[Operation]) -> float:
 
 
 def even_cut(work: Sequence[float], after: float, n_stages: int) -> Cut:
-    """As `cut`, of layers with that work each and a head with `after`."""
+    """Return the cut of layers that have this work each, before a head that has the work `after`."""
     before = [0.0, *accumulate(work)]
     low, high = 0.0, before[-1] + after
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""What a run reads, in a few words: known before any text becomes tokens."""
+"""Text that a run reads, in a few words. It is known before any text becomes tokens."""
 
 from collections.abc import Iterator
 from glob import has_magic
@@ -20,9 +20,9 @@ class AboutText(Base):
     """Name, size and folds of a text or of a mixture of texts."""
 
     names: tuple[Shown, ...]
-    """Where each text comes from: a path, or `python-stdlib 3.11.4`."""
+    """Source of each text: a path, or `python-stdlib 3.11.4`."""
     bytes: int
-    """Of all texts, as UTF-8."""
+    """Bytes of all texts, as UTF-8."""
     n_folds: int
     """Parts that can be held out, each by itself."""
 

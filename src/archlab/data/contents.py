@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from archlab.config.problems import nearest
 from archlab.config.text import visible
+from archlab.cost.units import binary
 from archlab.errors import UserError
 from archlab.files import MEBIBYTE
 
@@ -54,6 +55,8 @@ class Invalid(NamedTuple):
     where: str
     """`a.jsonl, line 3`."""
     why: str
+    lacks_field: bool = False
+    """Whether it is the first record or a whole table, and has no such field: the others will not have it either."""
 
 
 class NotText(NamedTuple):
@@ -64,12 +67,12 @@ class NotText(NamedTuple):
     is_binary: bool
 
 
-Found: TypeAlias = Document | Invalid | NotText
+Content: TypeAlias = Document | Invalid | NotText
 
 
 @dataclass
 class LeftOut:
-    """What is left out of a text."""
+    """Records, files and links that are left out of a text."""
 
     invalid: int = 0
     """Records and files that cannot be read."""
@@ -92,6 +95,10 @@ class LeftOut:
 
 class _InvalidRecordError(Exception):
     """The reason why a record gives no text."""
+
+
+class _MissingFieldError(_InvalidRecordError):
+    """A record or a table has no such field."""
 
 
 class File(NamedTuple):
@@ -120,7 +127,7 @@ class File(NamedTuple):
 
 @dataclass(frozen=True)
 class Template:
-    """How a record becomes a text: the values of fields, with text around them.
+    """Rule that makes a text of a record: the values of fields, with text around them.
 
     A name with dots leads into nested records, unless a field has just that name.
     """
@@ -167,7 +174,7 @@ TEXT = Template()
 """The value of the field `text`."""
 
 
-def contents(file: File, template: Template) -> Iterator[Found]:
+def contents(file: File, template: Template) -> Iterator[Content]:
     """Every text of the file, and what holds none, in order; EOFError, zlib.error or OSError for a damaged file."""
     if file.kind == _LINES:
         return _read_jsonl(file, template)
@@ -179,7 +186,7 @@ def contents(file: File, template: Template) -> Iterator[Found]:
 # --- text -------------------------------------------------------------------------------------------------
 
 
-def _read_text(file: File) -> Found:
+def _read_text(file: File) -> Content:
     content, is_packed = bytearray(), file.path.suffix in _COMPRESSED
     with _opened(file.path) as opened:
         while part := opened.read(MEBIBYTE):
@@ -188,7 +195,7 @@ def _read_text(file: File) -> Found:
             content += part
             if is_packed and len(content) > LARGEST_UNPACKED:
                 hint = "cut it up, or unpack it"
-                return Invalid(str(file.path), f"more than {LARGEST_UNPACKED >> 30} GiB unpacked; {hint}")
+                return Invalid(str(file.path), f"more than {binary(LARGEST_UNPACKED)} unpacked; {hint}")
     try:
         return Document(file.name, _decode(content, file.is_python))
     except UnicodeDecodeError as error:
@@ -231,19 +238,19 @@ def _decode(data: bytes | bytearray, is_python: bool) -> str:
 # --- records ----------------------------------------------------------------------------------------------
 
 
-def _read_jsonl(file: File, template: Template) -> Iterator[Found]:
+def _read_jsonl(file: File, template: Template) -> Iterator[Content]:
     with _opened(file.path) as lines:
         for number in count(1):
             line, where = lines.readline(LONGEST_LINE + 1), f"{file.path}, line {number}"
             if len(line) > LONGEST_LINE:
-                yield Invalid(where, f"more than {LONGEST_LINE >> 20} MiB; cut it up")
+                yield Invalid(where, f"more than {binary(LONGEST_LINE)}; cut it up")
                 while line and not line.endswith(b"\n"):
                     line = lines.readline(MEBIBYTE)
             elif line.strip():
                 try:
                     yield Document(f"{file.name}:{number}", template.fill(_values(line, template)))
                 except _InvalidRecordError as error:
-                    yield Invalid(where, str(error))
+                    yield Invalid(where, str(error), number == 1 and isinstance(error, _MissingFieldError))
             if not line:
                 return
 
@@ -264,14 +271,14 @@ def _value(record: object, field: str) -> object:
         above = "".join(f"{outer}." for outer in names[:depth])
         if not isinstance(record, dict):
             found = f"{above[:-1]!r} is {_called(record)}" if above else f"found {_called(record)}"
-            raise _InvalidRecordError(f"no field {field!r}; {found}")
+            raise _MissingFieldError(f"no field {field!r}; {found}")
         if name not in record:
-            raise _InvalidRecordError(f"no field {field!r}; {_others(field, [f'{above}{key}' for key in record])}")
+            raise _MissingFieldError(f"no field {field!r}{_listed([f'{above}{key}' for key in record], field)}")
         record = record[name]
     return record
 
 
-def _read_table(file: File, template: Template) -> Iterator[Found]:
+def _read_table(file: File, template: Template) -> Iterator[Content]:
     arrow, number = _pyarrow(file.path, "parquet"), 0
     try:
         for row in _rows(file.path, template.fields):
@@ -282,7 +289,7 @@ def _read_table(file: File, template: Template) -> Iterator[Found]:
             except _InvalidRecordError as error:
                 yield Invalid(f"{file.path}, row {number}", str(error))
     except _InvalidRecordError as error:
-        yield Invalid(str(file.path), str(error))
+        yield Invalid(str(file.path), str(error), isinstance(error, _MissingFieldError))
     except (arrow.ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.strerror:
             raise
@@ -340,7 +347,7 @@ def _steps(schema: Any, field: str) -> list[str]:
         above = "".join(f"{outer}." for outer in steps[:depth])
         names = [f"{above}{inner}" for inner in _names(at)]
         if names.count(f"{above}{name}") != 1:
-            raise _InvalidRecordError(f"no column {field!r}; {_others(field, names)}")
+            raise _MissingFieldError(f"no column {field!r}{_listed(names, field)}")
         at = at.field(name).type
     return steps
 
@@ -356,10 +363,9 @@ def _names(type_or_schema: Any) -> list[str]:
     return []
 
 
-def _others(field: str, found: list[str]) -> str:
-    """Which fields there are, when the one that was wanted is missing."""
-    some = ", ".join(found[:20]) or "nothing"
-    return f"found {some}{nearest(field, found)}; `archlab data --field` names the one to read"
+def _listed(names: list[str], missing: str) -> str:
+    """Return the name that is near the missing one, if there is any, and the first names."""
+    return f"{nearest(missing, names) or ';'} found: {', '.join(names[:20]) or 'nothing'}"
 
 
 def _first_line(error: Exception) -> str:
@@ -367,7 +373,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _called(value: object) -> str:
-    """What JSON calls it."""
+    """Return the name of the value's type in JSON, with an article."""
     return next((name for kinds, name in _JSON if isinstance(value, kinds)), type(value).__name__)
 
 

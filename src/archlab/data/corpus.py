@@ -1,17 +1,17 @@
-"""From sources to documents. A source is the code of the running Python, a file, a folder, a pattern or a data set."""
+"""Documents of sources. A source is the code of the running Python, a file, a folder, a pattern or a data set."""
 
 import os
 import platform
-import re
 import sysconfig
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from glob import has_magic
 from pathlib import Path
 
 from archlab.config.problems import nearest
 from archlab.config.text import visible
-from archlab.data.contents import TEXT, Document, File, Found, Invalid, LeftOut, NotText, Template, contents
+from archlab.data.contents import TEXT, Content, Document, File, Invalid, LeftOut, NotText, Template, contents
 from archlab.data.saved import ABOUT_IT, HUB, SPLITS, hub_files
 from archlab.data.shards import MANIFEST, SHARD_NAME
 from archlab.errors import UserError
@@ -23,7 +23,6 @@ STDLIB = "python-stdlib"
 
 _NOT_STDLIB = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 _MACHINE_MADE = ("config-", "_sysconfigdata")
-_WILDCARD = re.compile(r"[*?\[]")
 
 
 @dataclass
@@ -36,7 +35,7 @@ class Corpus:
     skip_invalid: bool = False
     """Leave out what cannot be read; otherwise it is a UserError."""
     left_out: LeftOut = field(default_factory=LeftOut)
-    """By the latest iteration."""
+    """Everything that the latest iteration left out."""
 
     def files(self) -> Iterator[File]:
         """The files that an iteration reads, each once: under two names, a file could belong to both splits."""
@@ -73,7 +72,7 @@ class Corpus:
                 elif found.text:
                     yield found
 
-    def _contents(self, file: File) -> Iterator[Found]:
+    def _contents(self, file: File) -> Iterator[Content]:
         try:
             yield from contents(file, self.template)
         except MemoryError:
@@ -95,8 +94,13 @@ class Corpus:
         elif self.skip_invalid:
             self.left_out.invalid += 1
         else:
-            raise UserError(f"{found.where}: {found.why}\n`archlab data --skip-invalid` leaves out what cannot be read")
+            raise UserError(f"{found.where}: {found.why}{self._advice(found)}")
         self.left_out.add(found.where, found.why)
+
+    def _advice(self, found: Invalid | NotText) -> str:
+        if isinstance(found, NotText) or not found.lacks_field:
+            return "\n`archlab data --skip-invalid` leaves out what cannot be read"
+        return "\n`archlab data --field NAME` reads another field" if self.template == TEXT else ""
 
     def __str__(self) -> str:
         how = "" if self.template == TEXT else f" ({self.template})"
@@ -135,7 +139,7 @@ def _files(source: str) -> Iterator[File]:
         yield from _walk(path, path.absolute().parent, set())
     elif path.is_file():
         yield File(path, path.name)
-    elif _WILDCARD.search(source) and (found := _glob(path)):
+    elif has_magic(source) and (found := _glob(path)):
         yield from found
     elif path.exists():
         raise UserError(f"{source}: a pipe or a device; allowed: a regular file or a folder")
@@ -152,7 +156,7 @@ def _folders(path: Path) -> str:
 
 def _glob(path: Path) -> list[File]:
     """The visible files that match, sorted. As in a folder, `**` follows no links, which may lead in circles."""
-    first = next(i for i, part in enumerate(path.parts) if _WILDCARD.search(part))
+    first = next(i for i, part in enumerate(path.parts) if has_magic(part))
     fixed, wanted = Path(*path.parts[:first]).absolute(), list(path.parts[first:])
     if wanted[-1] == "**":
         wanted.append("*")

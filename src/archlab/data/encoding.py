@@ -136,7 +136,7 @@ class _Encoder:
 
 
 def _excerpts(before: str, after: str) -> str:
-    """What has become of a text, around the first difference."""
+    """Return a piece of both texts, around the first difference."""
     pairs = enumerate(zip(before, after, strict=False))
     same = next((n for n, (a, b) in pairs if a != b), min(len(before), len(after)))
     begin = max(same - _BEFORE, 0)

@@ -56,7 +56,10 @@ def prepare(
         raise UserError("--vocab-size and --tokenizer: give one; a tokenizer has its own vocabulary")
     corpus = Corpus(source, template, skip_invalid)
     if template != TEXT and not any(file.holds_records for file in corpus.files()):
-        raise UserError(f"{template}: there is neither JSONL nor Parquet nor Arrow in {Corpus(source)}; leave it out")
+        raise UserError(
+            "--field and --template need records (.jsonl, .parquet, .arrow); "
+            f"found none in {Corpus(source)}; leave the option out"
+        )
     clear_cache()
     return _build(
         _Recipe(corpus, held_out, vocab_size or DEFAULT_VOCAB_SIZE, tokenizer), out, workers=workers, progress=progress

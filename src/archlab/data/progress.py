@@ -1,10 +1,11 @@
-"""What a person sees while text becomes tokens."""
+"""Progress of turning text into tokens, shown to a person."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeAlias
 
+from archlab.cost.units import decimal
 from archlab.progress import Bar
 
 Seen: TypeAlias = Callable[[int], None]
@@ -27,14 +28,14 @@ class _Tokenising:
         self._bar.update(share, f"{share:.0%}", str(self))
 
     def __str__(self) -> str:
-        megabytes = self._done / 1e6
-        return f"{megabytes:,.1f} MB at {megabytes / max(time.monotonic() - self._start, 1e-9):,.1f} MB/s"
+        took = max(time.monotonic() - self._start, 1e-9)
+        return f"{decimal(self._done)} at {decimal(self._done / took)}/s"
 
 
 @contextmanager
 def in_terminal(total: int) -> Iterator[Seen]:
     """Show a bar while it lasts; nothing outside a terminal."""
-    with Bar(every=None) as bar:
+    with Bar(seconds_between_lines=None) as bar:
         yield _Tokenising(bar, total)
 
 

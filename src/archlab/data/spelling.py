@@ -20,7 +20,7 @@ _BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
 
 @dataclass(frozen=True)
 class Spelling:
-    """How the tokens of one tokenizer spell a text."""
+    """Spelling of a text in the tokens of one tokenizer."""
 
     tokens: Mapping[int, bytes]
     """Id -> the bytes it stands for, perhaps part of a character; none for special tokens."""
@@ -133,7 +133,10 @@ def _steps(decoder: Any) -> list[dict[str, Any]]:
 
 
 def _reader(decoder: Any) -> Callable[[str], bytes] | None:
-    """From a token's name to its bytes; None for a decoder whose tokens stand for other bytes in other places."""
+    """Return the function from a token's name to its bytes.
+
+    None for a decoder whose tokens stand for other bytes in other places.
+    """
     if _is_byte_level(decoder):
         return bytes_of_name
     replaced, has_bytes = list[tuple[str, str]](), False

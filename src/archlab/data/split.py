@@ -52,7 +52,7 @@ class SplitRule:
     position: where each fold begins, in characters of the whole text, the last fold first."""
     characters: int
     bytes: int
-    """Of the whole text, as UTF-8."""
+    """Bytes of the whole text, as UTF-8."""
     digest: str
     """sha256 of every document's name and text."""
 

@@ -87,7 +87,7 @@ def check_hf(folder: Path) -> list[str]:
 
 
 def _first(problems: Sequence[str]) -> list[str]:
-    """As many as a person reads, and how many more there are."""
+    """Return as many problems as a person reads, and the number of the others."""
     more = len(problems) - MOST_LISTED
     return [*problems[:MOST_LISTED], *([f"and {more:,} more"] if more > 0 else [])]
 

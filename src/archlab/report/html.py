@@ -29,7 +29,7 @@ def template(name: str) -> jinja2.Template:
 
 
 def _shown(value: object) -> object:
-    """What a template prints of a value: text as `visible` shows it, and our own markup as it is."""
+    """Return the value as a template prints it: text as `visible` shows it, and our own markup as it is."""
     return value if hasattr(value, "__html__") else visible(str(value))
 
 

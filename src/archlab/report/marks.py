@@ -14,7 +14,8 @@ _PHONE = 560
 """A page on which a picture has fewer pixels than these has room for less."""
 
 _DASHES = ((1, 0), (8, 3), (2, 3), (10, 3, 2, 3), (14, 4))
-"""Of the lines in turn. The first has none. There are five, so that two lines of the same of 8 colors have others."""
+"""Dash patterns of the lines in turn; the first line has none. There are five, so that two lines of the same of 8
+colors differ in their dashes."""
 
 ON_A_PHONE = f"containerSize()[0] < {_PHONE}"
 """A Vega expression, for pictures that are as wide as their place."""

@@ -54,7 +54,7 @@ def drawn(summary: StudySummary) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _rows(summary: StudySummary, *, whole: bool) -> alt.HConcatChart:
-    """Where each arm stands, and how far it is from its reference."""
+    """Charts of the level of each arm and of its difference from its reference."""
     title, beyond = summary.outcome.title, ", the whole range" if whole else ""
     levels = row_charts.levels(summary, _PANEL, whole=whole)
     charts = [_titled(levels, f"{title[:1].upper()}{title[1:]}{beyond}", row_charts.levels_show(summary))]

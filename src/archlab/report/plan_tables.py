@@ -29,7 +29,7 @@ def tables(
     """A column for every way of dividing; `price` of a device and hour."""
     plans = [divided.plain for divided in found.values()]
     recomputed = [divided.recomputed for divided in found.values()]
-    chosen, n_devices = choose(found) if len(found) > 1 else None, next(iter(found)).devices
+    chosen, n_devices = choose(found), next(iter(found)).devices
     names = [f"{parallel} *" if chosen and parallel == chosen.way else str(parallel) for parallel in found]
     yield Table(
         (f"one {device.name} of {n_devices}", *names),
@@ -61,30 +61,30 @@ def tables(
 
 
 def _row(label: str, plans: Sequence[Plan], cell: Callable[[Plan], str]) -> Sequence[str]:
-    return (label, *(cell(one) for one in plans))
+    return (label, *(cell(plan) for plan in plans))
 
 
 def _memory(plans: Sequence[Plan]) -> Iterator[Sequence[str]]:
     for what in plans[0].memory:
-        if any(one.memory[what] for one in plans):
+        if any(plan.memory[what] for plan in plans):
             yield _row(what, plans, lambda p, what=what: binary(p.memory[what]) if p.memory[what] else "-")
 
 
-def _sending(one: Plan) -> str:
-    """With its share of computing: a wide model's tensor groups send little for what they compute."""
-    return f"{seconds(one.sending)} {one.sending / one.computing:.0%}"
+def _sending(plan: Plan) -> str:
+    """Seconds to send, and their share of computing: a wide model's tensor groups send little for what they compute."""
+    return f"{seconds(plan.sending)} {plan.sending / plan.computing:.0%}"
 
 
-def _fits(one: Plan) -> str:
-    return "yes" if one.fits else "no"
+def _fits(plan: Plan) -> str:
+    return "yes" if plan.fits else "no"
 
 
-def _largest_micro_batch(one: Plan) -> str:
-    return str(one.largest_micro_batch or "none")
+def _largest_micro_batch(plan: Plan) -> str:
+    return str(plan.largest_micro_batch or "none")
 
 
-def _stages(one: Plan) -> str:
-    return "-".join(str(n) for n in sorted({min(one.stages), max(one.stages)}))
+def _stages(plan: Plan) -> str:
+    return "-".join(str(n) for n in sorted({min(plan.stages), max(plan.stages)}))
 
 
 def _budgets(
@@ -92,16 +92,16 @@ def _budgets(
 ) -> Table:
     """Time, utilization and money of what fits, with layers recomputed if nothing else fits."""
     how = [
-        "does not fit" if d.fitting is None else "recomputing" if not d.plain.fits else "keeping"
+        "does not fit" if d.fitting is None else "recomputing" if d.fitting.recomputes else "keeping"
         for d in found.values()
     ]
     rows: list[Sequence[str]] = [("activations", *how)]
     for budget in budgets(config):
         rule = f", {rule_in_words(parameters(config.model))}" if budget.is_rule else ""
         at_best = [d.fitting and spent(budget, d.fitting, way.devices, device, price) for way, d in found.items()]
-        high, low = ([one and at_published_mfu(one)[i] for one in at_best] for i in (0, 1))
+        high, low = ([spent and at_published_mfu(spent)[i] for spent in at_best] for i in (0, 1))
         rows.append((f"{count(budget.tokens)} tokens{rule}", *map(_time, at_best)))
-        rows.append((f"  {budget.flops:.3g} FLOPs, MFU", *(f"{one.mfu:.0%}" if one else "-" for one in at_best)))
+        rows.append((f"  {budget.flops:.3g} FLOPs, MFU", *(f"{spent.mfu:.0%}" if spent else "-" for spent in at_best)))
         rows.append((f"  at {HIGHEST_MFU.high:.0%} MFU, {HIGHEST_MFU.model}", *map(_time, high)))
         rows.append((f"  at {LOWEST_MFU.low:.0%} MFU, {LOWEST_MFU.model}", *map(_time, low)))
         if price is not None:
@@ -113,12 +113,14 @@ def _budgets(
 def _reasons(chosen: Choice, device: Hardware) -> Iterator[str]:
     """Why that way would be chosen, a short sentence a row."""
     plan = chosen.plan
-    how = "with layers recomputed" if plan.recomputes else "with all activations kept"
-    yield f"Of the ways that fit it is the fastest: {seconds(plan.step)} a step at best, {how}."
-    yield f"It leaves {binary(device.memory - plan.total_memory)} of {binary(device.memory)}."
+    step, fastest = seconds(plan.step), seconds(chosen.fastest)
+    others = "no way that fits is faster" if step == fastest else f"the fastest way needs {fastest}"
+    yield f"A step takes {step} at best; {others}."
     if chosen.as_fast:
-        least = seconds(min(one.sending for one in chosen.as_fast))
-        yield f"Of those as fast it sends least: {seconds(plan.sending)} a step, others {least} or more."
+        least = seconds(min(other.sending for other in chosen.as_fast))
+        yield f"Of the ways within 1% of that, it sends least: {seconds(plan.sending)}, others {least} or more."
+    activations = "recomputes layers" if plan.recomputes else "keeps all activations"
+    yield f"It {activations} and leaves {binary(device.memory - plan.total_memory)} of {binary(device.memory)}."
 
 
 def _published() -> Table:
@@ -133,9 +135,9 @@ def _range(low: float, high: float) -> str:
     return f"{low:.1%}" if low == high else f"{low:.0%} to {high:.0%}"
 
 
-def _time(one: Spent | None) -> str:
-    return "-" if one is None else seconds(one.seconds)
+def _time(spent: Spent | None) -> str:
+    return "-" if spent is None else seconds(spent.seconds)
 
 
-def _price(one: Spent | None) -> str:
-    return "-" if one is None or one.price is None else f"{one.price:,.0f}"
+def _price(spent: Spent | None) -> str:
+    return "-" if spent is None or spent.price is None else f"{spent.price:,.0f}"

@@ -2,7 +2,7 @@
 
 from archlab.review import measures
 from archlab.review.case import Case, of_layers
-from archlab.review.published import range_near
+from archlab.review.published import RangeNear
 from archlab.review.rule import Between, Measured, MoreThanZero, ShapeRule, always, is_large
 
 _KAPLAN = ("kaplan2020", "figure 5")
@@ -32,12 +32,14 @@ def _head_width_for(case: Case) -> Between:
     return Between(64 if is_large(case) else 8, None)
 
 
+_HEAD_SHARE = RangeNear(measures.head_share, from_zero=True)
+_KV_HEADS = RangeNear(of_layers(measures.all_kv_heads))
+
 UNTIED_HEAD = ShapeRule(
     name="untied head",
     level="note",
-    measure=measures.head_share,
-    usual=range_near(measures.head_share, from_zero=True),
-    near=True,
+    measure=_HEAD_SHARE.measure,
+    usual=_HEAD_SHARE,
     why="A head of its own is a second table of tokens; 0 is a tied head (model.head.tied=true). Small models share "
     "one table and spend the parameters on layers. Usual is what published models of the atlas have, from half to "
     "twice the size.",
@@ -50,9 +52,8 @@ UNTIED_HEAD = ShapeRule(
 KV_HEADS = ShapeRule(
     name="number of KV heads",
     level="note",
-    measure=of_layers(measures.all_kv_heads),
-    usual=range_near(of_layers(measures.all_kv_heads)),
-    near=True,
+    measure=_KV_HEADS.measure,
+    usual=_KV_HEADS,
     why="Each KV head adds to the cache and to what decoding reads; very few cost quality. Usual is what published "
     "models of the atlas have, from half to twice the size.",
     sources=("ainslie2023", "shazeer2019"),

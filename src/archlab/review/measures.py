@@ -116,7 +116,7 @@ def head_share(case: Case) -> Iterator[Reading]:
 
 
 def stages(case: Case) -> Iterator[Reading]:
-    """How uneven the best cut of the layers into the stages of a pipeline is."""
+    """Work of the slowest stage over the mean, for the best cut of the layers into stages of a pipeline."""
     if case.cut:
         field = f"slowest of {case.pipeline} stages / mean"
         yield Reading(field, case.cut.unevenness, layers=tuple(case.cut.layers[case.cut.slowest]))

@@ -1,6 +1,6 @@
 """Where a value stands among those of the published models."""
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from statistics import median, quantiles
 
@@ -53,17 +53,20 @@ def near_in_words(case: Case) -> str:
     return f"from {low} to {high} active parameters" if case.counted.idle else f"from {low} to {high} parameters"
 
 
-def range_near(measure: Measure, *, from_zero: bool = False) -> Callable[[Case], Between | None]:
-    """Return what is usual: the values of published models of about the same size, from the smallest (or 0) to the
-    largest; None where there are too few of them."""
+@dataclass(frozen=True)
+class RangeNear:
+    """The usual range of a measure: that of published models of about the same size."""
 
-    def of_case(case: Case) -> Between | None:
-        models = [values for _, other in near(case) if (values := [reading.value for reading in measure(other)])]
+    measure: Measure
+    from_zero: bool = False
+    """Whether the range begins at 0, not at the smallest value."""
+
+    def __call__(self, case: Case) -> Between | None:
+        """Return the range for this case; None if there are too few models of its size."""
+        models = [values for _, other in near(case) if (values := [reading.value for reading in self.measure(other)])]
         if len(models) < _FEWEST:
             return None
-        return Between(None if from_zero else min(map(min, models)), max(map(max, models)))
-
-    return of_case
+        return Between(None if self.from_zero else min(map(min, models)), max(map(max, models)))
 
 
 class Published:
@@ -73,7 +76,7 @@ class Published:
         self._judged = judged
 
     def _models(self, rule: ShapeRule) -> list[tuple[Entry, Case]]:
-        models = near(self._judged) if rule.near else published()
+        models = near(self._judged) if isinstance(rule.usual, RangeNear) else published()
         return [(entry, case) for entry, case in models if entry.config.model != self._judged.config.model]
 
     def distribution(self, rule: ShapeRule, reading: Reading) -> Distribution | None:
@@ -83,7 +86,7 @@ class Published:
         if len(values) < 2:
             return None
         tenths = quantiles(values, n=10, method="inclusive")
-        kind = f"{reading.kind} {near_in_words(self._judged)}" if rule.near else reading.kind
+        kind = f"{reading.kind} {near_in_words(self._judged)}" if isinstance(rule.usual, RangeNear) else reading.kind
         return Distribution(n=len(values), kind=kind, median=median(values), low=tenths[0], high=tenths[-1])
 
     def others(self, rule: ShapeRule, reading: Reading, usual: Usual) -> list[str]:

@@ -113,8 +113,6 @@ class ShapeRule:
     """What it costs, where someone has measured it."""
     claims: tuple[int, ...] = ()
     """Numbers of the ledger's claims that are about it."""
-    near: bool = False
-    """Whether only published models of about the same size are compared with, and say what is usual."""
     published: Callable[[Entry], list[Reading]] | None = None
     """What to compare with in the atlas. None: what `measure` finds there."""
 

@@ -49,7 +49,7 @@ def _size(model: Member) -> str:
 
 
 def _about_this_size(proposal: Proposal) -> Iterator[str]:
-    """What rules take from published models of about this size, if there are enough of them."""
+    """Lines on the ranges of published models of about this size, if there are enough of them."""
     case = Case(proposal.model.config)
     heads, kv_heads = UNTIED_HEAD.usual(case), KV_HEADS.usual(case)
     if isinstance(heads, Between) and isinstance(kv_heads, Between):

@@ -48,7 +48,7 @@ class Proposal:
     base: str
     """The preset that it builds on."""
     change: Raw
-    """What differs from that."""
+    """Fields that differ from the preset."""
     family: Sequence[Member]
     """Those of the family between which it lies."""
     nearest: Entry
@@ -79,19 +79,19 @@ def propose(asked: Asked) -> Proposal:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Sized:
     """A config of the wanted size."""
 
     base: str
     """The preset that it builds on."""
     config: Config
     change: Raw
-    """What differs from that."""
+    """Fields that differ from the preset."""
     untied: Reading | None = None
-    """As in `Proposal`."""
+    """The head that would be too large, as in `Proposal.untied`."""
 
 
-def _of_size(asked: Asked, family: Family, wanted: Wanted) -> _Found:
+def _of_size(asked: Asked, family: Family, wanted: Wanted) -> _Sized:
     """The head is tied if it would be larger than in published models of about this size, unless the person decides."""
     template, change = _template(asked, family.nearest(wanted.size, wanted.active))
     found = Search(family, template, wanted).best()
@@ -102,7 +102,7 @@ def _of_size(asked: Asked, family: Family, wanted: Wanted) -> _Found:
     if too_large and not is_under(["model.head.tied"], [*change]):
         tied = replace(asked, overrides=(*asked.overrides, "model.head.tied=true"))
         return replace(_of_size(tied, family, wanted), untied=too_large)
-    return _Found(template.member.name, config, expand({**change, **template.change(shape)}))
+    return _Sized(template.member.name, config, expand({**change, **template.change(shape)}))
 
 
 def _template(asked: Asked, nearest: Member) -> tuple[Template, Raw]:
@@ -129,7 +129,7 @@ def served_bytes(config: Config, context: int | None) -> tuple[int, int]:
     return parameters(model).total * BYTES["bfloat16"], kv_cache_bytes(model, context or model.max_seq_len)
 
 
-def _within(asked: Asked, family: Family, memory: int) -> tuple[Wanted, _Found]:
+def _within(asked: Asked, family: Family, memory: int) -> tuple[Wanted, _Sized]:
     """Nearly the largest that fits. Weights grow with the size, a cache about with its root, by whole heads."""
     size, fits, least = memory / BYTES["bfloat16"], None, math.inf
     for _ in range(7):

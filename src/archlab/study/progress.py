@@ -1,8 +1,9 @@
-"""What a person sees while a study runs: a bar for the runs of a phase, and a line for each run that ends."""
+"""Progress of a study, shown to a person: a bar for the runs of a phase, and a line for each run that ends."""
 
 from collections.abc import Callable, Sequence
 from typing import Self
 
+from archlab.config.text import note
 from archlab.progress import Bar
 from archlab.study.executors.executor import RunProgress
 from archlab.study.formatting import plural
@@ -18,7 +19,7 @@ class StudyProgress:
     """Shows the progress of a study, phase by phase: tuning, then the comparison, then what is timed."""
 
     def __init__(self) -> None:
-        self._bar = Bar(every=None)
+        self._bar = Bar(seconds_between_lines=None)
         self._noted: set[str] = set()
 
     def __call__(self, runs: Sequence[Run]) -> "PhaseProgress":
@@ -59,12 +60,12 @@ class PhaseProgress:
             self._share_done[name] = progress.share_done
         if progress.note and progress.note not in self._noted:
             self._noted.add(progress.note)
-            self._bar.print(f"note: {label}: {progress.note}")
+            note(f"{label}: {progress.note}")
         if progress.busy and name not in self._busy:
             self._busy.add(name)
-            self._bar.print(f"note: {label}: another process trains it; it is waited for")
+            note(f"{label}: another process trains it; it is waited for")
         if progress.failed:
-            self._bar.print(f"note: {label}: failed: {progress.failed}")
+            note(f"{label}: failed: {progress.failed}")
         if progress.summary is not None:
             self._ended += 1
             self._bar.print(self._with_time_left(f"{self._ended:3}/{self._all}  {label}: {_result(progress.summary)}"))

@@ -1,12 +1,11 @@
 """Running a study: tune every arm, train every arm with every seed, time them, and summarise what has ended."""
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from archlab.config.study_schema import AddedSeeds, Seeds, StudyConfig, first_seeds
-from archlab.config.text import visible
+from archlab.config.text import print_to_stderr
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.study.collect import summarise
@@ -65,7 +64,7 @@ class Study:
         `renew`: runs that were made by other code, or on another machine, are made again. A run that fails ends no
         other; the summary names it. UserError when there is nothing to summarise.
         """
-        print(visible(reading(self.config, self.arms)), file=sys.stderr, flush=True)
+        print_to_stderr(reading(self.config, self.arms))
         self.corpora = open_corpora(self.arms)  # it may have changed since
         plan = self.plan
         plan.check()

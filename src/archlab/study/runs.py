@@ -54,7 +54,7 @@ class Run:
     measures: tuple[Outcome, ...] = ()
     """What is measured of its weights when it has ended; not part of its name."""
     phase: Literal["tuning", "comparing"] = "comparing"
-    """What of the study it is for; not part of its name."""
+    """Phase of the study that it belongs to; not part of its name."""
 
     @cached_property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""How kinds of layers follow each other, in words."""
+"""Order of the kinds of layers, in words."""
 
 from collections.abc import Sequence
 from itertools import groupby

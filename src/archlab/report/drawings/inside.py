@@ -88,7 +88,7 @@ class _Inside(NamedTuple):
         return [Joined([mixed, [gate, activation]]), out]
 
     def _into_heads(self, name: str, n: int, width: int, heads: MultiHead) -> list[Part]:
-        """From the stream to `n` queries, keys or values."""
+        """Parts that lead from the stream to `n` queries, keys or values."""
         parts: list[Part] = [self._projection(name, self.layer.d_model, f"{n} × {width}", bias=heads.qkv_bias)]
         if heads.clip_qkv is not None:
             parts.append(self._box(f"{name} clip", f"within ±{heads.clip_qkv:g}"))

@@ -86,7 +86,7 @@ class Joined(NamedTuple):
 
     @property
     def _join(self) -> float:
-        """Where the box begins, or the middle of the product."""
+        """Height at which the box begins, or of the middle of the product."""
         highest = max(sum(GAP + part.height for part in stack) for stack in self.stacks)
         return highest + GAP + (0 if self.box else Times.radius)
 

@@ -28,7 +28,7 @@ Job: TypeAlias = Any
 """A submitit.Job."""
 
 FOLDER = "slurm"
-"""In a study's folder: the scripts of its jobs, and the logs of those that did not end well, a folder for each command.
+"""Name of a folder in a study's folder: scripts of jobs and logs of those that failed, in a folder for each command.
 
 submitit reads the results of jobs there by pickle, so nobody may know the folder's name before it is made.
 """
