@@ -21,11 +21,9 @@ from archlab.config.training import check_next_token
 from archlab.config.yaml_text import to_yaml
 from archlab.data.spelling import without_prefix
 from archlab.errors import UserError
-from archlab.exchange.configs import load_config
-from archlab.hf.folder import is_hf_folder
-from archlab.hf.hub import is_hub_id
+from archlab.exchange.configs import kind_of, load_config
 from archlab.infer.answers import Answers
-from archlab.infer.load import find_folder, from_pretrained, is_run_folder, load_codec
+from archlab.infer.load import find_folder, from_pretrained, load_codec
 from archlab.infer.requests import pair, sampling, shortened
 from archlab.model.decoder import Decoder
 from archlab.train.device import resolve_device_type
@@ -182,8 +180,7 @@ class ArchlabLM(TemplateLM):
 
 def _loaded(path: str, tokenizer: str | None, dtype: str | None, device: torch.device) -> tuple[Decoder, Any]:
     """The model and its codec."""
-    folder = Path(path)
-    if is_run_folder(folder) or is_hf_folder(folder) or (is_hub_id(path) and not folder.exists()):
+    if kind_of(path) in ("run folder", "Hugging Face folder", "hub id"):
         folder = find_folder(path)
         return from_pretrained(folder, dtype, device), load_codec(Path(tokenizer) if tokenizer else folder)
     config = load_config(path)

@@ -13,11 +13,11 @@ from archlab.config.text import note
 from archlab.data import tokenizer as bpe
 from archlab.data.tokenizer import TOKENIZER
 from archlab.errors import UserError
-from archlab.exchange.configs import load_config
+from archlab.exchange.configs import kind_of, load_config
 from archlab.exchange.load import load_hf
 from archlab.exchange.published import read_origin
-from archlab.hf.folder import companions, is_hf_folder
-from archlab.hf.hub import download, is_hub_id
+from archlab.hf.folder import companions
+from archlab.hf.hub import download
 from archlab.hf.special_tokens import GENERATION, TOKENIZER_CONFIG, before_text, complete, put_before_text, several
 from archlab.infer.codec import ByteLevelCodec, Codec, PublishedCodec
 from archlab.model.decoder import Decoder
@@ -47,21 +47,23 @@ def from_pretrained(
 
 
 def find_folder(folder_or_hub_id: str | Path) -> Path:
-    """The run folder or Hugging Face folder, downloaded if it is a hub id; UserError when it is neither."""
-    folder = Path(folder_or_hub_id)
-    if is_run_folder(folder) or is_hf_folder(folder):
-        return folder
-    if not folder.exists() and is_hub_id(str(folder_or_hub_id)):
-        return download(str(folder_or_hub_id))
+    """Return the run folder or Hugging Face folder, downloaded if it is a hub id. UserError if it is neither."""
+    match kind_of(folder_or_hub_id):
+        case "run folder" | "Hugging Face folder":
+            return Path(folder_or_hub_id)
+        case "hub id":
+            return download(str(folder_or_hub_id))
+        case _:
+            pass
     raise UserError(
-        f"{folder}: not a run folder (no config.yaml), which `archlab train` makes, "
+        f"{folder_or_hub_id}: not a run folder (no config.yaml), which `archlab train` makes, "
         "nor a Hugging Face folder (no config.json)"
     )
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Whether it is a run folder. A Hugging Face folder is none, even if another tool's config.yaml lies in it."""
-    return (folder / "config.yaml").is_file() and not is_hf_folder(folder)
+    """Whether it is a run folder; see `kind_of`."""
+    return kind_of(folder) == "run folder"
 
 
 def load_model(folder: Path, config: ModelConfig | None = None) -> Decoder:
