@@ -1,4 +1,4 @@
-"""Where a training's weights come from: its first line says it, and weights that it would ignore are refused."""
+"""Where a training's weights come from: it says so before its first step, and weights that it would ignore are refused."""
 
 import json
 import shlex
@@ -169,7 +169,7 @@ def test_a_hub_id_is_refused_without_asking_the_network(here, capsys):
     ]
 
 
-def test_notes_follow_the_first_line(tmp_path, capsys, text):
+def test_notes_follow_the_weights(tmp_path, capsys, text):
     (tmp_path / "tiny.yaml").write_text(to_yaml({"model": MODEL, "train": TRAIN, "data": {"path": str(text)}}))
     assert app.main(["train", str(tmp_path / "tiny.yaml"), "train.tokens=650", "--out", str(tmp_path / "run")]) == 0
     first, *rest = capsys.readouterr().err.splitlines()

@@ -1,7 +1,7 @@
 """A training: updates, evaluations and checkpoints, one after the other, in a run's folder."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,8 +59,8 @@ class Means:
 class Training:
     """The model, its optimiser and how far they are."""
 
-    def __init__(self, means: Means, folder: RunFolder, callback: Callback, notes: Sequence[str] = ()) -> None:
-        """Go on from the newest checkpoint in the folder, or begin; `notes` follow where the weights come from."""
+    def __init__(self, means: Means, folder: RunFolder, callback: Callback) -> None:
+        """Go on from the newest checkpoint in the folder, or begin."""
         settings, device, world = means.settings, means.device, means.world
         self._means, self._settings, self._device, self._world = means, settings, device, world
         self._folder, self._callback = folder, callback
@@ -68,9 +68,7 @@ class Training:
         prefer_products(self._model, products_up_to(device))
         self._optimizer = make_optimizer(self._model, settings)
         self._done, self._passed_over, self._spike = 0, 0, None
-        notes = [*notes, *self._resume()]
-        for note in notes:
-            callback.on_note(note)
+        self._resume()
         if world.size > 1:
             own, every = (sum(map(count, self._model.parameters())) for count in (held, Tensor.numel))
             callback.on_note(f"processes {world.division}; each holds {own:,} of {every:,} weights")
@@ -202,8 +200,8 @@ class Training:
         self._callback.on_note(f"a spike at step {step + 1}: back to step {done}, and on with the text after it")
         return True
 
-    def _resume(self) -> list[str]:
-        """Make model, optimizer and metrics what they were at the newest checkpoint, if any; return notes of damage."""
+    def _resume(self) -> None:
+        """Make model, optimizer and metrics what they were at the newest checkpoint, if any."""
         folder, settings = self._folder, self._settings
         newest, damaged = self._world.told(lambda: newest_checkpoint(folder.checkpoints))
         if newest is None and imported(folder.path):
@@ -218,9 +216,10 @@ class Training:
         else:
             self._load(*newest)
             source = f"from {folder.path}, step {self._done:,} of {settings.steps:,}"
-        self._callback.on_weights(source, self._done)
+        self._callback.on_weights(source)
+        for damage in damaged:
+            self._callback.on_note(f"{damage}; the one before is used")
         self._note_past()
-        return [f"{damage}; the one before is used" for damage in damaged]
 
     def _load(self, done: int, path: Path) -> None:
         """A checkpoint; its metrics are the folder's from here on."""
