@@ -112,7 +112,8 @@ class ArchlabLM(TemplateLM):
         UserError for a continuation without tokens.
         """
         for asked in (request.args for request in requests):
-            if not asked[0]:  # lm_eval takes the first token of the continuation then, if there is any or not
+            if not asked[0]:
+                # With an empty context lm_eval reads continuation[0] without checking that there is one.
                 pair(asked, (), self.tok_encode(asked[1], add_special_tokens=False), self.max_length)
         return super().loglikelihood(requests, disable_tqdm)
 

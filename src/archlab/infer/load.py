@@ -16,10 +16,11 @@ from archlab.errors import UserError
 from archlab.exchange.configs import kind_of, load_config
 from archlab.exchange.load import load_hf
 from archlab.exchange.published import read_origin
+from archlab.files import parse_object
 from archlab.hf.folder import companions
 from archlab.hf.hub import download
 from archlab.hf.special_tokens import GENERATION, TOKENIZER_CONFIG, before_text, complete, put_before_text, several
-from archlab.infer.codec import ByteLevelCodec, Codec, PublishedCodec
+from archlab.infer.codec import Codec, PublishedCodec, RunCodec
 from archlab.model.decoder import Decoder
 from archlab.model.origin import Origin
 from archlab.train.checkpoint import load_weights, newest_checkpoint
@@ -111,7 +112,7 @@ def _origin(run: Path, begun: Imported | None) -> Origin:
     if begun:
         origin = Origin(begun.family, begun.special_ids, files)
         trained_with = folder.environment().get("document_token")
-        return origin if trained_with is None else _ending_also_at(origin, trained_with)
+        return origin if trained_with is None else _ending_also_at(origin, trained_with, run)
     if TOKENIZER not in files:
         return Origin()
     tokenizer = load_tokenizer(run)
@@ -127,9 +128,9 @@ def _origin(run: Path, begun: Imported | None) -> Origin:
     return Origin(None, ids, files | written)
 
 
-def _ending_also_at(origin: Origin, token: int) -> Origin:
+def _ending_also_at(origin: Origin, token: int, run: Path) -> Origin:
     """Let texts end at this token too: after training, the one that precedes a document also follows the one before."""
-    generation = json.loads(origin.files.get(GENERATION, b"{}"))
+    generation = parse_object(origin.files.get(GENERATION, b"{}"), str(run / GENERATION))
     named = (generation if GENERATION in origin.files else origin.special_ids).get("eos_token_id")
     ends = list(dict.fromkeys([*several(named), token]))
     files = {**origin.files, GENERATION: json.dumps(generation | {"eos_token_id": ends}, indent=2).encode()}
@@ -152,7 +153,7 @@ def load_codec(folder: Path) -> Codec:
     RunFolder(folder).verify()
     begun = imported(folder)
     if is_run_folder(folder) and not begun:
-        return ByteLevelCodec(load_tokenizer(folder))
+        return RunCodec(load_tokenizer(folder))
     origin = _origin(folder, begun) if begun else read_origin(folder)
     tokenizer, _ = bpe.read(folder)
-    return PublishedCodec(tokenizer, complete(tokenizer, origin.files, origin.special_ids))
+    return PublishedCodec(tokenizer, complete(tokenizer, origin.files, origin.special_ids, folder))

@@ -36,7 +36,7 @@ from archlab.train.spikes import (
     batches_passed_over,
     rewinds_to,
 )
-from archlab.train.step import StepResult, branch_step, update
+from archlab.train.step import StepResult, extension_step, update
 from archlab.train.summary import NOT_FINITE, RunSummary, summarise
 from archlab.train.world import World
 
@@ -81,8 +81,8 @@ class Training:
         if slow := slow_attention(means.kernels, settings.seq_len):
             callback.on_note(slow)
         self._mfu_per_speed = training_flops(means.config.model, settings.seq_len) / device.peak_flops() / world.size
-        self._branch = world.told(lambda: 0 if folder.is_of_study else branch_step(settings))
-        self._saver = Saver(folder.checkpoints, settings.keep, world, self._branch)
+        self._extension_step = world.told(lambda: 0 if folder.is_of_study else extension_step(settings))
+        self._saver = Saver(folder.checkpoints, settings.keep, world, self._extension_step)
         self._probing = Probing(self._model, means.held_out, settings.probe_every, device)
         self._why: str | None = None
         """Why it diverged, if it did."""
@@ -170,9 +170,9 @@ class Training:
     def _save(self, stopping: bool) -> None:
         """Save a checkpoint if it is time for one; the last one without the optimizer unless a longer run may go on."""
         self._saver.check()
-        is_last, is_branch = self._done == self._settings.steps, self._done == self._branch
-        if is_last or is_branch or stopping or self._done % self._settings.checkpoint_every == 0:
-            optimizer = None if is_last and not is_branch else self._optimizer
+        is_last, is_extension_point = self._done == self._settings.steps, self._done == self._extension_step
+        if is_last or is_extension_point or stopping or self._done % self._settings.checkpoint_every == 0:
+            optimizer = None if is_last and not is_extension_point else self._optimizer
             self._saver.save(self._done, self._model, optimizer, self._folder.logged(), is_last=is_last)
 
     def _refuses(self, loss: float, grad_norm: float) -> bool:
