@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from uuid import uuid4
 
 import platformdirs
@@ -137,8 +137,18 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise
 
 
-def open_here(path: str, flags: int) -> int:
-    """Opener for a file that is appended to: it follows no link, and does not wait for the reader of a pipe."""
+def open_to_append(path: Path) -> TextIO:
+    """Open a text file to append to it, without waiting for the reader of a pipe. Raise UserError if it is a link."""
+    with disk_errors(path):
+        try:
+            return open(path, "a", opener=_without_following)
+        except OSError:
+            if path.is_symlink():
+                raise UserError(f"{path}: is a link; delete it") from None
+            raise
+
+
+def _without_following(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 import archlab
-from archlab.cli.app import VERBS, main
+from archlab.cli.app import TRUST_OPTION, VERBS, main
 from archlab.config.base import Base
 from archlab.config.json_schema import SCHEMAS
 from archlab.config.outcomes import AnyOutcome
@@ -218,8 +218,9 @@ def test_every_command_is_in_the_reference_as_its_help_has_it(
         assert main([*words, "--help"]) == 0
         options = re.findall(r"(?<!\S)--[\w-]+", capsys.readouterr().out)
         section = commands.words.partition(f"\narchlab {' '.join(words)} ")[2].partition("\narchlab ")[0]
-        assert options
-        assert {*re.findall(r"(?<!\S)--[\w-]+", section)} == {*options}
+        assert TRUST_OPTION in options
+        assert {*re.findall(r"(?<!\S)--[\w-]+", section)} == {*options} - {TRUST_OPTION}
+    assert TRUST_OPTION in commands.words.partition("\narchlab demo ")[0], "it is named once, for all commands"
 
 
 def test_the_wheel_has_the_documents_inside_the_package():

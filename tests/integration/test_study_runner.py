@@ -463,7 +463,7 @@ def test_what_many_runs_note_is_printed_once(lab, monkeypatch, capsys):
     def noting(config, folder, callback, corpus):
         callback.on_note("rows from 256 on are never used")
         callback.on_note(f"checkpoint of seed {config.train.seed}: damaged")
-        callback.on_weights("from run, step 3 of 10", 3)
+        callback.on_weights("from run, step 3 of 10")
         raise UserError("out of patience")
 
     monkeypatch.setattr(task, "train", noting)

@@ -1,4 +1,4 @@
-"""Where a training's weights come from: its first line says it, and weights that it would ignore are refused."""
+"""Where a training's weights come from: it says so before its first step, and weights that it would ignore are refused."""
 
 import json
 import shlex
@@ -83,6 +83,32 @@ def test_a_folder_without_weights_is_a_config(here, capsys, text):
     assert app.main(["train", "run", "--out", "c"]) == 0
 
 
+@pytest.mark.parametrize("base", [False, True])
+def test_another_tools_config_yaml_does_not_hide_the_weights(here, capsys, base):
+    (here / "hf" / "config.yaml").write_text("foo: 1\n")
+    (here / "mine.yaml").write_text("base: hf\n")
+    lines, _ = refused(capsys, "mine.yaml" if base else "hf", "--out", "b")
+    assert lines[0].startswith("mine.yaml: base is hf, a folder with weights" if base else "hf: holds weights")
+    assert "hf/config.json" in " ".join(lines)
+
+
+@pytest.mark.parametrize("name", ["training_args.bin", "optimizer.pt", "adapter.safetensors"])
+def test_a_file_that_no_loader_reads_is_not_a_models_weights(here, capsys, text, name):
+    (here / "hf" / "model.safetensors").rename(here / "hf" / name)
+    data = [f"data.path={text}", "train.eval_seq_len=8", "train.device=cpu"]
+    assert app.main(["eval", "hf", *data]) == 0
+    assert "untrained" in capsys.readouterr().out
+    assert app.main(["train", "hf", *SHORT, f"data.path={text}", "--out", "b"]) == 0
+    assert capsys.readouterr().err.splitlines()[0] == "weights: random, seed 0"
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json", "model.safetensors.index.json"])
+def test_weights_of_every_format_are_seen(here, capsys, name):
+    (here / "hf" / "model.safetensors").rename(here / "hf" / name)
+    lines, _ = refused(capsys, "hf", "--out", "b")
+    assert lines[0] == HOLDS.format("hf", "b")
+
+
 def test_an_imported_model_takes_the_overrides_along(here, capsys, text):
     assert app.main(["import", "hf", "--out", "imported"]) == 0
     data = [*SHORT, f"data.path={text}", "train.lr=0.01"]
@@ -143,7 +169,7 @@ def test_a_hub_id_is_refused_without_asking_the_network(here, capsys):
     ]
 
 
-def test_notes_follow_the_first_line(tmp_path, capsys, text):
+def test_notes_follow_the_weights(tmp_path, capsys, text):
     (tmp_path / "tiny.yaml").write_text(to_yaml({"model": MODEL, "train": TRAIN, "data": {"path": str(text)}}))
     assert app.main(["train", str(tmp_path / "tiny.yaml"), "train.tokens=650", "--out", str(tmp_path / "run")]) == 0
     first, *rest = capsys.readouterr().err.splitlines()

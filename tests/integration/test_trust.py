@@ -97,6 +97,28 @@ def test_trust_lets_it_run_for_this_command(folder: Path, ran: Path, monkeypatch
     assert archlab.load_config(folder).plugins == (str(folder / "own.py"),)
 
 
+@pytest.mark.parametrize(
+    "words", ["--trust show {}", "show --trust {}", "show {} --layers --trust", "diff tiny-llama --trust {}",
+              "bench --trust train {} --help --trust", "draw {} --out x.svg --trust"],
+)  # fmt: skip
+def test_trust_may_stand_anywhere(words: str, folder: Path, ran: Path) -> None:
+    assert main([word.format(folder) for word in words.split()]) == 0
+    assert ran.exists() or "--help" in words
+
+
+@pytest.mark.parametrize("words", ["generate {} --prompt --trust", "generate {} --stop --trust", "show {} -- --trust"])
+def test_trust_as_a_value_is_no_option(words: str, folder: Path, ran: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word.format(folder) for word in words.split()]) == 2
+    assert not ran.exists()
+    assert "a folder names this code" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["show"], ["study", "run"], ["generate"]])
+def test_every_help_names_trust(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--help"]) == 0
+    assert capsys.readouterr().out.count("--trust") == 1
+
+
 def test_the_user_names_files(folder: Path, ran: Path) -> None:
     for source, overrides in ((folder / "config.yaml", []), ("tiny-llama", [f"plugins=[{folder / 'own.py'}]"])):
         as_a_new_process()

@@ -152,19 +152,23 @@ def test_damaged_and_contradicting_files_are_refused(tmp_path: Path) -> None:
         return str(error.value)
 
     n = byte_level(["<s>"]).get_vocab_size()
+    named = {name: f"{tmp_path / name}.json: " for name in ("tokenizer_config", "added_tokens", "generation_config")}
     found = refused(tokenizer_config=described(added_tokens_decoder={"400": token("<x>")}))
-    assert (
-        found == f"tokenizer_config.json: '<x>' is token 400, but {n} is the next number that tokenizer.json has free"
-    )
-    assert "added_tokens.json: '<x>' is token 400" in refused(added_tokens={"<x>": 400})
-    assert "added_tokens.json: 'x' is not a token's number" in refused(added_tokens={"<x>": "x"})
+    number = f"'<x>' is token 400, but {n} is the next number that tokenizer.json has free"
+    assert found == named["tokenizer_config"] + number
+    assert refused(added_tokens={"<x>": 400}).startswith(named["added_tokens"] + "'<x>' is token 400")
+    assert refused(added_tokens={"<x>": "x"}) == named["added_tokens"] + "'x' is not a token's number"
     assert "5 is not a token" in refused(tokenizer_config=described(added_tokens_decoder={"9": 5}))
     assert "added_tokens_decoder is []" in refused(tokenizer_config=described(added_tokens_decoder=[]))
-    assert "expected a JSON object, found list" in refused(special_tokens_map=[])
-    assert "generation_config.json: eos_token_id is 'x'" in refused(generation_config={"eos_token_id": "x"})
-    (tmp_path / "generation_config.json").write_text("{")
-    with pytest.raises(UserError, match=r"generation_config\.json: not valid JSON"):
-        bpe.read(tmp_path)
+    found = refused(special_tokens_map=[])
+    assert found == f"{tmp_path / 'special_tokens_map.json'}: expected a JSON object, found list"
+    found = refused(generation_config={"eos_token_id": "x"})
+    assert found.startswith(named["generation_config"] + "eos_token_id is 'x'")
+    for damage in ("{", "[" * 100_000):
+        (tmp_path / "generation_config.json").write_text(damage)
+        with pytest.raises(UserError) as error:
+            bpe.read(tmp_path)
+        assert str(error.value).startswith(named["generation_config"] + "not valid JSON")
 
 
 # --- where generate stops ---------------------------------------------------------------------------------
@@ -175,7 +179,7 @@ def generated(folder: Path, prompt: list[int]) -> tuple[list[int], list[int]]:
     ids, model = torch.tensor([prompt]), AutoModelForCausalLM.from_pretrained(folder)
     theirs = model.generate(ids, max_new_tokens=8, do_sample=False, pad_token_id=0)[0, len(prompt) :].tolist()
     session = Session(archlab.from_pretrained(folder), ids, len(prompt) + 8)
-    return theirs, [int(token) for token in session.write(8, None, load_codec(folder).end_tokens)]
+    return theirs, [int(token) for token in session.write(8, None, load_codec(folder).special.ends)]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +214,7 @@ def test_it_stops_where_transformers_does(config: Any, generation: Any, tmp_path
 def test_an_end_that_the_model_cannot_write(tmp_path: Path) -> None:
     folder = write(tmp_path, byte_level(["<s>", "</s>"]), {"generation_config": {"eos_token_id": 5000}}, {})
     model, codec = archlab.from_pretrained(folder), load_codec(folder)
-    assert codec.end_tokens == (AutoModelForCausalLM.from_pretrained(folder).generation_config.eos_token_id,)
+    assert codec.special.ends == (AutoModelForCausalLM.from_pretrained(folder).generation_config.eos_token_id,)
     assert "".join(stream_text(model, codec, "the quick", 8))
 
 
@@ -358,10 +362,10 @@ def test_data_with_another_document_token_is_refused(tmp_path: Path, capsys: pyt
 def test_a_trained_import_ends_where_a_document_begins(tmp_path: Path) -> None:
     """After training, the model writes the next document's token at the end of one; so does its export."""
     folder, run = imported(tmp_path)
-    assert load_codec(run).end_tokens == load_codec(folder).end_tokens == (1,)
+    assert load_codec(run).special.ends == load_codec(folder).special.ends == (1,)
     data = prepare([str(text_file(tmp_path))], tmp_path / "data", None, run, 0.2)
     assert app.main(["train", str(run), f"data.path={data.path}", *SMALL_RUN, "train.lr=1e-6", "--out", str(run)]) == 0
-    assert load_codec(run).end_tokens == (1, 0)
+    assert load_codec(run).special.ends == (1, 0)
     export_model(run, tmp_path / "back")
     model, theirs = (kind.from_pretrained(tmp_path / "back") for kind in (AutoModelForCausalLM, AutoTokenizer))
     assert model.generation_config.eos_token_id == [1, 0]
@@ -387,14 +391,14 @@ def same_as_exported(run: Path, out: Path, document_token: int) -> None:
     ours = load_codec(run)
     assert ours.encode("the quick") == theirs("the quick").input_ids == load_codec(out).encode("the quick")
     assert ours.encode("the quick")[0] == document_token
-    assert ours.end_tokens == load_codec(out).end_tokens == (model.generation_config.eos_token_id,)
+    assert ours.special.ends == load_codec(out).special.ends == (model.generation_config.eos_token_id,)
     ids = theirs("the quick", return_tensors="pt").input_ids
     written = model.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :]
     expected = theirs.decode(written, skip_special_tokens=True).rstrip("\ufffd")  # parts of characters
     for folder in (run, out):
         loaded, codec = archlab.from_pretrained(folder), load_codec(folder)
         assert [
-            int(new) for new in Session(loaded, ids, ids.shape[1] + 8).write(8, None, codec.end_tokens)
+            int(new) for new in Session(loaded, ids, ids.shape[1] + 8).write(8, None, codec.special.ends)
         ] == written.tolist()
         assert "".join(stream_text(loaded, codec, "the quick", 8)).rstrip("\ufffd") == expected
     export_gguf(run, out / "m.gguf")

@@ -422,7 +422,7 @@ def test_generate_with_any_tokenizer(hf: Path, capsys: pytest.CaptureFixture[str
     change(hf, bos_token_id=1, eos_token_id=2)
     codec = load_codec(hf)
     prompt = codec.encode("so é")
-    assert (prompt[0], codec.end_tokens) == (1, (2,))
+    assert (prompt[0], codec.special.ends) == (1, (2,))
     decode = codec.decoder(prompt)
     new = tokenizer.encode("is ☃ it", add_special_tokens=False).ids
     assert "".join(map(decode, new)) == " is ☃ it"  # the space before a word is kept

@@ -54,11 +54,10 @@ HELP = """Compare architectures of decoder-only language models.
 CONFIG is a preset's name (`archlab list presets`), a YAML file, a run folder, a Hugging Face folder or a hub id
 (`organisation/name`, or `organisation/name@revision`); `key=value` after it overrides a field, as in
 `model.norm.kind=layernorm`.
-
-`--trust`, anywhere in a command, lets the plug-ins run that a folder from elsewhere names.
 """
 
 TRUST_OPTION = "--trust"
+TRUST_HELP = f"Add `{TRUST_OPTION}` to let the plug-ins run that a folder from elsewhere names."
 
 
 def make_app() -> App:
@@ -66,6 +65,7 @@ def make_app() -> App:
     app = App(
         name="archlab",
         help=HELP,
+        help_epilogue=TRUST_HELP,
         version=archlab.__version__,
         default_parameter=NO_NEGATIVES,
         result_action="return_value",
@@ -88,8 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _prepare_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        with trusting(TRUST_OPTION in words), visible_stdout():
-            code = make_app()([word for word in words if word != TRUST_OPTION])
+        app = make_app()
+        others = _without_trust(app, words)
+        with trusting(others != words), visible_stdout():
+            code = app(others)
         sys.stdout.flush()
         return code or 0
     except BrokenPipeError:
@@ -104,6 +106,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if message := _message(error):
             return _print_error(message)
         raise
+
+
+def _without_trust(app: App, words: list[str]) -> list[str]:
+    """Return the words without the option `--trust`. It stays in them if it is an option's value, or after `--`.
+
+    It is no argument of the commands, because it has to hold while cyclopts imports and calls them.
+    """
+    if TRUST_OPTION not in words:
+        return words
+    end = words.index("--") if "--" in words else len(words)
+    *_, command = app.parse_commands([word for word in words[:end] if word != TRUST_OPTION])[1]
+    arguments = command.assemble_argument_collection() if command.default_command else ()
+    with_value = {name for argument in arguments for name in argument.names if argument.token_count()[0] > 0}
+    before = ["", *words]
+    return [word for i, word in enumerate(words) if word != TRUST_OPTION or i > end or before[i] in with_value]
 
 
 def _prepare_streams() -> None:

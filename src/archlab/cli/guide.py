@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from archlab.cli.app import make_app
+from archlab.cli.app import TRUST_HELP, make_app
 from archlab.report.drawings.pictures import pictures
 from archlab.report.guide.write import write_guide
 
@@ -23,4 +23,4 @@ def commands() -> str:
     text = make_app().generate_docs(output_format="markdown")
     about, _, _ = text.partition("\n## Table of Contents")
     _, heading, verbs = text.partition("\n## archlab ")
-    return f"{about.replace('# archlab', '# Commands', 1)}{heading}{verbs}"
+    return f"{about.replace('# archlab', '# Commands', 1)}\n{TRUST_HELP}\n{heading}{verbs}"

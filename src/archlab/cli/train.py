@@ -21,7 +21,7 @@ and torchrun then ends them."""
 def run(config: str, /, *overrides: str, out: Path) -> int:
     """Train a model. Run again, it goes on where it stopped. Exit code 1: the training diverged.
 
-    Its first line says where the weights come from.
+    Before its first step it prints where the weights come from.
 
     Under torchrun all its processes train one run together: `torchrun --nproc-per-node 8 -m archlab train CONFIG …`.
 
@@ -52,7 +52,10 @@ def _train(config: str, overrides: tuple[str, ...], out: Path) -> int:
     plan = resolve_train(loaded)
     if plan.trained < plan.tokens:
         notes.append(f"{plan.tokens:,} tokens are {plan.trained:,} in whole batches of {plan.batch_tokens:,}")
-    summary = train(loaded, out, Printing(notes))
+    progress = Printing()
+    for note in notes:
+        progress.on_note(note)
+    summary = train(loaded, out, progress)
     if summary.status == "diverged":
         print(f"diverged after {summary.steps} steps: {summary.why}; see {out}")
         return 1

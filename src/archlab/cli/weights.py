@@ -4,21 +4,15 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from archlab.config.io import find_preset, read_entry
+from archlab.config.io import read_entry
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
-from archlab.exchange.configs import load_config
+from archlab.exchange.configs import config_file, kind_of, load_config
 from archlab.files import real_path
-from archlab.hf.folder import CONFIG, is_hf_folder
-from archlab.hf.hub import is_hub_id
+from archlab.hf.folder import CONFIG, has_weights
 from archlab.train.checkpoint import has_checkpoint
 from archlab.train.run_folder import RunFolder
 from archlab.train.step import warmup_steps
-
-RUN_CONFIG = "config.yaml"
-
-_FORMATS = (".safetensors", ".bin", ".pt", ".pth")
-"""Ends of the names of files with weights in a published folder."""
 
 
 def refuse_unread_weights(config: str, overrides: Sequence[str], out: Path) -> None:
@@ -30,19 +24,19 @@ def refuse_unread_weights(config: str, overrides: Sequence[str], out: Path) -> N
     if has_checkpoint(out / "checkpoints") or real_path(out) == real_path(Path(config)):
         return
     if _holds_weights(config):
-        rest = shlex.join([*overrides, "--out"])
         lines = (
             f"{config}: holds weights, but a training in {out} would begin from random values.",
-            *_further(config, rest, shlex.quote(str(out))),
+            *_to_train_these(config, overrides, out),
             "To begin from random values, with the config alone:",
-            *(f"  {command}" for command in _anew(config, rest, shlex.quote(str(out)))),
+            *_to_train_random(config, overrides, out),
         )
         raise UserError("\n".join(lines))
-    for file, base in _bases(Path(config)):
-        if _holds_weights(str(file.parent / base)):
+    for file, base in _bases(config_file(config)):
+        folder = file.parent / base
+        if _holds_weights(folder):
             raise UserError(
                 f"{file}: base is {base}, a folder with weights, but a base gives its config alone.\n"
-                f"To begin from random values, name the file: base: {Path(base) / _config_file(file.parent / base)}\n"
+                f"To begin from random values, name the file: base: {Path(base) / config_file(folder).name}\n"
                 f"To train those weights, give `archlab train` the folder: it then prints how."
             )
 
@@ -56,49 +50,49 @@ def _bases(file: Path) -> Iterator[tuple[Path, str]]:
         if not isinstance(base, str) or not (file.parent / base).exists():  # none, or a preset
             return
         yield file, base
-        file = file.parent / base
+        file = config_file(file.parent / base)
 
 
-def _holds_weights(source: str) -> bool:
-    folder = Path(source)
-    if not folder.exists():
-        return find_preset(source) is None and is_hub_id(source) and folder.suffix not in (".yaml", ".yml")
-    if not folder.is_dir():
-        return False
-    if _config_file(folder) == RUN_CONFIG:
-        return has_checkpoint(folder / "checkpoints")
-    return is_hf_folder(folder) and any(file.suffix in _FORMATS for file in folder.iterdir())
+def _holds_weights(source: str | Path) -> bool:
+    match kind_of(source):
+        case "run folder":
+            return has_checkpoint(Path(source) / "checkpoints")
+        case "Hugging Face folder":
+            return has_weights(Path(source))
+        case kind:
+            return kind == "hub id"
 
 
-def _config_file(folder: Path) -> str:
-    return RUN_CONFIG if (folder / RUN_CONFIG).is_file() else CONFIG
-
-
-def _further(source: str, rest: str, out: str) -> list[str]:
+def _to_train_these(source: str, overrides: Sequence[str], out: Path) -> list[str]:
     """Lines that say how the weights of `source` are trained further."""
-    folder, name, heading = Path(source), shlex.quote(source), "To train these weights further:"
-    if _config_file(folder) == CONFIG:
-        return [heading, f"  archlab import {name} --out {out}", f"  archlab train {out} {rest} {out}"]
-    run = RunFolder(folder)
+    heading = "To train these weights further:"
+    if kind_of(source) != "run folder":
+        return [heading, _command("import", source, "--out", out), _command("train", out, *overrides, "--out", out)]
+    run = RunFolder(Path(source))
     if not run.environment():  # imported, and not begun: the overrides decide how it is trained
-        return [heading, f"  archlab train {name} {rest} {name}"]
+        return [heading, _command("train", source, *overrides, "--out", source)]
     if run.summary() is None:
-        return [heading, f"  archlab train {name} --out {name}"]
-    old = resolve_train(load_config(folder))
+        return [heading, _command("train", source, "--out", source)]
+    old = resolve_train(load_config(source))
     longer = old.model_copy(update={"tokens": 2 * old.tokens, "warmup": warmup_steps(old)})
     try:
         run.check_extension(old, longer)
     except UserError as error:
         return [f"These weights cannot be trained further: {error}"]
-    warmup = "" if isinstance(old.warmup, int) else f"train.warmup={longer.warmup} "
-    return [f"{heading[:-1]} (the run is finished; this makes it longer):",
-            f"  archlab train {name} train.tokens={longer.tokens} {warmup}--out {name}"]  # fmt: skip
+    warmup = [] if isinstance(old.warmup, int) else [f"train.warmup={longer.warmup}"]
+    return [
+        f"{heading[:-1]} (the run is finished; this makes it longer):",
+        _command("train", source, f"train.tokens={longer.tokens}", *warmup, "--out", source),
+    ]
 
 
-def _anew(source: str, rest: str, out: str) -> list[str]:
-    """Commands that train the model of `source` from random values."""
-    folder = Path(source)
-    if folder.exists():
-        return [f"archlab train {shlex.quote(str(folder / _config_file(folder)))} {rest} {out}"]
-    file = shlex.quote(f"{folder.name}.yaml")
-    return [f"archlab show {shlex.quote(source)} > {file}", f"archlab train {file} {rest} {out}"]
+def _to_train_random(source: str, overrides: Sequence[str], out: Path) -> list[str]:
+    """Lines with the commands that train the model of `source` from random values."""
+    if kind_of(source) != "hub id":
+        return [_command("train", config_file(source), *overrides, "--out", out)]
+    file = f"{Path(source).name}.yaml"
+    return [f"{_command('show', source)} > {shlex.quote(file)}", _command("train", file, *overrides, "--out", out)]
+
+
+def _command(*words: str | Path) -> str:
+    return f"  {shlex.join(('archlab', *map(str, words)))}"

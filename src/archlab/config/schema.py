@@ -33,8 +33,8 @@ class Keep(Base):
     last: Annotated[int, Field(ge=1)] = 2
     """So many of the newest: where one is damaged, the one before it is used."""
     every: Count | None = None
-    """Checkpoints whose step is a multiple of it stay for good. null: none. A finished run keeps its last weights
-    alone, and with schedule constant or wsd what a longer run goes on from."""
+    """Checkpoints whose step is a multiple of it stay for good. null: none. A finished run keeps its last weights. With
+    `train.schedule=constant` or `wsd` it also keeps the checkpoint from which a longer run can start."""
 
 
 class Spikes(Base):

@@ -5,7 +5,7 @@
 One fold is held out, whichever the config names; the others and the rest are trained on.
 
 A shard is little-endian uint16 or uint32 token ids and nothing else. Every document is preceded by the same special
-token, so every token of text is predicted exactly once. Few tokenizers put several tokens there (GLM: two).
+token, so every token of text is predicted exactly once. A few tokenizers put several tokens there (GLM: two).
 """
 
 import hashlib

@@ -2,6 +2,7 @@
 
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Literal
 
 from archlab.config.about import About
 from archlab.config.io import build_config, facts, find_preset, presets, read_entry
@@ -12,11 +13,42 @@ from archlab.config.trust import accept, accept_from
 from archlab.digests import verify
 from archlab.errors import UserError
 from archlab.files import real_path
-from archlab.hf.folder import is_hf_folder
+from archlab.hf.folder import CONFIG, is_hf_folder
 from archlab.hf.hub import download_config, is_hub_id
 
 _MOST_BASES = 100
 """Files that build on each other; a chain of two is usual."""
+
+RUN_CONFIG = "config.yaml"
+"""Name of the config in a run folder."""
+
+Kind = Literal["preset", "file", "run folder", "Hugging Face folder", "hub id"]
+
+
+def kind_of(source: str | Path) -> Kind | None:
+    """Return what a CONFIG names, or None if it names nothing. A path that exists comes before the other kinds.
+
+    A folder with config.json is a Hugging Face folder, even if another tool's config.yaml lies in it.
+    """
+    path = Path(source)
+    if path.is_dir():
+        return "Hugging Face folder" if is_hf_folder(path) else "run folder" if (path / RUN_CONFIG).is_file() else None
+    if path.exists():
+        return "file"
+    if find_preset(str(source)) is not None:
+        return "preset"
+    return "hub id" if is_hub_id(str(source)) and path.suffix not in (".yaml", ".yml") else None
+
+
+def config_file(source: str | Path) -> Path:
+    """Return the path of the config that a folder holds. Any other source is returned as a path."""
+    match kind_of(source):
+        case "run folder":
+            return Path(source) / RUN_CONFIG
+        case "Hugging Face folder":
+            return Path(source) / CONFIG
+        case _:
+            return Path(source)
 
 
 def load_config(source: str | Path, *overrides: str) -> Config:
@@ -44,19 +76,17 @@ def read_config(source: str | Path) -> Raw:
 def read_facts(source: str) -> tuple[About, Raw] | None:
     """What is known of a model of the atlas that cannot be built, and the raw values of its decoder block as far as the
     schema goes; None for any other config."""
-    file = None if Path(source).exists() else find_preset(source)
+    file = find_preset(source) if kind_of(source) == "preset" else None
     about, raw = read_entry(file) if file else (None, {})
     return (about, raw) if about and about.cannot_build else None
 
 
 def _read(file: Path | Traversable, above: tuple[Path | Traversable, ...] = ()) -> Raw:
     """`above`: the files that build on this one."""
-    if isinstance(file, Path) and file.name == "config.json":  # of a Hugging Face folder
-        file = file.parent
-    if isinstance(file, Path) and file.is_dir():
+    if isinstance(file, Path) and file.name == CONFIG:
         from archlab.exchange.published import read_raw_config  # which loads torch
 
-        return read_raw_config(file)
+        return read_raw_config(file.parent)
     about, raw = read_entry(file)
     if about and about.cannot_build:
         raise UserError(f"{about.name}: facts only: {about.cannot_build}; `archlab list presets` shows them")
@@ -81,21 +111,21 @@ def _base_of(file: Path | Traversable, base: object) -> Path | Traversable:
 
 
 def _file_of(source: str | Path) -> Path | Traversable:
-    """The config's file; of a published model the folder."""
-    path, preset = Path(source), find_preset(str(source))
-    if preset is not None and not path.exists():
-        return preset
-    if path.is_dir():
-        if is_hf_folder(path):
-            return path
-        if (path / "config.yaml").is_file():
-            verify(path / "config.yaml")
-            return path / "config.yaml"
-        allowed = "a preset, a YAML file, a run folder, a Hugging Face folder (config.json) or a hub id"
-        raise UserError(f"{path}: a folder without config.yaml; a CONFIG is {allowed}")
-    if path.exists():
-        return path
-    if is_hub_id(str(source)) and path.suffix not in (".yaml", ".yml"):
-        return download_config(str(source))
-    hint = nearest(str(source), {**presets(), **facts()}) or "; see `archlab list presets`"
-    raise UserError(f"no config {str(source)!r}: neither a preset nor a file{hint}")
+    """Return the config's file; verify it if it is a run's, and download it if it is on the hub."""
+    file, preset = config_file(source), find_preset(str(source))
+    match kind_of(source):
+        case "preset" if preset is not None:
+            return preset
+        case "run folder":
+            verify(file)
+            return file
+        case "hub id":
+            return download_config(str(source)) / CONFIG
+        case None if file.is_dir():
+            allowed = "a preset, a YAML file, a run folder, a Hugging Face folder (config.json) or a hub id"
+            raise UserError(f"{file}: a folder without config.yaml; a CONFIG is {allowed}")
+        case None:
+            hint = nearest(str(source), {**presets(), **facts()}) or "; see `archlab list presets`"
+            raise UserError(f"no config {str(source)!r}: neither a preset nor a file{hint}")
+        case _:
+            return file

@@ -28,6 +28,11 @@ def is_hf_folder(folder: Path) -> bool:
     return (folder / CONFIG).is_file()
 
 
+def has_weights(folder: Path) -> bool:
+    """Whether the folder has a file of weights that is read, or an index of several."""
+    return any((folder / name).is_file() for name in (WEIGHTS, INDEX, PICKLED, PICKLED_INDEX))
+
+
 def companions(folder: Path, names: Iterable[str] = COMPANIONS) -> dict[str, bytes]:
     """Return the content of each of these files that the folder has."""
     return {name: read_bytes(own_file(folder, name), LARGE_TEXT_LIMIT) for name in names if (folder / name).is_file()}

@@ -7,7 +7,7 @@ Tokens before a text: the post-processor of `tokenizer.json`.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Tokenizer, processors
 
 from archlab.config.merge import Raw
 from archlab.errors import UserError
+from archlab.files import parse_object
 from archlab.hf.folder import CONFIG, IMPORTED, companions, read_json
 
 TOKENIZER, TOKENIZER_CONFIG, SPECIAL_MAP, ADDED, GENERATION = (
@@ -79,17 +80,24 @@ def checked_ids(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 def complete_from(tokenizer: Tokenizer, folder: Path) -> SpecialTokens:
     """Call `complete` with the files of a folder; the tokenizer's own file may have any name."""
     names = (TOKENIZER_CONFIG, SPECIAL_MAP, ADDED, GENERATION)
-    return complete(tokenizer, companions(folder, names), model_ids(folder))
+    return complete(tokenizer, companions(folder, names), model_ids(folder), folder)
 
 
-def complete(tokenizer: Tokenizer, files: Mapping[str, bytes], ids: Mapping[str, Any]) -> SpecialTokens:
+def complete(
+    tokenizer: Tokenizer, files: Mapping[str, bytes], ids: Mapping[str, Any], folder: Path = Path()
+) -> SpecialTokens:
     """Add the tokens to the tokenizer that only other files name, and return the special tokens.
 
-    `files`: name -> content. `ids`: `bos_token_id` and the like of config.json. UserError for a damaged file, and for
-    a token whose number in the file is not the one that transformers would give it.
+    `files`: name -> content. `ids`: `bos_token_id` and the like of config.json. `folder`: where the files are, which
+    messages name. UserError for a damaged file, and for a token whose number in the file is not the one that
+    transformers would give it.
     """
-    described = _described(files)
-    _add(tokenizer, described, _object(files, ADDED))
+
+    def parsed(name: str) -> Raw:
+        return parse_object(files.get(name, b"{}"), str(folder / name))
+
+    described = _described(parsed)
+    _add(tokenizer, described, parsed(ADDED), folder)
     if described.get("split_special_tokens") is True:
         tokenizer.encode_special_tokens = True
 
@@ -97,7 +105,7 @@ def complete(tokenizer: Tokenizer, files: Mapping[str, bytes], ids: Mapping[str,
         name = _name(described.get(f"{role}_token"))
         return None if name is None else tokenizer.token_to_id(name)
 
-    model = checked_ids(_object(files, GENERATION), GENERATION) if GENERATION in files else ids
+    model = checked_ids(parsed(GENERATION), str(folder / GENERATION)) if GENERATION in files else ids
 
     def numbered(role: str) -> Iterator[int]:
         return (i for source in (model, ids) for i in _possible(source.get(f"{role}_token_id")))
@@ -138,17 +146,18 @@ def put_before_text(tokenizer: Tokenizer, token: int) -> None:
     tokenizer.post_processor = processor
 
 
-def _described(files: Mapping[str, bytes]) -> Raw:
-    """What tokenizer_config.json says, with special_tokens_map.json over it if transformers would read that."""
-    config = _object(files, TOKENIZER_CONFIG)
-    return config if "added_tokens_decoder" in config else config | _object(files, SPECIAL_MAP)
+def _described(parsed: Callable[[str], Raw]) -> Raw:
+    """Return tokenizer_config.json, with special_tokens_map.json over it if transformers would read that."""
+    config = parsed(TOKENIZER_CONFIG)
+    return config if "added_tokens_decoder" in config else config | parsed(SPECIAL_MAP)
 
 
-def _add(tokenizer: Tokenizer, described: Raw, legacy: Raw) -> None:
+def _add(tokenizer: Tokenizer, described: Raw, legacy: Raw, folder: Path) -> None:
     """Add tokens in the order of transformers' `TokenizersBackend`, because the order decides their numbers."""
-    special = dict(_special(described))
-    file = TOKENIZER_CONFIG if "added_tokens_decoder" in described else ADDED
-    if file == ADDED:
+    special = dict(_special(described, folder))
+    is_legacy = "added_tokens_decoder" not in described
+    file = folder / (ADDED if is_legacy else TOKENIZER_CONFIG)
+    if is_legacy:
         plain = {name: AddedToken(name, normalized=name not in special, special=name in special) for name in legacy}
         numbered = {_number(i, file): plain[name] for name, i in legacy.items()}
         numbered |= tokenizer.get_added_tokens_decoder()
@@ -175,16 +184,16 @@ _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 """The order in which transformers adds the tokens of these roles. Tokens of other roles follow in the file's order."""
 
 
-def _special(described: Raw) -> Iterator[tuple[str, AddedToken]]:
+def _special(described: Raw, folder: Path) -> Iterator[tuple[str, AddedToken]]:
     """Name and token of everything described as special: `bos_token` and the like, and the lists of further ones."""
+    file = folder / TOKENIZER_CONFIG
     further = described.get("extra_special_tokens") or described.get("additional_special_tokens") or []
     named = [described.get(f"{role}_token") for role in _ROLES]
     named += [value for key, value in described.items() if key.endswith("_token") and key[:-6] not in _ROLES]
     listed = further.values() if isinstance(further, dict) else further if isinstance(further, list) else ()
     for value in (*named, *listed):
         if (name := _name(value)) is not None:
-            token = AddedToken(name, special=True) if isinstance(value, str) else _token(value, TOKENIZER_CONFIG)
-            yield name, token
+            yield name, AddedToken(name, special=True) if isinstance(value, str) else _token(value, file)
 
 
 def _name(value: Any) -> str | None:
@@ -192,30 +201,19 @@ def _name(value: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _number(value: Any, file: str) -> int:
+def _number(value: Any, file: Path) -> int:
     try:
         return int(value)
     except (TypeError, ValueError):
         raise UserError(f"{file}: {value!r} is not a token's number") from None
 
 
-def _token(value: Any, file: str) -> AddedToken:
+def _token(value: Any, file: Path) -> AddedToken:
     flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
     try:
         return AddedToken(value["content"], **{flag: value[flag] for flag in flags if flag in value})
     except (TypeError, KeyError):
         raise UserError(f"{file}: {value!r} is not a token; allowed: an object with content and flags") from None
-
-
-def _object(files: Mapping[str, bytes], name: str) -> Raw:
-    """The JSON object in a file; empty if there is no such file."""
-    try:
-        value = json.loads(files.get(name, b"{}"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{name}: not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{name}: expected a JSON object, found {type(value).__name__}")
-    return value
 
 
 def _possible(value: Any) -> list[int]:

@@ -17,8 +17,7 @@ class Codec(Protocol):
     """What `stream_text` needs of a tokenizer."""
 
     special: SpecialTokens
-    end_tokens: tuple[int, ...]
-    """Tokens at which a text is over."""
+    """Its `ends` are the tokens at which a text is over."""
 
     def encode(self, prompt: str) -> list[int]:
         """The tokens of a prompt, with the tokens that stand before every text."""
@@ -47,7 +46,7 @@ class _Utf8Decoder:
         return self._decoder.decode(b"", final=True)
 
 
-class ByteLevelCodec:
+class RunCodec:
     """Codec of a run made here: the token that preceded each document in training begins a text and ends it.
 
     Each token has a known number of bytes.
@@ -55,8 +54,8 @@ class ByteLevelCodec:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         before = bpe.document_tokens(tokenizer)
-        self.tokenizer, self.end_tokens = tokenizer, before[:1]
-        self.special = SpecialTokens(before, bos=before[0], eos=before[0], ends=self.end_tokens)
+        self.tokenizer = tokenizer
+        self.special = SpecialTokens(before, bos=before[0], eos=before[0], ends=before[:1])
         self._spelling = spelling(tokenizer)
 
     def encode(self, prompt: str) -> list[int]:
@@ -81,7 +80,7 @@ class PublishedCodec:
     """Codec of a published model: its tokenizer decides what precedes a text, and reads special tokens by name."""
 
     def __init__(self, tokenizer: Tokenizer, special: SpecialTokens) -> None:
-        self.tokenizer, self.special, self.end_tokens = tokenizer, special, special.ends
+        self.tokenizer, self.special = tokenizer, special
 
     def encode(self, prompt: str) -> list[int]:
         """Return the tokenizer's tokens; for an empty text, those that precede a document."""

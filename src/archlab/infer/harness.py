@@ -21,11 +21,9 @@ from archlab.config.training import check_next_token
 from archlab.config.yaml_text import to_yaml
 from archlab.data.spelling import without_prefix
 from archlab.errors import UserError
-from archlab.exchange.configs import load_config
-from archlab.hf.folder import is_hf_folder
-from archlab.hf.hub import is_hub_id
+from archlab.exchange.configs import kind_of, load_config
 from archlab.infer.answers import Answers
-from archlab.infer.load import find_folder, from_pretrained, is_run_folder, load_codec
+from archlab.infer.load import find_folder, from_pretrained, load_codec
 from archlab.infer.requests import pair, sampling, shortened
 from archlab.model.decoder import Decoder
 from archlab.train.device import resolve_device_type
@@ -114,7 +112,8 @@ class ArchlabLM(TemplateLM):
         UserError for a continuation without tokens.
         """
         for asked in (request.args for request in requests):
-            if not asked[0]:  # lm_eval takes the first token of the continuation then, if there is any or not
+            if not asked[0]:
+                # With an empty context lm_eval reads continuation[0] without checking that there is one.
                 pair(asked, (), self.tok_encode(asked[1], add_special_tokens=False), self.max_length)
         return super().loglikelihood(requests, disable_tqdm)
 
@@ -182,8 +181,7 @@ class ArchlabLM(TemplateLM):
 
 def _loaded(path: str, tokenizer: str | None, dtype: str | None, device: torch.device) -> tuple[Decoder, Any]:
     """The model and its codec."""
-    folder = Path(path)
-    if is_run_folder(folder) or is_hf_folder(folder) or (is_hub_id(path) and not folder.exists()):
+    if kind_of(path) in ("run folder", "Hugging Face folder", "hub id"):
         folder = find_folder(path)
         return from_pretrained(folder, dtype, device), load_codec(Path(tokenizer) if tokenizer else folder)
     config = load_config(path)

@@ -13,13 +13,14 @@ from archlab.config.text import note
 from archlab.data import tokenizer as bpe
 from archlab.data.tokenizer import TOKENIZER
 from archlab.errors import UserError
-from archlab.exchange.configs import load_config
+from archlab.exchange.configs import kind_of, load_config
 from archlab.exchange.load import load_hf
 from archlab.exchange.published import read_origin
-from archlab.hf.folder import companions, is_hf_folder
-from archlab.hf.hub import download, is_hub_id
+from archlab.files import parse_object
+from archlab.hf.folder import companions
+from archlab.hf.hub import download
 from archlab.hf.special_tokens import GENERATION, TOKENIZER_CONFIG, before_text, complete, put_before_text, several
-from archlab.infer.codec import ByteLevelCodec, Codec, PublishedCodec
+from archlab.infer.codec import Codec, PublishedCodec, RunCodec
 from archlab.model.decoder import Decoder
 from archlab.model.origin import Origin
 from archlab.train.checkpoint import load_weights, newest_checkpoint
@@ -47,21 +48,23 @@ def from_pretrained(
 
 
 def find_folder(folder_or_hub_id: str | Path) -> Path:
-    """The run folder or Hugging Face folder, downloaded if it is a hub id; UserError when it is neither."""
-    folder = Path(folder_or_hub_id)
-    if is_run_folder(folder) or is_hf_folder(folder):
-        return folder
-    if not folder.exists() and is_hub_id(str(folder_or_hub_id)):
-        return download(str(folder_or_hub_id))
+    """Return the run folder or Hugging Face folder, downloaded if it is a hub id. UserError if it is neither."""
+    match kind_of(folder_or_hub_id):
+        case "run folder" | "Hugging Face folder":
+            return Path(folder_or_hub_id)
+        case "hub id":
+            return download(str(folder_or_hub_id))
+        case _:
+            pass
     raise UserError(
-        f"{folder}: not a run folder (no config.yaml), which `archlab train` makes, "
+        f"{folder_or_hub_id}: not a run folder (no config.yaml), which `archlab train` makes, "
         "nor a Hugging Face folder (no config.json)"
     )
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Whether it is a run folder. A Hugging Face folder is none, even if another tool's config.yaml lies in it."""
-    return (folder / "config.yaml").is_file() and not is_hf_folder(folder)
+    """Whether it is a run folder; see `kind_of`."""
+    return kind_of(folder) == "run folder"
 
 
 def load_model(folder: Path, config: ModelConfig | None = None) -> Decoder:
@@ -109,7 +112,7 @@ def _origin(run: Path, begun: Imported | None) -> Origin:
     if begun:
         origin = Origin(begun.family, begun.special_ids, files)
         trained_with = folder.environment().get("document_token")
-        return origin if trained_with is None else _ending_also_at(origin, trained_with)
+        return origin if trained_with is None else _ending_also_at(origin, trained_with, run)
     if TOKENIZER not in files:
         return Origin()
     tokenizer = load_tokenizer(run)
@@ -125,9 +128,9 @@ def _origin(run: Path, begun: Imported | None) -> Origin:
     return Origin(None, ids, files | written)
 
 
-def _ending_also_at(origin: Origin, token: int) -> Origin:
+def _ending_also_at(origin: Origin, token: int, run: Path) -> Origin:
     """Let texts end at this token too: after training, the one that precedes a document also follows the one before."""
-    generation = json.loads(origin.files.get(GENERATION, b"{}"))
+    generation = parse_object(origin.files.get(GENERATION, b"{}"), str(run / GENERATION))
     named = (generation if GENERATION in origin.files else origin.special_ids).get("eos_token_id")
     ends = list(dict.fromkeys([*several(named), token]))
     files = {**origin.files, GENERATION: json.dumps(generation | {"eos_token_id": ends}, indent=2).encode()}
@@ -150,7 +153,7 @@ def load_codec(folder: Path) -> Codec:
     RunFolder(folder).verify()
     begun = imported(folder)
     if is_run_folder(folder) and not begun:
-        return ByteLevelCodec(load_tokenizer(folder))
+        return RunCodec(load_tokenizer(folder))
     origin = _origin(folder, begun) if begun else read_origin(folder)
     tokenizer, _ = bpe.read(folder)
-    return PublishedCodec(tokenizer, complete(tokenizer, origin.files, origin.special_ids))
+    return PublishedCodec(tokenizer, complete(tokenizer, origin.files, origin.special_ids, folder))

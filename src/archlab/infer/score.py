@@ -11,9 +11,9 @@ from archlab.data.open import open_training_data
 from archlab.data.tokenizer import check_same, load
 from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
-from archlab.exchange.configs import load_config
-from archlab.hf.folder import is_hf_folder
-from archlab.hf.hub import download, is_hub_id
+from archlab.exchange.configs import kind_of, load_config
+from archlab.hf.folder import has_weights
+from archlab.hf.hub import download
 from archlab.infer.int8 import to_int8
 from archlab.infer.load import is_run_folder, load_model, load_run, load_tokenizer
 from archlab.model.decoder import Decoder
@@ -59,7 +59,7 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
     check_next_token(config.model)
     device = choose_device(config.train)
     data = open_training_data(config.data, config.model.vocab_size)
-    folder = download(source) if is_hub_id(source) and not Path(source).exists() else Path(source)
+    folder = download(source) if kind_of(source) == "hub id" else Path(source)
     trained = _is_trained(folder)
     if trained and data.tokenizer:
         check_same(load_tokenizer(folder), load(data.tokenizer, data.document_token), source, config.data.named)
@@ -100,7 +100,7 @@ def _check_held_out(corpus: str | None, trained: Config, asked: Config, data: Tr
 
 def _is_trained(folder: Path) -> bool:
     if not is_run_folder(folder):
-        return is_hf_folder(folder)
+        return has_weights(folder)
     run = RunFolder(folder)
     run.verify()
     return has_checkpoint(run.checkpoints) or run.summary() is not None

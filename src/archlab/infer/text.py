@@ -7,7 +7,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from archlab.errors import UserError
-from archlab.infer.codec import ByteLevelCodec, Codec
+from archlab.infer.codec import Codec, RunCodec
 from archlab.infer.generate import Session
 from archlab.infer.sampling import Sampling
 from archlab.model.decoder import Decoder
@@ -35,7 +35,7 @@ def stream_text(
         prompt.encode()
     except UnicodeEncodeError:
         raise UserError("prompt: not valid UTF-8") from None
-    codec = ByteLevelCodec(tokenizer) if isinstance(tokenizer, Tokenizer) else tokenizer
+    codec = RunCodec(tokenizer) if isinstance(tokenizer, Tokenizer) else tokenizer
     ids = codec.encode(prompt)
     if max(ids) >= model.config.vocab_size:
         raise UserError(f"prompt: has token {max(ids)}; the model's vocabulary ends at {model.config.vocab_size - 1}")
@@ -49,7 +49,7 @@ def stream_text(
             f"before them and learned positions end at max_seq_len = {allowed + 1}"
         )
     room = max_new_tokens if session.room is None else min(max_new_tokens, session.room)
-    ends = [token for token in codec.end_tokens if token < model.config.vocab_size]  # it can write no others
+    ends = [token for token in codec.special.ends if token < model.config.vocab_size]  # it can write no others
     return filter(None, _pieces(session.write(room, sampling, ends), codec.decoder(ids), until))
 
 

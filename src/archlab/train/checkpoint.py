@@ -58,13 +58,15 @@ def complete(temporary: Path, metrics: bytes) -> None:
     write_digests(temporary)
 
 
-def remove_others(folder: Path, step: int, keep: Keep, branch: int, *, is_last: bool) -> None:
-    """Remove all checkpoints except `step`, `branch` and those that `keep` names; beside the last one of a finished run
-    `keep.last` counts for nothing."""
+def remove_others(folder: Path, step: int, keep: Keep, extension_step: int, *, is_last: bool) -> None:
+    """Remove all checkpoints except `step`, `extension_step` and those that `keep` names.
+
+    After the last checkpoint of a finished run, `keep.last` has no effect.
+    """
     others = {n: path for n, path in _steps(folder).items() if n != step}
     before = sorted(n for n in others if n < step)
     kept = set() if is_last else set(before[max(0, len(before) + 1 - keep.last) :])
-    kept |= {n for n in before if n == branch or (keep.every and n % keep.every == 0)}
+    kept |= {n for n in before if n == extension_step or (keep.every and n % keep.every == 0)}
     for n, path in others.items():
         if n not in kept:
             remove_folder(path)

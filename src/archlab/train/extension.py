@@ -5,7 +5,7 @@ from pathlib import Path
 from archlab.config.schema import TrainConfig
 from archlab.errors import UserError
 from archlab.train.checkpoint import has_optimizer, newest_checkpoint
-from archlab.train.step import branch_step, learning_rate, warmup_steps
+from archlab.train.step import extension_step, learning_rate, warmup_steps
 
 LENGTH = {"tokens", "warmup", "schedule", "decay", "final_lr"}
 """Fields of the train section that decide nothing but the number of steps and the learning rate of each."""
@@ -31,7 +31,7 @@ def step_to_extend(run: Path, checkpoints: Path, old: TrainConfig, new: TrainCon
 
 
 def _why(old: TrainConfig, new: TrainConfig, same: int) -> str:
-    if branch_step(old) == 0:
+    if extension_step(old) == 0:
         other = f"a longer run has other learning rates from step {same + 1:,} on"
         return (
             f"with train.schedule={old.schedule} {other}; allowed: runs of schedule constant, or wsd before its decay"

@@ -78,11 +78,13 @@ def _joined(
         notes += world.told(lambda: folder.claim(config, env, data.tokenizer))
         if ended := world.told(folder.summary):
             return ended
+        for note in notes:
+            callback.on_note(note)
         # What several processes have of a model each is not counted, so that nothing is said of what would fit.
         explained = out_of_memory_explained(config, device) if world.size == 1 else nullcontext()
         copied = opened(folder, config, callback.on_note) if world.is_first else nullcontext()
         with explained, copied:
-            return Training(means, folder, callback, notes).run()
+            return Training(means, folder, callback).run()
 
 
 def _means(config: Config, device: Device, world: World) -> Means:

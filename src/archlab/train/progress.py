@@ -1,6 +1,5 @@
 """What a person sees while a model trains."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -39,19 +38,24 @@ class Callback:
     def on_note(self, text: str) -> None:
         """There is something that the user should know."""
 
-    def on_weights(self, source: str, step: int) -> None:
-        """The model has the weights that `source` names, those after `step`; called before anything else."""
+    def on_weights(self, source: str) -> None:
+        """The model has the weights that `source` names; called once, before the first step."""
 
     def on_step(self, metrics: StepMetrics) -> None:
         """One step is done."""
 
 
 class Printing(Callback):
-    """Prints to stderr: first where the weights come from and `notes`, then the progress, a bar in a terminal."""
+    """Prints to stderr where the weights come from, then the notes, then the progress, which is a bar in a terminal.
 
-    def __init__(self, notes: Sequence[str] = ()) -> None:
-        self._notes, self._bar = notes, Bar()
+    Notes that come before `on_weights` are printed after it.
+    """
+
+    def __init__(self) -> None:
+        self._bar = Bar()
         self._bar.begin("training")
+        self._waiting: list[str] | None = []
+        """Notes that came before the weights were known. None: they are known."""
         self._score: Score | None = None
 
     def __enter__(self) -> Self:
@@ -61,15 +65,19 @@ class Printing(Callback):
     def __exit__(self, *error: object) -> None:
         self._bar.__exit__(*error)
 
-    def on_weights(self, source: str, step: int) -> None:
-        """Print it, then the notes."""
+    def on_weights(self, source: str) -> None:
+        """Print it, then the notes so far."""
         self._bar.print(f"weights: {source}")
-        for text in self._notes:
+        waiting, self._waiting = self._waiting or [], None
+        for text in waiting:
             self.on_note(text)
 
     def on_note(self, text: str) -> None:
-        """Print it."""
-        self._bar.print(f"note: {text}")
+        """Print it, or keep it until the weights are known."""
+        if self._waiting is None:
+            self._bar.print(f"note: {text}")
+        else:
+            self._waiting.append(text)
 
     def on_step(self, metrics: StepMetrics) -> None:
         """Move the bar, on which the last evaluation stays; elsewhere print a line of every evaluation."""

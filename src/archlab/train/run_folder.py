@@ -36,7 +36,7 @@ from archlab.files import (
     TEMPORARY,
     disk_errors,
     make_folder,
-    open_here,
+    open_to_append,
     read_bytes,
     refuse_linked_folders,
     remove_leftovers,
@@ -230,10 +230,7 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Hold the folder's lock, so that two processes never train one run at once; the folder is made if needed."""
         self._begin()
-        with disk_errors(self.path):
-            # The errors of the training are not those of this file.
-            file = open(self.path / _LOCK, "a", opener=open_here)  # noqa: SIM115
-        with file:
+        with open_to_append(self.path / _LOCK) as file:
             if not (self._taken(file) or self._taken(file, after=_LOOK)):
                 raise BusyError(f"{self.path}: another process is training this run")
             for folder in (self.path, self.checkpoints):
@@ -277,7 +274,7 @@ class RunFolder:
         line = json.dumps(values) + "\n"
         if self._logged is not None:
             self._logged += line.encode()
-        with disk_errors(self._metrics), open(self._metrics, "a", opener=open_here) as file:
+        with disk_errors(self._metrics), open_to_append(self._metrics) as file:
             file.write(line)
         self.copies.log(values)
 

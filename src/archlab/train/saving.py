@@ -24,9 +24,9 @@ class Saver:
     gives the folder its name when all have written.
     """
 
-    def __init__(self, folder: Path, keep: Keep, world: World, branch: int = 0) -> None:
-        """`branch`: the step whose checkpoint stays whatever `keep` says, for a longer run to go on from."""
-        self._folder, self._keep, self._world, self._branch = folder, keep, world, branch
+    def __init__(self, folder: Path, keep: Keep, world: World, extension_step: int = 0) -> None:
+        """`extension_step`: the step whose checkpoint stays whatever `keep` says, for a longer run to go on from."""
+        self._folder, self._keep, self._world, self._extension_step = folder, keep, world, extension_step
         self._group = _group_of_all() if world.size > 1 else None
         self._thread: Thread | None = None
         self._error: BaseException | None = None
@@ -52,7 +52,7 @@ class Saver:
                 if self._world.is_first:
                     complete(temporary, metrics)
             if self._world.is_first:
-                remove_others(self._folder, step, self._keep, self._branch, is_last=is_last)
+                remove_others(self._folder, step, self._keep, self._extension_step, is_last=is_last)
 
         self._thread = Thread(target=self._caught, args=(finish,), daemon=True)
         self._thread.start()

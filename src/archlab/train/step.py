@@ -174,7 +174,7 @@ def learning_rate(train: TrainConfig, step: int) -> float:
     return train.lr * _shape(train, done)
 
 
-def branch_step(train: TrainConfig) -> int:
+def extension_step(train: TrainConfig) -> int:
     """Step up to which the learning rate does not depend on the length of the run, if its warm-up is given in steps.
 
     A longer run can go on from the checkpoint of that step. 0 if the rate falls over the whole run.

@@ -1,7 +1,7 @@
 """A training: updates, evaluations and checkpoints, one after the other, in a run's folder."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from archlab.train.spikes import (
     batches_passed_over,
     rewinds_to,
 )
-from archlab.train.step import StepResult, branch_step, update
+from archlab.train.step import StepResult, extension_step, update
 from archlab.train.summary import NOT_FINITE, RunSummary, summarise
 from archlab.train.world import World
 
@@ -59,8 +59,8 @@ class Means:
 class Training:
     """The model, its optimiser and how far they are."""
 
-    def __init__(self, means: Means, folder: RunFolder, callback: Callback, notes: Sequence[str] = ()) -> None:
-        """Go on from the newest checkpoint in the folder, or begin; `notes` follow where the weights come from."""
+    def __init__(self, means: Means, folder: RunFolder, callback: Callback) -> None:
+        """Go on from the newest checkpoint in the folder, or begin."""
         settings, device, world = means.settings, means.device, means.world
         self._means, self._settings, self._device, self._world = means, settings, device, world
         self._folder, self._callback = folder, callback
@@ -68,9 +68,7 @@ class Training:
         prefer_products(self._model, products_up_to(device))
         self._optimizer = make_optimizer(self._model, settings)
         self._done, self._passed_over, self._spike = 0, 0, None
-        notes = [*notes, *self._resume()]
-        for note in notes:
-            callback.on_note(note)
+        self._resume()
         if world.size > 1:
             own, every = (sum(map(count, self._model.parameters())) for count in (held, Tensor.numel))
             callback.on_note(f"processes {world.division}; each holds {own:,} of {every:,} weights")
@@ -83,8 +81,8 @@ class Training:
         if slow := slow_attention(means.kernels, settings.seq_len):
             callback.on_note(slow)
         self._mfu_per_speed = training_flops(means.config.model, settings.seq_len) / device.peak_flops() / world.size
-        self._branch = world.told(lambda: 0 if folder.is_of_study else branch_step(settings))
-        self._saver = Saver(folder.checkpoints, settings.keep, world, self._branch)
+        self._extension_step = world.told(lambda: 0 if folder.is_of_study else extension_step(settings))
+        self._saver = Saver(folder.checkpoints, settings.keep, world, self._extension_step)
         self._probing = Probing(self._model, means.held_out, settings.probe_every, device)
         self._why: str | None = None
         """Why it diverged, if it did."""
@@ -172,9 +170,9 @@ class Training:
     def _save(self, stopping: bool) -> None:
         """Save a checkpoint if it is time for one; the last one without the optimizer unless a longer run may go on."""
         self._saver.check()
-        is_last, is_branch = self._done == self._settings.steps, self._done == self._branch
-        if is_last or is_branch or stopping or self._done % self._settings.checkpoint_every == 0:
-            optimizer = None if is_last and not is_branch else self._optimizer
+        is_last, is_extension_point = self._done == self._settings.steps, self._done == self._extension_step
+        if is_last or is_extension_point or stopping or self._done % self._settings.checkpoint_every == 0:
+            optimizer = None if is_last and not is_extension_point else self._optimizer
             self._saver.save(self._done, self._model, optimizer, self._folder.logged(), is_last=is_last)
 
     def _refuses(self, loss: float, grad_norm: float) -> bool:
@@ -202,8 +200,8 @@ class Training:
         self._callback.on_note(f"a spike at step {step + 1}: back to step {done}, and on with the text after it")
         return True
 
-    def _resume(self) -> list[str]:
-        """Make model, optimizer and metrics what they were at the newest checkpoint, if any; return notes of damage."""
+    def _resume(self) -> None:
+        """Make model, optimizer and metrics what they were at the newest checkpoint, if any."""
         folder, settings = self._folder, self._settings
         newest, damaged = self._world.told(lambda: newest_checkpoint(folder.checkpoints))
         if newest is None and imported(folder.path):
@@ -218,9 +216,10 @@ class Training:
         else:
             self._load(*newest)
             source = f"from {folder.path}, step {self._done:,} of {settings.steps:,}"
-        self._callback.on_weights(source, self._done)
+        self._callback.on_weights(source)
+        for damage in damaged:
+            self._callback.on_note(f"{damage}; the one before is used")
         self._note_past()
-        return [f"{damage}; the one before is used" for damage in damaged]
 
     def _load(self, done: int, path: Path) -> None:
         """A checkpoint; its metrics are the folder's from here on."""
