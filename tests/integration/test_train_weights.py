@@ -128,6 +128,13 @@ def test_a_run_that_stopped_goes_on(here, capsys):
     assert app.main(["train", "run", "--out", "b"]) == 0
 
 
+def test_the_command_has_the_number_of_tokens_that_was_asked_for(here, capsys, text):
+    train(config("train.schedule=constant", "train.warmup=2", data=text), here / "short", Callback())
+    for asked, printed in (("train.tokens=1920", 1920), ("train.lr=0.002", 1280)):
+        _, (further, _) = refused(capsys, "short", asked, "--out", "b")
+        assert further == ["train", "short", f"train.tokens={printed}", "--out", "short"]
+
+
 def test_what_cannot_be_made_longer_says_why(here, capsys, text):
     train(config(data=text), here / "cosine", Callback())
     lines, (anew,) = refused(capsys, "cosine", "--out", "b")
@@ -160,7 +167,8 @@ def test_a_base_gives_its_config_alone_and_must_name_a_file(here, capsys, text, 
 
 def test_a_hub_id_is_refused_without_asking_the_network(here, capsys):
     lines, commands = refused(capsys, "some-one/small-1", "train.lr=0.002", "--out", "b")
-    assert lines[0] == HOLDS.format("some-one/small-1", "b")
+    named = "some-one/small-1: is no folder here; as a hub id it names weights"
+    assert lines[0] == f"{named}, but a training in b would begin from random values."
     assert [" ".join(command) for command in commands] == [
         "import some-one/small-1 --out b",
         "train b train.lr=0.002 --out b",

@@ -56,11 +56,12 @@ METRICS = StepMetrics(4500, 100_000, 2.3456, 52_013.0, 0.214, Score(1.0, 1.2345,
 def test_a_bar_has_the_width_of_the_terminal_and_leaves_out_what_has_no_room(monkeypatch, width, shown):
     screen = terminal(monkeypatch, width)
     with Printing() as callback:
+        callback.on_data("mine: 12 kB of text")
         callback.on_note("read twice")
         callback.on_weights("random, seed 0")
         callback.on_step(METRICS)
     lines = screen.lines()
-    assert lines[:2] == ["weights: random, seed 0", "note: read twice"]
+    assert lines[:3] == ["weights: random, seed 0", "data: mine: 12 kB of text", "note: read twice"]
     assert max(map(len, lines)) <= width
     assert re.fullmatch(shown, lines[-1])
 

@@ -59,11 +59,8 @@ def _train(config: str, overrides: tuple[str, ...], out: Path) -> int:
     if summary.status == "diverged":
         print(f"diverged after {summary.steps} steps: {summary.why}; see {out}")
         return 1
-    print(
-        f"{summary.result} after {summary.tokens:,} tokens "
-        f"({summary.tokens_per_second:,.0f} tok/s, MFU {summary.mfu:.0%}, "
-        f"{summary.dtype} on {summary.device})"
-    )
+    print(f"{summary.result} after {summary.tokens:,} tokens")
+    print(f"{summary.tokens_per_second:,.0f} tok/s, MFU {summary.mfu:.0%}, {summary.dtype} on {summary.device}")
     print(out)
     return 0
 

@@ -24,8 +24,11 @@ def refuse_unread_weights(config: str, overrides: Sequence[str], out: Path) -> N
     if has_checkpoint(out / "checkpoints") or real_path(out) == real_path(Path(config)):
         return
     if _holds_weights(config):
+        what = "holds weights"
+        if kind_of(config) == "hub id":
+            what = "is no folder here; as a hub id it names weights"
         lines = (
-            f"{config}: holds weights, but a training in {out} would begin from random values.",
+            f"{config}: {what}, but a training in {out} would begin from random values.",
             *_to_train_these(config, overrides, out),
             "To begin from random values, with the config alone:",
             *_to_train_random(config, overrides, out),
@@ -74,7 +77,9 @@ def _to_train_these(source: str, overrides: Sequence[str], out: Path) -> list[st
     if run.summary() is None:
         return [heading, _command("train", source, "--out", source)]
     old = resolve_train(load_config(source))
-    longer = old.model_copy(update={"tokens": 2 * old.tokens, "warmup": warmup_steps(old)})
+    wanted = resolve_train(load_config(source, *overrides)).tokens
+    tokens = wanted if wanted > old.tokens else 2 * old.tokens
+    longer = old.model_copy(update={"tokens": tokens, "warmup": warmup_steps(old)})
     try:
         run.check_extension(old, longer)
     except UserError as error:

@@ -78,6 +78,7 @@ def _joined(
         notes += world.told(lambda: folder.claim(config, env, data.tokenizer))
         if ended := world.told(folder.summary):
             return ended
+        callback.on_data(str(data))
         for note in notes:
             callback.on_note(note)
         # What several processes have of a model each is not counted, so that nothing is said of what would fit.

@@ -41,21 +41,24 @@ class Callback:
     def on_weights(self, source: str) -> None:
         """The model has the weights that `source` names; called once, before the first step."""
 
+    def on_data(self, description: str) -> None:
+        """The training reads the text, or the task, that `description` names."""
+
     def on_step(self, metrics: StepMetrics) -> None:
         """One step is done."""
 
 
 class Printing(Callback):
-    """Prints to stderr where the weights come from, then the notes, then the progress, which is a bar in a terminal.
+    """Prints to stderr where the weights come from, what is read, the notes, and the progress: a bar in a terminal.
 
-    Notes that come before `on_weights` are printed after it.
+    Lines that come before `on_weights` are printed after it.
     """
 
     def __init__(self) -> None:
         self._bar = Bar()
         self._bar.begin("training")
         self._waiting: list[str] | None = []
-        """Notes that came before the weights were known. None: they are known."""
+        """Lines that came before the weights were known. None: they are known."""
         self._score: Score | None = None
 
     def __enter__(self) -> Self:
@@ -66,18 +69,25 @@ class Printing(Callback):
         self._bar.__exit__(*error)
 
     def on_weights(self, source: str) -> None:
-        """Print it, then the notes so far."""
+        """Print it, then the lines so far."""
         self._bar.print(f"weights: {source}")
         waiting, self._waiting = self._waiting or [], None
-        for text in waiting:
-            self.on_note(text)
+        for line in waiting:
+            self._bar.print(line)
+
+    def on_data(self, description: str) -> None:
+        """Print it after the weights."""
+        self._after_weights(f"data: {description}")
 
     def on_note(self, text: str) -> None:
-        """Print it, or keep it until the weights are known."""
+        """Print it after the weights."""
+        self._after_weights(f"note: {text}")
+
+    def _after_weights(self, line: str) -> None:
         if self._waiting is None:
-            self._bar.print(f"note: {text}")
+            self._bar.print(line)
         else:
-            self._waiting.append(text)
+            self._waiting.append(line)
 
     def on_step(self, metrics: StepMetrics) -> None:
         """Move the bar, on which the last evaluation stays; elsewhere print a line of every evaluation."""
