@@ -143,6 +143,17 @@ def test_tokens_are_those_of_auto_tokenizer(put_first: str | None, files: dict[s
     assert special.first == (0 if prefix is None else prefix)
 
 
+def test_a_space_before_the_text_is_as_tokenizer_json_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """transformers follows one file or the other, by the tokenizer's class."""
+    for said, notes in ((False, 0), (True, 1)):
+        folder = write(
+            tmp_path, byte_level(["<s>", "</s>"]), {"tokenizer_config": described(add_prefix_space=said)}, {}
+        )
+        assert load_codec(folder).encode("the") == AutoTokenizer.from_pretrained(folder)("the").input_ids
+        found = "add_prefix_space is true, and false in tokenizer.json, which is followed"
+        assert capsys.readouterr().err.count(found) == notes
+
+
 def test_damaged_and_contradicting_files_are_refused(tmp_path: Path) -> None:
     def refused(**files: Any) -> str:
         for old in tmp_path.iterdir():

@@ -10,6 +10,7 @@ import yaml
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from archlab.cli import app
+from archlab.config.text import note_once
 from archlab.errors import UserError
 from archlab.exchange import published
 from archlab.families.registry import FAMILIES
@@ -57,7 +58,7 @@ def test_a_key_of_a_published_file(row: dict[str, Any], tmp_path: Path, capsys: 
     plain = tiny(row["type"])
     values = plain | {row["key"]: row["value"]}
     (tmp_path / "config.json").write_text(json.dumps(values))
-    published._note_once.cache_clear()
+    note_once.cache_clear()
     code = app.main(["cost", str(tmp_path), "--json"])
     said = capsys.readouterr()
     if row["does"] == "refused":

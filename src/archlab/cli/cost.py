@@ -78,7 +78,8 @@ def run(
         of_serving = {"--batch": batch, "--context": context, "--html": html, "--dtype": dtype != PLANNED and dtype}
         if given := [name for name, value in of_serving.items() if value]:
             raise UserError(
-                f"{', '.join(given)}: not with {', '.join(asked)}, of training in {PLANNED} with float32 weights"
+                f"{', '.join(given)}: not with {', '.join(asked)}, which plan a training in {PLANNED}; "
+                "train.seq_len and train.batch_tokens decide its windows and batches"
             )
         if device is None:
             raise UserError(f"{asked[0]} needs --hardware; `archlab list hardware` shows all")

@@ -130,7 +130,7 @@ def _plugins_name_what_is_used(c: Config) -> str | None:
 def _mixture_is_all_the_text(c: Config) -> str | None:
     if not c.data.mixture or c.data.path == DataConfig().path:
         return None
-    return f"{c.data.path}, but data.mixture names what is read; leave one of the two out"
+    return f"{c.data.path}, but data.mixture names what is read; leave one of the two out, or set data.mixture: null"
 
 
 def _mixture_is_of_text(c: Config) -> str | None:

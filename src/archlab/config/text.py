@@ -6,6 +6,7 @@ import sys
 import textwrap
 import unicodedata
 from contextlib import suppress
+from functools import cache
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -40,6 +41,10 @@ def print_to_stderr(text: str) -> None:
 def note(text: str) -> None:
     """Print something that the user should know to stderr, after `note: `."""
     print_to_stderr(f"note: {text}")
+
+
+note_once = cache(note)
+"""The same, if this process has not printed it before: a command reads some files several times."""
 
 
 def _wrapped(line: str, width: int) -> str:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import tokenize
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -27,8 +28,8 @@ LARGEST_UNPACKED = 1024 * MEBIBYTE
 LONGEST_LINE = 128 * MEBIBYTE
 """Bytes of a line of JSONL. Its values take up to 24 times as much memory."""
 
-LISTED = 5
-"""Records, files and links that are named when they are left out, with the reason."""
+LISTED_OF_FILE, LISTED = 5, 50
+"""Most records of one file, and most in all, that are named with the reason when they are left out."""
 
 _COMPRESSED = (".gz", ".zst")
 _LINES = ".jsonl"
@@ -81,11 +82,13 @@ class LeftOut:
     links: int = 0
     """Links that lead out of their folder."""
     first: list[str] = field(default_factory=list)
-    """The first of them, with the reason; none of the binary files, which are expected in folders."""
+    """The first ones of each file, with the reason; none of the binary files, which are expected in folders."""
+    _of_file: Counter[Path] = field(default_factory=Counter, repr=False, compare=False)
 
-    def add(self, where: str, why: str) -> None:
-        """Name one, if it is among the first."""
-        if len(self.first) < LISTED:
+    def add(self, file: Path, where: str, why: str) -> None:
+        """Name one, if it is among the first of its file."""
+        self._of_file[file] += 1
+        if self._of_file[file] <= LISTED_OF_FILE and len(self.first) < LISTED:
             self.first.append(visible(f"{where}: {why}"))
 
     def __str__(self) -> str:

@@ -64,7 +64,7 @@ class Corpus:
         for file, leads_out in self._found():
             if leads_out:
                 self.left_out.links += 1
-                self.left_out.add(str(file.path), f"a link out of the folder, to {real_path(file.path)}")
+                self.left_out.add(file.path, str(file.path), f"a link out of the folder, to {real_path(file.path)}")
                 continue
             for found in self._contents(file):
                 if not isinstance(found, Document):
@@ -95,7 +95,7 @@ class Corpus:
             self.left_out.invalid += 1
         else:
             raise UserError(f"{found.where}: {found.why}{self._advice(found)}")
-        self.left_out.add(found.where, found.why)
+        self.left_out.add(file.path, found.where, found.why)
 
     def _advice(self, found: Invalid | NotText) -> str:
         if isinstance(found, NotText) or not found.lacks_field:

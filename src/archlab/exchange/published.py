@@ -1,12 +1,11 @@
 """What a published model's folder says beside its weights: its config, its special tokens, its tokenizer."""
 
 import re
-from functools import cache
 from pathlib import Path
 
 from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.config.text import note
+from archlab.config.text import note_once
 from archlab.errors import UserError
 from archlab.families.registry import FAMILIES, find_family
 from archlab.hf.family import Family
@@ -23,12 +22,8 @@ def read_model_config(folder: Path) -> tuple[Family, ModelConfig]:
     _check_architectures(values.get("architectures"), family, str(file))
     config, passed_over = family.read(values, str(file))
     if passed_over:
-        _note_once(f"{file}: passed over, because they do not change the model: {', '.join(passed_over)}")
+        note_once(f"{file}: passed over, because they do not change the model: {', '.join(passed_over)}")
     return family, config
-
-
-_note_once = cache(note)
-"""A command reads a config.json several times."""
 
 
 def _check_architectures(named: object, family: Family, where: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, processors
 
 from archlab.config.merge import Raw
+from archlab.config.text import note_once
 from archlab.errors import UserError
 from archlab.files import parse_object
 from archlab.hf.folder import CONFIG, IMPORTED, companions, read_json
@@ -100,6 +101,10 @@ def complete(
     _add(tokenizer, described, parsed(ADDED), folder)
     if described.get("split_special_tokens") is True:
         tokenizer.encode_special_tokens = True
+    said = described.get("add_prefix_space")
+    if isinstance(said, bool) and (done := _adds_prefix_space(tokenizer)) not in (None, said):
+        found = f"add_prefix_space is {said}, and {done} in {TOKENIZER}".lower()
+        note_once(f"{folder / TOKENIZER_CONFIG}: {found}, which is followed")
 
     def named(role: str) -> int | None:
         name = _name(described.get(f"{role}_token"))
@@ -120,6 +125,13 @@ def complete(
         pad=pad if pad is not None else next(numbered("pad"), None),
         ends=ends,
     )
+
+
+def _adds_prefix_space(tokenizer: Tokenizer) -> bool | None:
+    """Whether the byte-level pre-tokenizer adds a space before a text; None if there is no such pre-tokenizer."""
+    whole = json.loads(tokenizer.to_str())["pre_tokenizer"] or {}
+    parts = (whole, *whole.get("pretokenizers", ()))
+    return next((part["add_prefix_space"] for part in parts if part["type"] == "ByteLevel"), None)
 
 
 def before_text(tokenizer: Tokenizer) -> tuple[int, ...]:
