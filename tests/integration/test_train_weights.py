@@ -183,3 +183,16 @@ def test_notes_follow_the_weights(tmp_path, capsys, text):
     first, *rest = capsys.readouterr().err.splitlines()
     assert first == "weights: random, seed 0"
     assert "note: 650 tokens are 640 in whole batches of 64" in rest
+
+
+def test_notes_about_the_text_follow_the_weights_too(tmp_path, capsys, text):
+    folder = tmp_path / "text"
+    folder.mkdir()
+    (folder / "mine.txt").write_bytes(text.read_bytes() if text.is_file() else b"one two three\n" * 2000)
+    (tmp_path / "private.txt").write_text("not mine")
+    (folder / "link.txt").symlink_to(tmp_path / "private.txt")
+    (tmp_path / "tiny.yaml").write_text(to_yaml({"model": MODEL, "train": TRAIN, "data": {"path": str(folder)}}))
+    assert app.main(["train", str(tmp_path / "tiny.yaml"), "--out", str(tmp_path / "run")]) == 0
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first == "weights: random, seed 0"
+    assert "note: left out: 1 linked from elsewhere" in rest

@@ -8,6 +8,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from pathlib import Path
 
 from archlab.cli.loading import load_and_notes
+from archlab.config.text import collected_notes
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.review.findings import warnings
@@ -45,8 +46,10 @@ def _train(config: str, overrides: tuple[str, ...], out: Path) -> int:
     from archlab.train.loop import train
     from archlab.train.progress import Printing
 
-    refuse_unread_weights(config, overrides, out)
-    loaded, notes = load_and_notes(config, overrides)
+    with collected_notes() as notes:
+        refuse_unread_weights(config, overrides, out)
+        loaded, of_config = load_and_notes(config, overrides)
+    notes += of_config
     if found := warnings(loaded):
         notes.append(in_one_line(found))
     plan = resolve_train(loaded)

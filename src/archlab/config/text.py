@@ -5,7 +5,9 @@ import shutil
 import sys
 import textwrap
 import unicodedata
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from typing import Annotated
 
@@ -38,9 +40,30 @@ def print_to_stderr(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+_collected: ContextVar[list[str] | None] = ContextVar("_collected", default=None)
+"""Notes of the block of `collected_notes` that is running."""
+
+
 def note(text: str) -> None:
     """Print something that the user should know to stderr, after `note: `."""
-    print_to_stderr(f"note: {text}")
+    if (notes := _collected.get()) is not None:
+        notes.append(text)
+    else:
+        print_to_stderr(f"note: {text}")
+
+
+@contextmanager
+def collected_notes() -> Iterator[list[str]]:
+    """Give the notes of the block as a list instead of printing them; an error prints those before it."""
+    before = _collected.set(notes := [])
+    try:
+        yield notes
+    except BaseException:
+        _collected.reset(before)
+        for text in notes:
+            note(text)
+        raise
+    _collected.reset(before)
 
 
 note_once = cache(note)

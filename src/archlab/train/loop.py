@@ -8,6 +8,7 @@ from archlab.config.parallel_rules import among, check_dealt, check_divided, che
 from archlab.config.problems import ConfigError, Problem
 from archlab.config.schema import Config
 from archlab.config.sources import sources
+from archlab.config.text import collected_notes
 from archlab.config.training import check_next_token, resolve_train
 from archlab.cost.memory import training_memory
 from archlab.cost.params import parameters
@@ -46,7 +47,8 @@ def train(config: Config, out: str | Path, callback: Callback | None = None, cor
 def _joined(
     config: Config, device: Device, world: World, out: Path, callback: Callback, corpus: str | None
 ) -> RunSummary:
-    means = _means(config, device, world)
+    with collected_notes() as notes:
+        means = _means(config, device, world)
     data = means.data
     if corpus not in (None, data.fingerprint):
         raise UserError(f"{config.data.named}: the text has changed since the study began; begin another one")
@@ -54,7 +56,6 @@ def _joined(
         raise UserError(f"{config.data.named}: process {world.rank} has another text than process 0; give all the same")
     folder = RunFolder(out) if world.is_first else SeenByOthers(out)
     callback = callback if world.is_first else Callback()
-    notes = list[str]()
     known = data.known_tokens
     if config.model.vocab_size > known:
         rows = f"rows from {known:,} on are never used"
