@@ -148,7 +148,6 @@ def test_a_run_is_not_scored_on_what_it_was_not_made_for(here, trained):
     assert "other.txt: has another tokenizer than" in here("eval", trained, "data.path=other.txt")
     assert "model.safetensors: does not fit the config" in here("eval", trained, "model.d_model=64")
     assert "bits per byte" in here("eval", trained, code=0)
-    assert "--tokens N reads that many tokens" in here("eval", trained, "train.eval_tokens=64")
 
 
 def test_another_run_does_not_go_into_a_runs_folder(here, trained):

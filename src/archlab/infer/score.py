@@ -55,8 +55,6 @@ def score(source: str, overrides: tuple[str, ...], tokens: int | None, *, int8: 
 
     `int8`: with the matrices of layers and head as 8-bit numbers.
     """
-    if any(override.startswith("train.eval_tokens=") for override in overrides):
-        raise UserError("train.eval_tokens: archlab eval reads all held-out text; --tokens N reads that many tokens")
     config = load_config(source, *overrides)
     check_next_token(config.model)
     device = choose_device(config.train)
