@@ -134,7 +134,7 @@ def _rounded(number: float) -> float:
 
 
 Float32 = AfterValidator(in_float32)
-"""Part of the type of every number of a config that is no integer: it ends in tensors, mostly of float32."""
+"""Limit that every floating-point number of a config has, because most of them end in float32 tensors."""
 
 Probability = Annotated[float, Field(ge=0, lt=1), Float32]
 Positive = Annotated[float, Field(gt=0), Float32]

@@ -36,7 +36,7 @@ def find_plugins(values: Any, home: Path) -> None:
 
 
 def plugins_of(values: Any) -> list[str]:
-    """Return the plug-ins that raw values name, without what is no text."""
+    """Return the plug-ins that raw values name. Entries that are not strings are left out."""
     named = values.get("plugins") if isinstance(values, dict) else None
     return [plugin for plugin in named if isinstance(plugin, str)] if isinstance(named, list) else []
 

@@ -41,7 +41,7 @@ class Choice(NamedTuple):
 
 
 def choose(found: Mapping[Parallel, Divided]) -> Choice | None:
-    """Of the ways that fit and whose step takes at most 1% more than the fastest, return the one that sends least.
+    """Return the way that sends least, of those that fit and whose step takes at most 1% more than the fastest.
 
     None if no way fits, or if there is only one way.
     """

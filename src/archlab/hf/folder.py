@@ -11,7 +11,7 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 """Fixed names. The index says which of several files holds a tensor."""
 
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
-"""The same in the older format of torch.save, which is read if there is no safetensors file."""
+"""Names of the same files in the older format of torch.save, which is read if there is no safetensors file."""
 
 IMPORTED = "imported.json"
 """File of a run folder that began with published weights; it holds what config.json said beside the architecture."""
