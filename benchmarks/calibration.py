@@ -25,10 +25,10 @@ from null import FOLDS, TABLE
 from rounds import finish, options
 from scipy import special, stats
 
-from archlab.config.study_schema import AddedSeeds
 from archlab.evidence.results import committed
 from archlab.study.more_seeds import seeds_in_all
 from archlab.study.power import POWER, smallest_effect
+from archlab.study.schema import AddedSeeds
 from archlab.study.stats import ALPHA, compare, pairwise, share
 
 Against = Literal["base", "previous"]

@@ -91,15 +91,15 @@ def long(attention: str, format_: str, context: int) -> Round:
 
 def copying() -> Round:
     """Bytes per second read and written by a large copy: the limit."""
-    from archlab.train.rates import copy_bandwidth
+    from archlab.training.rates import copy_bandwidth
 
     return lambda: copy_bandwidth(DEVICE)
 
 
 def bytes_per_token(overrides: list[str], context: int, format_: Any) -> int:
     """Weights and cache that a step reads."""
-    from archlab.cost.summary import cost
     from archlab.exchange.configs import load_config
+    from archlab.pricing.summary import cost
 
     return cost(load_config("tiny-llama", *overrides), 1, context, format_).read_bytes_per_decoded_token or 0
 

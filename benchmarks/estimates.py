@@ -18,15 +18,15 @@ from typing import Any
 from rounds import Round, finish, measure, options
 
 from archlab.config.schema import Config
-from archlab.cost.calibrated import Rates, predicted
-from archlab.cost.memory import Format
-from archlab.cost.summary import cost
-from archlab.cost.work import PassName
 from archlab.exchange.configs import load_config
 from archlab.infer.calibrate import calibrate
 from archlab.infer.speed import WARM_UP, rehearse_decoding
-from archlab.train.device import Device, choose_device
-from archlab.train.rehearsal import rehearse
+from archlab.pricing.calibrated import Rates, predicted
+from archlab.pricing.memory import Format
+from archlab.pricing.summary import cost
+from archlab.pricing.work import PassName
+from archlab.training.device import Device, choose_device
+from archlab.training.rehearsal import rehearse
 
 CONTEXT, STEPS = 512, 24
 """Tokens in the cache; decoded per round."""

@@ -27,9 +27,9 @@ from archlab.hf import tensors
 from archlab.hf.family import Family
 from archlab.hf.weights import placed
 from archlab.model.decoder import Decoder
-from archlab.train.device import Device
-from archlab.train.evaluate import evaluate
-from archlab.train.rehearsal import rehearse
+from archlab.training.device import Device
+from archlab.training.evaluate import evaluate
+from archlab.training.rehearsal import rehearse
 
 TOKENS, LENGTHS = 32_768, (4096, 16_384, 32_768)
 ARMS = {"full": (), "window 512": ("model.attention.window=512",)}

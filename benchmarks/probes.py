@@ -21,9 +21,9 @@ from rounds import Round, finish, measure, options
 
 from archlab.data.held_out import HeldOut
 from archlab.exchange.configs import load_config
-from archlab.train.probing import Probing
-from archlab.train.rehearsal import Rehearsal, rehearse
-from archlab.train.run_folder import RunFolder
+from archlab.training.probing import Probing
+from archlab.training.rehearsal import Rehearsal, rehearse
+from archlab.training.run_folder import RunFolder
 
 SHAPE = SHAPES["15.7m"]
 MODES = ["eager", "compiled"]

@@ -30,7 +30,7 @@ STARTS = {
     TORCH: ("-c", "import torch"),
     "archlab --help": ("-m", "archlab", "--help"),
     "archlab cost tiny-llama": ("-m", "archlab", "cost", "tiny-llama"),
-    "import archlab.train.loop": ("-c", "import archlab.train.loop"),
+    "import archlab.training.train": ("-c", "import archlab.training.train"),
     "first step, one window held out": (*TRAIN, "train.eval_tokens=256"),
     "first step": TRAIN,
 }

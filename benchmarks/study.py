@@ -27,14 +27,14 @@ from peers import Shape, build_transformers, loss_of, textbook_step
 from rounds import Round, finish, measure, options, side_by_side
 
 import archlab
+from archlab.config.core.yaml_text import to_yaml
 from archlab.config.layers import layer_configs
-from archlab.config.study_schema import StudyConfig
 from archlab.config.training import resolve_train
-from archlab.config.yaml_text import to_yaml
 from archlab.study.executors.local import usual_workers, visible_gpus
 from archlab.study.runner import Study
+from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study
-from archlab.train.device import choose_device
+from archlab.training.device import choose_device
 
 OURS = Path(archlab.__file__).parents[1]
 

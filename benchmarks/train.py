@@ -38,7 +38,7 @@ def peer(name: str, shape: Shape, mode: str, format_: str) -> Round:
 def ours(shape: Shape, mode: str, format_: str) -> Round:
     """archlab's own step."""
     from archlab.exchange.configs import load_config
-    from archlab.train.rehearsal import rehearse
+    from archlab.training.rehearsal import rehearse
 
     how = (f"train.dtype={format_}", f"train.compile={str(mode == 'compiled').lower()}")
     return timed(rehearse(load_config("tiny-llama", *archlab_overrides(shape), *how), windows(shape)).step, shape)
@@ -46,7 +46,7 @@ def ours(shape: Shape, mode: str, format_: str) -> Round:
 
 def matmul(format_: str) -> Round:
     """FLOP/s of one large product: the limit."""
-    from archlab.train.device import Device
+    from archlab.training.device import Device
 
     device = Device("cuda" if torch.cuda.is_available() else "cpu", getattr(torch, format_))
     return device.peak_flops
@@ -129,8 +129,8 @@ def memory(results: dict[str, dict[str, float]]) -> dict[str, float]:
 
 def flops_per_token(shape: Shape) -> float:
     """As archlab counts them: products and visible pairs, forward and backward."""
-    from archlab.cost.flops import training_flops
     from archlab.exchange.configs import load_config
+    from archlab.pricing.flops import training_flops
 
     return training_flops(load_config("tiny-llama", *archlab_overrides(shape)).model, shape.seq_len)
 

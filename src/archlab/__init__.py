@@ -4,23 +4,22 @@ Everything here is imported on first use, so that `import archlab` is fast and d
 """
 
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from archlab.config.component import Component, StateTensor
-    from archlab.config.outcomes import register_outcome
-    from archlab.config.plugins import Options, register_mixer, register_mlp, register_optimizer
-    from archlab.cost.summary import cost
+    from archlab.config.components.component import Component, StateTensor
+    from archlab.config.core.plugins import Options, register_mixer, register_mlp, register_optimizer
     from archlab.exchange.configs import load_config
     from archlab.exchange.save import save_pretrained
     from archlab.infer.generate import Session, generate, left_pad
     from archlab.infer.load import from_pretrained
     from archlab.model.decoder import Decoder
     from archlab.model.projection import Projection
+    from archlab.pricing.summary import cost
     from archlab.report.run_study import run_study
+    from archlab.study.outcome_schema import register_outcome
     from archlab.study.record import load_study
-    from archlab.train.loop import train
+    from archlab.training.train import train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -47,44 +46,27 @@ __all__ = [
 ]
 
 _HOME = {
-    "Component": "archlab.config.component",
+    "Component": "archlab.config.components.component",
     "Decoder": "archlab.model.decoder",
-    "Options": "archlab.config.plugins",
+    "Options": "archlab.config.core.plugins",
     "Projection": "archlab.model.projection",
     "Session": "archlab.infer.generate",
-    "StateTensor": "archlab.config.component",
+    "StateTensor": "archlab.config.components.component",
+    "cost": "archlab.pricing.summary",
     "from_pretrained": "archlab.infer.load",
     "generate": "archlab.infer.generate",
     "left_pad": "archlab.infer.generate",
     "load_config": "archlab.exchange.configs",
     "load_study": "archlab.study.record",
-    "register_mixer": "archlab.config.plugins",
-    "register_mlp": "archlab.config.plugins",
-    "register_optimizer": "archlab.config.plugins",
-    "register_outcome": "archlab.config.outcomes",
+    "register_mixer": "archlab.config.core.plugins",
+    "register_mlp": "archlab.config.core.plugins",
+    "register_optimizer": "archlab.config.core.plugins",
+    "register_outcome": "archlab.study.outcome_schema",
     "run_study": "archlab.report.run_study",
     "save_pretrained": "archlab.exchange.save",
+    "train": "archlab.training.train",
 }
 """Public name -> the module that defines it."""
-
-_FUNCTIONS = {"archlab.cost": "archlab.cost.summary", "archlab.train": "archlab.train.loop"}
-"""Package that is also the function of its name -> the module that defines the function."""
-
-
-class _CallablePackage(ModuleType):
-    """A package that can be called as the function of its name, `archlab.cost(config)`, whichever was imported."""
-
-    @property
-    def __wrapped__(self) -> Any:
-        """The function, where `inspect` and `help` look for it."""
-        return getattr(import_module(_FUNCTIONS[self.__name__]), self.__name__.rpartition(".")[2])
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__wrapped__(*args, **kwargs)
-
-
-for _package in _FUNCTIONS:
-    import_module(_package).__class__ = _CallablePackage
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from typing import IO, Any, NoReturn, TextIO, cast
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from archlab.config.text import visible
+from archlab.config.core.text import visible
 
 
 class _VisibleStream:

@@ -8,9 +8,9 @@ from typing import Self
 
 from rich.progress import BarColumn, Progress, TextColumn
 
-from archlab.config.text import print_to_stderr, visible
+from archlab.config.core.text import print_to_stderr, visible
 from archlab.console import console
-from archlab.cost.units import seconds
+from archlab.pricing.units import seconds
 
 _NARROWEST, _WIDEST = 6, 20
 """Columns of the bar itself."""

@@ -1,9 +1,9 @@
 """What the tests of power cuts and of damage share: a short run, a short study, and what must come of them."""
 
 from archlab.infer.load import load_model
-from archlab.train.loop import train
-from archlab.train.progress import Callback
-from archlab.train.run_folder import RunFolder
+from archlab.training.progress import Callback
+from archlab.training.run_folder import RunFolder
+from archlab.training.train import train
 
 SHORT = ("train.tokens=1280", "train.checkpoint_every=4", "train.eval_every=5")
 """20 steps, over tiny.yaml."""

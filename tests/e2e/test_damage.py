@@ -15,8 +15,8 @@ from archlab.infer.load import load_codec, load_model
 from archlab.study.executors.local import Local
 from archlab.study.runner import Study
 from archlab.study.study_file import read_study
-from archlab.train.loop import train
-from archlab.train.progress import Callback
+from archlab.training.progress import Callback
+from archlab.training.train import train
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from archlab.files import folder_atomic
 from archlab.study.executors.local import Local
 from archlab.study.runner import Study
 from archlab.study.study_file import read_study
-from archlab.train.loop import train
-from archlab.train.progress import Callback
-from archlab.train.run_folder import RunFolder
+from archlab.training.progress import Callback
+from archlab.training.run_folder import RunFolder
+from archlab.training.train import train
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_what_has_ended_stays_ended(folder, monkeypatch):
     """What a finished run leaves needs no more steps, whatever was not synced."""
     config = load_config(folder / "tiny.yaml", *SHORT)
     *_, synced, names, torn = cuts(folder / "done", 0, 2, lambda: train(config, folder / "done" / "run", Callback()))
-    monkeypatch.setattr("archlab.train.training.update", None)
+    monkeypatch.setattr("archlab.training.loop.update", None)
     for image in (synced, names, torn):
         assert train(config, image / "run", Callback()) == RunFolder(folder / "done" / "run").summary()
 

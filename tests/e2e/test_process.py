@@ -32,7 +32,7 @@ def test_training_loads_no_more_than_it_needs(lab):
     ]
     data = f"data.path={lab.folder / 'text.txt'}"
     arguments = ["train", "tiny-llama", *small, *short, data, "--out", str(lab.folder / "run")]
-    measured = "from archlab.train import attention_kernels; attention_kernels.WORTHWHILE = 0"
+    measured = "from archlab.training import attention_kernels; attention_kernels.WORTHWHILE = 0"
     code = f"{measured}; from archlab.cli.app import main; assert main({arguments}) in (0, 1); import sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=lab.env)
     assert done.returncode == 0, done.stderr

@@ -9,12 +9,12 @@ from pathlib import Path
 import yaml
 from torch.distributed import init_process_group
 
+from archlab.config.core.merge import expand
+from archlab.config.core.trust import accept
 from archlab.config.io import build_config, overlay
-from archlab.config.merge import expand
 from archlab.config.schema import Config
-from archlab.config.trust import accept
-from archlab.train.loop import train
-from archlab.train.progress import Callback, StepMetrics
+from archlab.training.progress import Callback, StepMetrics
+from archlab.training.train import train
 
 
 class Stopping(Callback):

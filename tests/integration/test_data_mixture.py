@@ -19,10 +19,10 @@ from archlab.data.shards import DataFolder
 from archlab.data.text_data import Source, TextData
 from archlab.errors import UserError
 from archlab.infer.score import score
-from archlab.train.loop import train
-from archlab.train.progress import Callback
-from archlab.train.run_folder import RunFolder
-from archlab.train.summary import RunSummary
+from archlab.training.progress import Callback
+from archlab.training.run_folder import RunFolder
+from archlab.training.summary import RunSummary
+from archlab.training.train import train
 from tiny import config as tiny
 
 WORDS = {"prose": "the cat sat on a mat and saw one dog", "code": "if x: return y + [f(z) for z in x]"}

@@ -9,7 +9,7 @@ import pytest
 from archlab.data.prepare import prepare
 from archlab.data.text_data import Source, TextData
 from archlab.infer.score import score
-from archlab.train.loop import train
+from archlab.training.train import train
 from tiny import config
 
 MANY = 66_000

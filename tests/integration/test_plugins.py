@@ -19,21 +19,21 @@ from torch._dynamo.testing import CompileCounter
 
 import archlab
 import tiny
-from archlab.config import plugins, trust
+from archlab.config.core import plugins, trust
+from archlab.config.core.yaml_text import read_yaml, to_yaml
 from archlab.config.identity import resolved
 from archlab.config.io import build_config
 from archlab.config.schema import Config
-from archlab.config.yaml_text import read_yaml, to_yaml
-from archlab.cost.flops import forward_flops
 from archlab.errors import OWN_CODE, UserError, user_message
 from archlab.flatten.write import flatten
+from archlab.pricing.flops import forward_flops
 from archlab.study.executors.local import Local
 from archlab.study.record import StudySummary
 from archlab.study.runner import Study
 from archlab.study.study_file import read_study
-from archlab.train.loop import train
-from archlab.train.optim import make_optimizer
-from archlab.train.progress import Callback
+from archlab.training.optim import make_optimizer
+from archlab.training.progress import Callback
+from archlab.training.train import train
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text(encoding="utf-8")
 FILES = {

@@ -13,14 +13,14 @@ from scipy.special import logsumexp
 from archlab.data.held_out import HeldOut
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import Attend
-from archlab.train.device import Device
-from archlab.train.loop import train
-from archlab.train.probe_attention import Reached, WatchedAttend
-from archlab.train.probe_layers import dead_units, watched
-from archlab.train.probes import OF_LAYERS, probe
-from archlab.train.probing import Probing
-from archlab.train.progress import Callback
-from archlab.train.run_folder import RunFolder
+from archlab.training.device import Device
+from archlab.training.probe_attention import Reached, WatchedAttend
+from archlab.training.probe_layers import dead_units, watched
+from archlab.training.probes import OF_LAYERS, probe
+from archlab.training.probing import Probing
+from archlab.training.progress import Callback
+from archlab.training.run_folder import RunFolder
+from archlab.training.train import train
 from tiny import config
 
 CPU = Device("cpu", torch.float32)
@@ -87,9 +87,9 @@ class Recorded(WatchedAttend):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("at_once", "longest"), [(256, 2048), (5, 2048), (256, 11)])
 def test_the_recomputed_weights_mix_values_as_the_kernel_does(kind, separator, at_once, longest, monkeypatch):
-    monkeypatch.setattr("archlab.train.probe_attention.QUERIES_AT_ONCE", at_once)
-    monkeypatch.setattr("archlab.train.probe_attention.LONGEST", longest)
-    monkeypatch.setattr("archlab.train.probe_layers.WatchedAttend", Recorded)
+    monkeypatch.setattr("archlab.training.probe_attention.QUERIES_AT_ONCE", at_once)
+    monkeypatch.setattr("archlab.training.probe_attention.LONGEST", longest)
+    monkeypatch.setattr("archlab.training.probe_layers.WatchedAttend", Recorded)
     monkeypatch.setattr(Recorded, "calls", [])
     probe(made(*KINDS[kind]), packed(WINDOWS), CPU, separator)
     assert len(Recorded.calls) == 2
@@ -166,7 +166,7 @@ def test_the_largest_score_is_that_of_the_seen_keys():
 @pytest.mark.parametrize("overrides", [(), ("model.norm.placement=post",), ("model.head.softcap=3.0",)])
 def test_gradients_and_the_stream_are_those_of_the_whole_loss(overrides, monkeypatch):
     """In pieces of the logits, against one backward pass over all of them."""
-    monkeypatch.setattr("archlab.train.loss.rows_at_once", lambda *_: 7)
+    monkeypatch.setattr("archlab.training.loss.rows_at_once", lambda *_: 7)
     found = probe(made(*overrides), WINDOWS, CPU)
     model, streams = made(*overrides), []
     for layer in model.layers:
@@ -188,7 +188,7 @@ def test_gradients_and_the_stream_are_those_of_the_whole_loss(overrides, monkeyp
 
 
 def test_log_z_is_that_of_the_logits_with_and_without_their_cap(monkeypatch):
-    monkeypatch.setattr("archlab.train.loss.rows_at_once", lambda *_: 7)
+    monkeypatch.setattr("archlab.training.loss.rows_at_once", lambda *_: 7)
     how = ("model.head.softcap=3.0", "model.head.scale=0.5", "model.head.bias=true")
     found = probe(made(*how), WINDOWS, CPU).of_model
     plain = made("model.head.scale=0.5", "model.head.bias=true")

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 import archlab
-import archlab.cost.params as counted
+import archlab.pricing.params as counted
 import sample_study
 import tiny
-from archlab.config.study_schema import StudyConfig
-from archlab.config.yaml_text import to_yaml
+from archlab.config.core.yaml_text import to_yaml
 from archlab.errors import UserError
 from archlab.study.executors.local import Local
+from archlab.study.schema import StudyConfig
 from archlab.study.study_file import study_from_values
-from archlab.train import loop
-from archlab.train.run_folder import RunFolder
+from archlab.training import train as loop
+from archlab.training.run_folder import RunFolder
 
 
 def test_cost_and_train_are_packages_and_functions_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

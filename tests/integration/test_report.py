@@ -19,7 +19,6 @@ from vl_convert import vegalite_to_svg
 
 import sample_study
 from archlab.cli.study import present
-from archlab.config.outcomes import Unit
 from archlab.errors import UserError
 from archlab.report import curve_charts, row_charts
 from archlab.report.columns import fitted
@@ -35,6 +34,7 @@ from archlab.report.table import terminal_table
 from archlab.report.ticks import axis, plain, spaced
 from archlab.report.tuning_rows import tuned_fields, tuning_rows
 from archlab.study.formatting import amount, interval, p_value
+from archlab.study.outcome_schema import Unit
 from archlab.study.record import StudySummary, Verdict
 from html_page import Page
 

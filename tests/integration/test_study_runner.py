@@ -18,10 +18,9 @@ from scipy.stats import t
 from archlab import digests
 from archlab.code import code_digest, meaning
 from archlab.config.check import validate
-from archlab.config.study_schema import StudyConfig
-from archlab.config.yaml_text import to_yaml
-from archlab.cost.flops import training_flops
+from archlab.config.core.yaml_text import to_yaml
 from archlab.errors import UserError
+from archlab.pricing.flops import training_flops
 from archlab.report.factor_rows import factor_rows, pairs
 from archlab.report.page import render, write_page
 from archlab.report.rows import aligned, level_rows
@@ -40,12 +39,13 @@ from archlab.study.power import pairs_for
 from archlab.study.progress import StudyProgress
 from archlab.study.record import Curve, StudySummary, load_study
 from archlab.study.runner import Study
+from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study
-from archlab.train import compiling
-from archlab.train.device import choose_device, environment
-from archlab.train.progress import Callback
-from archlab.train.run_folder import RunFolder
-from archlab.train.summary import RunSummary
+from archlab.training import compiling
+from archlab.training.device import choose_device, environment
+from archlab.training.progress import Callback
+from archlab.training.run_folder import RunFolder
+from archlab.training.summary import RunSummary
 from tiny import MODEL, TRAIN, write_text
 
 
@@ -514,7 +514,7 @@ def test_a_run_is_named_by_what_is_trained_not_by_where(lab, monkeypatch):
     before = lab.study().plan.compared(lab.study().arms[0], 0)
     monkeypatch.setattr("archlab.code.code_digest", lambda: "another version")
     monkeypatch.setattr("torch.__version__", "0.0")
-    monkeypatch.setattr("archlab.train.device.Device.name", "another processor")
+    monkeypatch.setattr("archlab.training.device.Device.name", "another processor")
     study = lab.study(workers=7)
     study.threads = 99
     assert study.plan.compared(study.arms[0], 0).name == before.name

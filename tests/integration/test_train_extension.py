@@ -7,15 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from archlab.config.study_schema import STUDY
 from archlab.digests import verify
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
-from archlab.train import run_folder
-from archlab.train.checkpoint import newest_checkpoint
-from archlab.train.loop import train
-from archlab.train.progress import Callback
-from archlab.train.run_folder import RunFolder
+from archlab.training import run_folder
+from archlab.training.checkpoint import newest_checkpoint
+from archlab.training.progress import Callback
+from archlab.training.run_folder import STUDY, RunFolder
+from archlab.training.train import train
 from tiny import config
 
 pytestmark = pytest.mark.usefixtures("shared_cache")

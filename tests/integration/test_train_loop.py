@@ -9,12 +9,12 @@ import pytest
 from archlab.data.prepare import prepare
 from archlab.errors import UserError
 from archlab.infer.score import score
-from archlab.train import training
-from archlab.train.evaluate import Predictions
-from archlab.train.loop import train
-from archlab.train.progress import Callback
-from archlab.train.run_folder import RunFolder
-from archlab.train.summary import divergence
+from archlab.training import loop as training
+from archlab.training.evaluate import Predictions
+from archlab.training.progress import Callback
+from archlab.training.run_folder import RunFolder
+from archlab.training.summary import divergence
+from archlab.training.train import train
 from tiny import config
 
 pytestmark = pytest.mark.usefixtures("shared_cache")

@@ -7,11 +7,10 @@ import shutil
 import pytest
 
 from archlab.cli import app
-from archlab.config.study_schema import STUDY
-from archlab.config.yaml_text import to_yaml
-from archlab.train.loop import train
-from archlab.train.progress import Callback
-from archlab.train.run_folder import RunFolder
+from archlab.config.core.yaml_text import to_yaml
+from archlab.training.progress import Callback
+from archlab.training.run_folder import STUDY, RunFolder
+from archlab.training.train import train
 from tiny import MODEL, TRAIN, config
 
 pytestmark = pytest.mark.usefixtures("shared_cache")

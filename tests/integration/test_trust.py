@@ -13,13 +13,13 @@ import pytest
 import archlab
 import tiny
 from archlab.cli.app import main
-from archlab.config import plugins, trust
-from archlab.config.yaml_text import to_yaml
+from archlab.config.core import plugins, trust
+from archlab.config.core.yaml_text import to_yaml
 from archlab.errors import OWN_CODE, UserError
 from archlab.study.design import arms
 from archlab.study.study_file import read_study, study_from_values
-from archlab.train.loop import train
-from archlab.train.progress import Callback
+from archlab.training.progress import Callback
+from archlab.training.train import train
 
 STORES = (plugins._registered, plugins._read, OWN_CODE, trust._named, trust._ran)
 OWN = """

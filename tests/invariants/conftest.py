@@ -2,7 +2,7 @@
 
 import pytest
 
-from archlab.config import query_blocks, recurrent
+from archlab.config.components import query_blocks, recurrent
 from archlab.model import products
 
 

@@ -9,12 +9,12 @@ from typing import Any, get_args
 import torch
 from pydantic import ValidationError
 
-from archlab.config.activation import Activation
 from archlab.config.check import broken_rules
+from archlab.config.components.activation import Activation
+from archlab.config.components.position import DynamicNTK, Longrope
+from archlab.config.core.merge import Raw
 from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.layers import layer_configs, sees_as
-from archlab.config.merge import Raw
-from archlab.config.position import DynamicNTK, Longrope
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder

@@ -5,12 +5,12 @@ from itertools import accumulate
 import pytest
 from torch.profiler import ProfilerActivity, profile
 
-from archlab.config.work import Pass
-from archlab.cost.step_memory import step_memory
-from archlab.cost.summary import cost
+from archlab.config.components.work import Pass
 from archlab.exchange.configs import load_config
-from archlab.train.compiling import recompute_layers
-from archlab.train.rehearsal import rehearse
+from archlab.pricing.step_memory import step_memory
+from archlab.pricing.summary import cost
+from archlab.training.compiling import recompute_layers
+from archlab.training.rehearsal import rehearse
 
 SIZE = (
     "train.seq_len=256",

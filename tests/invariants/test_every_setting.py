@@ -22,30 +22,31 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from torch import Tensor
 
-from archlab.config.dropout import Dropout
+from archlab.config.components.dropout import Dropout
+from archlab.config.components.moe import Balance
+from archlab.config.components.mup import MuP
+from archlab.config.components.plug_in import PlugIn
+from archlab.config.core.merge import Raw
 from archlab.config.identity import resolved
 from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.layers import PER_LAYER, layer_configs, resolve, with_overrides
-from archlab.config.merge import Raw
 from archlab.config.model_schema import Init, ModelConfig
-from archlab.config.moe import Balance
-from archlab.config.mup import MuP
-from archlab.config.plug_in import PlugIn
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.training import resolve_train
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
-from archlab.train import loop, training
-from archlab.train.device import Device
-from archlab.train.loss import objective
-from archlab.train.optim import make_optimizer
-from archlab.train.progress import Callback
-from archlab.train.routers import Routers
-from archlab.train.run_folder import RunFolder
-from archlab.train.saving import Saver
-from archlab.train.step import update
-from archlab.train.world import ALONE
+from archlab.training import loop as training
+from archlab.training import train as loop
+from archlab.training.device import Device
+from archlab.training.loss import objective
+from archlab.training.optim import make_optimizer
+from archlab.training.progress import Callback
+from archlab.training.routers import Routers
+from archlab.training.run_folder import RunFolder
+from archlab.training.saving import Saver
+from archlab.training.step import update
+from archlab.training.world import ALONE
 
 # --- from types to values -------------------------------------------------------------------------------------
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from test_every_setting import PATHS, Setting, meaning
 
+from archlab.config.core.merge import Raw
 from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.layers import sees_as
-from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.errors import UserError

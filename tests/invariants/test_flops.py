@@ -6,11 +6,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import archlab
-from archlab.config.any_attention import AnyAttention
+from archlab.config.components.any_attention import AnyAttention
+from archlab.config.components.position import Shaw
+from archlab.config.components.work import Pass, matrix_flops
 from archlab.config.layers import layer_configs
-from archlab.config.position import Shaw
-from archlab.config.work import Pass, matrix_flops
-from archlab.cost.work import forward
+from archlab.pricing.work import forward
 
 LENGTH = 24
 

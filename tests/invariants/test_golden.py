@@ -18,10 +18,10 @@ from archlab.data.training_data import Windows
 from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import prefer_products
-from archlab.train.compiling import compile_layers
-from archlab.train.device import Device
-from archlab.train.optim import make_optimizer
-from archlab.train.step import update
+from archlab.training.compiling import compile_layers
+from archlab.training.device import Device
+from archlab.training.optim import make_optimizer
+from archlab.training.step import update
 
 RECORD = Path(__file__).parent / "golden.json"
 STEPS = 8

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
-from archlab.config import query_blocks
+from archlab.config.components import query_blocks
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.exchange.configs import load_config

@@ -10,20 +10,20 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention
 
-from archlab.config.component import Absent
+from archlab.config.components.component import Absent
+from archlab.config.components.position import BIASED
+from archlab.config.components.unions import Attention, Mixer
+from archlab.config.components.visibility import visible, visible_pairs
 from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, layer_configs, sees_as
-from archlab.config.position import BIASED
-from archlab.config.unions import Attention, Mixer
-from archlab.config.visibility import visible, visible_pairs
-from archlab.cost.memory import kv_cache_bytes, recurrent_bytes
-from archlab.cost.params import parameters
 from archlab.errors import UserError
 from archlab.model import flex
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import KERNELS, prefer_products
 from archlab.model.roles import roles_of
 from archlab.model.state import Cache
+from archlab.pricing.memory import kv_cache_bytes, recurrent_bytes
+from archlab.pricing.params import parameters
 
 T = grid.SEQ_LEN
 every_config = pytest.mark.parametrize("index", range(len(grid.grid())))

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from archlab.config import norm as norm_schema
-from archlab.config import position as position_schema
+from archlab.config.components import norm as norm_schema
+from archlab.config.components import position as position_schema
 from archlab.config.layers import layer_configs
 from archlab.exchange.configs import load_config
 from archlab.model import products as products_module

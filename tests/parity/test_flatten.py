@@ -13,10 +13,10 @@ import yaml
 from torch import Tensor, nn
 
 from archlab.cli.app import main
-from archlab.config.activation import Activation
+from archlab.config.components.activation import Activation
+from archlab.config.components.visibility import Visibility
 from archlab.config.io import build_config, presets
 from archlab.config.model_schema import ModelConfig
-from archlab.config.visibility import Visibility
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.exchange.load import load_hf

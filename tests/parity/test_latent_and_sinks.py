@@ -13,16 +13,16 @@ from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2Rotar
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3RotaryEmbedding
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRotaryEmbedding
 
+from archlab.config.components.multi_head import MultiHead
+from archlab.config.components.position import Rope, Yarn
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
-from archlab.config.multi_head import MultiHead
-from archlab.config.position import Rope, Yarn
-from archlab.cost.params import parameters
 from archlab.errors import UserError
 from archlab.exchange.load import check_hf, load_hf
 from archlab.families.registry import find_family
 from archlab.hf.family import differing
 from archlab.model.rotary import rotation
+from archlab.pricing.params import parameters
 from tests.parity.cases import CASES
 from tests.parity.tiny import Case, tiny_model
 

@@ -10,8 +10,8 @@ import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import archlab
+from archlab.config.components.position import Rope
 from archlab.config.model_schema import ModelConfig
-from archlab.config.position import Rope
 from archlab.errors import UserError
 from archlab.families.registry import find_family
 from archlab.hf.family import differing

@@ -18,8 +18,8 @@ from archlab.data.text_data import Source, TextData
 from archlab.data.tokenizer import TOKENIZER, load
 from archlab.exchange.configs import load_config
 from archlab.infer.load import load_model
-from archlab.train.device import choose_device
-from archlab.train.evaluate import predict
+from archlab.training.device import choose_device
+from archlab.training.evaluate import predict
 from subwords import KINDS, TEXTS, bpe_parts
 from tests.parity.test_exchange import TRAIN
 

@@ -5,7 +5,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from archlab.config.outcomes import (
+from archlab.study.answer import answer
+from archlab.study.outcome_schema import (
     AnyOutcome,
     BestRate,
     Better,
@@ -15,7 +16,6 @@ from archlab.config.outcomes import (
     TokensTo,
     TrainingSpeed,
 )
-from archlab.study.answer import answer
 from archlab.study.outcomes.compared import heading, measured
 from archlab.study.record import (
     ArmSummary,

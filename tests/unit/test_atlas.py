@@ -19,13 +19,13 @@ from archlab.atlas.select import select
 from archlab.atlas.table import evolution
 from archlab.cli import app
 from archlab.config.about import About, Certainty
-from archlab.config.any_attention import AnyAttention
+from archlab.config.components.any_attention import AnyAttention
 from archlab.config.identity import flatten, resolved
 from archlab.config.io import facts, find_preset, presets, read_entry
 from archlab.config.layers import layer_configs
-from archlab.cost.params import parameters
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
+from archlab.pricing.params import parameters
 from archlab.report.atlas_charts import CHOICES, counted, kinds, shares
 from archlab.report.atlas_page import render
 from archlab.report.atlas_sizes import KINDS

@@ -12,7 +12,7 @@ import pytest
 
 import archlab
 from archlab.cli import app
-from archlab.config.yaml_text import to_yaml
+from archlab.config.core.yaml_text import to_yaml
 from archlab.console import print_exact, visible_stdout
 from archlab.data.corpus import Corpus
 from archlab.errors import UserError

@@ -11,16 +11,16 @@ import torch
 
 import archlab
 from archlab.cli import app
-from archlab.config.position import Rope
+from archlab.config.components.position import Rope
 from archlab.infer import probe as infer_probe
 from archlab.infer.rope_products import rope_products
 from archlab.report.probe_measures import OF_LAYERS as SHOWN
 from archlab.report.probe_measures import OF_MODEL
 from archlab.report.probe_tables import over_depth
-from archlab.train.device import Device
-from archlab.train.loop import train
-from archlab.train.probes import OF_LAYERS
-from archlab.train.progress import Callback
+from archlab.training.device import Device
+from archlab.training.probes import OF_LAYERS
+from archlab.training.progress import Callback
+from archlab.training.train import train
 from tiny import config, write_text
 
 SMALL = ("model.d_model=32", "model.n_layers=3", "model.vocab_size=300", "model.attention={n_heads: 4, n_kv_heads: 2}")

@@ -8,14 +8,14 @@ import jsonschema
 import pytest
 import yaml
 
-from archlab.config import yaml_text
+from archlab.config.core import yaml_text
+from archlab.config.core.merge import expand
+from archlab.config.core.yaml_text import first_comment, parse_yaml, read_yaml, to_yaml
 from archlab.config.identity import config_hash, resolved
 from archlab.config.io import build_config, presets, studies
-from archlab.config.json_schema import SCHEMAS, json_schema
-from archlab.config.merge import expand
-from archlab.config.yaml_text import first_comment, parse_yaml, read_yaml, to_yaml
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config, read_config
+from archlab.study.json_schema import SCHEMAS, json_schema
 
 CONFIG_FILES = jsonschema.Draft202012Validator(json_schema())
 

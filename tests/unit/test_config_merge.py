@@ -2,9 +2,9 @@
 
 import pytest
 
-from archlab.config.base import memory_size
+from archlab.config.core.base import memory_size
+from archlab.config.core.merge import expand, merge
 from archlab.config.io import build_config, overlay, parse_overrides
-from archlab.config.merge import expand, merge
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config, read_config

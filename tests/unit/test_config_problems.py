@@ -10,21 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from archlab.config.activation import Activation
-from archlab.config.base import Float32, Positive
 from archlab.config.check import validate
+from archlab.config.components.activation import Activation
+from archlab.config.core.base import Float32, Positive
+from archlab.config.core.merge import field_paths
 from archlab.config.describe import layer_table
 from archlab.config.identity import config_hash, resolved
 from archlab.config.io import build_config, overlay, parse_overrides
-from archlab.config.merge import field_paths
-from archlab.config.rules import LAYER_RULES
-from archlab.config.run_rules import CONFIG_RULES, MODEL_RULES
+from archlab.config.rules.layer_rules import LAYER_RULES
+from archlab.config.rules.run_rules import CONFIG_RULES, MODEL_RULES
 from archlab.config.schema import Config
-from archlab.config.study_schema import StudyConfig
 from archlab.config.vocabulary import LACKING, WRITE
-from archlab.cost.summary import cost
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config, read_config
+from archlab.pricing.summary import cost
+from archlab.study.schema import StudyConfig
 
 
 def problems(*overrides: str, base: str = "tiny-llama") -> dict[str, str]:

@@ -18,16 +18,14 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as interleaved_as_in_gptj
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as half_as_in_llama
 
-from archlab.config import norm as norm_schema
-from archlab.config import position as position_schema
-from archlab.config.base import LONGEST, MOST_TOKENS
+from archlab.config.components import norm as norm_schema
+from archlab.config.components import position as position_schema
+from archlab.config.core.base import LONGEST, MOST_TOKENS
 from archlab.config.identity import config_hash
 from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
 from archlab.config.schema import Config
-from archlab.config.study_schema import StudyConfig
 from archlab.config.training import resolve_train
-from archlab.cost.params import parameters
 from archlab.data.held_out import HeldOut
 from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder
@@ -37,10 +35,12 @@ from archlab.model.norms import make_norm
 from archlab.model.rotary import rotation
 from archlab.model.softmax import Softmax
 from archlab.model.state import Cache
-from archlab.train.device import Device
-from archlab.train.evaluate import evaluate
-from archlab.train.loss import objective
-from archlab.train.step import learning_rate
+from archlab.pricing.params import parameters
+from archlab.study.schema import StudyConfig
+from archlab.training.device import Device
+from archlab.training.evaluate import evaluate
+from archlab.training.loss import objective
+from archlab.training.step import learning_rate
 
 DOCS = Path(__file__).parents[2] / "docs" / "conventions.md"
 RNG = np.random.default_rng(0)

@@ -3,8 +3,8 @@
 import pytest
 
 from archlab.config.layers import layer_configs
-from archlab.cost.flops import computed_training_flops, forward_flops, training_flops
 from archlab.exchange.configs import load_config
+from archlab.pricing.flops import computed_training_flops, forward_flops, training_flops
 
 SEQ_LEN = 24
 LATENT = "kind: latent, n_heads: 4, kv_rank: 24, nope_dim: 20, rope_dim: 12"
@@ -95,7 +95,7 @@ def test_llama_3_8b_by_hand():
 
 def test_six_times_the_matrix_parameters_when_the_context_is_short():
     """Kaplan 2020's 6N, with the head's matrix in N and a vanishing context."""
-    from archlab.cost.params import parameters
+    from archlab.pricing.params import parameters
 
     model = load_config("llama-3-8b").model
     counts = parameters(model)

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from archlab.cli import app
-from archlab.cost.hardware import Hardware, hardware, load_hardware, this_machine
 from archlab.errors import UserError
 from archlab.infer import calibrate, measure
-from archlab.train import rates
+from archlab.pricing.hardware import Hardware, hardware, load_hardware, this_machine
+from archlab.training import rates
 
 DEVICES = dict(hardware())
 

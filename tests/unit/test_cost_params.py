@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from archlab.config.components.short_conv import ShortConv
+from archlab.config.components.work import Operation
 from archlab.config.io import build_config
-from archlab.config.short_conv import ShortConv
-from archlab.config.work import Operation
-from archlab.cost.flops import forward_flops
-from archlab.cost.params import parameters
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
+from archlab.pricing.flops import forward_flops
+from archlab.pricing.params import parameters
 
 PUBLISHED = {
     "gpt-2": 124_439_808,

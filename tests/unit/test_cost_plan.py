@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from archlab.cli import app
 from archlab.config.layers import LayerConfig
-from archlab.cost.budget import Spent, at_published_mfu
-from archlab.cost.hardware import load_hardware
-from archlab.cost.parallel import Parallel
-from archlab.cost.params import parameters
-from archlab.cost.plan import plan
-from archlab.cost.stages import cut, even_cut
-from archlab.cost.units import seconds
 from archlab.errors import UserError
 from archlab.evidence.read import sources
 from archlab.exchange.configs import load_config
+from archlab.pricing.budget import Spent, at_published_mfu
+from archlab.pricing.hardware import load_hardware
+from archlab.pricing.parallel import Parallel
+from archlab.pricing.params import parameters
+from archlab.pricing.plan import plan
+from archlab.pricing.stages import cut, even_cut
+from archlab.pricing.units import seconds
 
 H100 = load_hardware("h100")
 N = 8_030_261_248

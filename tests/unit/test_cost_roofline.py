@@ -2,10 +2,10 @@
 
 import pytest
 
-from archlab.cost.hardware import load_hardware
-from archlab.cost.roofline import ideal
-from archlab.cost.summary import cost
 from archlab.exchange.configs import load_config
+from archlab.pricing.hardware import load_hardware
+from archlab.pricing.roofline import ideal
+from archlab.pricing.summary import cost
 
 H100 = load_hardware("h100")
 PEAK, BANDWIDTH = 989.4e12, 3.35e12

@@ -2,14 +2,14 @@
 
 import pytest
 
+from archlab.config.components.position import Learned
+from archlab.config.components.work import Pass
 from archlab.config.io import presets
 from archlab.config.layers import layer_configs
-from archlab.config.position import Learned
-from archlab.config.work import Pass
-from archlab.cost.memory import kv_cache_bytes, recurrent_bytes
-from archlab.cost.params import parameters
-from archlab.cost.work import by_kind, forward, products_by_part, training_step
 from archlab.exchange.configs import load_config
+from archlab.pricing.memory import kv_cache_bytes, recurrent_bytes
+from archlab.pricing.params import parameters
+from archlab.pricing.work import by_kind, forward, products_by_part, training_step
 
 ODD = {
     "learned": ["model.position=learned"],

@@ -16,7 +16,6 @@ import pytest
 from archlab.cli import app
 from archlab.config.schema import DataConfig
 from archlab.config.tasks import Recall
-from archlab.cost.units import binary
 from archlab.data import corpus, file_cache, intact
 from archlab.data import prepare as making
 from archlab.data.contents import Template
@@ -25,6 +24,7 @@ from archlab.data.prepare import open_data, prepare
 from archlab.data.shards import DataFolder
 from archlab.data.text_data import Source, TextData
 from archlab.errors import UserError
+from archlab.pricing.units import binary
 
 
 @pytest.fixture(autouse=True)

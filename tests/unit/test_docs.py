@@ -12,9 +12,9 @@ from pydantic import BaseModel
 import archlab
 from archlab.atlas.entries import entries
 from archlab.cli.app import main
-from archlab.config.study_schema import StudyConfig
 from archlab.families.registry import FAMILIES
 from archlab.study.design import arms
+from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study
 
 HOME = Path(archlab.__file__).parent.parent.parent

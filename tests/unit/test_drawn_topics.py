@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from archlab.config.components.position import T5, Alibi, Rope
 from archlab.config.io import build_config
-from archlab.config.position import T5, Alibi, Rope
 from archlab.exchange.configs import load_config
 from archlab.report.drawings.activation_curves import activation_points
 from archlab.report.drawings.decoding_intensity import intensity_points

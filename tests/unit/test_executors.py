@@ -14,11 +14,11 @@ import torch
 import tiny
 from archlab.code import code_digest
 from archlab.config.schema import Config
-from archlab.cost.memory import training_memory
-from archlab.cost.params import parameters
-from archlab.cost.summary import step_memory_of
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
+from archlab.pricing.memory import training_memory
+from archlab.pricing.params import parameters
+from archlab.pricing.summary import step_memory_of
 from archlab.study.executors import elsewhere, local
 from archlab.study.executors.elsewhere import ATTEMPTS, BrokenError, LostError, run_elsewhere
 from archlab.study.executors.executor import RunProgress
@@ -28,12 +28,12 @@ from archlab.study.executors.needs import MOST_BESIDE_A_GPU, needs, needs_of, us
 from archlab.study.executors.slurm import slurm_options
 from archlab.study.executors.task import Errand, settled, train_run
 from archlab.study.runs import Run
-from archlab.train import training
-from archlab.train.device import Device, choose_device, planned_device
-from archlab.train.loop import train
-from archlab.train.out_of_memory import what_would_fit
-from archlab.train.progress import Callback
-from archlab.train.run_folder import RunFolder
+from archlab.training import loop as training
+from archlab.training.device import Device, choose_device, planned_device
+from archlab.training.out_of_memory import what_would_fit
+from archlab.training.progress import Callback
+from archlab.training.run_folder import RunFolder
+from archlab.training.train import train
 
 GIB = 2**30
 ON_GPU = ("train.device=cuda", "train.dtype=bfloat16")

@@ -10,7 +10,7 @@ import yaml
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from archlab.cli import app
-from archlab.config.text import note_once
+from archlab.config.core.text import note_once
 from archlab.errors import UserError
 from archlab.exchange import published
 from archlab.families.registry import FAMILIES

@@ -19,7 +19,7 @@ from archlab.errors import UserError
 from archlab.exchange.load import check_hf
 from archlab.hf import hub
 from archlab.hf.tensors import Tensors
-from archlab.train.run_folder import imported
+from archlab.training.run_folder import imported
 
 torch.set_num_threads(1)
 WEIGHTS, PICKLED = "model.safetensors", "pytorch_model.bin"

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from archlab.cli import app
-from archlab.cost.calibrated import Rate, Rates, features, predicted, untimed
-from archlab.cost.hardware import Measured, keep_measured, load_hardware
-from archlab.cost.summary import cost
-from archlab.cost.work import Work
 from archlab.exchange.configs import load_config
 from archlab.infer import calibrate
 from archlab.infer.clock import Clocked
+from archlab.pricing.calibrated import Rate, Rates, features, predicted, untimed
+from archlab.pricing.hardware import Measured, keep_measured, load_hardware
+from archlab.pricing.summary import cost
+from archlab.pricing.work import Work
 
 PRICES = {"products": (2e-11, 3e-11, 7e-11, 4e-6), "norms": (0.0, 5e-11, 9e-11, 1e-5)}
 CALLS, OF_THE_CLOCK = 3, 2e-6

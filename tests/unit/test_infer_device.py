@@ -16,8 +16,8 @@ from archlab.errors import UserError
 from archlab.infer import sampling
 from archlab.infer.generate import generate
 from archlab.model.decoder import Decoder
-from archlab.train.device import Device
-from archlab.train.saving import save_checkpoint
+from archlab.training.device import Device
+from archlab.training.saving import save_checkpoint
 
 TOKENS = torch.randint(0, 300, (2, 9), generator=torch.Generator().manual_seed(0))
 ONE_OF_EACH = [

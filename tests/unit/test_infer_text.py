@@ -318,8 +318,8 @@ def test_writing_ends_where_learned_positions_do() -> None:
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from archlab.config.yaml_text import to_yaml
-    from archlab.train.saving import save_checkpoint
+    from archlab.config.core.yaml_text import to_yaml
+    from archlab.training.saving import save_checkpoint
 
     folder = tmp_path_factory.mktemp("run")
     model = tiny("model.position.kind=learned", "model.max_seq_len=64")

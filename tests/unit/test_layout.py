@@ -13,7 +13,7 @@ from archlab.families.registry import FAMILIES
 
 HOME = Path(archlab.__file__).parent
 FLOORS = (
-    "config", "model", "cost", "hf", "families", "exchange", "atlas", "review", "sizing", "flatten", "data", "train", "infer", "study",
+    "config", "model", "pricing", "hf", "families", "exchange", "atlas", "review", "sizing", "flatten", "data", "training", "infer", "study",
     "evidence", "report", "cli",
 )  # fmt: skip
 
@@ -85,7 +85,7 @@ def test_every_folder_has_its_place():
 
 
 def test_what_sums_over_components_names_none():
-    files = [*(HOME / "cost").glob("*.py"), HOME / "config" / "describe.py"]
+    files = [*(HOME / "pricing").glob("*.py"), HOME / "config" / "describe.py"]
     assert [file.name for file in files if re.search("attention|mamba|moe|T5", file.read_text())] == []
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from archlab.config.core.merge import Raw
 from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, layer_configs
-from archlab.config.merge import Raw
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.attention import Attention
 from archlab.model.context import Context, Pass

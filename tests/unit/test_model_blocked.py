@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from archlab.config import query_blocks
-from archlab.config.visibility import BlockSparse, Visibility, visible
+from archlab.config.components import query_blocks
+from archlab.config.components.visibility import BlockSparse, Visibility, visible
 from archlab.model.kernels import blocked, reference
 from archlab.model.masks import Visible, stretches
 from archlab.model.softmax import Softmax

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from archlab.config.activation import Activation
+from archlab.config.components.activation import Activation
+from archlab.config.core.merge import Raw
 from archlab.config.io import build_config
-from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import ConfigError
 from archlab.config.schema import Config

@@ -30,9 +30,9 @@ from archlab.model.kernels import (
 )
 from archlab.model.masks import Given
 from archlab.model.softmax import Softmax
-from archlab.train import attention_kernels as measured
-from archlab.train.attention_kernels import attention_kernels, products_up_to
-from archlab.train.device import Device
+from archlab.training import attention_kernels as measured
+from archlab.training.attention_kernels import attention_kernels, products_up_to
+from archlab.training.device import Device
 from tiny import config
 
 RNG = np.random.default_rng(0)

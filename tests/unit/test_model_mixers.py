@@ -11,15 +11,15 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from archlab.config import recurrent, unions
-from archlab.config.component import Site
-from archlab.config.gated_delta import GatedDelta as GatedDeltaConfig
-from archlab.config.mamba2 import Mamba2 as Mamba2Config
-from archlab.config.norm import NoNorm, RMSNorm
-from archlab.config.position import NoPosition
-from archlab.config.rglru import RGLRU
-from archlab.config.short_conv import ShortConv as ShortConvConfig
-from archlab.config.work import Pass
+from archlab.config.components import recurrent, unions
+from archlab.config.components.component import Site
+from archlab.config.components.gated_delta import GatedDelta as GatedDeltaConfig
+from archlab.config.components.mamba2 import Mamba2 as Mamba2Config
+from archlab.config.components.norm import NoNorm, RMSNorm
+from archlab.config.components.position import NoPosition
+from archlab.config.components.rglru import RGLRU
+from archlab.config.components.short_conv import ShortConv as ShortConvConfig
+from archlab.config.components.work import Pass
 from archlab.model.context import Context
 from archlab.model.layer import make_component
 from archlab.model.state import Length, State

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, library, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from archlab.config.components.moe import MoE as MoEConfig
+from archlab.config.components.work import Pass
 from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, layer_configs
-from archlab.config.moe import MoE as MoEConfig
-from archlab.config.work import Pass
 from archlab.model.context import Collected, Context
 from archlab.model.grouped import grouped_linear, grouped_outer
 from archlab.model.moe import MoE

@@ -12,13 +12,13 @@ from scipy.special import softmax as np_softmax
 from torch import Tensor, nn
 from transformers.activations import XIELUActivation
 
-from archlab.config import activation as activation_schema
-from archlab.config import multi_head as multi_head_schema
-from archlab.config import norm as norm_schema
-from archlab.config import visibility as visibility_schema
+from archlab.config.components import activation as activation_schema
+from archlab.config.components import multi_head as multi_head_schema
+from archlab.config.components import norm as norm_schema
+from archlab.config.components import visibility as visibility_schema
+from archlab.config.components.visibility import visible, visible_pairs
 from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, layer_configs
-from archlab.config.visibility import visible, visible_pairs
 from archlab.model import norms
 from archlab.model.activations import make_activation
 from archlab.model.attention import Attention

@@ -10,10 +10,10 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from archlab.config import position as position_schema
+from archlab.config.components import position as position_schema
+from archlab.config.components.position import Alibi, Rope
 from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
-from archlab.config.position import Alibi, Rope
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder

@@ -18,8 +18,8 @@ from archlab.infer.coordinates import coordinates
 from archlab.model.decoder import Decoder
 from archlab.model.roles import roles_of
 from archlab.sizing.widths import at_width
-from archlab.train import optim
-from archlab.train.optim import make_optimizer
+from archlab.training import optim
+from archlab.training.optim import make_optimizer
 from tiny import config
 
 WIDE = ("model.d_model=128", "model.attention={n_heads: 4, n_kv_heads: 2, head_dim: 32}", "model.mlp.d_ff=256")

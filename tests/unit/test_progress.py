@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from archlab import progress
-from archlab.config.text import note
+from archlab.config.core.text import note
 from archlab.progress import Bar, doing
-from archlab.train.evaluate import Score
-from archlab.train.progress import Printing, StepMetrics
+from archlab.training.evaluate import Score
+from archlab.training.progress import Printing, StepMetrics
 
 
 class Terminal(io.StringIO):

@@ -14,8 +14,8 @@ from archlab.errors import UserError
 from archlab.report import run_page
 from archlab.report.run_curves import held_out, of_updates
 from archlab.report.watched import watch
-from archlab.train.run_folder import RunFolder
-from archlab.train.summary import RunSummary
+from archlab.training.run_folder import RunFolder
+from archlab.training.summary import RunSummary
 from tiny import config
 
 ENV = {"corpus": "c0ffee", "dtype": "float32", "device": "cpu", "threads": 1}

@@ -9,10 +9,10 @@ import yaml
 from archlab.atlas.entries import entries
 from archlab.cli import app
 from archlab.config.layers import layer_configs
-from archlab.cost.memory import kv_cache_bytes
-from archlab.cost.params import parameters
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
+from archlab.pricing.memory import kv_cache_bytes
+from archlab.pricing.params import parameters
 from archlab.review.findings import warnings
 from archlab.sizing.propose import Asked, propose
 

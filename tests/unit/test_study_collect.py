@@ -8,7 +8,7 @@ import pytest
 from archlab.study.collect import curve_of
 from archlab.study.record import Curve
 from archlab.study.runs import Ended
-from archlab.train.summary import RunSummary
+from archlab.training.summary import RunSummary
 
 
 def kept(metrics: list[dict[str, Any]]) -> Curve:

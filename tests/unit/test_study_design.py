@@ -7,24 +7,24 @@ import pytest
 import yaml
 
 from archlab.config.check import validate
+from archlab.config.components.work import KINDS, OF_MATRICES
+from archlab.config.core.yaml_text import to_yaml
 from archlab.config.identity import diff
 from archlab.config.io import studies
-from archlab.config.study_schema import StudyConfig
 from archlab.config.training import resolve_train
-from archlab.config.work import KINDS, OF_MATRICES
-from archlab.config.yaml_text import to_yaml
-from archlab.cost.calibrated import Rate, Rates
-from archlab.cost.flops import computed_training_flops, training_flops
-from archlab.cost.hardware import Measured, load_hardware
-from archlab.cost.summary import cost
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
+from archlab.pricing.calibrated import Rate, Rates
+from archlab.pricing.flops import computed_training_flops, training_flops
+from archlab.pricing.hardware import Measured, load_hardware
+from archlab.pricing.summary import cost
 from archlab.study.design import arms, grid
 from archlab.study.field_rules import overridden
 from archlab.study.forecast import as_timed, at_best, forecast
 from archlab.study.match import describe_equal, quantity
 from archlab.study.outcomes.named import named_outcomes
 from archlab.study.scales import library_study, scales_of
+from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study
 from tiny import MODEL, TRAIN
 

@@ -12,7 +12,17 @@ import torch
 import torch.nn.functional as F
 
 from archlab.config.check import validate
-from archlab.config.outcomes import (
+from archlab.config.tasks import Recall
+from archlab.config.training import resolve_train
+from archlab.data.open import open_training_data
+from archlab.errors import UserError
+from archlab.infer.load import load_run
+from archlab.pricing.flops import computed_training_flops
+from archlab.pricing.params import parameters
+from archlab.study.design import arms
+from archlab.study.documents import compare_documents
+from archlab.study.forecast import forecast
+from archlab.study.outcome_schema import (
     Answers,
     AnyOutcome,
     BestLoss,
@@ -35,17 +45,6 @@ from archlab.config.outcomes import (
     TrainingSpeed,
     WindowPart,
 )
-from archlab.config.study_schema import StudyConfig
-from archlab.config.tasks import Recall
-from archlab.config.training import resolve_train
-from archlab.cost.flops import computed_training_flops
-from archlab.cost.params import parameters
-from archlab.data.open import open_training_data
-from archlab.errors import UserError
-from archlab.infer.load import load_run
-from archlab.study.design import arms
-from archlab.study.documents import compare_documents
-from archlab.study.forecast import forecast
 from archlab.study.outcomes import timing
 from archlab.study.outcomes.compared import measured
 from archlab.study.outcomes.gather import Found, gather
@@ -55,12 +54,13 @@ from archlab.study.outcomes.sweep import from_sweep
 from archlab.study.outcomes.weights import kept, measure
 from archlab.study.rehearsed import as_rehearsed
 from archlab.study.runs import Ended
+from archlab.study.schema import StudyConfig
 from archlab.study.study_file import with_kinds
-from archlab.train.evaluate import DocumentScore
-from archlab.train.loop import train
-from archlab.train.progress import Callback
-from archlab.train.run_folder import PROBES
-from archlab.train.summary import RunSummary
+from archlab.training.evaluate import DocumentScore
+from archlab.training.progress import Callback
+from archlab.training.run_folder import PROBES
+from archlab.training.summary import RunSummary
+from archlab.training.train import train
 from tiny import config, write_text
 
 

@@ -7,15 +7,15 @@ import pytest
 from scipy import stats
 
 from archlab.config.check import validate
-from archlab.config.outcomes import BitsPerByte
-from archlab.config.study_schema import StudyConfig
+from archlab.config.core.yaml_text import to_yaml
 from archlab.config.training import resolve_train
-from archlab.config.yaml_text import to_yaml
-from archlab.cost.params import parameters
 from archlab.errors import UserError
+from archlab.pricing.params import parameters
 from archlab.study.contrasts import comparisons
 from archlab.study.design import arms
+from archlab.study.outcome_schema import BitsPerByte
 from archlab.study.outcomes.compared import measured
+from archlab.study.schema import StudyConfig
 from archlab.study.trends import planned_trends, size_trends
 from tiny import MODEL, TRAIN
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 import sample_study
-from archlab.config.outcomes import Source
-from archlab.config.study_schema import AddedSeeds
 from archlab.study.answer import answer
 from archlab.study.more_seeds import seeds_in_all
+from archlab.study.outcome_schema import Source
 from archlab.study.power import POWER, pairs_for, smallest_effect, smallest_effect_interval
 from archlab.study.record import Comparison
+from archlab.study.schema import AddedSeeds
 from archlab.study.stats import ALPHA, Better, compare, estimate, holm, pairwise, share
 
 BASE = {0: 2.70, 1: 2.72, 2: 2.69, 3: 2.71, 4: 2.73}

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from archlab.cli.app import main
-from archlab.config.study_schema import StudyConfig
-from archlab.config.yaml_text import parse_yaml, read_yaml
+from archlab.config.core.yaml_text import parse_yaml, read_yaml
 from archlab.study.design import arms
+from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study
 from archlab.study.template import EXAMPLE, template
 

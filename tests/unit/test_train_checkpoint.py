@@ -16,16 +16,11 @@ from archlab.errors import UserError
 from archlab.files import TEMPORARY
 from archlab.infer.load import from_pretrained
 from archlab.model.decoder import Decoder
-from archlab.train import checkpoint, saving
-from archlab.train.checkpoint import (
-    load_metrics,
-    load_optimizer,
-    load_weights,
-    newest_checkpoint,
-)
-from archlab.train.optim import make_optimizer
-from archlab.train.saving import Saver, save_checkpoint
-from archlab.train.world import ALONE
+from archlab.training import checkpoint, saving
+from archlab.training.checkpoint import load_metrics, load_optimizer, load_weights, newest_checkpoint
+from archlab.training.optim import make_optimizer
+from archlab.training.saving import Saver, save_checkpoint
+from archlab.training.world import ALONE
 from tiny import config
 
 

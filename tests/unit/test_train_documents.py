@@ -15,13 +15,13 @@ from archlab.data.held_out import HeldOut
 from archlab.data.training_data import Windows
 from archlab.infer.score import score
 from archlab.model.decoder import Decoder
-from archlab.train.device import Device
-from archlab.train.evaluate import evaluate
-from archlab.train.loop import train
-from archlab.train.optim import make_optimizer
-from archlab.train.progress import Printing
-from archlab.train.run_folder import RunFolder
-from archlab.train.step import document_ids, update
+from archlab.training.device import Device
+from archlab.training.evaluate import evaluate
+from archlab.training.optim import make_optimizer
+from archlab.training.progress import Printing
+from archlab.training.run_folder import RunFolder
+from archlab.training.step import document_ids, update
+from archlab.training.train import train
 
 END, DEVICE = 0, Device("cpu", torch.float32)
 WINDOW = np.array([[4, 5, 6, END, 7, 8, 9, 3, END, END, 2, 5, 5]])

@@ -5,15 +5,15 @@ import torch
 
 from archlab.config.layers import layer_configs
 from archlab.config.parallel import ParallelConfig
-from archlab.config.parallel_rules import check_dealt, check_divided, check_shares
 from archlab.config.problems import ConfigError
+from archlab.config.rules.parallel_rules import check_dealt, check_divided, check_shares
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.model.layer import make_component
-from archlab.train.compiling import is_compiled
-from archlab.train.device import Device
-from archlab.train.world import _check_devices, divided
+from archlab.training.compiling import is_compiled
+from archlab.training.device import Device
+from archlab.training.world import _check_devices, divided
 
 TINY = ("model.d_model=32", "model.attention.n_heads=4", "model.n_layers=1")
 

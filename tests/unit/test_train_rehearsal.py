@@ -5,7 +5,7 @@ import numpy as np
 from archlab.config.check import validate
 from archlab.config.schema import Config
 from archlab.data.tasks.task_data import TaskData
-from archlab.train import rehearsal
+from archlab.training import rehearsal
 from tiny import MODEL, TRAIN
 
 

@@ -13,9 +13,9 @@ from archlab.data.training_data import Windows
 from archlab.model.decoder import Decoder
 from archlab.model.moe import MoE
 from archlab.model.router import Router
-from archlab.train.device import Device
-from archlab.train.optim import Treatment, groups_by_role, make_optimizer
-from archlab.train.step import StepResult, update
+from archlab.training.device import Device
+from archlab.training.optim import Treatment, groups_by_role, make_optimizer
+from archlab.training.step import StepResult, update
 from tests.reference.moe import Choices, balance_loss, router_z_loss
 from tiny import config
 

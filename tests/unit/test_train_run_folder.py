@@ -13,10 +13,10 @@ from archlab import digests
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.files import TEMPORARY
-from archlab.train.loop import train
-from archlab.train.progress import Callback
-from archlab.train.run_folder import RunFolder
-from archlab.train.summary import RunSummary
+from archlab.training.progress import Callback
+from archlab.training.run_folder import RunFolder
+from archlab.training.summary import RunSummary
+from archlab.training.train import train
 from tiny import config, write_text
 
 ENV = {"corpus": "c0ffee", "dtype": "float32", "device": "cpu", "threads": 1}
@@ -228,7 +228,7 @@ import sys
 from pathlib import Path
 from tiny import config
 from archlab.errors import UserError
-from archlab.train.run_folder import RunFolder
+from archlab.training.run_folder import RunFolder
 env = {"corpus": "c0ffee", "dtype": "float32", "device": "cpu", "threads": 1}
 folder = RunFolder(Path(sys.argv[1]))
 print("ready", flush=True)

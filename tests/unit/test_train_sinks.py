@@ -15,11 +15,11 @@ from tensorboardX.proto.event_pb2 import Event
 from archlab.config.problems import ConfigError
 from archlab.config.schema import LogTo
 from archlab.study.runs import Run
-from archlab.train.loop import train
-from archlab.train.progress import Callback
-from archlab.train.run_folder import RunFolder
-from archlab.train.sinks import opened
-from archlab.train.sinks.sink import numbers
+from archlab.training.progress import Callback
+from archlab.training.run_folder import RunFolder
+from archlab.training.sinks import opened
+from archlab.training.sinks.sink import numbers
+from archlab.training.train import train
 from tiny import config
 
 pytestmark = pytest.mark.usefixtures("shared_cache")
@@ -113,7 +113,7 @@ class Recorder:
 @pytest.fixture
 def recorder(monkeypatch):
     """In wandb's place."""
-    monkeypatch.setitem(sys.modules, "archlab.train.sinks.wandb", sys.modules[__name__])
+    monkeypatch.setitem(sys.modules, "archlab.training.sinks.wandb", sys.modules[__name__])
     monkeypatch.setitem(opened.SINKS, "wandb", ("json", "Recorder"))
     monkeypatch.setattr(Recorder, "told", [])
     return Recorder
@@ -175,4 +175,4 @@ def test_what_cannot_be_is_a_message(said, message):
 
 def test_every_tool_has_an_extra_and_a_file():
     assert tuple(opened.SINKS) == get_args(LogTo)
-    assert all(find_spec(f"archlab.train.sinks.{name}") for name in opened.SINKS)
+    assert all(find_spec(f"archlab.training.sinks.{name}") for name in opened.SINKS)

@@ -8,11 +8,11 @@ from archlab.config.schema import Spikes
 from archlab.data.text_data import TextData
 from archlab.data.training_data import Windows
 from archlab.model.decoder import Decoder
-from archlab.train import training
-from archlab.train.loop import train
-from archlab.train.progress import Callback
-from archlab.train.run_folder import RunFolder
-from archlab.train.spikes import MOST_REWINDS, SpikeWatch
+from archlab.training import loop as training
+from archlab.training.progress import Callback
+from archlab.training.run_folder import RunFolder
+from archlab.training.spikes import MOST_REWINDS, SpikeWatch
+from archlab.training.train import train
 from tiny import config
 
 AT = 13

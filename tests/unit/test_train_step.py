@@ -15,15 +15,15 @@ from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.model import graphs
 from archlab.model.decoder import Decoder
-from archlab.train import compiling, loss
-from archlab.train.compiling import is_compiled
-from archlab.train.device import Device
-from archlab.train.evaluate import evaluate
-from archlab.train.loss import objective
-from archlab.train.optim import Treatment, groups_by_role, make_optimizer
-from archlab.train.routers import Routers
-from archlab.train.step import update
-from archlab.train.world import ALONE
+from archlab.training import compiling, loss
+from archlab.training.compiling import is_compiled
+from archlab.training.device import Device
+from archlab.training.evaluate import evaluate
+from archlab.training.loss import objective
+from archlab.training.optim import Treatment, groups_by_role, make_optimizer
+from archlab.training.routers import Routers
+from archlab.training.step import update
+from archlab.training.world import ALONE
 from tiny import config
 
 CPU = Device("cpu", torch.float32)

@@ -2,7 +2,7 @@
 
 from archlab.atlas import words
 from archlab.atlas.rows import Row
-from archlab.cost import units
+from archlab.pricing import units
 
 HEADINGS = ("model", "size", "norm", "position", "MLP", "h/kv", "ff/d", "d/L", "vocab")
 FIELDS = frozenset(

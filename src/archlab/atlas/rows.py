@@ -6,10 +6,10 @@ from archlab.atlas import words
 from archlab.atlas.entries import Entry, entries
 from archlab.atlas.tricks import tricks
 from archlab.config.about import About
-from archlab.config.base import Base
+from archlab.config.components.multi_head import MultiHead
+from archlab.config.core.base import Base
 from archlab.config.layers import layer_configs
-from archlab.config.multi_head import MultiHead
-from archlab.cost.params import parameters
+from archlab.pricing.params import parameters
 
 
 class Row(Base):

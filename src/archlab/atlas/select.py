@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from archlab.atlas.rows import Row
-from archlab.config.base import whole_number
+from archlab.config.core.base import whole_number
+from archlab.config.core.yaml_text import parse_yaml
 from archlab.config.io import begins
 from archlab.config.problems import choose
-from archlab.config.yaml_text import parse_yaml
 from archlab.errors import UserError
 
 Value = str | float | None

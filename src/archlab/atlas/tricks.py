@@ -19,12 +19,12 @@ from archlab.atlas.words import (
     with_attention,
 )
 from archlab.config.about import About
-from archlab.config.dense import Dense, GatedMLP
-from archlab.config.latent_attention import Latent
+from archlab.config.components.dense import Dense, GatedMLP
+from archlab.config.components.latent_attention import Latent
+from archlab.config.components.multi_head import MultiHead
+from archlab.config.components.norm import LayerNorm, NoNorm, WeightedNorm
+from archlab.config.components.position import NoScaling, Rope
 from archlab.config.layers import layer_configs, resolve
-from archlab.config.multi_head import MultiHead
-from archlab.config.norm import LayerNorm, NoNorm, WeightedNorm
-from archlab.config.position import NoScaling, Rope
 from archlab.config.schema import Config
 
 _PLAIN_THETA = 1e4

@@ -4,15 +4,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from archlab.config.any_attention import AnyAttention
-from archlab.config.component import Absent, Component
-from archlab.config.dense import Dense
-from archlab.config.latent_attention import Latent
+from archlab.config.components.any_attention import AnyAttention
+from archlab.config.components.component import Absent, Component
+from archlab.config.components.dense import Dense
+from archlab.config.components.latent_attention import Latent
+from archlab.config.components.moe import MoE
+from archlab.config.components.multi_head import MultiHead
+from archlab.config.components.norm import NoNorm
+from archlab.config.components.position import ON_THE_EMBEDDING, Rope
 from archlab.config.layers import LayerConfig
-from archlab.config.moe import MoE
-from archlab.config.multi_head import MultiHead
-from archlab.config.norm import NoNorm
-from archlab.config.position import ON_THE_EMBEDDING, Rope
 
 Layers = Sequence[LayerConfig]
 

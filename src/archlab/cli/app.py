@@ -8,8 +8,8 @@ from cyclopts import App, CycloptsError, Parameter
 
 import archlab
 from archlab.cli.usage import usage
-from archlab.config.text import print_to_stderr
-from archlab.config.trust import trusting
+from archlab.config.core.text import print_to_stderr
+from archlab.config.core.trust import trusting
 from archlab.console import console, visible_stdout
 from archlab.errors import user_message
 from archlab.interrupt import INTERRUPTED, was_interrupted

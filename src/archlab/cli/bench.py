@@ -9,8 +9,8 @@ from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.loading import load_with_notes
 from archlab.cli.terminal import print_json, print_table
 from archlab.console import console
-from archlab.cost.memory import Format
-from archlab.cost.units import si
+from archlab.pricing.memory import Format
+from archlab.pricing.units import si
 
 if TYPE_CHECKING:
     from archlab.infer.speed import Speed

@@ -5,7 +5,7 @@ from pathlib import Path
 from archlab.cli.arguments import AtLeastOne, Flag, check_one_answer
 from archlab.cli.loading import load_shape
 from archlab.cli.terminal import print_json, print_table
-from archlab.config.text import note
+from archlab.config.core.text import note
 from archlab.console import console
 from archlab.report.check_words import as_json, lines, stages
 from archlab.review.case import Case

@@ -8,18 +8,18 @@ from typing import Any
 from archlab.cli.arguments import Devices, Flag, Price, SeveralAtLeastOne, check_one_answer
 from archlab.cli.loading import load_several
 from archlab.cli.terminal import print_json, print_table
+from archlab.config.core.text import note
 from archlab.config.schema import Config
-from archlab.config.text import note
 from archlab.config.training import resolve_train
-from archlab.cost.divide import as_json, divide, ways
-from archlab.cost.hardware import Hardware, load_hardware
-from archlab.cost.memory import Format
-from archlab.cost.parallel import Parallel
-from archlab.cost.plan import PLANNED
-from archlab.cost.roofline import ideal
-from archlab.cost.room import room
-from archlab.cost.summary import Cost, cost
 from archlab.errors import UserError
+from archlab.pricing.divide import as_json, divide, ways
+from archlab.pricing.hardware import Hardware, load_hardware
+from archlab.pricing.memory import Format
+from archlab.pricing.parallel import Parallel
+from archlab.pricing.plan import PLANNED
+from archlab.pricing.roofline import ideal
+from archlab.pricing.room import room
+from archlab.pricing.summary import Cost, cost
 from archlab.report.cost_tables import beyond_limits, of_one, ratios, side_by_side
 from archlab.report.plan_tables import tables
 

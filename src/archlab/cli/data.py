@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from archlab.cli.arguments import AtLeastOne, Flag, MayBeginWithDash
-from archlab.config.text import note
+from archlab.config.core.text import note
 from archlab.cores import cores
 from archlab.data.contents import TEXT, Template
 from archlab.data.prepare import prepare

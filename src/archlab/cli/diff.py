@@ -4,8 +4,8 @@ from pathlib import Path
 
 from archlab.cli.arguments import Flag, check_one_answer
 from archlab.cli.terminal import print_json, print_table
+from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.identity import diff
-from archlab.config.yaml_text import to_yaml_line
 from archlab.exchange.configs import load_config
 
 

@@ -6,8 +6,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from archlab.cli.loading import load_shape
+from archlab.config.core.text import note
 from archlab.config.layers import distinct_layers
-from archlab.config.text import note
 from archlab.errors import UserError
 
 _A_LINE = 44

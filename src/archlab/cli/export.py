@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from archlab.cli.arguments import Flag
-from archlab.config.text import note
+from archlab.config.core.text import note
 from archlab.exchange.gguf.write import Format
 from archlab.infer.import_export import export_gguf, export_model
 from archlab.progress import doing

@@ -65,7 +65,7 @@ def run(
     from archlab.infer.load import find_folder, from_pretrained, load_codec
     from archlab.infer.sampling import Sampling
     from archlab.infer.text import stream_text
-    from archlab.train.device import resolve_device_type
+    from archlab.training.device import resolve_device_type
 
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
     device_type = resolve_device_type(device, "--device")

@@ -6,9 +6,9 @@ from contextlib import suppress
 from archlab.atlas.cells import MARKS
 from archlab.cli.arguments import Flag
 from archlab.cli.terminal import print_json, print_table
-from archlab.cost.hardware import THIS, Hardware, Link, hardware, keep_measured, load_hardware
-from archlab.cost.units import binary, si
 from archlab.errors import UserError
+from archlab.pricing.hardware import THIS, Hardware, Link, hardware, keep_measured, load_hardware
+from archlab.pricing.units import binary, si
 
 HEADINGS = ("hardware", "year", "memory", "bytes/s", "float32", "bfloat16", "int8", "link")
 LEGEND = (

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from archlab.config.core.text import note
 from archlab.config.io import build_config
 from archlab.config.notes import notes
 from archlab.config.schema import Config
-from archlab.config.text import note
 from archlab.exchange.configs import read_facts, read_named_config
 
 

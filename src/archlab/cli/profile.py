@@ -3,7 +3,7 @@
 from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.loading import load_with_notes
 from archlab.cli.terminal import print_json, print_table
-from archlab.cost.units import seconds
+from archlab.pricing.units import seconds
 
 
 def run(config: str, /, *overrides: str, steps: AtLeastOne = 5, json: Flag = False) -> None:

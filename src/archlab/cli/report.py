@@ -5,7 +5,7 @@ from pathlib import Path
 
 from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.terminal import print_json, print_table
-from archlab.config.text import note
+from archlab.config.core.text import note
 from archlab.errors import UserError
 
 

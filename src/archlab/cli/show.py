@@ -3,10 +3,10 @@
 from archlab.cli.arguments import Flag
 from archlab.cli.loading import load_with_notes
 from archlab.cli.terminal import print_json, print_table
+from archlab.config.core.yaml_text import to_yaml
 from archlab.config.describe import layer_table
 from archlab.config.identity import resolved
 from archlab.config.layers import layer_configs
-from archlab.config.yaml_text import to_yaml
 
 
 def run(config: str, /, *overrides: str, layers: Flag = False, json: Flag = False) -> None:

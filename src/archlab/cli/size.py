@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 from archlab.cli.arguments import AtLeastOne, Bytes, Many
-from archlab.cost.hardware import load_hardware
 from archlab.errors import UserError
 from archlab.files import make_folder, write_atomic
+from archlab.pricing.hardware import load_hardware
 from archlab.sizing.lines import as_yaml
 from archlab.sizing.propose import Asked, propose
 

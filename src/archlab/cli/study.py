@@ -11,8 +11,8 @@ from cyclopts import App, Parameter
 from archlab.cli.app import NO_NEGATIVES
 from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.terminal import print_json, print_table, show_table
-from archlab.config.text import note
-from archlab.config.yaml_text import to_yaml, to_yaml_line
+from archlab.config.core.text import note
+from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.console import console
 from archlab.errors import UserError
 from archlab.progress import doing
@@ -21,9 +21,9 @@ from archlab.study.formatting import listed, plural
 from archlab.study.record import StudySummary
 
 if TYPE_CHECKING:
-    from archlab.config.study_schema import StudyConfig
-    from archlab.cost.hardware import Hardware
+    from archlab.pricing.hardware import Hardware
     from archlab.study.design import Arm
+    from archlab.study.schema import StudyConfig
 
 app = App(name="study", help="Run a comparison, or read one.", default_parameter=NO_NEGATIVES)
 
@@ -119,9 +119,9 @@ def list_studies(*, json: Flag = False) -> None:
         JSON instead.
     """
     from archlab.config.io import studies
-    from archlab.cost.hardware import load_hardware
     from archlab.evidence.pace import committed_pace
     from archlab.evidence.read import claim_of
+    from archlab.pricing.hardware import load_hardware
     from archlab.report.study_list import basis, entry
     from archlab.study.forecast import as_timed, at_best, at_pace
     from archlab.study.overview import listed_studies
@@ -146,7 +146,7 @@ def list_studies(*, json: Flag = False) -> None:
 
 def _this_machine() -> "Hardware | None":
     """As it was measured; None where it was not."""
-    from archlab.cost.hardware import THIS, load_hardware, this_machine
+    from archlab.pricing.hardware import THIS, load_hardware, this_machine
 
     return load_hardware(THIS) if this_machine().exists() else None
 
@@ -189,14 +189,14 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
     yaml
         The study as YAML instead, what it extends written out: to save, change and run.
     """
-    from archlab.config.study_schema import most_seeds
     from archlab.config.training import resolve_train
-    from archlab.cost.params import parameters
+    from archlab.pricing.params import parameters
     from archlab.review.findings import warnings
     from archlab.review.lines import in_one_line
     from archlab.study.corpora import reading
     from archlab.study.design import arms, grid
     from archlab.study.outcomes.named import named_outcomes
+    from archlab.study.schema import most_seeds
     from archlab.study.study_file import read_study
 
     _, config = read_study(study, scale)
@@ -261,10 +261,10 @@ def _predicted(study: str) -> Iterator[str]:
 
 
 def _in_all(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
-    from archlab.config.study_schema import most_seeds
-    from archlab.cost.units import seconds
+    from archlab.pricing.units import seconds
     from archlab.study.forecast import as_timed, forecast
     from archlab.study.rehearsed import STEPS, as_rehearsed
+    from archlab.study.schema import most_seeds
 
     this, first = _this_machine(), designed[0]
     found = forecast(config, designed, as_timed(this) if this else as_rehearsed(first.config))

@@ -8,7 +8,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from pathlib import Path
 
 from archlab.cli.loading import load_and_notes
-from archlab.config.text import collected_notes
+from archlab.config.core.text import collected_notes
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.review.findings import warnings
@@ -43,8 +43,8 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
 
 def _train(config: str, overrides: tuple[str, ...], out: Path) -> int:
     from archlab.cli.weights import refuse_unread_weights
-    from archlab.train.loop import train
-    from archlab.train.progress import Printing
+    from archlab.training.progress import Printing
+    from archlab.training.train import train
 
     with collected_notes() as notes:
         refuse_unread_weights(config, overrides, out)

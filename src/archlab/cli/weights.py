@@ -10,9 +10,9 @@ from archlab.errors import UserError
 from archlab.exchange.configs import config_file, kind_of, load_config
 from archlab.files import real_path
 from archlab.hf.folder import CONFIG, has_weights
-from archlab.train.checkpoint import has_checkpoint
-from archlab.train.run_folder import RunFolder
-from archlab.train.step import warmup_steps
+from archlab.training.checkpoint import has_checkpoint
+from archlab.training.run_folder import RunFolder
+from archlab.training.step import warmup_steps
 
 
 def refuse_unread_weights(config: str, overrides: Sequence[str], out: Path) -> None:

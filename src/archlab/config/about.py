@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from archlab.config.base import Base, Count, NonNegative, Probability
+from archlab.config.core.base import Base, Count, NonNegative, Probability
 
 Certainty = Literal["verified", "secondary", "from memory"]
 

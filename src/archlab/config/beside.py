@@ -6,8 +6,8 @@ from glob import has_magic, iglob
 from pathlib import Path
 from typing import Any
 
+from archlab.config.core.trust import is_file
 from archlab.config.schema import DataConfig
-from archlab.config.trust import is_file
 from archlab.files import expand_user, real_path
 
 _DEFAULT = DataConfig().path

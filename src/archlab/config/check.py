@@ -6,13 +6,13 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from archlab.config.base import Base
-from archlab.config.layer_kinds import layer_problems, replaced_in_every_layer
-from archlab.config.merge import Raw, merge, without
+from archlab.config.core.base import Base
+from archlab.config.core.merge import Raw, merge, without
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import Problem, explain, is_under, raise_problems
-from archlab.config.rules import LAYER_RULES
-from archlab.config.run_rules import CONFIG_RULES, MODEL_RULES
+from archlab.config.rules.layer_kinds import layer_problems, replaced_in_every_layer
+from archlab.config.rules.layer_rules import LAYER_RULES
+from archlab.config.rules.run_rules import CONFIG_RULES, MODEL_RULES
 from archlab.config.schema import Config
 from archlab.errors import UserError
 

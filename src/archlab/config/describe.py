@@ -1,9 +1,9 @@
 """Layers in a few words each, for people to read."""
 
+from archlab.config.components.norm import NoNorm
+from archlab.config.components.position import WITHOUT_QUERIES, Rope
 from archlab.config.layers import LayerConfig, layer_runs
 from archlab.config.model_schema import ModelConfig
-from archlab.config.norm import NoNorm
-from archlab.config.position import WITHOUT_QUERIES, Rope
 
 
 def layer_table(model: ModelConfig) -> list[dict[str, str]]:

@@ -4,8 +4,8 @@ import hashlib
 import json
 from typing import Any
 
+from archlab.config.core.merge import Raw, expand
 from archlab.config.layers import resolve, resolve_layers
-from archlab.config.merge import Raw, expand
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 

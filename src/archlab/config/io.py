@@ -12,11 +12,11 @@ from pydantic import BaseModel
 from archlab.config.about import About
 from archlab.config.beside import find_plugins, find_text, plugins_of
 from archlab.config.check import validate
-from archlab.config.merge import Raw, expand, merge
+from archlab.config.core.merge import Raw, expand, merge
+from archlab.config.core.trust import accept, accept_from
+from archlab.config.core.yaml_text import parse_yaml, read_yaml
 from archlab.config.problems import Problem
 from archlab.config.schema import Config
-from archlab.config.trust import accept, accept_from
-from archlab.config.yaml_text import parse_yaml, read_yaml
 from archlab.digests import DIGESTS
 from archlab.errors import UserError
 
@@ -38,7 +38,7 @@ def studies() -> dict[str, Traversable]:
 
 def devices() -> dict[str, Traversable]:
     """Name of a device that models run on -> its file, sorted by name."""
-    return _yaml_files("archlab.cost", "devices")
+    return _yaml_files("archlab.pricing", "devices")
 
 
 def _yaml_files(package: str, folder: str) -> dict[str, Traversable]:

@@ -5,19 +5,19 @@ from collections.abc import Iterator
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
-from archlab.config.any_attention import AnyAttention
-from archlab.config.base import Base, Overrides
-from archlab.config.component import Absent, Component, Site, expect
-from archlab.config.dense import Dense
-from archlab.config.dropout import Dropout
-from archlab.config.merge import derived_fields, expand, merge
+from archlab.config.components.any_attention import AnyAttention
+from archlab.config.components.component import Absent, Component, Site, expect
+from archlab.config.components.dense import Dense
+from archlab.config.components.dropout import Dropout
+from archlab.config.components.multi_head import MultiHead
+from archlab.config.components.norm import NoNorm, Norm, Placement
+from archlab.config.components.position import Position
+from archlab.config.components.unions import MLP, Attention, Mixer
+from archlab.config.components.visibility import Visibility
+from archlab.config.components.work import Operation, Pass
+from archlab.config.core.base import Base, Overrides
+from archlab.config.core.merge import derived_fields, expand, merge
 from archlab.config.model_schema import Block, Layers, ModelConfig
-from archlab.config.multi_head import MultiHead
-from archlab.config.norm import NoNorm, Norm, Placement
-from archlab.config.position import Position
-from archlab.config.unions import MLP, Attention, Mixer
-from archlab.config.visibility import Visibility
-from archlab.config.work import Operation, Pass
 
 COMPONENTS = ("attention", "mixer", "mlp")
 """The sections of `model` that are components, in the order in which a layer has them."""

@@ -8,7 +8,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from archlab.config.base import (
+from archlab.config.components.component import expect
+from archlab.config.components.dense import Dense, GatedMLP
+from archlab.config.components.dropout import Dropout, DropoutPlaces
+from archlab.config.components.multi_head import MultiHead
+from archlab.config.components.mup import MuP
+from archlab.config.components.norm import Norm, RMSNorm
+from archlab.config.components.position import Position, Rope
+from archlab.config.components.unions import MLP, Attention, Mixer, NoMixer
+from archlab.config.core.base import (
     DERIVED,
     MOST_KINDS,
     MOST_LAYERS,
@@ -20,14 +28,6 @@ from archlab.config.base import (
     Positive,
     Width,
 )
-from archlab.config.component import expect
-from archlab.config.dense import Dense, GatedMLP
-from archlab.config.dropout import Dropout, DropoutPlaces
-from archlab.config.multi_head import MultiHead
-from archlab.config.mup import MuP
-from archlab.config.norm import Norm, RMSNorm
-from archlab.config.position import Position, Rope
-from archlab.config.unions import MLP, Attention, Mixer, NoMixer
 
 
 class Block(Base):

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from archlab.config.dense import GatedMLP
+from archlab.config.components.dense import GatedMLP
+from archlab.config.components.moe import MoE
+from archlab.config.core.merge import Raw, merge
 from archlab.config.io import overlay, parse_overrides
 from archlab.config.layers import layer_configs
-from archlab.config.merge import Raw, merge
-from archlab.config.moe import MoE
 from archlab.config.schema import Config
 
 

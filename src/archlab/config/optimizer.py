@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from archlab.config.base import Base, Positive, Probability
-from archlab.config.plug_in import PlugInOptimizer
+from archlab.config.components.plug_in import PlugInOptimizer
+from archlab.config.core.base import Base, Positive, Probability
 
 
 class AdamW(Base):

@@ -1,6 +1,6 @@
 """How the processes of torchrun divide a training."""
 
-from archlab.config.base import Base, Count
+from archlab.config.core.base import Base, Count
 
 
 class ParallelConfig(Base):

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from archlab.config.merge import Raw, section_at
+from archlab.config.core.merge import Raw, section_at
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.config.vocabulary import elsewhere, meant

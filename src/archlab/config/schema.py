@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from archlab.config.base import (
+from archlab.config.core.base import (
     DERIVED,
     Base,
     Count,
@@ -19,12 +19,12 @@ from archlab.config.base import (
     Share,
     Tokens,
 )
+from archlab.config.core.plugins import PlugIns, load_plugins
+from archlab.config.core.trust import accept
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import AdamW, LrMultipliers, Optimizer
 from archlab.config.parallel import ParallelConfig
-from archlab.config.plugins import PlugIns, load_plugins
 from archlab.config.tasks import NoTask, TaskOrText
-from archlab.config.trust import accept
 
 
 class Keep(Base):

@@ -5,10 +5,10 @@ from contextlib import suppress
 
 from pydantic import ValidationError
 
+from archlab.config.components.plug_in import PlugIn
+from archlab.config.core.plugins import registered_by
 from archlab.config.layers import COMPONENTS, with_overrides
 from archlab.config.model_schema import ModelConfig
-from archlab.config.plug_in import PlugIn
-from archlab.config.plugins import registered_by
 from archlab.config.problems import Problem, raise_problems
 from archlab.config.schema import Config
 from archlab.errors import UserError

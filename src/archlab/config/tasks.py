@@ -10,7 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from archlab.config.base import Base, Kinded, Length, Seed, Width
+from archlab.config.core.base import Base, Kinded, Length, Seed, Width
 
 BLANK = 0
 """The token that says nothing; where a task needs one more sign (copy, ask), it is the token after this one."""

@@ -6,7 +6,7 @@ For hints only: a config that is valid never asks here.
 import re
 from functools import cache
 
-from archlab.config.merge import field_paths
+from archlab.config.core.merge import field_paths
 from archlab.config.schema import Config
 
 _YARN = "model.position.kind=rope model.position.scaling.kind={} model.position.scaling.factor=4"

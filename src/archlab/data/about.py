@@ -4,16 +4,16 @@ from collections.abc import Iterator
 from glob import has_magic
 from pathlib import Path
 
-from archlab.config.base import Base
+from archlab.config.core.base import Base
+from archlab.config.core.text import Shown
 from archlab.config.schema import DataConfig
 from archlab.config.tasks import AnyTask
-from archlab.config.text import Shown
-from archlab.cost.units import decimal
 from archlab.data.corpus import Corpus
 from archlab.data.prepare import split_of
 from archlab.data.saved import HUB
 from archlab.data.shards import MANIFEST, DataFolder
 from archlab.files import expand_user
+from archlab.pricing.units import decimal
 
 
 class AboutText(Base):

@@ -16,11 +16,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from archlab.config.core.text import visible
 from archlab.config.problems import nearest
-from archlab.config.text import visible
-from archlab.cost.units import binary
 from archlab.errors import UserError
 from archlab.files import MEBIBYTE
+from archlab.pricing.units import binary
 
 LARGEST_UNPACKED = 1024 * MEBIBYTE
 """Bytes that a compressed file of text may hold. It is one document, and is held in memory as a whole."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from glob import has_magic
 from pathlib import Path
 
+from archlab.config.core.text import visible
 from archlab.config.problems import nearest
-from archlab.config.text import visible
 from archlab.data.contents import TEXT, Content, Document, File, Invalid, LeftOut, NotText, Template, contents
 from archlab.data.saved import ABOUT_IT, HUB, SPLITS, hub_files
 from archlab.data.shards import MANIFEST, SHARD_NAME

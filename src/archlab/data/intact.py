@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from archlab.config.text import note
-from archlab.cost.units import binary
+from archlab.config.core.text import note
 from archlab.data.file_cache import cached
 from archlab.files import MEBIBYTE
+from archlab.pricing.units import binary
 
 LARGE = 128 * MEBIBYTE
 """Bytes from which on reading them all is worth a word: about half a second."""

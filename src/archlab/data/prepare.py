@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
+from archlab.config.core.text import note
 from archlab.config.schema import DataConfig
-from archlab.config.text import note
 from archlab.data import tokenizer as bpe
 from archlab.data.contents import TEXT, Template
 from archlab.data.corpus import STDLIB, Corpus

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeAlias
 
-from archlab.cost.units import decimal
+from archlab.pricing.units import decimal
 from archlab.progress import Bar
 
 Seen: TypeAlias = Callable[[int], None]

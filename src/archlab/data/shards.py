@@ -23,8 +23,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 from tokenizers import Tokenizer
 
-from archlab.config.base import Base, Count, Natural
-from archlab.cost.units import decimal, si
+from archlab.config.core.base import Base, Count, Natural
 from archlab.data import tokenizer as bpe
 from archlab.data.contents import LeftOut
 from archlab.data.intact import altered
@@ -33,6 +32,7 @@ from archlab.data.tokenizer import TOKENIZER
 from archlab.digests import REMAKE
 from archlab.errors import UserError
 from archlab.files import read_object
+from archlab.pricing.units import decimal, si
 
 FORMAT = 2
 """Version of the format. It is raised whenever older folders can no longer be read."""

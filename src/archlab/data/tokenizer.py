@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from archlab.config.base import WIDEST
-from archlab.config.text import note
+from archlab.config.core.base import WIDEST
+from archlab.config.core.text import note
 from archlab.data.spelling import not_spelled
 from archlab.errors import UserError
 from archlab.files import LARGE_TEXT_LIMIT, read_text

@@ -1,6 +1,6 @@
 """What the runs of a study found of one of its comparisons: an arm beside its reference, or a contrast of factors."""
 
-from archlab.config.base import Base
+from archlab.config.core.base import Base
 from archlab.evidence.levels import contrast_in_words
 from archlab.evidence.results import Results
 from archlab.study.contrasts import factor_contrasts

@@ -7,10 +7,10 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from archlab.config.base import Base
-from archlab.config.merge import kinds, section_classes, value_of_mapping
+from archlab.config.core.base import Base
+from archlab.config.core.merge import kinds, section_classes, value_of_mapping
+from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.schema import Config
-from archlab.config.yaml_text import to_yaml_line
 
 _SECTION = "a section"
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from archlab.config.base import Base
+from archlab.config.core.base import Base
 from archlab.evidence.read import claim_of, claims
 from archlab.evidence.results import About, Ran, Results, committed, digest, results_name
 from archlab.evidence.schema import Claim

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from archlab.config.yaml_text import to_yaml_line
+from archlab.config.core.yaml_text import to_yaml_line
 from archlab.evidence.topics import topics
 from archlab.study.contrasts import Planned
 from archlab.study.cross import said, short_names

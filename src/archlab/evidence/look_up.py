@@ -4,12 +4,12 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from archlab.config.json_schema import SCHEMAS
 from archlab.config.problems import nearest
 from archlab.config.vocabulary import meant
 from archlab.errors import UserError
 from archlab.evidence.field_help import FieldHelp, field_help
 from archlab.evidence.topics import Chapter, Topic, chapters, topics
+from archlab.study.json_schema import SCHEMAS
 
 Named = tuple[str, Topic]
 

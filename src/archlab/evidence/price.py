@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from archlab.config.base import Base
+from archlab.config.core.base import Base
+from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.io import build_config, overlay
 from archlab.config.schema import Config
-from archlab.config.yaml_text import to_yaml_line
-from archlab.cost import units
-from archlab.cost.flops import forward_flops
-from archlab.cost.memory import kv_cache_bytes, recurrent_bytes
-from archlab.cost.params import parameters
 from archlab.evidence.topics import Topic
 from archlab.exchange.configs import read_config
+from archlab.pricing import units
+from archlab.pricing.flops import forward_flops
+from archlab.pricing.memory import kv_cache_bytes, recurrent_bytes
+from archlab.pricing.params import parameters
 
 BASE = "tiny-llama"
 CONTEXT = 4096

@@ -6,7 +6,7 @@ from math import atanh, sqrt, tanh
 import numpy as np
 from scipy import stats
 
-from archlab.config.base import Base
+from archlab.config.core.base import Base
 from archlab.evidence.results import Results
 from archlab.evidence.schema import Ranking
 

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
+from archlab.config.core.yaml_text import read_yaml
 from archlab.config.problems import nearest
-from archlab.config.yaml_text import read_yaml
 from archlab.errors import UserError
 from archlab.evidence.schema import Claim, Mistake, Source
 from archlab.evidence.topics import topics

@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from archlab.config.base import Base
+from archlab.config.core.base import Base
 from archlab.config.identity import config_hash
 from archlab.config.io import studies
-from archlab.config.study_schema import AddedSeeds, StudyConfig
 from archlab.data.split import MOST_FOLDS, n_test_folds
 from archlab.errors import UserError
 from archlab.study.contrasts import effects, factor_contrasts
 from archlab.study.outcomes.compared import measured
 from archlab.study.record import Heading, Measured, StudySummary
 from archlab.study.scales import AS_IT_STANDS, library_study, scales_of
+from archlab.study.schema import AddedSeeds, StudyConfig
 from archlab.study.stats import Folds, Values
 
 _NOT_MEANING = {"question", "claim", "labels", "scales"}

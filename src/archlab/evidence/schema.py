@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from archlab.config.about import Certainty
-from archlab.config.base import Base, Positive
-from archlab.config.text import Line
+from archlab.config.core.base import Base, Positive
+from archlab.config.core.text import Line
 
 Predicted = Literal["better", "worse", "higher", "lower", "equivalent", "not worse", "not better"]
 """What a claim says of an arm beside its reference. higher, lower: of an outcome whose values are neither good nor

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from archlab.config.base import Base
-from archlab.config.yaml_text import read_yaml, to_yaml_line
+from archlab.config.core.base import Base
+from archlab.config.core.yaml_text import read_yaml, to_yaml_line
 
 _Texts = Annotated[tuple[str, ...], Field(strict=False)]
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from archlab.atlas.entries import Entry, entries
 from archlab.atlas.select import COMPARE
-from archlab.config.base import Base
+from archlab.config.core.base import Base
+from archlab.config.core.yaml_text import parse_yaml, to_yaml_line
 from archlab.config.layers import LayerConfig, layer_configs
-from archlab.config.yaml_text import parse_yaml, to_yaml_line
 from archlab.errors import UserError
 
 _CONDITION = re.compile(r"([\w.]+)(!=|<=|>=|=|<|>)(.+)")

@@ -9,7 +9,7 @@ of no other.
 from collections.abc import Mapping
 from typing import Literal
 
-from archlab.config.base import Base
+from archlab.config.core.base import Base
 from archlab.evidence.compared import Compared, compared
 from archlab.evidence.rankings import Agreement, agreement
 from archlab.evidence.results import Results, results_name

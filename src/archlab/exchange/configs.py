@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Literal
 
 from archlab.config.about import About
+from archlab.config.core.merge import Raw, merge
+from archlab.config.core.trust import accept, accept_from
 from archlab.config.io import build_config, facts, find_preset, presets, read_entry
-from archlab.config.merge import Raw, merge
 from archlab.config.problems import nearest
 from archlab.config.schema import Config
-from archlab.config.trust import accept, accept_from
 from archlab.digests import verify
 from archlab.errors import UserError
 from archlab.files import real_path

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archlab.config.merge import Raw
+from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import MOST_LISTED
 from archlab.errors import UserError

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from archlab.config.merge import Raw
+from archlab.config.core.merge import Raw
+from archlab.config.core.text import note_once
 from archlab.config.model_schema import ModelConfig
-from archlab.config.text import note_once
 from archlab.errors import UserError
 from archlab.families.registry import FAMILIES, find_family
 from archlab.hf.family import Family

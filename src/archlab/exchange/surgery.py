@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
+from archlab.config.core.merge import expand
 from archlab.config.io import build_config, overlay
 from archlab.config.layers import layer_configs
-from archlab.config.merge import expand
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.errors import UserError

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from archlab.config.merge import Raw
+from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.gpt2 import BIASES, LAYER, LAYER_NORM, PlainMLP
 from archlab.hf.family import Family

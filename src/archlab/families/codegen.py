@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig
-from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.gpt2 import ALIASES, LAYER
 from archlab.families.gptj import AROUND_ATTENTION, FIELDS

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from archlab.config.merge import Raw
+from archlab.config.components.moe import MoE
+from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.config.moe import MoE
 from archlab.families.glm4_moe import EXPERTS
 from archlab.families.llama import AROUND, PRE_NORMS, RMS_NORM, WIDTHS
 from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, TOGETHER

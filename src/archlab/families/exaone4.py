@@ -1,9 +1,9 @@
 """EXAONE 4. (transformers: Exaone4ForCausalLM)"""
 
+from archlab.config.components.position import Rope
+from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
-from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.config.position import Rope
 from archlab.families.llama import GATED, SIZES, kv_heads, rms_norm
 from archlab.families.olmo2 import WEIGHTS
 from archlab.families.qwen3 import qk_rms_norm

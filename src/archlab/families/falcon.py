@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig
-from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.gpt2 import LAYER, LAYER_NORM, PlainMLP
 from archlab.hf.family import Family

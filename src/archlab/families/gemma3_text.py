@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from archlab.config.components.position import Rope
+from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
-from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.config.position import Rope
 from archlab.families.gemma import gemma_fields
 from archlab.families.gemma2 import DOUBLE_NORMS, SCALE
 from archlab.families.llama import AROUND, ATTENTION, MLP

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
-from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Key, Only, Source

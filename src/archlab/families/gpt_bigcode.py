@@ -2,7 +2,7 @@
 
 import math
 
-from archlab.config.merge import Raw
+from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.gpt2 import ALIASES, BIASES, LAYER, LAYER_NORM, PRE_NORMS, SIZES, PlainMLP
 from archlab.hf.family import Family

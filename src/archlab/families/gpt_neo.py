@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
-from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.gpt2 import LAYER, LAYER_NORM, PRE_NORMS, PlainMLP
 from archlab.hf.family import Family

@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from archlab.config.merge import Raw
+from archlab.config.components.position import Rope
+from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.config.position import Rope
 from archlab.families.gpt2 import ALIASES, BUFFERS, LAYER, LAYER_NORM, SIZES, PlainMLP
 from archlab.hf.family import Family
 from archlab.hf.fields import ActivationKey, Always, Key, Only, Source

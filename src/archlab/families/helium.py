@@ -1,6 +1,6 @@
 """Helium. (transformers: HeliumForCausalLM)"""
 
-from archlab.config.merge import Raw
+from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import GATED, SIZES, WEIGHTS
 from archlab.hf.family import Family

@@ -1,6 +1,6 @@
 """Hunyuan, dense. (transformers: HunYuanDenseV1ForCausalLM)"""
 
-from archlab.config.merge import Raw
+from archlab.config.core.merge import Raw
 from archlab.families.llama import GATED, SIZES, WEIGHTS, rms_norm
 from archlab.families.olmo import BIASES
 from archlab.families.qwen3 import qk_rms_norm

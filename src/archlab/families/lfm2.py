@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from archlab.config.merge import Raw
+from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import SIZES, kv_heads
 from archlab.hf.family import Family

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from archlab.config.components.mamba2 import Mamba2
+from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig
-from archlab.config.mamba2 import Mamba2
-from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Field, Key, Only, Source

@@ -1,6 +1,6 @@
 """MiniMax M2. (transformers: MiniMaxM2ForCausalLM)"""
 
-from archlab.config.merge import Raw
+from archlab.config.core.merge import Raw
 from archlab.families.glm4_moe import SIGMOID
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, RMS_NORM, SIZES, kv_heads
 from archlab.families.mixtral import EXPERTS, MIXTURE, ONLY_TRAINING, TOGETHER

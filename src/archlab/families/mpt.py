@@ -3,7 +3,7 @@
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from archlab.config.merge import Raw
+from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.families.gpt2 import LAYER_NORM, PlainMLP

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig
-from archlab.config.merge import Raw
 from archlab.families.llama import AROUND, SIZES
 from archlab.families.olmo import BIASES
 from archlab.hf.family import Family

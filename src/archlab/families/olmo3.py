@@ -1,6 +1,6 @@
 """OLMo 3. (transformers: Olmo3ForCausalLM)"""
 
-from archlab.config.merge import Raw
+from archlab.config.core.merge import Raw
 from archlab.families.gemma3_text import RopePerType
 from archlab.families.llama import GATED, SIZES
 from archlab.families.olmo import BIASES

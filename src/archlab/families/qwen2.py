@@ -1,6 +1,6 @@
 """Qwen 2 and 2.5. (transformers: Qwen2ForCausalLM)"""
 
-from archlab.config.merge import Raw
+from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
 from archlab.hf.family import Family

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from archlab.config.merge import Raw
+from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import AROUND, ATTENTION, MLP, PRE_NORMS, SIZES, kv_heads, rms_norm
 from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, ROUTER, TOGETHER

@@ -1,6 +1,6 @@
 """Qwen 3, mixtures of experts. (transformers: Qwen3MoeForCausalLM)"""
 
-from archlab.config.merge import Raw
+from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import RMS_NORM, SIZES, kv_heads
 from archlab.families.mixtral import ONLY_TRAINING, TOGETHER

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from archlab.config.gated_delta import GatedDelta
+from archlab.config.components.gated_delta import GatedDelta
+from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig
-from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import AROUND, SIZES, kv_heads
 from archlab.families.mixtral import ONLY_TRAINING, TOGETHER

@@ -1,9 +1,9 @@
 """SmolLM 3. (transformers: SmolLM3ForCausalLM)"""
 
+from archlab.config.components.position import Rope
+from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
-from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.config.position import Rope
 from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
 from archlab.families.olmo import BIASES
 from archlab.hf.family import Family

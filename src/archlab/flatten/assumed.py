@@ -3,8 +3,8 @@ wide is float32; attention is torch's fused kernel, or written out where that ca
 
 import ast
 
+from archlab.config.components.multi_head import MultiHead
 from archlab.config.layers import LayerConfig
-from archlab.config.multi_head import MultiHead
 from archlab.flatten.operations import lift, plain
 from archlab.flatten.source import module
 from archlab.flatten.specialise import Specialiser

@@ -5,7 +5,7 @@ import re
 import textwrap
 from typing import Any
 
-from archlab.config.base import Base
+from archlab.config.core.base import Base
 from archlab.config.layers import COMPONENTS, Branch, LayerConfig
 from archlab.flatten.assumed import Assumed, parsed
 from archlab.flatten.known import cannot_be_written

@@ -3,8 +3,8 @@
 import ast
 import sys
 
+from archlab.config.components.visibility import Visibility, is_plain_causal
 from archlab.config.model_schema import ModelConfig
-from archlab.config.visibility import Visibility, is_plain_causal
 from archlab.flatten.assumed import parsed
 from archlab.flatten.classes import Writer
 from archlab.flatten.kinds import Kind, kinds_of, period, runs

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from archlab.config.base import Base
+from archlab.config.core.base import Base
 from archlab.flatten.names import constant
 from archlab.flatten.operations import (
     OPERATORS,

@@ -8,12 +8,12 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from archlab.config.base import Base
+from archlab.config.components.visibility import Visibility
+from archlab.config.core.base import Base
 from archlab.config.layers import LayerConfig, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import Problem, raise_problems
 from archlab.config.sources import refuse_plug_ins
-from archlab.config.visibility import Visibility
 from archlab.errors import UserError
 
 KNOWN: dict[type[Base], str] = {

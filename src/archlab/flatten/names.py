@@ -3,8 +3,8 @@
 import ast
 import math
 
-from archlab.config import position
-from archlab.config.base import Base
+from archlab.config.components import position
+from archlab.config.core.base import Base
 
 NAMES = {
     "vocab_size": "VOCAB_SIZE", "Embedding.width": "EMBEDDING_WIDTH", "Embedding.scale": "EMBEDDING_SCALE",

@@ -6,14 +6,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from archlab.config.base import MOST_LAYERS
+from archlab.config.components.moe import MoE
+from archlab.config.components.position import NoPosition, Rope
+from archlab.config.core.base import MOST_LAYERS
+from archlab.config.core.merge import Raw, expand
 from archlab.config.identity import flatten
 from archlab.config.io import build_config, overlay
 from archlab.config.layers import final_norm, layer_configs, resolve
-from archlab.config.merge import Raw, expand
 from archlab.config.model_schema import Layers, ModelConfig
-from archlab.config.moe import MoE
-from archlab.config.position import NoPosition, Rope
 from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config
 from archlab.errors import UserError

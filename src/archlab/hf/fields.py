@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from archlab.config.base import Base
-from archlab.config.merge import Raw
+from archlab.config.core.base import Base
+from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 
-from archlab.config.merge import Raw
+from archlab.config.core.merge import Raw
 from archlab.errors import UserError
 from archlab.files import LARGE_TEXT_LIMIT, MEBIBYTE, read_bytes, read_object, real_path
 

@@ -3,11 +3,11 @@
 import math
 from dataclasses import dataclass
 
-from archlab.config.latent_attention import Latent
+from archlab.config.components.latent_attention import Latent
+from archlab.config.components.position import Rope, Yarn
+from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig
-from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.config.position import Rope, Yarn
 from archlab.hf.fields import Always, Field, Key, Source
 from archlab.hf.rope import RopeKeys, amplitude, kind_of
 from archlab.hf.weights import Row, linear

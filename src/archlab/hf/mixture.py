@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from archlab.config.components.moe import MoE
+from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig, layer_configs, resolve
-from archlab.config.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.config.moe import MoE
 from archlab.hf.fields import Source
 from archlab.hf.joining import concatenate
 from archlab.hf.weights import COPY, Row, Step

@@ -6,9 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from archlab.config.base import Base, Width
 from archlab.config.check import validate
-from archlab.config.merge import Raw
+from archlab.config.core.base import Base, Width
+from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.hf.fields import Source

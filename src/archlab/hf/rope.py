@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from archlab.config.merge import Raw
+from archlab.config.components.position import Longrope, Rope
+from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.config.position import Longrope, Rope
 from archlab.hf.fields import Source
 
 

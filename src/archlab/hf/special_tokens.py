@@ -14,8 +14,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, processors
 
-from archlab.config.merge import Raw
-from archlab.config.text import note_once
+from archlab.config.core.merge import Raw
+from archlab.config.core.text import note_once
 from archlab.errors import UserError
 from archlab.files import parse_object
 from archlab.hf.folder import CONFIG, IMPORTED, companions, read_json

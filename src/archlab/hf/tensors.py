@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from archlab.config.merge import Raw
+from archlab.config.core.merge import Raw
 from archlab.errors import UserError
 from archlab.files import LARGE_TEXT_LIMIT, folder_atomic
 from archlab.hf.folder import CONFIG, INDEX, PICKLED, PICKLED_INDEX, WEIGHTS, own_file, read_json

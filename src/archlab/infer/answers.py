@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from archlab.config.components.position import DynamicNTK, Longrope, Rope
 from archlab.config.pieces import rows_at_once
-from archlab.config.position import DynamicNTK, Longrope, Rope
 from archlab.infer.generate import Session, left_pad
 from archlab.infer.sampling import Sampling
 from archlab.infer.text import StopStrings

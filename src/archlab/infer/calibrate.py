@@ -8,17 +8,17 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 
-from archlab.config.work import KINDS, Kind
-from archlab.cost.calibrated import Rate, Rates, features
-from archlab.cost.memory import Format
-from archlab.cost.summary import cost
-from archlab.cost.work import PassName, Work
+from archlab.config.components.work import KINDS, Kind
 from archlab.exchange.configs import load_config
 from archlab.infer.clock import Clocked, clocked
 from archlab.infer.speed import WARM_UP, rehearse_decoding, seconds_of
 from archlab.model.decoder import Decoder
-from archlab.train.device import Device
-from archlab.train.rehearsal import rehearse
+from archlab.pricing.calibrated import Rate, Rates, features
+from archlab.pricing.memory import Format
+from archlab.pricing.summary import cost
+from archlab.pricing.work import PassName, Work
+from archlab.training.device import Device
+from archlab.training.rehearsal import rehearse
 
 ROUNDS = 3
 """All models take turns, so that other work on the machine does not slow one of them throughout."""

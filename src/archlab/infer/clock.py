@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from archlab.config.work import Kind
+from archlab.config.components.work import Kind
 from archlab.model.decoder import Decoder
 from archlab.model.torch_private import DispatchMode, backward_node
-from archlab.train.operations import kind_of
+from archlab.training.operations import kind_of
 
 _BY_MODULE: dict[str, Kind] = {
     "archlab.model.norms": "norms",

@@ -12,19 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from archlab.config.components.work import FLOAT32_BYTES, Pass
 from archlab.config.schema import Config
 from archlab.config.training import check_next_token, resolve_train
-from archlab.config.work import FLOAT32_BYTES, Pass
-from archlab.cost.step_memory import step_memory
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
+from archlab.pricing.step_memory import step_memory
 from archlab.sizing.widths import at_width
-from archlab.train.device import Device, resolve_device_type
-from archlab.train.optim import make_optimizer
-from archlab.train.probe_layers import rms
-from archlab.train.probing import PROBED_TOKENS
-from archlab.train.step import update
+from archlab.training.device import Device, resolve_device_type
+from archlab.training.optim import make_optimizer
+from archlab.training.probe_layers import rms
+from archlab.training.probing import PROBED_TOKENS
+from archlab.training.step import update
 
 SEEDS = 3
 """Of weights and text, from train.seed on; sizes are means over them."""

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from archlab.config.position import DynamicNTK, Learned, Longrope, Rope
+from archlab.config.components.position import DynamicNTK, Learned, Longrope, Rope
 from archlab.errors import UserError
 from archlab.infer.sampling import Sampling, sample
 from archlab.model.arithmetic import WHOLE

@@ -17,8 +17,8 @@ from lm_eval.utils import (  # pyright: ignore[reportMissingImports]
 )
 from tokenizers import Tokenizer
 
+from archlab.config.core.yaml_text import to_yaml
 from archlab.config.training import check_next_token
-from archlab.config.yaml_text import to_yaml
 from archlab.data.spelling import without_prefix
 from archlab.errors import UserError
 from archlab.exchange.configs import kind_of, load_config
@@ -26,7 +26,7 @@ from archlab.infer.answers import Answers
 from archlab.infer.load import find_folder, from_pretrained, load_codec
 from archlab.infer.requests import pair, sampling, shortened
 from archlab.model.decoder import Decoder
-from archlab.train.device import resolve_device_type
+from archlab.training.device import resolve_device_type
 
 _VERSION = 2
 """It is raised whenever an answer changes, because users keep answers under the fingerprint."""

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import torch
 
+from archlab.config.core.yaml_text import to_yaml
 from archlab.config.io import build_config
-from archlab.config.yaml_text import to_yaml
 from archlab.data import tokenizer as bpe
 from archlab.data.tokenizer import TOKENIZER
 from archlab.digests import write_digests
@@ -20,8 +20,8 @@ from archlab.hf.hub import origin_of
 from archlab.hf.tensors import format_name
 from archlab.infer.load import find_folder, is_run_folder, load_model
 from archlab.model.decoder import Decoder
-from archlab.train.run_folder import Imported, imported
-from archlab.train.saving import save_checkpoint
+from archlab.training.run_folder import Imported, imported
+from archlab.training.saving import save_checkpoint
 
 
 def import_model(source: str, out: Path) -> str:

@@ -9,7 +9,7 @@ from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.families.registry import FAMILIES
 from archlab.infer.load import load_run
-from archlab.train.run_folder import RunFolder, imported
+from archlab.training.run_folder import RunFolder, imported
 
 
 def inspect_run(folder: Path) -> Inspection:

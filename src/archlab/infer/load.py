@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
+from archlab.config.core.text import note
 from archlab.config.model_schema import ModelConfig
 from archlab.config.tasks import AnyTask
-from archlab.config.text import note
 from archlab.data import tokenizer as bpe
 from archlab.data.tokenizer import TOKENIZER
 from archlab.errors import UserError
@@ -23,9 +23,9 @@ from archlab.hf.special_tokens import GENERATION, TOKENIZER_CONFIG, before_text,
 from archlab.infer.codec import Codec, PublishedCodec, RunCodec
 from archlab.model.decoder import Decoder
 from archlab.model.origin import Origin
-from archlab.train.checkpoint import load_weights, newest_checkpoint
-from archlab.train.device import torch_device
-from archlab.train.run_folder import Imported, RunFolder, imported
+from archlab.training.checkpoint import load_weights, newest_checkpoint
+from archlab.training.device import torch_device
+from archlab.training.run_folder import Imported, RunFolder, imported
 
 
 def from_pretrained(

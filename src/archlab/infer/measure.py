@@ -4,11 +4,11 @@ from datetime import date
 
 import torch
 
-from archlab.cost.hardware import Hardware, Measured, NumberFormat
-from archlab.cost.memory import Format
 from archlab.infer.calibrate import calibrate
-from archlab.train import rates
-from archlab.train.device import Device, resolve_device_type
+from archlab.pricing.hardware import Hardware, Measured, NumberFormat
+from archlab.pricing.memory import Format
+from archlab.training import rates
+from archlab.training.device import Device, resolve_device_type
 
 _FORMATS: tuple[Format, ...] = ("float32", "bfloat16")
 _SIDES = {"cpu": (256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192)}

@@ -7,20 +7,20 @@ from typing import Any
 
 import torch
 
+from archlab.config.components.position import Rope
+from archlab.config.components.work import FLOAT32_BYTES, Pass
 from archlab.config.layers import distinct_layers
-from archlab.config.position import Rope
 from archlab.config.schema import Config
 from archlab.config.training import check_next_token, resolve_train
-from archlab.config.work import FLOAT32_BYTES, Pass
-from archlab.cost.params import parameters
-from archlab.cost.step_memory import step_memory
-from archlab.cost.units import binary, count
 from archlab.errors import UserError
 from archlab.infer.rope_products import RopeProducts, rope_products
 from archlab.model.decoder import Decoder
-from archlab.train.device import Device, resolve_device_type
-from archlab.train.probes import Probed, probe
-from archlab.train.probing import PROBED_TOKENS
+from archlab.pricing.params import parameters
+from archlab.pricing.step_memory import step_memory
+from archlab.pricing.units import binary, count
+from archlab.training.device import Device, resolve_device_type
+from archlab.training.probes import Probed, probe
+from archlab.training.probing import PROBED_TOKENS
 
 LONGEST_WINDOW = 256
 """Tokens of a window where nobody says how many."""

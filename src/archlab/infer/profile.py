@@ -2,14 +2,14 @@
 
 import torch
 
-from archlab.config.base import Base
+from archlab.config.components.work import KINDS, Kind
+from archlab.config.core.base import Base
 from archlab.config.schema import Config
-from archlab.config.work import KINDS, Kind
-from archlab.cost.summary import training_pass
-from archlab.cost.work import by_kind, training_step
 from archlab.infer.clock import clocked
 from archlab.infer.speed import seconds_of
-from archlab.train.rehearsal import rehearse, uncompiled
+from archlab.pricing.summary import training_pass
+from archlab.pricing.work import by_kind, training_step
+from archlab.training.rehearsal import rehearse, uncompiled
 
 
 class Share(Base):

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from archlab.config.position import Rope
+from archlab.config.components.position import Rope
 from archlab.model.rotary import rotation
 
 VECTORS = 256

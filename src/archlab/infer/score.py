@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from archlab.config.base import Base
+from archlab.config.core.base import Base
+from archlab.config.core.text import note
 from archlab.config.schema import Config
 from archlab.config.tasks import AnyTask
-from archlab.config.text import note
 from archlab.config.training import check_next_token, resolve_train
 from archlab.data.open import open_training_data
 from archlab.data.tokenizer import check_same, load
@@ -17,10 +17,10 @@ from archlab.hf.hub import download
 from archlab.infer.int8 import to_int8
 from archlab.infer.load import is_run_folder, load_model, load_run, load_tokenizer
 from archlab.model.decoder import Decoder
-from archlab.train.checkpoint import has_checkpoint
-from archlab.train.device import choose_device
-from archlab.train.evaluate import evaluate
-from archlab.train.run_folder import RunFolder
+from archlab.training.checkpoint import has_checkpoint
+from archlab.training.device import choose_device
+from archlab.training.evaluate import evaluate
+from archlab.training.run_folder import RunFolder
 
 
 class HeldOutScore(Base):

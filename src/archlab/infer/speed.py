@@ -7,20 +7,20 @@ from collections.abc import Callable
 import torch
 
 from archlab.allocator import keep_freed_memory
-from archlab.config.base import Base
+from archlab.config.components.work import FLOAT32_BYTES
+from archlab.config.core.base import Base
 from archlab.config.schema import Config
-from archlab.config.work import FLOAT32_BYTES
-from archlab.cost.flops import training_flops
-from archlab.cost.memory import Format
-from archlab.cost.params import parameters
-from archlab.cost.summary import cost
 from archlab.errors import UserError
 from archlab.infer.generate import Session
 from archlab.model.decoder import Decoder
-from archlab.train.device import Device, choose_device
-from archlab.train.operations import time_by_kind
-from archlab.train.rates import copy_bandwidth
-from archlab.train.rehearsal import rehearse
+from archlab.pricing.flops import training_flops
+from archlab.pricing.memory import Format
+from archlab.pricing.params import parameters
+from archlab.pricing.summary import cost
+from archlab.training.device import Device, choose_device
+from archlab.training.operations import time_by_kind
+from archlab.training.rates import copy_bandwidth
+from archlab.training.rehearsal import rehearse
 
 WARM_UP = 2
 """Steps that do not count: memory is taken, and layers are compiled."""

@@ -4,10 +4,10 @@ C head_dim, V v_dim."""
 import torch
 from torch import Tensor, nn
 
+from archlab.config.components.multi_head import MultiHead, Temperature
+from archlab.config.components.norm import NoNorm
+from archlab.config.components.position import Rope
 from archlab.config.layers import LayerConfig
-from archlab.config.multi_head import MultiHead, Temperature
-from archlab.config.norm import NoNorm
-from archlab.config.position import Rope
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import as_autocast, wide
 from archlab.model.context import Context

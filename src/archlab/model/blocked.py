@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from archlab.config.query_blocks import QueryBlocks
+from archlab.config.components.query_blocks import QueryBlocks
 from archlab.model.masks import Given, Stretch
 from archlab.model.softmax import Softmax
 

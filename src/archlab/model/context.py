@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from archlab.config.any_attention import AnyAttention
+from archlab.config.components.any_attention import AnyAttention
+from archlab.config.components.position import BIASED, T5, Alibi, Position, Rope
+from archlab.config.components.visibility import Visibility, is_plain_causal
 from archlab.config.layers import LayerConfig
-from archlab.config.position import BIASED, T5, Alibi, Position, Rope
-from archlab.config.visibility import Visibility, is_plain_causal
 from archlab.model.masks import Mask, Visible
 from archlab.model.part import Part
 from archlab.model.rotary import Rotation, rotation

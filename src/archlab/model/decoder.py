@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archlab.config.check import check_model
+from archlab.config.components.norm import NoNorm
 from archlab.config.layers import final_norm, layer_configs
 from archlab.config.model_schema import ModelConfig
-from archlab.config.norm import NoNorm
 from archlab.errors import UserError
 from archlab.model.arithmetic import Same, scaled
 from archlab.model.context import Collected, start_pass

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archlab.config.gated_delta import GatedDelta as GatedDeltaConfig
-from archlab.config.recurrent import GatedRMSNorm
+from archlab.config.components.gated_delta import GatedDelta as GatedDeltaConfig
+from archlab.config.components.recurrent import GatedRMSNorm
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.context import Context

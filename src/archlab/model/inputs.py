@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
+from archlab.config.components.position import Learned
 from archlab.config.layers import sees_as
 from archlab.config.model_schema import ModelConfig
-from archlab.config.position import Learned
 from archlab.errors import UserError
 from archlab.model.arithmetic import WHOLE
 from archlab.model.state import Cache

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archlab.config.any_attention import AnyAttention
+from archlab.config.components.any_attention import AnyAttention
+from archlab.config.components.position import BIASED
 from archlab.config.layers import LayerConfig
-from archlab.config.position import BIASED
 from archlab.errors import UserError
 from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.blocked import in_documents, in_stretches

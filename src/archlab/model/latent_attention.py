@@ -4,7 +4,7 @@ of a query and key that positions do not and do rotate, C = N + P, V a value, R 
 import torch
 from torch import Tensor, nn
 
-from archlab.config.latent_attention import Latent
+from archlab.config.components.latent_attention import Latent
 from archlab.config.layers import LayerConfig
 from archlab.model.arithmetic import Same, as_autocast
 from archlab.model.context import Context

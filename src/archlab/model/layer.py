@@ -4,18 +4,18 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from archlab.config.component import Component
-from archlab.config.dense import Dense
-from archlab.config.gated_delta import GatedDelta as GatedDeltaConfig
-from archlab.config.latent_attention import Latent
+from archlab.config.components.component import Component
+from archlab.config.components.dense import Dense
+from archlab.config.components.gated_delta import GatedDelta as GatedDeltaConfig
+from archlab.config.components.latent_attention import Latent
+from archlab.config.components.mamba2 import Mamba2 as Mamba2Config
+from archlab.config.components.moe import MoE as MoEConfig
+from archlab.config.components.multi_head import MultiHead
+from archlab.config.components.norm import NoNorm
+from archlab.config.components.plug_in import PlugInComponent
+from archlab.config.components.rglru import RGLRU as RGLRUConfig  # noqa: N811 - an acronym, not a constant
+from archlab.config.components.short_conv import ShortConv as ShortConvConfig
 from archlab.config.layers import Branch, LayerConfig
-from archlab.config.mamba2 import Mamba2 as Mamba2Config
-from archlab.config.moe import MoE as MoEConfig
-from archlab.config.multi_head import MultiHead
-from archlab.config.norm import NoNorm
-from archlab.config.plug_in import PlugInComponent
-from archlab.config.rglru import RGLRU as RGLRUConfig  # noqa: N811 - an acronym, not a constant
-from archlab.config.short_conv import ShortConv as ShortConvConfig
 from archlab.model.arithmetic import Same, scaled
 from archlab.model.attention import Attention
 from archlab.model.context import Context

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archlab.config.mamba2 import Mamba2 as Mamba2Config
-from archlab.config.norm import NoNorm
-from archlab.config.recurrent import GatedRMSNorm
+from archlab.config.components.mamba2 import Mamba2 as Mamba2Config
+from archlab.config.components.norm import NoNorm
+from archlab.config.components.recurrent import GatedRMSNorm
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.context import Context

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from archlab.config import query_blocks
-from archlab.config.query_blocks import QueryBlocks, SharedKeys
-from archlab.config.visibility import Visibility, visible
+from archlab.config.components import query_blocks
+from archlab.config.components.query_blocks import QueryBlocks, SharedKeys
+from archlab.config.components.visibility import Visibility, visible
 from archlab.model.graphs import allow_forms
 
 if TYPE_CHECKING:

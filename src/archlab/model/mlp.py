@@ -2,9 +2,9 @@
 
 from torch import Tensor, nn
 
-from archlab.config.dense import Dense, GatedMLP
+from archlab.config.components.dense import Dense, GatedMLP
+from archlab.config.components.norm import NoNorm
 from archlab.config.layers import LayerConfig
-from archlab.config.norm import NoNorm
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import as_autocast
 from archlab.model.context import Context

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from archlab.config.components.moe import MoE as MoEConfig
 from archlab.config.layers import LayerConfig
-from archlab.config.moe import MoE as MoEConfig
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import as_autocast
 from archlab.model.context import Context

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from archlab.config import norm as schema
+from archlab.config.components import norm as schema
+from archlab.config.components.multi_head import MultiHead, QKNorm
 from archlab.config.layers import Branch, LayerConfig
-from archlab.config.multi_head import MultiHead, QKNorm
 from archlab.model.arithmetic import Same, at_least_float32, has_format_of, is_training_eagerly
 
 Shape = tuple[int, ...]

@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import nn
 
-from archlab.config.component import Site
-from archlab.config.plug_in import PlugInComponent
+from archlab.config.components.component import Site
+from archlab.config.components.plug_in import PlugInComponent
 from archlab.errors import UserError
 from archlab.model.roles import roles_of
 

@@ -11,8 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from archlab.config import position as schema
-from archlab.config.any_attention import AnyAttention
+from archlab.config.components import position as schema
+from archlab.config.components.any_attention import AnyAttention
 from archlab.config.model_schema import ModelConfig
 from archlab.model.arithmetic import at_least_float32, wide, without_autocast
 from archlab.model.roles import RoleName

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archlab.config.recurrent import GatedRMSNorm, chunking
+from archlab.config.components.recurrent import GatedRMSNorm, chunking
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.context import Context
 from archlab.model.roles import RoleName

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archlab.config.rglru import RGLRU as RGLRUConfig  # noqa: N811 - an acronym, not a constant
+from archlab.config.components.rglru import RGLRU as RGLRUConfig  # noqa: N811 - an acronym, not a constant
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.context import Context

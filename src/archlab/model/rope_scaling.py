@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from archlab.config import position as schema
-from archlab.config.position import Rope
+from archlab.config.components import position as schema
+from archlab.config.components.position import Rope
 
 
 class Frequencies(NamedTuple):

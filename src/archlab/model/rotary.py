@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from archlab.config.position import Rope
+from archlab.config.components.position import Rope
 from archlab.model.arithmetic import wide
 from archlab.model.rope_scaling import frequencies
 

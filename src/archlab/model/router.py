@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from archlab.config.moe import MoE
+from archlab.config.components.moe import MoE
 from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.context import Collected
 from archlab.model.roles import RoleName

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from archlab.config.short_conv import ShortConv as Config
+from archlab.config.components.short_conv import ShortConv as Config
 from archlab.model.activations import make_activation
 from archlab.model.context import Context
 from archlab.model.projection import Projection

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from archlab.config.component import StateTensor
+from archlab.config.components.component import StateTensor
 from archlab.config.layers import layer_configs, sees_as
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError

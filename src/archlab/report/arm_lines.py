@@ -9,10 +9,10 @@ from typing import Any
 
 import altair as alt
 
-from archlab.config.outcomes import Unit
 from archlab.report.marks import ON_A_PHONE, Width, data, tooltip
 from archlab.report.rows import Row
 from archlab.report.ticks import axis, logarithmic
+from archlab.study.outcome_schema import Unit
 
 _LINE = 15
 """Pixels from one name to the next."""

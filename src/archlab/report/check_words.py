@@ -6,10 +6,10 @@ from itertools import groupby
 from typing import Any
 
 from archlab.config.layers import layer_configs
-from archlab.cost.stages import Cut
-from archlab.cost.units import count
 from archlab.evidence.read import cited, claims, sources
 from archlab.evidence.schema import Claim
+from archlab.pricing.stages import Cut
+from archlab.pricing.units import count
 from archlab.review.case import Case
 from archlab.review.findings import Finding
 from archlab.review.rule import Measured, shown

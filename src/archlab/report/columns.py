@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
 
-from archlab.config.text import visible
+from archlab.config.core.text import visible
 
 FIXED = "\u00a0"
 """A space at which no line is broken."""

@@ -9,11 +9,11 @@ from typing import Any
 
 import altair as alt
 
-from archlab.cost.hardware import Hardware
-from archlab.cost.roofline import ideal
-from archlab.cost.summary import Cost
-from archlab.cost.units import binary, si
-from archlab.cost.work import PassName
+from archlab.pricing.hardware import Hardware
+from archlab.pricing.roofline import ideal
+from archlab.pricing.summary import Cost
+from archlab.pricing.units import binary, si
+from archlab.pricing.work import PassName
 from archlab.report.ticks import LENGTH
 
 _HEIGHT = 240

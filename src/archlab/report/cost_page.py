@@ -4,15 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from archlab.config.components.multi_head import MultiHead
 from archlab.config.layers import layer_configs, sees_as, with_overrides
-from archlab.config.multi_head import MultiHead
 from archlab.config.schema import Config
-from archlab.cost.hardware import Hardware
-from archlab.cost.memory import Format
-from archlab.cost.roofline import ideal
-from archlab.cost.summary import Cost, cost
-from archlab.cost.units import binary, si
 from archlab.files import write_page
+from archlab.pricing.hardware import Hardware
+from archlab.pricing.memory import Format
+from archlab.pricing.roofline import ideal
+from archlab.pricing.summary import Cost, cost
+from archlab.pricing.units import binary, si
 from archlab.report import html
 from archlab.report.cost_charts import heads, memory, over_batch, over_context, roofline
 from archlab.report.cost_tables import Point, beyond_limits, side_by_side

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from archlab.cost.calibrated import predicted, untimed
-from archlab.cost.hardware import Hardware
-from archlab.cost.roofline import ideal
-from archlab.cost.room import room
-from archlab.cost.summary import Cost
-from archlab.cost.units import binary, count, seconds, si
-from archlab.cost.work import PassName, Work, matrix_flops_per_byte
+from archlab.pricing.calibrated import predicted, untimed
+from archlab.pricing.hardware import Hardware
+from archlab.pricing.roofline import ideal
+from archlab.pricing.room import room
+from archlab.pricing.summary import Cost
+from archlab.pricing.units import binary, count, seconds, si
+from archlab.pricing.work import PassName, Work, matrix_flops_per_byte
 
 
 class Table(NamedTuple):

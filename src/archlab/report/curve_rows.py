@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from archlab.config.outcomes import Unit
-from archlab.cost.units import count
+from archlab.pricing.units import count
 from archlab.report.rows import Row, labels
 from archlab.study.formatting import amount, span
+from archlab.study.outcome_schema import Unit
 from archlab.study.record import ArmSummary, Curve, StudySummary
 
 

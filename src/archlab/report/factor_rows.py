@@ -5,10 +5,10 @@ from itertools import combinations
 from statistics import fmean
 from typing import NamedTuple
 
-from archlab.config.outcomes import Unit
-from archlab.config.yaml_text import to_yaml_line
+from archlab.config.core.yaml_text import to_yaml_line
 from archlab.report.rows import Row, aligned
 from archlab.study.formatting import amount, plural, with_unit
+from archlab.study.outcome_schema import Unit
 from archlab.study.record import ArmSummary, StudySummary
 
 

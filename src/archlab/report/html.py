@@ -10,7 +10,7 @@ import jinja2
 import vl_convert
 from markupsafe import Markup
 
-from archlab.config.text import visible
+from archlab.config.core.text import visible
 from archlab.data.file_cache import cached
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from archlab.config.outcomes import Better, Unit
 from archlab.evidence.ledger import Entry
 from archlab.evidence.verdicts import Judged
 from archlab.report.rows import Row
 from archlab.study.formatting import amount, difference, interval
+from archlab.study.outcome_schema import Better, Unit
 from archlab.study.record import Comparison, Heading
 from archlab.study.scales import AS_IT_STANDS
 

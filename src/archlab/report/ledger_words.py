@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from archlab.cost.units import count
 from archlab.evidence.compared import Compared
 from archlab.evidence.ledger import Entry
 from archlab.evidence.rankings import Agreement
@@ -11,6 +10,7 @@ from archlab.evidence.read import sources
 from archlab.evidence.results import Ran
 from archlab.evidence.schema import Effect, Source
 from archlab.evidence.verdicts import ClaimAtScale, Judged, Verdict
+from archlab.pricing.units import count
 from archlab.study.formatting import plural, span
 from archlab.study.scales import AS_IT_STANDS
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from archlab.config.schema import Config
-from archlab.cost.budget import (
+from archlab.evidence.read import sources
+from archlab.pricing.budget import (
     HIGHEST_MFU,
     LOWEST_MFU,
     PUBLISHED_MFU,
@@ -13,13 +14,12 @@ from archlab.cost.budget import (
     rule_in_words,
     spent,
 )
-from archlab.cost.divide import Choice, Divided, choose
-from archlab.cost.hardware import Hardware
-from archlab.cost.parallel import Parallel
-from archlab.cost.params import parameters
-from archlab.cost.plan import Plan
-from archlab.cost.units import binary, count, seconds
-from archlab.evidence.read import sources
+from archlab.pricing.divide import Choice, Divided, choose
+from archlab.pricing.hardware import Hardware
+from archlab.pricing.parallel import Parallel
+from archlab.pricing.params import parameters
+from archlab.pricing.plan import Plan
+from archlab.pricing.units import binary, count, seconds
 from archlab.report.cost_tables import Table
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import altair as alt
 
-from archlab.cost.units import count
+from archlab.pricing.units import count
 from archlab.report.arm_lines import opacity, single_out
 from archlab.report.marks import dashes
 from archlab.report.probe_measures import Measure, Row

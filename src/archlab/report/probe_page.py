@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from archlab.cost.units import count
 from archlab.files import write_page
 from archlab.infer.probe import Start
+from archlab.pricing.units import count
 from archlab.report import html
 from archlab.report.cost_tables import Table
 from archlab.report.palette import MODES, PALETTES, dots_theme

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from archlab.config.outcomes import Unit
 from archlab.report.marks import Width, layered, tooltip
 from archlab.report.palette import SHAPES, VERDICTS
 from archlab.report.ranges import padded, without_outliers
@@ -26,6 +25,7 @@ from archlab.report.row_marks import (
 from archlab.report.rows import Row, difference_rows, ends, labels, level_rows, place_on_axis, seed_rows
 from archlab.report.ticks import axis
 from archlab.study.formatting import with_unit
+from archlab.study.outcome_schema import Unit
 from archlab.study.record import Heading, StudySummary
 
 _SIDE = {"lower": " (left is better)", "higher": " (right is better)", "neither": ""}

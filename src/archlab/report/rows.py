@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from archlab.config.outcomes import Unit
 from archlab.study.formatting import amount, difference, diverged, interval, verdict, with_interval
+from archlab.study.outcome_schema import Unit
 from archlab.study.record import ArmSummary, Comparison, StudySummary
 from archlab.study.stats import estimate, independent
 

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from archlab.cost.units import count
+from archlab.pricing.units import count
 from archlab.report.curve_charts import curves
 from archlab.report.curve_rows import Axis
 from archlab.report.rows import Row
 from archlab.report.watched import Watched, spiked
 from archlab.study.formatting import four_digits, span
-from archlab.train.spikes import REWOUND
+from archlab.training.spikes import REWOUND
 
 _POINTS = 6000
 """On all lines of a picture."""

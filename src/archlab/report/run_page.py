@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.config.identity import flatten, resolved
-from archlab.config.yaml_text import to_yaml, to_yaml_line
-from archlab.cost.units import count, seconds
 from archlab.files import write_page
+from archlab.pricing.units import count, seconds
 from archlab.report import html
 from archlab.report.palette import MODES, colours, vega_theme
 from archlab.report.run_curves import HELD_OUT, held_out, of_updates

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from archlab.config.merge import Raw
-from archlab.config.study_schema import StudyConfig
-from archlab.config.text import note
+from archlab.config.core.merge import Raw
+from archlab.config.core.text import note
 from archlab.errors import UserError
 from archlab.files import real_path
 from archlab.report.page import write_page, write_picture
@@ -12,6 +11,7 @@ from archlab.study.executors.named import ExecutorName, make_executor
 from archlab.study.progress import StudyProgress
 from archlab.study.record import StudySummary
 from archlab.study.runner import Study
+from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study, study_from_values, usual_folder
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import altair as alt
 
-from archlab.cost.units import count
+from archlab.pricing.units import count
 from archlab.report.ranges import padded
 from archlab.report.row_charts import axis_title
 from archlab.report.ticks import LARGE, axis

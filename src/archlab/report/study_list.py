@@ -5,9 +5,9 @@ from textwrap import TextWrapper
 
 from rich.text import Text
 
-from archlab.cost.units import seconds, si
 from archlab.evidence.pace import Pace
 from archlab.evidence.schema import Claim
+from archlab.pricing.units import seconds, si
 from archlab.report.columns import FIXED
 from archlab.study.forecast import Forecast
 from archlab.study.formatting import listed, plural

@@ -5,13 +5,13 @@ from collections.abc import Collection, Iterator, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from archlab.config.outcomes import Unit
-from archlab.cost.units import count
+from archlab.pricing.units import count
 from archlab.report.columns import FIXED, fitted
 from archlab.report.rows import Row
 from archlab.report.sweep_rows import sweep_rows
 from archlab.report.table import STYLES, effect, p_holm
 from archlab.study.formatting import amount, difference
+from archlab.study.outcome_schema import Unit
 from archlab.study.record import Comparison, StudySummary
 
 _FACTORS = ("factor", "minus", "difference [interval]", "p Holm", "verdict")

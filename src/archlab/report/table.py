@@ -3,11 +3,11 @@
 from rich.table import Table
 from rich.text import Text
 
-from archlab.config.outcomes import Unit
-from archlab.cost.units import count
+from archlab.pricing.units import count
 from archlab.report.columns import FIXED, fitted
 from archlab.report.rows import labels
 from archlab.study.formatting import amount, difference, diverged_seeds, interval, p_value, verdict
+from archlab.study.outcome_schema import Unit
 from archlab.study.record import ArmSummary, Comparison, StudySummary, Verdict
 
 STYLES: dict[Verdict, str] = {

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import altair as alt
 
-from archlab.config.outcomes import Unit
+from archlab.study.outcome_schema import Unit
 
 LARGE = "replace(replace(format(datum.value, '.3~s'), 'k', 'K'), 'G', 'B')"
 """A Vega expression: `12.5K` as in our tables, where d3 writes `12.5k`."""

@@ -2,7 +2,7 @@
 
 import altair as alt
 
-from archlab.config.yaml_text import to_yaml_line
+from archlab.config.core.yaml_text import to_yaml_line
 from archlab.report.arm_lines import YAxis, single_out
 from archlab.report.grid_chart import over_values
 from archlab.report.ranges import padded, without_outliers

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from archlab.config.yaml_text import to_yaml_line
+from archlab.config.core.yaml_text import to_yaml_line
 from archlab.report.rows import Row, labels
 from archlab.study.formatting import amount, plural
 from archlab.study.record import StudySummary, TuningPoint

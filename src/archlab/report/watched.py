@@ -13,9 +13,9 @@ from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.files import real_path
 from archlab.infer.load import is_run_folder
-from archlab.train.run_folder import RunFolder
-from archlab.train.spikes import PASSED_OVER, REWOUND, SKIPPED, SPIKE
-from archlab.train.summary import RunSummary
+from archlab.training.run_folder import RunFolder
+from archlab.training.spikes import PASSED_OVER, REWOUND, SKIPPED, SPIKE
+from archlab.training.summary import RunSummary
 
 _LATEST = 20
 """Updates whose speed says when the run will end."""

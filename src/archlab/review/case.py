@@ -7,8 +7,8 @@ from functools import cached_property
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
-from archlab.cost.params import Parameters, parameters
-from archlab.cost.stages import Cut, cut
+from archlab.pricing.params import Parameters, parameters
+from archlab.pricing.stages import Cut, cut
 
 
 @dataclass(frozen=True)

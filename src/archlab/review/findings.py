@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from archlab.config.base import Base
+from archlab.config.core.base import Base
 from archlab.config.schema import Config
 from archlab.review.case import Case, Reading
 from archlab.review.published import Distribution, Published

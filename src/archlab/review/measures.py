@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from archlab.config.any_attention import AnyAttention
-from archlab.config.dense import Dense
-from archlab.config.latent_attention import Latent
+from archlab.config.components.any_attention import AnyAttention
+from archlab.config.components.dense import Dense
+from archlab.config.components.latent_attention import Latent
+from archlab.config.components.moe import MoE
+from archlab.config.components.multi_head import MultiHead
+from archlab.config.components.norm import NoNorm
 from archlab.config.layers import LayerConfig
-from archlab.config.moe import MoE
-from archlab.config.multi_head import MultiHead
-from archlab.config.norm import NoNorm
 from archlab.config.training import resolve_train
 from archlab.review.case import Case, Reading
 

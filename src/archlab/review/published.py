@@ -5,8 +5,8 @@ from functools import cache
 from statistics import median, quantiles
 
 from archlab.atlas.entries import Entry, entries
-from archlab.config.base import Base
-from archlab.cost.units import count
+from archlab.config.core.base import Base
+from archlab.pricing.units import count
 from archlab.review.case import Case, Measure, Reading
 from archlab.review.rule import Between, ShapeRule, Usual, shown
 

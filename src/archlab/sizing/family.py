@@ -8,15 +8,15 @@ from typing import Literal
 
 from archlab.atlas import words
 from archlab.atlas.entries import Entry
-from archlab.config.component import Absent
+from archlab.config.components.component import Absent
+from archlab.config.components.multi_head import MultiHead
 from archlab.config.io import facts, find_preset, presets
 from archlab.config.layers import LayerConfig, layer_configs
-from archlab.config.multi_head import MultiHead
 from archlab.config.problems import nearest
 from archlab.config.schema import Config
-from archlab.cost.params import Parameters, parameters
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
+from archlab.pricing.params import Parameters, parameters
 
 
 @dataclass(frozen=True)

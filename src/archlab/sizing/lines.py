@@ -4,11 +4,11 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from statistics import median
 
+from archlab.config.core.yaml_text import to_yaml
 from archlab.config.training import resolve_train
-from archlab.config.yaml_text import to_yaml
-from archlab.cost.budget import FLOPS_PER_PARAMETER, TOKENS_PER_PARAMETER, rule_in_words
-from archlab.cost.flops import training_flops
-from archlab.cost.units import binary, count
+from archlab.pricing.budget import FLOPS_PER_PARAMETER, TOKENS_PER_PARAMETER, rule_in_words
+from archlab.pricing.flops import training_flops
+from archlab.pricing.units import binary, count
 from archlab.review.case import Case
 from archlab.review.consensus import KV_HEADS, UNTIED_HEAD
 from archlab.review.findings import notes_and_warnings

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from archlab.atlas.entries import Entry, entries
+from archlab.config.core.merge import Raw, expand
 from archlab.config.io import build_config, overlay, parse_overrides
-from archlab.config.merge import Raw, expand
 from archlab.config.problems import Problem, is_under, raise_problems
 from archlab.config.schema import Config
-from archlab.cost.budget import FLOPS_PER_PARAMETER, TOKENS_PER_PARAMETER
-from archlab.cost.memory import BYTES, kv_cache_bytes
-from archlab.cost.params import parameters
-from archlab.cost.units import binary, count
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
+from archlab.pricing.budget import FLOPS_PER_PARAMETER, TOKENS_PER_PARAMETER
+from archlab.pricing.memory import BYTES, kv_cache_bytes
+from archlab.pricing.params import parameters
+from archlab.pricing.units import binary, count
 from archlab.review.case import Case, Reading
 from archlab.review.consensus import UNTIED_HEAD, usual_vocabulary
 from archlab.sizing.family import CAN_BE_SCALED, Family, Member, can_be_scaled, family_of, nearest_published

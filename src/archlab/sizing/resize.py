@@ -1,7 +1,7 @@
 """A config of one's own at other sizes."""
 
+from archlab.config.core.merge import Raw
 from archlab.config.io import build_config
-from archlab.config.merge import Raw
 from archlab.errors import UserError
 from archlab.sizing.family import CAN_BE_SCALED, Family, Member, can_be_scaled
 from archlab.sizing.propose import refusal

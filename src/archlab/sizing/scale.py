@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from archlab.config.check import validate
+from archlab.config.core.merge import Raw, expand
 from archlab.config.io import overlay
 from archlab.config.layers import resolve
-from archlab.config.merge import Raw, expand
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.review.rule import LARGE

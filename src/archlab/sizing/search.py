@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from archlab.config.schema import Config
-from archlab.cost.params import parameters
+from archlab.pricing.params import parameters
 from archlab.review.hardware import usual_devices
 from archlab.review.rule import LARGE
 from archlab.sizing.family import By, Family

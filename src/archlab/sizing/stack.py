@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from archlab.config.layers import layer_configs
-from archlab.cost.params import parameters
+from archlab.pricing.params import parameters
 from archlab.sizing.family import By
 from archlab.sizing.scale import Shape, Template
 

@@ -3,15 +3,15 @@
 import re
 from fractions import Fraction
 
-from archlab.config.component import Absent
-from archlab.config.dense import Dense
+from archlab.config.components.component import Absent
+from archlab.config.components.dense import Dense
+from archlab.config.components.moe import MoE
+from archlab.config.components.multi_head import MultiHead
+from archlab.config.core.merge import expand
 from archlab.config.identity import flatten
 from archlab.config.io import build_config, overlay
 from archlab.config.layers import COMPONENTS, distinct_layers
-from archlab.config.merge import expand
 from archlab.config.model_schema import ModelConfig
-from archlab.config.moe import MoE
-from archlab.config.multi_head import MultiHead
 from archlab.config.schema import Config
 from archlab.errors import UserError
 

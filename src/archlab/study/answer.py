@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from archlab.config.outcomes import Unit
-from archlab.cost.units import count
+from archlab.pricing.units import count
 from archlab.study.formatting import (
     difference,
     diverged,
@@ -17,6 +16,7 @@ from archlab.study.formatting import (
     span,
     with_unit,
 )
+from archlab.study.outcome_schema import Unit
 from archlab.study.record import ArmSummary, Comparison, Heading, Verdict
 from archlab.study.stats import ALPHA
 

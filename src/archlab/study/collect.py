@@ -6,16 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from archlab.config.core.text import visible
 from archlab.config.identity import resolved
 from archlab.config.io import studies
-from archlab.config.outcomes import BY_SEED, Outcome
-from archlab.config.study_schema import AddedSeeds, StudyConfig
 from archlab.config.tasks import AnyTask
-from archlab.config.text import visible
 from archlab.config.training import resolve_train
-from archlab.cost.flops import computed_training_flops
-from archlab.cost.memory import kv_cache_bytes
-from archlab.cost.params import parameters
+from archlab.pricing.flops import computed_training_flops
+from archlab.pricing.memory import kv_cache_bytes
+from archlab.pricing.params import parameters
 from archlab.study.answer import answer
 from archlab.study.contrast_answer import contrast_answer
 from archlab.study.contrasts import contrast_summaries, factor_contrasts
@@ -23,6 +21,7 @@ from archlab.study.design import Arm
 from archlab.study.documents import compare_documents
 from archlab.study.formatting import four_digits, listed, plural
 from archlab.study.match import describe_equal
+from archlab.study.outcome_schema import BY_SEED, Outcome
 from archlab.study.outcomes.compared import heading, measured
 from archlab.study.outcomes.gather import Found, gather
 from archlab.study.outcomes.sweep import sweep_points
@@ -31,6 +30,7 @@ from archlab.study.probed import probed_arm
 from archlab.study.provenance import mixed
 from archlab.study.record import ArmSummary, Curve, Judged, Measured, StudySummary, TuningPoint
 from archlab.study.runs import Ended, Run
+from archlab.study.schema import AddedSeeds, StudyConfig
 from archlab.study.stats import share
 from archlab.study.study_file import read_study
 from archlab.study.trend_answer import trend_answer

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from archlab.config.base import Base
+from archlab.config.core.base import Base
 from archlab.config.schema import Config, DataConfig
-from archlab.config.study_schema import StudyConfig
 from archlab.data.about import AboutTask, AboutText, about_data
 from archlab.data.open import open_training_data
 from archlab.data.split import n_test_folds
 from archlab.digests import verify, write_with_digests
 from archlab.study.design import Arm
+from archlab.study.schema import StudyConfig
 
 _FILE = "corpus.json"
 

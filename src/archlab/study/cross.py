@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 from itertools import product
 from typing import Any
 
-from archlab.config.base import Overrides
-from archlab.config.study_schema import StudyConfig
-from archlab.config.yaml_text import to_yaml_line
+from archlab.config.core.base import Overrides
+from archlab.config.core.yaml_text import to_yaml_line
+from archlab.study.schema import StudyConfig
 
 
 def overrides_of_arms(study: StudyConfig) -> dict[str, Overrides]:

@@ -7,25 +7,25 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from archlab.config.base import MOST_TOKENS
+from archlab.config.core.base import MOST_TOKENS
+from archlab.config.core.merge import Raw, expand
+from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.identity import NO_EFFECT_ON_RESULT, config_hash, diff, flatten, resolved
 from archlab.config.io import build_config, overlay
 from archlab.config.layers import PER_LAYER, parts_of_layers
-from archlab.config.merge import Raw, expand
 from archlab.config.problems import ConfigError, Problem, explain, is_under, raise_problems
 from archlab.config.schema import Config
-from archlab.config.study_schema import StudyConfig
 from archlab.config.tasks import AnyTask
 from archlab.config.training import check_next_token, resolve_train
-from archlab.config.yaml_text import to_yaml_line
-from archlab.cost.flops import computed_training_flops
 from archlab.data.open import tokens_per_byte
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
+from archlab.pricing.flops import computed_training_flops
 from archlab.study.cross import levels_of, overrides_of_arms, section_of, usual_label
 from archlab.study.field_rules import DECIDED_BY, SAME_FOR_ALL, misplaced_fields, overridden
 from archlab.study.formatting import listed
 from archlab.study.match import matched, quantity
+from archlab.study.schema import StudyConfig
 from archlab.study.sizes import at, at_sizes
 
 _NEVER_FOLLOWS = ("train.seq_len",)

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from archlab.config.core.merge import Raw, expand
 from archlab.config.identity import flatten
-from archlab.config.merge import Raw, expand
-from archlab.config.outcomes import KINDS
 from archlab.config.problems import Problem, choose, is_under
-from archlab.config.study_schema import StudyConfig
 from archlab.errors import UserError
 from archlab.study.cross import overrides_of_arms, section_of
+from archlab.study.outcome_schema import KINDS
 from archlab.study.record import COLUMNS
+from archlab.study.schema import StudyConfig
 from archlab.study.sizes import at
 
 DECIDED_BY = {"train.tokens": "budget", "train.seed": "seeds", "data.fold": "folds", "plugins": "plugins"}

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 from archlab.config.beside import plugins_of
-from archlab.config.plugins import copies
-from archlab.config.study_schema import STUDY, StudyConfig
-from archlab.config.trust import remember
-from archlab.config.yaml_text import read_yaml, to_yaml
+from archlab.config.core.plugins import copies
+from archlab.config.core.trust import remember
+from archlab.config.core.yaml_text import read_yaml, to_yaml
 from archlab.digests import DIGESTS, write_with_digests
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
@@ -14,7 +13,9 @@ from archlab.files import TEMPORARY, disk_errors, make_folder, refuse_linked_fol
 from archlab.study.corpora import Corpora, write_corpora
 from archlab.study.planned import write_plan
 from archlab.study.record import StudySummary, has_summary, read_summary
+from archlab.study.schema import StudyConfig
 from archlab.study.study_file import is_study_folder, read_held
+from archlab.training.run_folder import STUDY
 
 _BASE = "base.yaml"
 """The base in a study's folder, where it is no preset."""

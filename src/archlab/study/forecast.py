@@ -3,18 +3,18 @@
 from collections.abc import Callable, Sequence
 from math import prod
 
-from archlab.config.base import Base
+from archlab.config.core.base import Base
 from archlab.config.identity import flatten, resolved
 from archlab.config.schema import Config
-from archlab.config.study_schema import StudyConfig, most_seeds
 from archlab.config.training import resolve_train
-from archlab.cost.calibrated import predicted, untimed
-from archlab.cost.flops import computed_training_flops
-from archlab.cost.hardware import Hardware
-from archlab.cost.memory import Format
-from archlab.cost.roofline import ideal
-from archlab.cost.summary import cost
+from archlab.pricing.calibrated import predicted, untimed
+from archlab.pricing.flops import computed_training_flops
+from archlab.pricing.hardware import Hardware
+from archlab.pricing.memory import Format
+from archlab.pricing.roofline import ideal
+from archlab.pricing.summary import cost
 from archlab.study.design import Arm, grid
+from archlab.study.schema import StudyConfig, most_seeds
 
 Clock = Callable[[Config], float | None]
 """Seconds of the training of one run; None where they cannot be foretold."""

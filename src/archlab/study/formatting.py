@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from math import ceil
 
-from archlab.config.outcomes import Source, Unit
-from archlab.cost.units import binary, count
+from archlab.pricing.units import binary, count
+from archlab.study.outcome_schema import Source, Unit
 from archlab.study.record import ArmSummary, Comparison
 
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 
+from archlab.config.components.multi_head import MultiHead
+from archlab.config.core.merge import Raw
 from archlab.config.identity import flatten, resolved
 from archlab.config.io import build_config, overlay
-from archlab.config.merge import Raw
-from archlab.config.multi_head import MultiHead
 from archlab.config.schema import Config
-from archlab.config.study_schema import Equal
-from archlab.cost.flops import computed_training_flops
-from archlab.cost.params import parameters
 from archlab.errors import UserError
+from archlab.pricing.flops import computed_training_flops
+from archlab.pricing.params import parameters
+from archlab.study.schema import Equal
 
 LARGEST = {"model.mlp.d_ff": 1 << 20, "model.d_model": 1 << 20, "model.n_layers": 1 << 12}
 """Field -> the value at which the search gives up; layers are counted one by one."""

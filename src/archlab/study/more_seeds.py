@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from archlab.config.study_schema import AddedSeeds
 from archlab.study.power import pairs_for
+from archlab.study.schema import AddedSeeds
 from archlab.study.stats import ALPHA, Contrast, Values, known, weighted
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping
 from math import log2
 
-from archlab.config.base import Base
-from archlab.config.study_schema import Budget, StudyConfig
+from archlab.config.core.base import Base
 from archlab.study.design import Arm, arms
 from archlab.study.forecast import Clock, Forecast, forecast
 from archlab.study.scales import AS_IT_STANDS, library_study, scales_of
+from archlab.study.schema import Budget, StudyConfig
 
 
 class Listed(Base):

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
 
-from archlab.config.merge import Raw
-from archlab.config.outcomes import Outcome
-from archlab.config.study_schema import FIRST_TUNING_SEED, StudyConfig
+from archlab.config.core.merge import Raw
 from archlab.config.tasks import AnyTask
 from archlab.errors import UserError
 from archlab.study.corpora import Corpora, CorpusRecord
 from archlab.study.design import Arm, grid
+from archlab.study.outcome_schema import Outcome
 from archlab.study.runs import Run
+from archlab.study.schema import FIRST_TUNING_SEED, StudyConfig
 from archlab.study.stats import Folds
 
 _FEW_FOLDS = 5

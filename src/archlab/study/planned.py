@@ -3,10 +3,10 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from archlab.config.base import Base
-from archlab.config.study_schema import Seeds
+from archlab.config.core.base import Base
 from archlab.digests import verify, write_with_digests
 from archlab.errors import UserError
+from archlab.study.schema import Seeds
 
 _FILE = "planned.json"
 

@@ -7,8 +7,8 @@ from typing import Any
 from archlab.study.formatting import four_digits
 from archlab.study.record import ProbedArm
 from archlab.study.runs import Ended
-from archlab.train.probes import Number
-from archlab.train.run_folder import PROBES
+from archlab.training.probes import Number
+from archlab.training.run_folder import PROBES
 
 OF_LAYERS = (
     "gradient", "stream_rms", "update_ratio", "largest_score", "entropy", "first_token", "learned_sink", "dead_units",

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from archlab.config.text import note
+from archlab.config.core.text import note
 from archlab.progress import Bar
 from archlab.study.executors.executor import RunProgress
 from archlab.study.formatting import plural
 from archlab.study.outcomes.timing import ROUNDS
 from archlab.study.runs import Run
-from archlab.train.summary import RunSummary
+from archlab.training.summary import RunSummary
 
 _COLUMNS = 80
 """A line that would be longer does not say how long the rest takes."""

@@ -7,7 +7,7 @@ from typing import Any
 from archlab.code import code_digest
 from archlab.files import remove_folder
 from archlab.study.formatting import listed
-from archlab.train.run_folder import RunFolder
+from archlab.training.run_folder import RunFolder
 
 _MATTERS = {
     "code": "code of archlab",

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from archlab.config.study_schema import AddedSeeds, Seeds, StudyConfig, first_seeds
-from archlab.config.text import print_to_stderr
+from archlab.config.core.text import print_to_stderr
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.study.collect import summarise
@@ -25,9 +24,10 @@ from archlab.study.planned import added_later, read_plan
 from archlab.study.provenance import remove_stale
 from archlab.study.record import StudySummary, has_summary, write_summary
 from archlab.study.runs import Ended, Run
+from archlab.study.schema import AddedSeeds, Seeds, StudyConfig, first_seeds
 from archlab.study.tuning import Tuned, tune
-from archlab.train.compiling import is_compiled
-from archlab.train.device import choose_device, environment, planned_device
+from archlab.training.compiling import is_compiled
+from archlab.training.device import choose_device, environment, planned_device
 
 StartPhase = Callable[[Sequence[Run]], Callable[[RunProgress], None]]
 """Called with the runs of a phase; returns what is to be called with their progress."""

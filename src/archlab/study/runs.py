@@ -6,17 +6,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from archlab.config.core.merge import Raw
 from archlab.config.identity import NO_EFFECT_ON_RESULT, config_hash, resolved
-from archlab.config.merge import Raw
 from archlab.config.optimizer import AdamW, LrMultipliers
-from archlab.config.outcomes import Outcome
 from archlab.config.schema import Config
 from archlab.config.sources import sources
+from archlab.study.outcome_schema import Outcome
 from archlab.study.outcomes.weights import kept
-from archlab.train.device import planned_device
-from archlab.train.evaluate import DocumentScore
-from archlab.train.run_folder import RunFolder
-from archlab.train.summary import RunSummary
+from archlab.training.device import planned_device
+from archlab.training.evaluate import DocumentScore
+from archlab.training.run_folder import RunFolder
+from archlab.training.summary import RunSummary
 
 _NOT_MEANT = (*NO_EFFECT_ON_RESULT, "train.compile", "train.device", "train.dtype")
 """Fields that do not say what is trained. The number format does, as it is on this machine, and so do plug-ins, with

@@ -1,6 +1,6 @@
 """The studies that come with archlab, at the scales that they have."""
 
-from archlab.config.study_schema import StudyConfig
+from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study
 
 AS_IT_STANDS = "cpu"

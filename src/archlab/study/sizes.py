@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from archlab.config.core.merge import Raw
 from archlab.config.io import build_config, overlay
-from archlab.config.merge import Raw
 from archlab.config.schema import Config
-from archlab.config.study_schema import Budget, StudyConfig
 from archlab.config.training import resolve_train
-from archlab.cost.params import parameters
-from archlab.cost.units import count
 from archlab.errors import UserError
+from archlab.pricing.params import parameters
+from archlab.pricing.units import count
 from archlab.sizing.resize import resized
+from archlab.study.schema import Budget, StudyConfig
 
 
 class Sized(NamedTuple):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from archlab.config.outcomes import Better
+from archlab.study.outcome_schema import Better
 from archlab.study.power import smallest_effect, smallest_effect_interval
 from archlab.study.record import Comparison, Verdict
 

@@ -8,20 +8,21 @@ from pydantic import ValidationError
 
 from archlab.config.beside import find_plugins, find_text, plugins_of
 from archlab.config.check import validate
+from archlab.config.core.merge import Raw, expand, merge, merge_overrides, without
+from archlab.config.core.text import visible
+from archlab.config.core.trust import accept, accept_from
+from archlab.config.core.yaml_text import read_yaml
 from archlab.config.identity import flatten
 from archlab.config.io import studies
-from archlab.config.merge import Raw, expand, merge, merge_overrides, without
-from archlab.config.outcomes import named
 from archlab.config.problems import ConfigError, Problem, nearest, raise_problems
 from archlab.config.schema import Config
-from archlab.config.study_schema import STUDY, StudyConfig
-from archlab.config.text import visible
-from archlab.config.trust import accept, accept_from
-from archlab.config.yaml_text import read_yaml
 from archlab.digests import verify
 from archlab.errors import UserError
 from archlab.files import real_path
 from archlab.study.design import arms
+from archlab.study.outcome_schema import named
+from archlab.study.schema import StudyConfig
+from archlab.training.run_folder import STUDY
 
 _MOST_EXTENDED = 100
 """Studies that extend each other."""

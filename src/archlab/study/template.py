@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from archlab.config.merge import Raw, section_classes
-from archlab.config.study_schema import StudyConfig
-from archlab.config.yaml_text import to_yaml, to_yaml_line
+from archlab.config.core.merge import Raw, section_classes
+from archlab.config.core.yaml_text import to_yaml, to_yaml_line
+from archlab.study.schema import StudyConfig
 
 EXAMPLE: Raw = {
     "question": "Does RMSNorm train as well as LayerNorm?",

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from archlab.cost.units import count
+from archlab.pricing.units import count
 from archlab.study.formatting import difference, interval, margin_of, p_equals, paired, with_unit
 from archlab.study.record import Heading, SizeTrend
 

@@ -12,8 +12,8 @@ from math import log
 from statistics import fmean
 from typing import NamedTuple
 
-from archlab.cost.params import parameters
-from archlab.cost.units import count
+from archlab.pricing.params import parameters
+from archlab.pricing.units import count
 from archlab.study.design import Arm
 from archlab.study.record import Measured, SizeTrend, Trend
 from archlab.study.stats import Contrast, Folds, Weights, independent, weighted

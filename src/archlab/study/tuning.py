@@ -5,7 +5,7 @@ from math import inf
 from statistics import fmean
 from typing import NamedTuple
 
-from archlab.config.merge import Raw
+from archlab.config.core.merge import Raw
 from archlab.study.design import Arm, grid
 from archlab.study.plan import Plan
 from archlab.study.record import TuningPoint

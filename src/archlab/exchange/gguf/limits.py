@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from archlab.config.components.visibility import is_plain_causal
+from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.layers import PER_LAYER, LayerConfig, layer_configs
 from archlab.config.model_schema import ModelConfig
-from archlab.config.visibility import is_plain_causal
-from archlab.config.yaml_text import to_yaml_line
 from archlab.hf.fields import ABSENT, lookup
 
 Limit = Callable[[ModelConfig], Iterator[str]]

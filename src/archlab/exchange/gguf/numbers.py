@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from archlab.config.components.position import Alibi, LinearScaling, Llama3Scaling, NoScaling, Rope, Yarn
 from archlab.config.layers import LayerConfig, final_norm, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
-from archlab.config.position import Alibi, LinearScaling, Llama3Scaling, NoScaling, Rope, Yarn
 from archlab.model.rope_scaling import Frequencies, frequencies
 
 if TYPE_CHECKING:

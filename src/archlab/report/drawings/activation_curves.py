@@ -5,7 +5,7 @@ from typing import get_args
 import altair as alt
 import torch
 
-from archlab.config.activation import Activation
+from archlab.config.components.activation import Activation
 from archlab.model.activations import make_activation
 from archlab.report.drawings.line_chart import lines
 

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from archlab.config.components.norm import NoNorm
+from archlab.config.components.position import ON_THE_EMBEDDING
 from archlab.config.layers import (
     Branch,
     LayerConfig,
@@ -12,11 +14,9 @@ from archlab.config.layers import (
     layer_configs,
 )
 from archlab.config.model_schema import ModelConfig
-from archlab.config.norm import NoNorm
-from archlab.config.position import ON_THE_EMBEDDING
 from archlab.config.schema import Config
-from archlab.cost.params import parameters
-from archlab.cost.units import count
+from archlab.pricing.params import parameters
+from archlab.pricing.units import count
 from archlab.report.drawings.cycle import Cycle, cycle, take_turns
 from archlab.report.drawings.inside import can_unfold, unfolded
 from archlab.report.drawings.stacks import BESIDE, GAP, Boxed, Part, Trunk, climb

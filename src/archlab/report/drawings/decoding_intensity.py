@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import altair as alt
 
 from archlab.config.schema import Config
-from archlab.cost.summary import cost
-from archlab.cost.work import matrix_flops_per_byte
 from archlab.exchange.configs import load_config
+from archlab.pricing.summary import cost
+from archlab.pricing.work import matrix_flops_per_byte
 from archlab.report.drawings.line_chart import lines
 
 _MODEL = "llama-3-8b"

@@ -6,8 +6,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.schema import Config
-from archlab.config.yaml_text import to_yaml_line
 from archlab.files import write_page
 from archlab.report import html
 from archlab.report.drawings.block import side_by_side

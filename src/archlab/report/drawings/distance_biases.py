@@ -3,8 +3,8 @@
 import altair as alt
 import torch
 
-from archlab.config.multi_head import MultiHead
-from archlab.config.position import T5, Alibi
+from archlab.config.components.multi_head import MultiHead
+from archlab.config.components.position import T5, Alibi
 from archlab.model.positions import AlibiBias, bucket
 from archlab.report.drawings.line_chart import lines
 

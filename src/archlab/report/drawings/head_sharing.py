@@ -3,12 +3,12 @@
 import math
 from collections.abc import Iterator
 
-from archlab.config.any_attention import AnyAttention
-from archlab.config.component import Site
-from archlab.config.latent_attention import Latent
-from archlab.config.multi_head import MultiHead
-from archlab.config.norm import RMSNorm
-from archlab.config.position import Rope
+from archlab.config.components.any_attention import AnyAttention
+from archlab.config.components.component import Site
+from archlab.config.components.latent_attention import Latent
+from archlab.config.components.multi_head import MultiHead
+from archlab.config.components.norm import RMSNorm
+from archlab.config.components.position import Rope
 from archlab.report.drawings.svg import SMALL, TITLE, Cell, Label, Shape, Svg, Wire, to_svg
 
 _D_MODEL, _HEADS, _HEAD_DIM = 512, 8, 64

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from archlab.config.component import Component
-from archlab.config.dense import Dense, GatedMLP
+from archlab.config.components.component import Component
+from archlab.config.components.dense import Dense, GatedMLP
+from archlab.config.components.multi_head import MultiHead
+from archlab.config.components.norm import AnyNorm, NoNorm
+from archlab.config.components.position import Rope
 from archlab.config.layers import Branch, LayerConfig
-from archlab.config.multi_head import MultiHead
-from archlab.config.norm import AnyNorm, NoNorm
-from archlab.config.position import Rope
 from archlab.config.problems import choose
 from archlab.errors import UserError
 from archlab.report.drawings.stacks import Boxed, Joined, Part, Unfolded

@@ -3,7 +3,7 @@
 import altair as alt
 import torch
 
-from archlab.config.position import Rope
+from archlab.config.components.position import Rope
 from archlab.infer.rope_products import rope_products
 from archlab.model.rotary import rotation
 from archlab.report.drawings.line_chart import lines

@@ -5,7 +5,7 @@ from typing import NamedTuple, NewType
 from xml.sax.saxutils import escape, quoteattr
 from zlib import crc32
 
-from archlab.config.text import visible
+from archlab.config.core.text import visible
 from archlab.report.drawings.lettering import FAMILY, folded, text_width
 from archlab.report.palette import MODES, PALETTES, Mode
 

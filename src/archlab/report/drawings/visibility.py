@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from archlab.config.components.visibility import Visibility, keys_kept, visible
 from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, distinct_layers
 from archlab.config.model_schema import ModelConfig
-from archlab.config.visibility import Visibility, keys_kept, visible
 from archlab.report.drawings.svg import SMALL, TITLE, Cell, Label, Shape, Svg, to_svg
 
 _TOKENS, _CELL, _MARGIN, _BESIDE = 16, 12, 16, 36

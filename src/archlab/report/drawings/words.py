@@ -11,22 +11,22 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
-from archlab.config.any_attention import AnyAttention
-from archlab.config.base import Base
-from archlab.config.component import Component
-from archlab.config.dense import Dense, GatedMLP, PlainMLP
-from archlab.config.gated_delta import GatedDelta
-from archlab.config.latent_attention import Latent
+from archlab.config.components.any_attention import AnyAttention
+from archlab.config.components.component import Component
+from archlab.config.components.dense import Dense, GatedMLP, PlainMLP
+from archlab.config.components.gated_delta import GatedDelta
+from archlab.config.components.latent_attention import Latent
+from archlab.config.components.mamba2 import Mamba2
+from archlab.config.components.moe import MoE
+from archlab.config.components.multi_head import MultiHead
+from archlab.config.components.norm import AnyNorm
+from archlab.config.components.plug_in import PlugIn, PlugInMixer, PlugInMLP
+from archlab.config.components.position import ON_THE_EMBEDDING, Position, Rope
+from archlab.config.components.rglru import RGLRU
+from archlab.config.components.short_conv import ShortConv
+from archlab.config.components.visibility import Visibility
+from archlab.config.core.base import Base
 from archlab.config.layers import Branch, LayerConfig
-from archlab.config.mamba2 import Mamba2
-from archlab.config.moe import MoE
-from archlab.config.multi_head import MultiHead
-from archlab.config.norm import AnyNorm
-from archlab.config.plug_in import PlugIn, PlugInMixer, PlugInMLP
-from archlab.config.position import ON_THE_EMBEDDING, Position, Rope
-from archlab.config.rglru import RGLRU
-from archlab.config.short_conv import ShortConv
-from archlab.config.visibility import Visibility
 from archlab.report.drawings.svg import Words
 
 NORMS = {

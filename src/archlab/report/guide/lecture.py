@@ -6,7 +6,7 @@ from typing import Any
 import altair as alt
 from markupsafe import Markup
 
-from archlab.config.base import Base
+from archlab.config.core.base import Base
 from archlab.evidence.ledger import ledger
 from archlab.evidence.measured import measured, published
 from archlab.evidence.price import BASE, CONTEXT, equal_size, price_rows, prices

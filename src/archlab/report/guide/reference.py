@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from archlab.config.json_schema import SCHEMAS
 from archlab.evidence.field_help import FieldHelp, field_help
+from archlab.study.json_schema import SCHEMAS
 
 
 class Group(NamedTuple):

@@ -12,7 +12,7 @@ from archlab.interrupt import on_forced_exit, raise_if_interrupted
 from archlab.study.executors.executor import OnProgress, RunProgress
 from archlab.study.executors.task import settled
 from archlab.study.runs import Run
-from archlab.train.checkpoint import METRICS
+from archlab.training.checkpoint import METRICS
 
 ATTEMPTS = 4
 """How often a run is handed out whose worker is lost: its machine may be gone for once, or it may need too much."""

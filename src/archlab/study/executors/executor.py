@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from archlab.study.runs import Run
-from archlab.train.summary import RunSummary
+from archlab.training.summary import RunSummary
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ import torch
 
 from archlab.config.schema import Config
 from archlab.cores import cores
-from archlab.cost.memory import training_memory
-from archlab.cost.params import parameters
-from archlab.cost.summary import step_memory_of
-from archlab.cost.units import binary
+from archlab.pricing.memory import training_memory
+from archlab.pricing.params import parameters
+from archlab.pricing.summary import step_memory_of
+from archlab.pricing.units import binary
 from archlab.study.formatting import plural
 from archlab.study.runs import Run
-from archlab.train.device import planned_device
+from archlab.training.device import planned_device
 
 SIDE_BY_SIDE_BELOW = 20_000_000
 """Parameters up to which several one-thread processes train more tokens per second than one process with

@@ -14,8 +14,8 @@ from types import FrameType
 from typing import Any, TypeAlias
 from uuid import uuid4
 
+from archlab.config.core.yaml_text import parse_yaml
 from archlab.config.problems import choose
-from archlab.config.yaml_text import parse_yaml
 from archlab.errors import UserError
 from archlab.interrupt import interrupts_blocked
 from archlab.study.executors.elsewhere import BrokenError, LostError, run_elsewhere

@@ -14,10 +14,10 @@ from archlab.files import real_path
 from archlab.study.executors.executor import RunProgress
 from archlab.study.outcomes.weights import measure
 from archlab.study.runs import Run
-from archlab.train.device import planned_device
-from archlab.train.loop import train
-from archlab.train.progress import Callback
-from archlab.train.run_folder import BusyError
+from archlab.training.device import planned_device
+from archlab.training.progress import Callback
+from archlab.training.run_folder import BusyError
+from archlab.training.train import train
 
 
 def train_run(run: Run, study: Path, callback: Callback) -> RunProgress:

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Collection, Mapping
 
-from archlab.config.outcomes import Outcome
+from archlab.study.outcome_schema import Outcome
 from archlab.study.record import Comparison, Heading, Measured
 from archlab.study.stats import Contrast, Folds, Values, compare, exactly, independent, weighted
 

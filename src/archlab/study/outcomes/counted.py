@@ -1,10 +1,10 @@
 """Outcomes that follow from an arm's config, without any run."""
 
-from archlab.config.outcomes import Intensity, Outcome, StateBytes
 from archlab.config.schema import Config
-from archlab.cost.memory import kv_cache_bytes, recurrent_bytes
-from archlab.cost.summary import cost
-from archlab.cost.work import matrix_flops_per_byte
+from archlab.pricing.memory import kv_cache_bytes, recurrent_bytes
+from archlab.pricing.summary import cost
+from archlab.pricing.work import matrix_flops_per_byte
+from archlab.study.outcome_schema import Intensity, Outcome, StateBytes
 
 
 def counted(outcome: Outcome, config: Config) -> float:

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from archlab.config.outcomes import PlugInOutcome
 from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
+from archlab.study.outcome_schema import PlugInOutcome
 
 
 class FinishedRun(NamedTuple):

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from archlab.config.outcomes import Outcome
 from archlab.study.design import Arm
+from archlab.study.outcome_schema import Outcome
 from archlab.study.outcomes.counted import counted
 from archlab.study.outcomes.log import from_log
 from archlab.study.outcomes.sweep import Swept, from_sweep

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
 
-from archlab.config.outcomes import (
+from archlab.study.outcome_schema import (
     OF_EVERY_LAYER,
     Accuracy,
     BitsPerByte,
@@ -17,7 +17,7 @@ from archlab.config.outcomes import (
     TokensTo,
 )
 from archlab.study.runs import Ended
-from archlab.train.run_folder import PROBES
+from archlab.training.run_folder import PROBES
 
 
 def from_log(outcome: Outcome, run: Ended) -> float | None:

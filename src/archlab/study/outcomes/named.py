@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from archlab.config.outcomes import (
+from archlab.config.problems import Problem, raise_problems
+from archlab.config.tasks import AnyTask
+from archlab.study.design import Arm
+from archlab.study.outcome_schema import (
     Accuracy,
     Answers,
     BestLoss,
@@ -18,10 +21,7 @@ from archlab.config.outcomes import (
     TokensTo,
     WindowPart,
 )
-from archlab.config.problems import Problem, raise_problems
-from archlab.config.study_schema import StudyConfig
-from archlab.config.tasks import AnyTask
-from archlab.study.design import Arm
+from archlab.study.schema import StudyConfig
 
 _OF_TEXT = (BitsPerByte, TokensTo, OnTheWay, WindowPart, Beyond, TokensPerByte, Sensitivity, BestLoss, BestRate)
 """Outcomes that a task does not have."""

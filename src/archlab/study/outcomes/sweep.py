@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from archlab.config.outcomes import BestLoss, BestRate, Outcome, Sensitivity
+from archlab.study.outcome_schema import BestLoss, BestRate, Outcome, Sensitivity
 from archlab.study.record import SweepPoint
 from archlab.study.runs import Ended
 

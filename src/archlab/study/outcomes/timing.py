@@ -12,7 +12,6 @@ import torch
 
 from archlab.code import code_digest
 from archlab.config.identity import config_hash, resolved
-from archlab.config.outcomes import DecodingSpeed, NormShare, Outcome, PeakMemory, TrainingSpeed
 from archlab.config.schema import Config
 from archlab.config.sources import sources
 from archlab.digests import verify, write_with_digests
@@ -20,9 +19,10 @@ from archlab.errors import UserError
 from archlab.infer.profile import profile
 from archlab.infer.speed import WARM_UP, rehearse_decoding, seconds_of
 from archlab.study.design import Arm
+from archlab.study.outcome_schema import DecodingSpeed, NormShare, Outcome, PeakMemory, TrainingSpeed
 from archlab.study.stats import Values
-from archlab.train.device import choose_device
-from archlab.train.rehearsal import rehearse
+from archlab.training.device import choose_device
+from archlab.training.rehearsal import rehearse
 from archlab.workers import starting_workers
 
 ROUNDS = 9

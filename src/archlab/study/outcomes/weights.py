@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from archlab.config.components.position import Learned
 from archlab.config.identity import config_hash
-from archlab.config.outcomes import Answers, Beyond, Outcome, PlugInOutcome, Repetition, TokensPerByte, WindowPart
-from archlab.config.position import Learned
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.data.held_out import HeldOut
@@ -21,9 +20,10 @@ from archlab.errors import UserError
 from archlab.infer.generate import generate
 from archlab.infer.load import load_run
 from archlab.model.decoder import Decoder
+from archlab.study.outcome_schema import Answers, Beyond, Outcome, PlugInOutcome, Repetition, TokensPerByte, WindowPart
 from archlab.study.outcomes.finished import FinishedRun, own_value
-from archlab.train.device import Device, choose_device
-from archlab.train.evaluate import predict
+from archlab.training.device import Device, choose_device
+from archlab.training.evaluate import predict
 
 _RUN = 4
 """Tokens; what a text repeats are runs of so many."""

@@ -1,0 +1,134 @@
+"""What every kind of attention has: query heads, which keys they see, how scores become weights, what pairs cost."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from archlab.config.components.component import Component, Site
+from archlab.config.components.position import BIASED, Rope, Shaw
+from archlab.config.components.query_blocks import is_worth_cutting, query_blocks
+from archlab.config.components.visibility import Visibility, is_plain_causal, keys_kept, visible_pairs
+from archlab.config.components.work import FLOAT32_BYTES, Operation, Pass
+from archlab.config.core.base import DERIVED, Derived, Heads, Positive
+
+SOFTMAX_FLOPS = 5
+"""Per score: scaled, less the largest, exp, summed, divided."""
+CAP_FLOPS = 3
+"""Per score: divided, tanh, multiplied."""
+
+PRODUCTS_AND_MASK, CAPPING = 4, 6
+"""Times that a score is read or written where no fused kernel has it: by the two products and the mask between them;
+by a cap's three operations."""
+
+
+class QueryHeads(Component):
+    """A number of query heads."""
+
+    n_heads: Heads
+    """Query heads."""
+
+
+class AnyAttention(Visibility, QueryHeads):
+    """What every kind of attention has: query heads, a rule which keys they see, and how a score becomes a weight."""
+
+    scale: Derived[Positive] = DERIVED
+    """Factor on q.k. null: 1 / sqrt(width of a query)."""
+    softcap: Positive | None = None
+    """Scores s become c tanh(s / c), before the mask (Gemma 2). null: not."""
+
+    rotary_field: ClassVar[str]
+    """The field that says how wide the part of a query is that RoPE may rotate."""
+
+    @property
+    def score_heads(self) -> int:
+        """All query heads."""
+        return self.n_heads
+
+    @property
+    def query_width(self) -> int:
+        """Dimensions of one query and one key."""
+        raise NotImplementedError
+
+    @property
+    def rotary_width(self) -> int:
+        """Those of them that RoPE may rotate."""
+        return getattr(self, self.rotary_field)
+
+    def mixing(
+        self, site: Site, this: Pass, key_width: int, value_width: int, made: int, sinks: int = 0
+    ) -> Iterator[Operation]:
+        """Queries meet keys, scores become weights, values are mixed; in one kernel, which keeps no scores.
+
+        One product with the key and one with the value per pair and head. Shaw's vectors ask for one more; it is
+        computed with the vector of every distance, of which each pair takes one. `made`: numbers per token that keys
+        and values of all heads have in this pass; where there is a cache they are read from it. A bias is read for
+        every pair.
+        """
+        heads, pairs = self.n_heads, this.texts * self._pairs(site, this)
+        distances = 0
+        if isinstance(site.position, Shaw):
+            of_every_distance = this.rows * (site.position.max_distance + 1)
+            distances = min(pairs, of_every_distance) if this.counting == "visible" else of_every_distance
+        learned = sinks + site.position.of_a_layer(heads, self.query_width)
+        queries = this.rows * heads * (key_width + value_width)
+        biases = heads * pairs if site.position.kind in BIASED else 0
+        is_written = this.counting != "visible" and self._is_written_out(site, this)
+        padded = 0.0
+        if this.counting != "visible" and value_width != key_width and not is_written:
+            # A CPU's fused kernel wants values, and gives results, as wide as keys.
+            n_kv_heads = made / (key_width + value_width)
+            padded = this.rows * (n_kv_heads * (key_width - value_width) + heads * key_width)
+        yield Operation(
+            "attention",
+            "scores",
+            flops=2 * heads * ((key_width + value_width) * pairs + self.query_width * distances),
+            weights=learned * this.bytes_each,
+            kept=self.kept_bytes(site, this),
+            moved=(queries + this.rows * made + biases) * this.bytes_each,
+            # What it gives is the next product's input, and counted there.
+            saved=(this.rows * (heads * key_width + made) + biases + padded) * this.bytes_each
+            + this.rows * heads * FLOAT32_BYTES,
+            times=2 if is_written else 1,
+        )
+        scores, capping = heads * pairs, CAP_FLOPS if self.softcap else 0
+        if not is_written:
+            yield Operation("softmax", "scores", flops=(SOFTMAX_FLOPS + capping) * scores)
+            return
+        # Written and read as products, by the mask, and by each operation of a cap; kept before and after the softmax.
+        moved = (PRODUCTS_AND_MASK + (CAPPING if self.softcap else 0)) * scores * FLOAT32_BYTES
+        made = scores * FLOAT32_BYTES
+        yield Operation("element-wise", "scores", flops=capping * scores, moved=moved, made=made)
+        yield Operation("softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=2 * made, saved=2 * made, made=made)
+
+    def _is_written_out(self, site: Site, this: Pass) -> bool:
+        """Whether a CPU's kernel makes all scores, because the fused one cannot do what is asked."""
+        return self.softcap is not None or bool(site.dropout.attention and not this.is_cached)
+
+    def rotating(self, site: Site, this: Pass, heads: int) -> Iterator[Operation]:
+        """Of so many heads' queries and keys together, where they rotate."""
+        if isinstance(site.position, Rope):
+            width = heads * self.rotary_width * site.position.fraction
+            yield this.element_wise("element-wise", "positions", width, flops=3)
+
+    def _pairs(self, site: Site, this: Pass) -> int:
+        """Pairs of a query and a key, in one text.
+
+        Computed: the fused kernel skips what a plain causal mask hides (but for the edges of its tiles). Where a window
+        or blocks hide enough, a text is cut into blocks of queries, and their pairs are counted. Otherwise, and with a
+        bias, every query is counted with every key. So is it with packed documents, for where they are cut is not known
+        before. After a cache every query is counted with every key that is kept. What differs by machine is not
+        counted, so that a budget does not depend on it: flex skips hidden tiles on a GPU; on a CPU sinks, and values of
+        another width than queries, are padded.
+        """
+        length = this.context
+        if this.counting == "visible":
+            return visible_pairs(self, length) - (visible_pairs(self, this.held) if this.held else 0)
+        if this.held:
+            return this.tokens * keys_kept(self, length)
+        if this.counting == "packed" or site.position.kind in BIASED:
+            return length**2
+        skips = not self._is_written_out(site, this)
+        if is_plain_causal(self, length):
+            return visible_pairs(self, length) if skips else length**2
+        if not is_worth_cutting(self, length):
+            return length**2
+        return sum(b.pairs if skips else b.all_pairs for b in query_blocks(self, length) or [])

@@ -1,0 +1,199 @@
+"""Laying one set of values over another, knowing the schema's tagged unions, and taking values out of it."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from archlab.config.core.base import Derived
+from archlab.errors import UserError
+
+Raw = dict[str, Any]
+
+
+MOST_DEPTH = 100
+"""Values inside each other; a config has 6."""
+
+
+def expand(flat: Raw, room: int = MOST_DEPTH) -> Raw:
+    """`{"a.b": 1}` -> `{"a": {"b": 1}}`, at every depth; a key given both ways is an error."""
+    nested: Raw = {}
+    for key, value in flat.items():
+        parts = str(key).split(".")
+        if len(parts) > room:
+            raise UserError(f"{key[:40]}...: sections inside each other more than {MOST_DEPTH} deep")
+        value = expand(value, room - len(parts)) if isinstance(value, dict) else value
+        for part in reversed(parts):
+            value = {part: value}
+        _unite(nested, value, at="")
+    return nested
+
+
+def _unite(a: Raw, b: Raw, at: str) -> None:
+    """Put what `b` holds into `a`."""
+    for key, value in b.items():
+        if key not in a:
+            a[key] = value
+        elif isinstance(a[key], dict) and isinstance(value, dict):
+            _unite(a[key], value, f"{at}{key}.")
+        else:
+            raise UserError(f"{at}{key} is given twice")
+
+
+def merge(base: Raw, over: Raw, schema: type[BaseModel], at: str = "") -> Raw:
+    """`over` laid over `base`.
+
+    Where `over` switches a tagged union (`norm.kind`), keys that only the old variant has are dropped; where
+    neither says the kind, it is the field's default. A bare string in its place is its kind (`position: alibi`).
+    """
+    out, fields = dict(base), schema.model_fields
+    for key, value in over.items():
+        below, field = out.get(key), fields.get(key)
+        if isinstance(value, str) and _tagged(field):
+            value = {"kind": value}
+        if not isinstance(value, dict):
+            out[key] = value
+            continue
+        if below is not None and not isinstance(below, dict):
+            raise UserError(f"{at}{key} is {below!r}, a single value here; set {at}{key} as a whole")
+        below = below or {}
+        section = section_schema(field, {**below, **value}) if field else None
+        if field is None:  # a layer kind
+            out[key] = merge_overrides(expand(below), expand(value))
+            continue
+        if section is None:
+            out[key] = {**below, **value}
+            continue
+        old = section_schema(field, below)
+        gone = set(old.model_fields) - set(section.model_fields) if old else set()
+        below = {k: v for k, v in below.items() if k not in gone}
+        kind = {"kind": section.model_fields["kind"].default} if _tagged(field) else {}
+        out[key] = kind | merge(below, value, section, f"{at}{key}.")
+    return out
+
+
+def merge_overrides(below: Raw, over: Raw, schema: type[BaseModel] | None = None, at: str = "") -> Raw:
+    """Return nested overrides with others laid over them. Neither says the whole of a config.
+
+    When `over` changes a kind, fields of `below` that the new variant does not have are dropped; without a schema, all.
+    Raise UserError when `over` sets a part of a single value. `at` is the section in messages.
+    """
+    out = dict(below)
+    for key, value in over.items():
+        field = schema.model_fields.get(key) if schema else None
+        under, value = (
+            {"kind": given} if isinstance(given, str) and _tagged(field) else given for given in (out.get(key), value)
+        )
+        if isinstance(value, dict) and isinstance(under, dict):
+            section = section_schema(field, {**under, **value}) if field else None
+            if value.get("kind") not in (None, under.get("kind")):
+                under = _of_variant(under, field, section)
+            value = merge_overrides(under, value, section, f"{at}{key}.")
+        elif isinstance(value, dict) and field and under is not None:
+            raise UserError(f"{at}{key} is {under!r}, a single value here; set {at}{key} as a whole")
+        out[key] = value
+    return out
+
+
+def _of_variant(raw: Raw, field: FieldInfo | None, variant: type[BaseModel] | None) -> Raw:
+    """`raw` without the fields that only other variants have; nothing of it when the variant is not known."""
+    if field is None or variant is None:
+        return {}
+    others = {name for section in section_classes(field) for name in section.model_fields} - set(variant.model_fields)
+    return {key: value for key, value in raw.items() if key not in others}
+
+
+def without(raw: Raw, paths: Sequence[str]) -> Raw:
+    """`raw` without the values at those paths; of a list, all goes."""
+    out = copy.deepcopy(raw)
+    for path in paths:
+        _drop(out, path.split("."))
+    return out
+
+
+def _drop(section: Raw, path: Sequence[str]) -> None:
+    """Take out what stands at a path, or what it would be a part of; keys may have dots themselves."""
+    for n in range(len(path), 0, -1):
+        key = ".".join(path[:n])
+        if key in section:
+            if n < len(path) and isinstance(section[key], dict):
+                _drop(section[key], path[n:])
+            else:
+                del section[key]
+            return
+
+
+def section_schema(field: FieldInfo, raw: Raw) -> type[BaseModel] | None:
+    """The config class of a field's value; of a tagged union, the variant that `raw` names, or the
+    default's, or the first."""
+    variants = _variants(field)
+    if not variants:
+        return next(iter(section_classes(field)), None)
+    kind = raw["kind"] if "kind" in raw else getattr(field.default, "kind", next(iter(variants)))
+    return next((section for name, section in variants.items() if name == kind), None)
+
+
+def section_at(schema: type[BaseModel], path: Sequence[str], raw: Raw) -> type[BaseModel] | None:
+    """The config class at a path of keys in `raw`; None where there is none."""
+    section: type[BaseModel] | None = schema
+    named: FieldInfo | None = None
+    """What each name of a mapping stands for, right after the mapping's own key."""
+    for key in path:
+        field = named or (section.model_fields.get(key) if section else None)
+        raw = given if isinstance(given := raw.get(key), dict) else {}
+        named = None if named or field is None else value_of_mapping(field)
+        section = section_schema(field, raw) if field and not named else None
+    return section
+
+
+@cache
+def value_of_mapping(field: FieldInfo) -> FieldInfo | None:
+    """Of a field that maps names to sections; None for any other."""
+    if get_origin(field.annotation) is not dict:
+        return None
+    value = FieldInfo.from_annotation(get_args(field.annotation)[1])
+    return value if section_classes(value) else None
+
+
+def field_paths(schema: type[BaseModel], at: str = "") -> Iterator[str]:
+    """Every dotted field that a section can have, those of all variants included."""
+    for name, field in schema.model_fields.items():
+        yield at + name
+        for section in section_classes(field):
+            yield from field_paths(section, f"{at}{name}.")
+
+
+def kinds(field: FieldInfo | None) -> list[str]:
+    """The names of a tagged union's variants; none for any other field."""
+    return list(_variants(field)) if field else []
+
+
+@cache
+def section_classes(field: FieldInfo) -> tuple[type[BaseModel], ...]:
+    """The classes that a section may be of: several of a tagged union, one, or none for a plain value."""
+    parts = (field.annotation, *get_args(field.annotation))
+    return tuple(c for c in parts if isinstance(c, type) and issubclass(c, BaseModel))
+
+
+@cache
+def derived_fields(section: type[BaseModel]) -> tuple[str, ...]:
+    """Names of the `Derived` fields of a section, and of the sections in it that have such fields."""
+    return tuple(
+        name
+        for name, field in section.model_fields.items()
+        if Derived in field.metadata or any(derived_fields(part) for part in section_classes(field))
+    )
+
+
+@cache
+def _variants(field: FieldInfo) -> dict[str, type[BaseModel]]:
+    """Kind -> class of a tagged union; empty for any other field."""
+    classes = section_classes(field)
+    return {c.model_fields["kind"].default: c for c in classes} if len(classes) > 1 else {}
+
+
+def _tagged(field: FieldInfo | None) -> bool:
+    return field is not None and bool(_variants(field))

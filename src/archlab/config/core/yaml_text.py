@@ -1,0 +1,224 @@
+"""YAML 1.2 as configs are written: plain values and text keys, and no more of them than a config can need.
+
+PyYAML reads YAML 1.1, where `010` is 8, `1:30` is 90 and `on` is true. Its parser is used, with the core schema of
+YAML 1.2 in place of its values; anchors, aliases and merge keys (`<<`) work. Errors name file and line.
+
+Where PyYAML comes with libyaml, that reads a text first, twenty times as fast; what it refuses is read once more by
+PyYAML's own parser, whose messages are the ones that are told.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from yaml import events as ev
+
+from archlab.config.core.merge import MOST_DEPTH, Raw
+from archlab.errors import UserError
+from archlab.files import MEBIBYTE, read_text
+
+MOST_BYTES = MEBIBYTE
+"""Of a YAML file: far more than a config needs, and read in seconds."""
+MOST_VALUES = 50_000
+"""In a YAML file, every alias counting all that it stands for; a pattern of 10,000 layers fits."""
+LONG_TEXT = 1000
+"""Characters of a text that count as one value more, so that aliases of a long text are limited too."""
+MOST_DIGITS = 300
+"""Of a number; a longer one is beyond what any field can hold."""
+
+_CORE: tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...] = (
+    (re.compile(r"|~|null|Null|NULL"), lambda text: None),
+    (re.compile(r"true|True|TRUE"), lambda text: True),
+    (re.compile(r"false|False|FALSE"), lambda text: False),
+    (re.compile(r"[-+]?[0-9]+"), int),
+    (re.compile(r"0o[0-7]+"), lambda text: int(text, 8)),
+    (re.compile(r"0x[0-9a-fA-F]+"), lambda text: int(text, 16)),
+    (re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"), float),
+    (re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"), lambda text: float(text.replace(".", ""))),
+)
+"""What a plain scalar means (YAML 1.2.2, section 10.3.2); every other is text."""
+
+
+_FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Node(NamedTuple):
+    value: Any
+    size: int
+    """Values in it, itself included, with aliases written out."""
+    height: int
+    """How deep values stand inside each other in it."""
+
+
+class _Builder:
+    """Plain values from the parser's events. Aliases share a value, but count as if it were written out."""
+
+    def __init__(self, text: str, source: str, loader: Any) -> None:
+        self._events: Iterator[ev.Event] = yaml.parse(text, Loader=loader)
+        self._source = source
+        self._anchored: dict[str, _Node | None] = {}
+        """None: not yet at its end."""
+        self._size = 0
+
+    def document(self) -> Any:
+        """The value of the only document; None where there is none."""
+        found: list[Any] = []
+        for event in self._events:
+            if isinstance(event, ev.DocumentStartEvent):
+                if found:
+                    raise self._refusal(event, "a second document (---); allowed: one")
+                found.append(self._node(next(self._events), 1).value)
+        return found[0] if found else None
+
+    def _node(self, event: ev.Event, depth: int) -> _Node:
+        if isinstance(event, ev.AliasEvent):
+            return self._counted(event, self._alias(event), depth)
+        assert isinstance(event, ev.NodeEvent)
+        if tag := getattr(event, "tag", None):
+            name = tag.replace("tag:yaml.org,2002:", "!!")
+            raise self._refusal(event, f"a tag ({name}): leave it out, and put quotes around what is text")
+        if event.anchor:
+            self._anchored[event.anchor] = None
+        if isinstance(event, ev.MappingStartEvent):
+            node = self._mapping(event, depth)
+        elif isinstance(event, ev.SequenceStartEvent):
+            node = self._sequence(event, depth)
+        else:
+            assert isinstance(event, ev.ScalarEvent)
+            node = self._counted(event, _Node(self._scalar(event), 1 + len(event.value) // LONG_TEXT, 0), depth)
+        if event.anchor:
+            self._anchored[event.anchor] = node
+        return node
+
+    def _counted(self, event: ev.Event, node: _Node, depth: int) -> _Node:
+        """The node, if there is room for it."""
+        self._size += node.size
+        if self._size > MOST_VALUES:
+            raise self._refusal(event, f"more than {MOST_VALUES:,} values, aliases (*) written out")
+        if depth + node.height > MOST_DEPTH:
+            raise self._refusal(event, f"values inside each other more than {MOST_DEPTH} deep")
+        return node
+
+    def _alias(self, event: ev.AliasEvent) -> _Node:
+        if event.anchor not in self._anchored:
+            raise self._refusal(event, f"not valid YAML: an alias (*{event.anchor}) of nothing before it")
+        node = self._anchored[event.anchor]
+        if node is None:
+            raise self._refusal(event, f"an alias (*{event.anchor}) refers to what it is part of; write the value out")
+        return node
+
+    def _scalar(self, event: ev.ScalarEvent) -> Any:
+        if not event.implicit[0]:  # in quotes, or a block of text
+            return event.value
+        meaning = next((read for pattern, read in _CORE if pattern.fullmatch(event.value)), str)
+        if meaning is not str and len(event.value) > MOST_DIGITS:
+            raise self._refusal(event, f"a number of {len(event.value):,} digits; allowed: up to {MOST_DIGITS}")
+        return meaning(event.value)
+
+    def _sequence(self, event: ev.Event, depth: int) -> _Node:
+        before, height, values = self._size, 0, list[Any]()
+        self._counted(event, _Node(None, 1, 0), depth)
+        while not isinstance(item := next(self._events), ev.SequenceEndEvent):
+            node = self._node(item, depth + 1)
+            values.append(node.value)
+            height = max(height, node.height + 1)
+        return _Node(values, self._size - before, height)
+
+    def _mapping(self, event: ev.Event, depth: int) -> _Node:
+        before, height = self._size, 0
+        values, merged = Raw(), list[Raw]()
+        self._counted(event, _Node(None, 1, 0), depth)
+        while not isinstance(key := next(self._events), ev.MappingEndEvent):
+            name = self._key(key)
+            self._size += name.count(".")  # a dotted key stands for as many sections
+            node = self._node(next(self._events), depth + 1)
+            height = max(height, node.height + 1)
+            if isinstance(key, ev.ScalarEvent) and key.implicit[0] and name == "<<":
+                merged += self._merged(key, node.value)
+            elif name in values:
+                raise self._refusal(key, f"not valid YAML: {name} is given twice")
+            else:
+                values[name] = node.value
+        below = Raw()
+        for one in reversed(merged):  # the first that has a key counts
+            below.update(one)
+        return _Node({**below, **values}, self._size - before, height)
+
+    def _key(self, event: ev.Event) -> str:
+        """A key is the text that stands there: `16` and `0x10` are two."""
+        if isinstance(event, ev.AliasEvent):
+            name = self._alias(event).value
+        else:
+            name = event.value if isinstance(event, ev.ScalarEvent) else None
+            if name is not None:
+                self._node(event, 1)
+        if not isinstance(name, str) or not name:
+            raise self._refusal(event, "not valid YAML for a config: a key must be text, and not empty")
+        return name
+
+    def _merged(self, event: ev.Event, value: Any) -> list[Raw]:
+        several = value if isinstance(value, list) else [value]
+        if not all(isinstance(one, dict) for one in several):
+            raise self._refusal(event, "<< takes in keys and values, or a list of such")
+        return several
+
+    def _refusal(self, event: ev.Event, message: str) -> UserError:
+        return UserError(f"{self._source}, line {event.start_mark.line + 1}: {message}")
+
+
+def parse_yaml(text: str, source: str) -> Any:
+    """The value of a YAML text; a UserError that names `source` and the line when it is none."""
+    with suppress(yaml.YAMLError, ValueError, OverflowError):
+        return _Builder(text, source, _FAST).document()
+    try:
+        return _Builder(text, source, yaml.SafeLoader).document()
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise UserError(f"{source}, line {line}: a character ({error.character:#x}) that YAML does not allow") from None
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{source}{line}: not valid YAML: {error.problem}") from None
+    except (ValueError, OverflowError):  # PyYAML asks Python for the character of any number
+        beyond = re.search(r"\\U(?!000|0010)", text)
+        line = text.count("\n", 0, beyond.start() if beyond else 0) + 1
+        raise UserError(f"{source}, line {line}: an escape (\\U…) that stands for no character") from None
+
+
+def read_yaml(path: Path | Traversable) -> Raw:
+    """A YAML file that must hold a mapping; dotted keys stay as they are."""
+    value = parse_yaml(read_text(path, MOST_BYTES), str(path))
+    if not isinstance(value, dict):
+        found = "nothing" if value is None else type(value).__name__
+        raise UserError(f"{path}: expected keys and values, found {found}")
+    return value
+
+
+def first_comment(path: Path | Traversable) -> str:
+    """What a file says of itself in its first line; empty where that is no comment."""
+    line = read_text(path, MOST_BYTES).partition("\n")[0]
+    return line[1:].strip() if line.startswith("#") else ""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Puts quotes around text that either version of YAML would read as something else."""
+
+
+for pattern, _ in _CORE:
+    _Dumper.add_implicit_resolver("tag:yaml.org,2002:core", re.compile(rf"^(?:{pattern.pattern})$"), None)
+
+
+def to_yaml(value: Raw) -> str:
+    """YAML in the order given, short lists on one line."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=72)
+
+
+def to_yaml_line(value: Any) -> str:
+    """One value as it would stand after `key:`, without quotes around text."""
+    if isinstance(value, str):
+        return value
+    text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=10_000)
+    return text.removesuffix("\n...\n").strip()

@@ -1,0 +1,115 @@
+"""What is wrong with the layer kinds of a model: rules that one breaks, and settings that all of them replace."""
+
+from collections.abc import Iterator, Sequence
+
+from pydantic import ValidationError
+
+from archlab.config.components.position import ON_THE_EMBEDDING
+from archlab.config.core.merge import Raw, derived_fields, expand, merge, section_classes
+from archlab.config.layers import COMPONENTS, PER_LAYER, parts_of_layers, with_overrides
+from archlab.config.model_schema import ModelConfig
+from archlab.config.problems import Problem, choose, explain
+from archlab.config.rules.rule import Rule
+from archlab.config.vocabulary import elsewhere, meant
+from archlab.errors import UserError
+
+_COMMON = (
+    "norm",
+    "norm.placement",
+    "position",
+    *dict.fromkeys(
+        f"{section}.{name}"
+        for section in ("block", *COMPONENTS, "dropout")
+        for schema in section_classes(ModelConfig.model_fields[section])
+        for name, field in schema.model_fields.items()
+        if not field.is_required() and name not in derived_fields(schema)
+    ),
+)
+"""What the layers have in common unless their kinds say otherwise; derived fields are written out for all."""
+
+
+def layer_problems(model: ModelConfig, rules: Sequence[Rule[ModelConfig]]) -> Iterator[Problem]:
+    """Those of the rules that the model breaks, or one of its layer kinds, and what no layer kind may say."""
+    broken = {rule.field: message for rule in rules if (message := rule.broken(model))}
+    yield from (Problem(f"model.{field}", message) for field, message in broken.items())
+    for name, change in (model.layers.kinds if model.layers else {}).items():
+        prefix = f"model.layers.{name}"
+        try:
+            wrong, own = _overridden(model, change)
+        except UserError as error:
+            yield Problem(prefix, str(error))
+            continue
+        yield from (Problem(f"{prefix}.{problem.path}".rstrip("."), problem.message) for problem in wrong)
+        if own is None:
+            continue
+        if clash := _moved_common_position(model, own):
+            yield Problem(f"{prefix}.position", clash)
+        if own.dropout.embedding != model.dropout.embedding:
+            message = "drops once, before all layers; a layer has dropout.attention and dropout.branch"
+            yield Problem(f"{prefix}.dropout.embedding", message)
+        for rule in rules:
+            message = rule.broken(own)
+            if message and message != broken.get(rule.field):
+                yield Problem(f"{prefix}.{rule.field}", message)
+
+
+def replaced_in_every_layer(model: ModelConfig) -> Iterator[Problem]:
+    """Settings of the model that every layer kind replaces with its own, so that they would do nothing."""
+    if model.layers is None:
+        return
+    # A section of which some kind says nothing is that kind's as it stands.
+    changed = set(PER_LAYER).intersection(*map(expand, model.layers.kinds.values()))
+    used = parts_of_layers(model) if changed else ()
+    for path in (path for path in _COMMON if path.partition(".")[0] in changed):
+        without_it = _at_default(model, path)
+        if without_it == model:
+            continue
+        try:
+            does_nothing = parts_of_layers(without_it) == used
+        except ValidationError:  # a layer kind builds on it
+            continue
+        if does_nothing:
+            yield Problem(f"model.{path}", "every layer kind has its own, so this would do nothing; leave it out")
+
+
+def _at_default(model: ModelConfig, path: str) -> ModelConfig:
+    """The model with one setting as if it had been left out."""
+    section, _, name = path.partition(".")
+    if not name:
+        return model.model_copy(update={section: ModelConfig.model_fields[section].default})
+    inner = getattr(model, section)
+    if name not in type(inner).model_fields:
+        return model
+    if name == "kind":
+        kind = getattr(ModelConfig.model_fields[section].default, "kind", inner.kind)
+        raw = merge(model.model_dump(), {section: {"kind": kind}}, ModelConfig)
+        return model if kind == inner.kind else ModelConfig.model_validate(raw)
+    return model.model_copy(update={section: inner.model_copy(update={name: type(inner).model_fields[name].default})})
+
+
+def _overridden(model: ModelConfig, change: Raw) -> tuple[list[Problem], ModelConfig | None]:
+    """The model as one layer kind sees it, or what is wrong with that kind."""
+    change = expand(change)
+    unknown = [key for key in change if key not in PER_LAYER]
+    if unknown:
+        hint = (meant(unknown[0]) or elsewhere(unknown[0], "model.layers")).replace("model.", "")
+        if hint.removeprefix("write ").partition(".")[0] in PER_LAYER:
+            return [Problem(unknown[0], f"unknown; {hint}")], None
+        return [Problem("", f"{', '.join(unknown)} cannot differ per layer{choose(unknown[0], PER_LAYER)}")], None
+    try:
+        return [], with_overrides(model, change)
+    except ValidationError as error:
+        raw = merge(model.model_dump(exclude={"layers"}), change, ModelConfig)
+        return explain(error, ModelConfig, raw), None
+
+
+def _moved_common_position(model: ModelConfig, own: ModelConfig) -> str | None:
+    """Positions that all layers have in common, on the embedding or in one table, cannot differ per layer."""
+    if own.position.kind == "t5" and own.position.shared:
+        of_all, of_kind = (m.attention.score_heads for m in (model, own))
+        same = own.position == model.position and of_kind in (of_all, 0)
+        return None if same else "t5 has one table for all layers, of model's heads; give position.shared = false"
+    embedded = [p.kind for p in (own.position, model.position) if p.kind in ON_THE_EMBEDDING]
+    if own.position == model.position or not embedded:
+        return None
+    return f"{embedded[0]} is added once, to the embedding; allowed: the same in every layer"

@@ -1,0 +1,163 @@
+"""Rules between the sections of a layer (its norm, positions, branches), as a table that begins with those of its
+components. Each is asked of the model and of each of its layer kinds."""
+
+from collections.abc import Callable
+from typing import Any
+
+from archlab.config.components.any_attention import AnyAttention
+from archlab.config.components.component import Absent
+from archlab.config.components.position import DynamicNTK, Llama3Scaling, Longrope, Proportional, Rope, Yarn
+from archlab.config.layers import COMPONENTS
+from archlab.config.model_schema import ModelConfig
+from archlab.config.rules.component_rules import COMPONENT_RULES, HEAD_WIDTH, qk_norm
+from archlab.config.rules.mup_rules import MUP_LAYER_RULES
+from archlab.config.rules.rule import Rule, cast_has_a_weight, offset_has_a_weight
+
+
+def _rotary(m: ModelConfig) -> tuple[str, int] | None:
+    """Which dimensions of a query RoPE may rotate, in words, and how many; None without RoPE or without attention."""
+    if not isinstance(m.position, Rope) or not isinstance(m.attention, AnyAttention):
+        return None
+    attention = m.attention.resolve(m.d_model)
+    return f"{attention.rotary_field} = {attention.rotary_width}", attention.rotary_width
+
+
+def _rope_rotates_pairs(m: ModelConfig) -> str | None:
+    rotary = _rotary(m)
+    if rotary is None or not isinstance(m.position, Rope):
+        return None
+    field, width = rotary
+    rotated = int(width * m.position.fraction)
+    if rotated >= 2 and rotated % 2 == 0:
+        return None
+    found = f"{m.position.fraction} of {field} is {rotated} dimensions"
+    return f"{found}; RoPE rotates pairs: allowed are even numbers from 2"
+
+
+def _a_layer_has_a_branch(m: ModelConfig) -> str | None:
+    if not all(isinstance(getattr(m, name), Absent) for name in COMPONENTS):
+        return None
+    return "none, and neither a mixer nor an MLP: such a layer does nothing; give it one of them"
+
+
+def _multiplier_has_a_branch(name: str) -> Callable[[ModelConfig], str | None]:
+    def broken(m: ModelConfig) -> str | None:
+        is_absent = isinstance(getattr(m, name), Absent) and getattr(m.block, f"{name}_multiplier") != 1
+        return f"concerns {name}, but {name}.kind is none; leave it out" if is_absent else None
+
+    return broken
+
+
+def _parallel_has_a_norm_before(m: ModelConfig) -> str | None:
+    if m.block.parallel == "none":
+        return None
+    if isinstance(m.mlp, Absent) or all(isinstance(x, Absent) for x in (m.attention, m.mixer)):
+        return f"{m.block.parallel!r} sets an MLP beside attention or a mixer; this layer has not both; allowed: none"
+    if m.norm.kind == "none":
+        separate = m.block.parallel == "separate"
+        return "'separate' needs a second norm, but norm.kind is none; allowed: none, shared" if separate else None
+    if m.block.parallel == "separate" and not m.norm.n_parameters(1):
+        return "'separate' norms without weight and bias are one and the same; allowed: none, shared"
+    if m.norm.placement in ("pre", "double"):
+        return None
+    found = f"{m.block.parallel!r} is about the norm before the branches"
+    has = "carries its output on" if m.norm.placement == "carried" else "has none"
+    return f"{found}; placement {m.norm.placement} {has}; allowed: none"
+
+
+def _order_matters(m: ModelConfig) -> str | None:
+    if isinstance(m.attention, Absent) or not isinstance(m.position, Rope) or m.position.order == "after_qk_norm":
+        return None
+    norm = qk_norm(m)
+    if norm is None or norm.kind == "none":
+        return "before_qk_norm concerns attention.qk_norm, but there is none"
+    # Rotating keeps the mean square; these two scalings also multiply, which a norm behind them undoes.
+    keeps_length = m.position.scaling.kind not in ("yarn", "longrope")
+    if norm.kind == "rmsnorm" and not norm.weight and keeps_length:
+        return "before and after are the same to an RMS norm without weight; leave it out"
+    return None
+
+
+def _longrope_has_one_factor(m: ModelConfig) -> str | None:
+    match m.position:
+        case Rope(scaling=Longrope(attention_factor=float(), factor=factor)) if factor > 1:
+            return "only decides attention_factor, and that is given; allowed beside it: 1"
+        case _:
+            return None
+
+
+def _yarn_stretches(m: ModelConfig) -> str | None:
+    match m.position:
+        case Rope(scaling=Yarn(attention_factor=None | 1, factor=1)):
+            return "1 changes nothing; allowed: more than 1, or another attention_factor beside it"
+        case _:
+            return None
+
+
+def _longrope_has_a_factor_per_pair(m: ModelConfig) -> str | None:
+    match m.position:
+        case Rope(scaling=Longrope(short_factor=short, long_factor=long)) if rotary := _rotary(m):
+            field, width = rotary
+            pairs, given = int(width * m.position.fraction) // 2, {len(short), len(long)}
+            found = f"lists of {sorted(given)} factors; {field} has {pairs} rotated pairs"
+            return None if given == {pairs} else found
+        case _:
+            return None
+
+
+def _scaling_has_pairs_to_rotate(m: ModelConfig) -> str | None:
+    rotary = _rotary(m)
+    if rotary is None or not isinstance(m.position, Rope):
+        return None
+    n = int(rotary[1] * m.position.fraction)
+    match m.position.scaling:
+        case DynamicNTK() if n == 2:
+            return "dynamic stretches between the fastest and the slowest pair; of 2 rotated dimensions there is one"
+        case Proportional(turning=turning) as scaling if scaling.rotated_pairs(n) < 1:
+            return f"turning {turning} of {n // 2} pairs rotates nothing; say position.kind = none instead"
+        case _:
+            return None
+
+
+def _scaling_bands_in_order(m: ModelConfig) -> str | None:
+    if m.position.kind != "rope":
+        return None
+    match m.position.scaling:
+        case Llama3Scaling(low_freq_factor=low, high_freq_factor=high) if low >= high:
+            return f"low_freq_factor {low} must be below high_freq_factor {high}"
+        case Yarn(beta_slow=low, beta_fast=high) if low > high:
+            return f"beta_slow {low} must not be above beta_fast {high}"
+        case _:
+            return None
+
+
+def _t5_buckets_reach(m: ModelConfig) -> str | None:
+    if m.position.kind != "t5" or m.position.max_distance > m.position.buckets // 2:
+        return None
+    return f"{m.position.max_distance} is within the single distances; allowed: more than {m.position.buckets // 2}"
+
+
+_ROTARY_WIDTH = (*HEAD_WIDTH, "attention.rope_dim")
+
+
+def _norm(m: ModelConfig) -> Any:
+    return m.norm
+
+
+LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
+    *COMPONENT_RULES,
+    *MUP_LAYER_RULES,
+    Rule("attention.kind", COMPONENTS, _a_layer_has_a_branch),
+    Rule("norm.unit_offset", ("norm",), offset_has_a_weight(_norm)),
+    Rule("norm.cast", ("norm",), cast_has_a_weight(_norm)),
+    Rule("position.fraction", ("position", *_ROTARY_WIDTH), _rope_rotates_pairs),
+    Rule("position.order", ("position", "attention.qk_norm"), _order_matters),
+    Rule("position.scaling", ("position", *_ROTARY_WIDTH), _longrope_has_a_factor_per_pair),
+    Rule("position.scaling.factor", ("position",), _longrope_has_one_factor),
+    Rule("position.scaling.factor", ("position",), _yarn_stretches),
+    Rule("position.scaling", ("position", *_ROTARY_WIDTH), _scaling_has_pairs_to_rotate),
+    Rule("position.scaling", ("position",), _scaling_bands_in_order),
+    Rule("position.max_distance", ("position",), _t5_buckets_reach),
+    Rule("block.parallel", ("block", "norm", *COMPONENTS), _parallel_has_a_norm_before),
+    *(Rule(f"block.{name}_multiplier", ("block", name), _multiplier_has_a_branch(name)) for name in COMPONENTS),
+)

@@ -1,0 +1,114 @@
+"""Rules of muP: what it derives is not given as well, and what it has no rule for is refused by name."""
+
+import math
+from collections.abc import Callable
+
+from archlab.config.components.any_attention import AnyAttention
+from archlab.config.components.component import Absent
+from archlab.config.components.dense import Dense
+from archlab.config.components.multi_head import MultiHead
+from archlab.config.components.mup import MuP
+from archlab.config.components.norm import ScaleNorm
+from archlab.config.components.plug_in import PlugInOptimizer
+from archlab.config.components.position import Alibi, Shaw
+from archlab.config.model_schema import ModelConfig
+from archlab.config.optimizer import Muon
+from archlab.config.rules.rule import Rule
+from archlab.config.schema import Config
+
+
+def _with_mup(field: str, broken: Callable[[ModelConfig, MuP], str | None]) -> Rule[ModelConfig]:
+    section, _, _ = field.partition(".")
+    return Rule(field, ("mup", "d_model", section), lambda m: None if m.mup is None else broken(m, m.mup))
+
+
+def _no_rule(found: str, allowed: str) -> str:
+    return f"{found}, for which muP (model.mup) has no rule here; allowed: {allowed}"
+
+
+def _attention(m: ModelConfig, _: MuP) -> str | None:
+    known = isinstance(m.attention, (MultiHead, Absent))
+    return None if known else _no_rule(m.attention.kind, "multihead, none")
+
+
+def _gate(m: ModelConfig, _: MuP) -> str | None:
+    per_head = isinstance(m.attention, MultiHead) and m.attention.gate is not None and m.attention.gate.per == "head"
+    return (
+        _no_rule("a factor per head, whose number may stay while the width grows", "per element") if per_head else None
+    )
+
+
+def _score_scale(m: ModelConfig, mup: MuP) -> str | None:
+    if not isinstance(m.attention, AnyAttention) or m.attention.scale is None:
+        return None
+    derived = mup.score_scale(m.attention.resolve(m.d_model).query_width)
+    if math.isclose(m.attention.scale, derived, rel_tol=1e-6):
+        return None
+    return f"{m.attention.scale:g}, but muP says {derived:g}; leave it out, or change model.mup.base_head_dim"
+
+
+def _mixer(m: ModelConfig, _: MuP) -> str | None:
+    return None if isinstance(m.mixer, Absent) else _no_rule(m.mixer.kind, "none")
+
+
+def _mlp(m: ModelConfig, _: MuP) -> str | None:
+    return None if isinstance(m.mlp, (Dense, Absent)) else _no_rule(m.mlp.kind, "plain, gated, none")
+
+
+def _norm(m: ModelConfig, _: MuP) -> str | None:
+    return _no_rule("scalenorm, one number for the whole width", "any other") if isinstance(m.norm, ScaleNorm) else None
+
+
+def _position(m: ModelConfig, _: MuP) -> str | None:
+    if isinstance(m.position, Shaw) or (isinstance(m.position, Alibi) and m.position.form == "falcon"):
+        return _no_rule(f"{m.position.kind}, which is multiplied by the scores' factor", "others, and alibi's own form")
+    return None
+
+
+MUP_LAYER_RULES: tuple[Rule[ModelConfig], ...] = (
+    _with_mup("attention.kind", _attention),
+    _with_mup("attention.gate", _gate),
+    _with_mup("attention.scale", _score_scale),
+    _with_mup("mixer.kind", _mixer),
+    _with_mup("mlp.kind", _mlp),
+    _with_mup("norm.kind", _norm),
+    _with_mup("position.kind", _position),
+)
+
+
+def _embedding_width(m: ModelConfig, _: MuP) -> str | None:
+    return _no_rule(f"{m.embedding.width}, a narrower table", "null") if m.embedding.width else None
+
+
+def _head_bias(m: ModelConfig, _: MuP) -> str | None:
+    return _no_rule("a bias that is divided with the logits", "false") if m.head.bias else None
+
+
+def _head_scale(m: ModelConfig, mup: MuP) -> str | None:
+    derived = 1 / mup.wider(m.d_model)
+    if m.head.scale is None or math.isclose(m.head.scale, derived, rel_tol=1e-6):
+        return None
+    return f"{m.head.scale:g}, but muP says base_width / d_model = {derived:g}; leave it out"
+
+
+MUP_MODEL_RULES: tuple[Rule[ModelConfig], ...] = (
+    _with_mup("embedding.width", _embedding_width),
+    _with_mup("head.bias", _head_bias),
+    _with_mup("head.scale", _head_scale),
+)
+
+
+def _optimizer(c: Config) -> str | None:
+    if c.model.mup is None:
+        return None
+    match c.train.optimizer:
+        case PlugInOptimizer(name=name):
+            return _no_rule(f"the plug-in {name}", "adamw, muon")
+        case Muon(scale="adamw"):
+            found = "muon with scale adamw, whose updates grow with the root of the width"
+            return _no_rule(found, "adamw, and muon with scale jordan or spectral")
+        case _:
+            return None
+
+
+MUP_CONFIG_RULES: tuple[Rule[Config], ...] = (Rule("train.optimizer", ("model", "train.optimizer"), _optimizer),)

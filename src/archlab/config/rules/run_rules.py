@@ -1,0 +1,181 @@
+"""Rules between the fields of a whole model and of a whole run, as two tables; those of a layer are in rules.py."""
+
+from archlab.config.components.any_attention import AnyAttention
+from archlab.config.components.plug_in import PlugInOptimizer
+from archlab.config.components.position import WITHOUT_QUERIES
+from archlab.config.core.plugins import registered_by
+from archlab.config.model_schema import ModelConfig
+from archlab.config.problems import choose
+from archlab.config.rules.mup_rules import MUP_CONFIG_RULES, MUP_MODEL_RULES
+from archlab.config.rules.role_rules import ROLE_RULES
+from archlab.config.rules.rule import Rule, needs_a_norm
+from archlab.config.schema import Config, DataConfig, TrainConfig
+from archlab.config.sources import used
+from archlab.config.tasks import AnyTask
+from archlab.config.training import resolve_train
+
+
+def _pattern_names_exist(m: ModelConfig) -> str | None:
+    if m.layers is None or set(m.layers.pattern) <= set(m.layers.kinds):
+        return None
+    missing = sorted(set(m.layers.pattern) - set(m.layers.kinds))
+    return f"no layer kind {', '.join(missing)}{choose(missing[0], list(m.layers.kinds))}"
+
+
+def _layer_kinds_are_used(m: ModelConfig) -> str | None:
+    unused = sorted(set(m.layers.kinds) - set(m.layers.pattern[: m.n_layers])) if m.layers else []
+    if not unused:
+        return None
+    return f"{', '.join(unused)} never comes up in {m.n_layers} layers; use it or leave it out"
+
+
+def _position_has_attention(m: ModelConfig) -> str | None:
+    if m.layers is not None or isinstance(m.attention, AnyAttention) or m.position.kind in WITHOUT_QUERIES:
+        return None
+    found = f"{m.position.kind} is about queries and keys, and there is no attention"
+    return f"{found}; allowed: {', '.join(WITHOUT_QUERIES)}"
+
+
+def _tied_head_has_no_values(m: ModelConfig) -> str | None:
+    if m.init.head is None or not m.head.tied or m.embedding.width:
+        return None
+    return f"{m.init.head} is for a head of its own; a tied one starts as the embedding"
+
+
+def _embedding_keeps_its_scale(m: ModelConfig) -> str | None:
+    if m.embedding.scale == 1.0 or not m.embedding.norm or m.norm.kind != "scalenorm":
+        return None
+    return f"the scalenorm on the embedding undoes a factor of {m.embedding.scale}; allowed: 1"
+
+
+def _there_is_a_scale_to_round(m: ModelConfig) -> str | None:
+    return "embedding.scale is 1; allowed: false" if m.embedding.round_scale and m.embedding.scale == 1.0 else None
+
+
+MODEL_RULES: tuple[Rule[ModelConfig], ...] = (
+    Rule("embedding.norm", ("embedding.norm", "norm"), needs_a_norm("embedding.norm")),
+    Rule("embedding.scale", ("embedding", "norm"), _embedding_keeps_its_scale),
+    Rule("embedding.round_scale", ("embedding",), _there_is_a_scale_to_round),
+    Rule("layers.pattern", ("layers",), _pattern_names_exist),
+    Rule("layers", ("layers", "n_layers"), _layer_kinds_are_used),
+    Rule("position.kind", ("position", "attention", "layers"), _position_has_attention),
+    Rule("init.head", ("init", "head"), _tied_head_has_no_values),
+    *MUP_MODEL_RULES,
+)
+
+
+def _learned_positions_suffice(c: Config) -> str | None:
+    return _learned_positions_end(c, c.train.seq_len)
+
+
+def _learned_positions_suffice_to_judge(c: Config) -> str | None:
+    return _learned_positions_end(c, c.train.eval_seq_len)
+
+
+def _learned_positions_end(c: Config, length: int | None) -> str | None:
+    if c.model.position.kind != "learned" or length is None or length <= c.model.max_seq_len:
+        return None
+    return f"{length} is beyond model.max_seq_len = {c.model.max_seq_len}, where learned positions end"
+
+
+def _batch_holds_sequences(c: Config) -> str | None:
+    train = resolve_train(c)
+    if train.batch_tokens % train.seq_len == 0:
+        return None
+    said_by = "train.seq_len" if c.train.seq_len else "model.max_seq_len"
+    return f"{train.batch_tokens} is not a multiple of the sequence length {train.seq_len} ({said_by})"
+
+
+def _micro_batch_divides(c: Config) -> str | None:
+    micro, train = c.train.micro_batch_tokens, resolve_train(c)
+    if micro is None or (train.batch_tokens % micro == 0 and micro % train.seq_len == 0):
+        return None
+    return f"{micro} must divide batch_tokens = {train.batch_tokens} and hold whole sequences of {train.seq_len}"
+
+
+def _one_step_at_least(c: Config) -> str | None:
+    train = resolve_train(c)
+    batch = f"one batch of {train.batch_tokens} tokens (train.batch_tokens)"
+    return f"{train.tokens} is less than {batch}" if train.steps < 1 else None
+
+
+def _warmup_ends(c: Config) -> str | None:
+    train = resolve_train(c)
+    if isinstance(train.warmup, float) or train.warmup <= train.steps or train.steps < 1:
+        return None
+    return f"{train.warmup} steps of a run of {train.steps}: the peak would never be reached"
+
+
+def _decay_is_for_wsd(c: Config) -> str | None:
+    if not c.train.decay or c.train.schedule == "wsd":
+        return None
+    return f"only schedule wsd has a decay phase; schedule is {c.train.schedule}"
+
+
+def _constant_ends_at_its_peak(c: Config) -> str | None:
+    if c.train.final_lr in (None, 1.0) or c.train.schedule != "constant":
+        return None
+    return "schedule constant never changes; leave it out"
+
+
+def _plugins_name_what_is_used(c: Config) -> str | None:
+    """Else another process could not import it."""
+    for part in used(c):
+        if registered_by(c.plugins, part.section, part.name) is None:
+            named = ", ".join(c.plugins) or "none"
+            return f"{named}; missing: {part.registered.module}, which brings the {part.section} {part.name}"
+    return None
+
+
+def _mixture_is_all_the_text(c: Config) -> str | None:
+    if not c.data.mixture or c.data.path == DataConfig().path:
+        return None
+    return f"{c.data.path}, but data.mixture names what is read; leave one of the two out, or set data.mixture: null"
+
+
+def _mixture_is_of_text(c: Config) -> str | None:
+    if not c.data.mixture or not isinstance(c.data.task, AnyTask):
+        return None
+    return f"{', '.join(c.data.mixture)} beside data.task = {c.data.task.kind}; allowed: one of the two"
+
+
+def _is_of_adamw(field: str) -> Rule[Config]:
+    """A rule: the field is at its default where another optimiser would not read it."""
+
+    def broken(c: Config) -> str | None:
+        optimizer = c.train.optimizer
+        default = TrainConfig.model_fields[field].default
+        if not isinstance(optimizer, PlugInOptimizer) or getattr(c.train, field) == default:
+            return None
+        return f"is AdamW's, and {optimizer.name} does not read it; leave it out"
+
+    return Rule(f"train.{field}", (f"train.{field}", "train.optimizer"), broken)
+
+
+_SEQ_LEN = ("train.seq_len", "model.max_seq_len")
+
+CONFIG_RULES: tuple[Rule[Config], ...] = (
+    Rule("train.seq_len", (*_SEQ_LEN, "model.position"), _learned_positions_suffice),
+    Rule(
+        "train.eval_seq_len",
+        ("train.eval_seq_len", "model.max_seq_len", "model.position"),
+        _learned_positions_suffice_to_judge,
+    ),
+    Rule("train.batch_tokens", (*_SEQ_LEN, "train.batch_tokens"), _batch_holds_sequences),
+    Rule(
+        "train.micro_batch_tokens",
+        (*_SEQ_LEN, "train.batch_tokens", "train.micro_batch_tokens"),
+        _micro_batch_divides,
+    ),
+    Rule("train.tokens", (*_SEQ_LEN, "train.tokens", "train.batch_tokens"), _one_step_at_least),
+    Rule("train.warmup", (*_SEQ_LEN, "train.tokens", "train.batch_tokens", "train.warmup"), _warmup_ends),
+    Rule("train.decay", ("train.decay", "train.schedule"), _decay_is_for_wsd),
+    Rule("train.final_lr", ("train.final_lr", "train.schedule"), _constant_ends_at_its_peak),
+    Rule("data.path", ("data.path", "data.mixture"), _mixture_is_all_the_text),
+    Rule("data.mixture", ("data.mixture", "data.task"), _mixture_is_of_text),
+    _is_of_adamw("betas"),
+    _is_of_adamw("eps"),
+    *ROLE_RULES,
+    *MUP_CONFIG_RULES,
+    Rule("plugins", ("plugins", "model", "train.optimizer"), _plugins_name_what_is_used),
+)

@@ -1,0 +1,105 @@
+"""Which kernel computes the attention of each layer in training: measured on this machine, and for a run's record."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+
+import torch
+
+from archlab.config.components.any_attention import AnyAttention
+from archlab.config.components.visibility import is_plain_causal
+from archlab.config.layers import layer_configs
+from archlab.config.model_schema import ModelConfig
+from archlab.data.file_cache import cached
+from archlab.model.kernels import KERNELS, choose_kernel, needs_of, products, sdpa
+from archlab.model.masks import Visible
+from archlab.model.softmax import Softmax
+from archlab.training.device import Device
+
+LONG = 1024
+"""Tokens from which a kernel that multiplies every query with every key is worth a note."""
+
+SHORT = 512
+"""Tokens of a text up to which weights are kept for the backward pass: their memory grows with the square."""
+
+WORTHWHILE = 1.1
+"""Speed of attention by products over that of torch's kernel from which products are taken: they round more."""
+
+
+@cache
+def products_up_to(device: Device) -> int:
+    """Tokens of a text up to which attention trains faster by products than by torch's fused kernel; 0: it does not.
+
+    Only in bfloat16, which that kernel computes slower than float32 on a CPU. Measured once per machine: where products
+    in bfloat16 are twice as fast as in float32 it takes a third to two thirds of the time, elsewhere as long.
+    """
+    if device.type != "cpu" or device.dtype is not torch.bfloat16:
+        return 0
+    key = ["attention by products", dict(torch.cpu.get_capabilities()), torch.__version__, torch.get_num_threads()]
+    return SHORT if cached(key, [], lambda: _gain_of_products() > WORTHWHILE) else 0
+
+
+def _gain_of_products(repeats: int = 10) -> float:
+    """Speed over that of torch's fused kernel, forward and backward."""
+    own = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(4, n, 256, 64, generator=own).bfloat16().requires_grad_() for n in (4, 2, 2))
+    shortest = {kernel: float("inf") for kernel in (sdpa, products)}
+    for _ in range(repeats):
+        for kernel in shortest:
+            start = time.perf_counter()
+            kernel(q, k, v, None, None, Softmax(0.125)).sum().backward()
+            shortest[kernel] = min(shortest[kernel], time.perf_counter() - start)
+    return shortest[sdpa] / shortest[products]
+
+
+def attention_kernels(
+    model: ModelConfig,
+    seq_len: int,
+    runs: tuple[range, ...] | None = None,
+    *,
+    packed: bool,
+    on_cuda: bool,
+    products_up_to: int,
+) -> dict[str, int]:
+    """Name of a kernel -> how many layers use it; `sdpa, whole` and `reference` multiply every query with every key.
+
+    `runs`: a process's tokens, where several divide each window.
+    """
+    keys_1S = torch.arange(seq_len)[None]
+    queries_1T = keys_1S if runs is None else torch.cat([keys_1S[:, run.start : run.stop] for run in runs], 1)
+    starts_1T = queries_1T if packed else None
+    found = Counter[str]()
+    layers = layer_configs(model)
+    for layer in dict.fromkeys(layers):
+        attention = layer.attention
+        if not isinstance(attention, AnyAttention):
+            continue
+        masked = packed or runs is not None or not is_plain_causal(attention, seq_len)
+        is_whole = runs is None
+        mask = Visible(attention, queries_1T, keys_1S, starts_BQ=starts_1T, is_whole=is_whole, runs=runs)
+        needs = replace(
+            needs_of(attention, layer),
+            masked=masked,
+            is_cut=masked and mask.is_worth_cutting,
+            sinks=getattr(attention, "sinks", False),
+            width=max(attention.query_width, attention.v_dim),
+            on_cuda=on_cuda,
+            gradients=True,
+            queries=queries_1T.shape[1],
+            products_up_to=products_up_to,
+        )
+        kernel = choose_kernel("auto", needs)
+        name = next(name for name, limits in KERNELS.items() if limits.kernel is kernel)
+        found[f"{name}, whole" if name == "sdpa" and (masked or needs.bias) else name] += layers.count(layer)
+    return dict(found)
+
+
+def slow_attention(kernels: Mapping[str, int], seq_len: int) -> str | None:
+    """A note for people; None where nothing that is hidden is computed, or texts are short."""
+    slow = {name: n for name, n in kernels.items() if name in ("sdpa, whole", "reference")}
+    if not slow or seq_len < LONG:
+        return None
+    listed = " and ".join(f"{n} by {name.partition(',')[0]}" for name, n in slow.items())
+    return f"attention multiplies every query with every key, seen or not, in some layers: {listed}"

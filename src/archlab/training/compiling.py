@@ -1,0 +1,64 @@
+"""Whether a run's layers are compiled, and compiling them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from torch.utils.checkpoint import checkpoint
+
+from archlab.config.problems import ConfigError, Problem
+from archlab.config.schema import Config, TrainConfig
+from archlab.model.decoder import Decoder
+from archlab.model.graphs import allow_forms, check_compiler
+from archlab.model.torch_private import has_compiler
+from archlab.pricing.flops import training_flops
+from archlab.training.device import Device
+
+PAYS_FROM = {"cpu": 2e14, "cuda": 4e16}
+"""Training FLOPs from which compiling pays by kind of device: it takes a processor up to a minute and saves a tenth to
+a fifth of some ten minutes, and a GPU as long and saves half of two."""
+
+
+def is_compiled(config: Config, train: TrainConfig, device: Device) -> bool:
+    """What `train.compile` means for this run on this machine: auto does where it pays and there is a compiler.
+
+    UserError where it is asked for and there is none, or processes share components, experts or windows.
+    """
+    if config.parallel.tensor * config.parallel.expert * config.parallel.context > 1:
+        if train.compile is True:
+            found = "true, with parallel.tensor, expert or context above 1; allowed with them: auto, false"
+            raise ConfigError([Problem("train.compile", found)], "the config")
+        return False
+    if train.compile == "auto":
+        flops = training_flops(config.model, train.seq_len) * train.trained
+        return flops >= PAYS_FROM[device.type] and has_compiler()
+    if train.compile:
+        check_compiler("train.compile: true")
+    return train.compile
+
+
+def compile_layers(model: Decoder) -> None:
+    """In place, when they first run. Layers of the same config share what is compiled; later runs find it in torch's
+    cache, as long as that is kept."""
+    allow_forms()
+    for layer in model.layers:
+        layer.compile()
+
+
+def recompute_layers(model: Decoder) -> None:
+    """Let each layer keep its input alone for the backward pass, and go through it again there (Chen 2016)."""
+    for layer in model.layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+
+
+@contextmanager
+def uncompiled(model: Decoder) -> Iterator[None]:
+    """Within it the layers run as they were written; what they compile themselves (flex) stays compiled."""
+    compiled = [layer._compiled_call_impl for layer in model.layers]
+    try:
+        for layer in model.layers:
+            layer._compiled_call_impl = None
+        yield
+    finally:
+        for layer, call in zip(model.layers, compiled, strict=True):
+            layer._compiled_call_impl = call

@@ -1,0 +1,244 @@
+"""A training: updates, evaluations and checkpoints, one after the other, in a run's folder."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from archlab.config.schema import Config, TrainConfig
+from archlab.data.held_out import HeldOut
+from archlab.data.training_data import TrainingData
+from archlab.errors import UserError
+from archlab.interrupt import stop_on_signal
+from archlab.model.cut import held
+from archlab.model.kernels import prefer_products
+from archlab.pricing.flops import training_flops
+from archlab.training.attention_kernels import products_up_to, slow_attention
+from archlab.training.checkpoint import load_metrics, load_optimizer, load_weights, newest_checkpoint
+from archlab.training.compiling import compile_layers, recompute_layers
+from archlab.training.device import Device
+from archlab.training.evaluate import Predictions, Score, predict
+from archlab.training.optim import make_optimizer
+from archlab.training.probing import Probing
+from archlab.training.progress import Callback, StepMetrics
+from archlab.training.run_folder import RunFolder, imported
+from archlab.training.saving import Saver
+from archlab.training.shard import sharded
+from archlab.training.spikes import (
+    MOST_REWINDS,
+    PASSED_OVER,
+    REWOUND,
+    SKIPPED,
+    SPIKE,
+    SpikeWatch,
+    batches_passed_over,
+    rewinds_to,
+)
+from archlab.training.step import StepResult, extension_step, update
+from archlab.training.summary import NOT_FINITE, RunSummary, summarise
+from archlab.training.world import World
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a run needs beside its folder, all of it found before anything is written."""
+
+    config: Config
+    settings: TrainConfig
+    device: Device
+    world: World
+    data: TrainingData
+    held_out: HeldOut
+    is_compiled: bool
+    kernels: Mapping[str, int]
+    """Of attention: by name, how many layers use it."""
+
+
+class Training:
+    """The model, its optimiser and how far they are."""
+
+    def __init__(self, means: Means, folder: RunFolder, callback: Callback) -> None:
+        """Go on from the newest checkpoint in the folder, or begin."""
+        settings, device, world = means.settings, means.device, means.world
+        self._means, self._settings, self._device, self._world = means, settings, device, world
+        self._folder, self._callback = folder, callback
+        self._model = sharded(means.config.model, settings.seed, device.type, world)
+        prefer_products(self._model, products_up_to(device))
+        self._optimizer = make_optimizer(self._model, settings)
+        self._done, self._passed_over, self._spike = 0, 0, None
+        self._resume()
+        if world.size > 1:
+            own, every = (sum(map(count, self._model.parameters())) for count in (held, Tensor.numel))
+            callback.on_note(f"processes {world.division}; each holds {own:,} of {every:,} weights")
+        if means.is_compiled:
+            how = f"train.compile: {settings.compile}"
+            callback.on_note(f"layers are compiled ({how}), which takes the first step up to a minute")
+            compile_layers(self._model)
+        if settings.recompute:
+            recompute_layers(self._model)
+        if slow := slow_attention(means.kernels, settings.seq_len):
+            callback.on_note(slow)
+        self._mfu_per_speed = training_flops(means.config.model, settings.seq_len) / device.peak_flops() / world.size
+        self._extension_step = world.told(lambda: 0 if folder.is_of_study else extension_step(settings))
+        self._saver = Saver(folder.checkpoints, settings.keep, world, self._extension_step)
+        self._probing = Probing(self._model, means.held_out, settings.probe_every, device)
+        self._why: str | None = None
+        """Why it diverged, if it did."""
+
+    def run(self) -> RunSummary:
+        """To its end; KeyboardInterrupt, after a checkpoint, when it is asked to stop."""
+        with stop_on_signal() as stop, self._callback, self._saver:
+            if self._done == 0:
+                self._before_the_first()
+            while self._done < self._settings.steps and self._why is None:
+                if self._advanced():
+                    self._save(stopping := self._world.any(stop.requested))
+                    if stopping and self._done < self._settings.steps:
+                        raise KeyboardInterrupt
+            self._saver.wait()
+            summary = self._world.told(self._ended)
+            if stop.requested:
+                raise KeyboardInterrupt
+        return summary
+
+    def _before_the_first(self) -> None:
+        if (score := self._predict().score(self._means.held_out)).is_finite:
+            self._folder.log(step=0, tokens=0, **score.measures())
+        self._probing.after_update(0, self._folder)
+
+    def _advanced(self) -> bool:
+        """One step; False where it went back, or diverged."""
+        settings, folder, step = self._settings, self._folder, self._done
+        self._probing.before_update(step + 1)
+        start = time.perf_counter()
+        batch = step + self._passed_over
+        windows = self._means.data.batch(settings.seed, batch, settings.rows, settings.seq_len)
+        separator = self._means.held_out.separator
+        result = update(
+            self._model, self._optimizer, windows, settings, step, self._device, separator, self._world, self._refuses
+        )
+        speed = settings.batch_tokens / (time.perf_counter() - start)
+        if not result.is_finite:
+            self._why = NOT_FINITE
+            folder.log(step=step + 1, diverged=True, loss=str(result.loss), grad_norm=str(result.grad_norm))
+            return False
+        if not result.updated and settings.spikes.action == "rewind" and self._went_back(step):
+            return False
+        self._done = step + 1
+        self._log(result, speed)
+        self._probing.after_update(self._done, folder)
+        score = self._evaluated()
+        if self._why is not None:
+            return False
+        progress = StepMetrics(self._done, settings.steps, result.loss, speed, speed * self._mfu_per_speed, score)
+        self._callback.on_step(progress)
+        return True
+
+    def _log(self, result: StepResult, speed: float) -> None:
+        """A step, with its learning rate where an update was made."""
+        if not result.updated:
+            self._callback.on_note(f"a spike at step {self._done}: no update was made of its batch")
+        made = {"lr": result.lr} if result.updated else {SKIPPED: 1}
+        spike = {} if self._spike is None else {SPIKE: self._spike}
+        self._folder.log(
+            step=self._done, tokens=self._done * self._settings.batch_tokens, loss=result.loss, **made,
+            grad_norm=result.grad_norm, tokens_per_second=speed, **spike, **result.routers,
+        )  # fmt: skip
+
+    def _evaluated(self) -> Score | None:
+        """Where it is time for it."""
+        done, is_last, held_out = self._done, self._done == self._settings.steps, self._means.held_out
+        if done % self._settings.eval_every and not is_last:
+            return None
+        predictions = self._predict()
+        score = predictions.score(held_out)
+        if not score.is_finite:
+            self._why = NOT_FINITE
+            self._folder.log(step=done, diverged=True, held_out_loss=str(score.loss))
+            return score
+        self._folder.log(step=done, tokens=done * self._settings.batch_tokens, **score.measures())
+        if is_last:  # before the last checkpoint, after which nothing is evaluated any more
+            beginnings = self._means.data.beginnings(held_out)
+            self._folder.write_documents(predictions.by_document(held_out, beginnings))
+        return score
+
+    def _predict(self) -> Predictions:
+        return predict(self._model, self._means.held_out, self._device, world=self._world)
+
+    def _save(self, stopping: bool) -> None:
+        """Save a checkpoint if it is time for one; the last one without the optimizer unless a longer run may go on."""
+        self._saver.check()
+        is_last, is_extension_point = self._done == self._settings.steps, self._done == self._extension_step
+        if is_last or is_extension_point or stopping or self._done % self._settings.checkpoint_every == 0:
+            optimizer = None if is_last and not is_extension_point else self._optimizer
+            self._saver.save(self._done, self._model, optimizer, self._folder.logged(), is_last=is_last)
+
+    def _refuses(self, loss: float, grad_norm: float) -> bool:
+        """Whether no update is to be made of what a step found. Processes that find it may differ by a rounding."""
+        self._spike = self._watch.found(loss, grad_norm)
+        return self._settings.spikes.action != "note" and self._world.any(self._spike is not None)
+
+    def _went_back(self, step: int) -> bool:
+        """To the newest checkpoint, to go on with the text after that of this step; False where there is none, or the
+        training went back to it often enough."""
+        self._saver.wait()
+        newest, _ = self._world.told(lambda: newest_checkpoint(self._folder.checkpoints))
+        if newest is None:
+            return False
+        done, path = newest
+        before = self._world.told(lambda: rewinds_to(done, self._folder.metrics()))
+        if len(before) == MOST_REWINDS:
+            self._callback.on_note(f"went back to step {done} {MOST_REWINDS} times, and does not again")
+            return False
+        passed_over = {REWOUND: step + 1, PASSED_OVER: step + 1 - done}
+        self._load(done, path)
+        for line in (*before, {"step": done, SPIKE: self._spike, **passed_over}):
+            self._folder.log(**line)
+        self._note_past()
+        self._callback.on_note(f"a spike at step {step + 1}: back to step {done}, and on with the text after it")
+        return True
+
+    def _resume(self) -> None:
+        """Make model, optimizer and metrics what they were at the newest checkpoint, if any."""
+        folder, settings = self._folder, self._settings
+        newest, damaged = self._world.told(lambda: newest_checkpoint(folder.checkpoints))
+        if newest is None and imported(folder.path):
+            why = "; ".join(damaged) or f"{folder.checkpoints}: no checkpoint"
+            raise UserError(f"{why}; without the imported weights the run cannot begin: import the model again")
+        if newest is None and damaged:  # to begin again is cheap only for who has lost nothing
+            hint = f"put one back from a copy, or delete {folder.checkpoints} to begin again"
+            raise UserError(f"{'; '.join(damaged)}; no other checkpoint is left: {hint}")
+        if newest is None:
+            folder.rewind(b"")
+            source = f"random, seed {settings.seed}"
+        else:
+            self._load(*newest)
+            source = f"from {folder.path}, step {self._done:,} of {settings.steps:,}"
+        self._callback.on_weights(source)
+        for damage in damaged:
+            self._callback.on_note(f"{damage}; the one before is used")
+        self._note_past()
+
+    def _load(self, done: int, path: Path) -> None:
+        """A checkpoint; its metrics are the folder's from here on."""
+        load_weights(path, self._model)
+        self._optimizer.state.clear()
+        if 0 < done < self._settings.steps:  # imported weights are at step 0, without an optimiser
+            load_optimizer(path, self._model, self._optimizer)
+        self._folder.rewind(load_metrics(path))
+        self._done = done
+
+    def _note_past(self) -> None:
+        """What of the log decides how it goes on."""
+        metrics = self._world.told(self._folder.metrics)
+        self._watch, self._spike = SpikeWatch(self._settings.spikes, metrics), None
+        self._passed_over = batches_passed_over(metrics)
+
+    def _ended(self) -> RunSummary:
+        is_imported = imported(self._folder.path) is not None
+        metrics = self._folder.metrics()
+        summary = summarise(metrics, self._why, self._model, self._device, self._mfu_per_speed, is_imported=is_imported)
+        self._folder.finish(summary)
+        return summary

@@ -1,0 +1,129 @@
+"""Saving checkpoints while the training goes on: the state is copied, and a thread writes the copy."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Thread
+from typing import Any, Self
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from archlab.config.schema import Keep
+from archlab.files import disk_errors, folder_atomic
+from archlab.training.checkpoint import complete, remove_others, state_of, step_folder, write_whole
+from archlab.training.world import ALONE, World
+
+
+class Saver:
+    """Writes one checkpoint at a time into a run's folder of them; a context at whose end all are on the disk.
+
+    One process writes whole tensors; of several each writes its parts (torch.distributed.checkpoint), and the first
+    gives the folder its name when all have written.
+    """
+
+    def __init__(self, folder: Path, keep: Keep, world: World, extension_step: int = 0) -> None:
+        """`extension_step`: the step whose checkpoint stays whatever `keep` says, for a longer run to go on from."""
+        self._folder, self._keep, self._world, self._extension_step = folder, keep, world, extension_step
+        self._group = _group_of_all() if world.size > 1 else None
+        self._thread: Thread | None = None
+        self._error: BaseException | None = None
+
+    def save(
+        self, step: int, model: nn.Module, optimizer: Optimizer | None, metrics: bytes, *, is_last: bool = False
+    ) -> None:
+        """Begin to write `folder/step-N` when the checkpoint before it is written; then remove those that are not kept.
+
+        `optimizer` is None if no training goes on from this checkpoint. `is_last`: the run ends with it. Raise
+        UserError if the checkpoint before it could not be written.
+        """
+        self.wait()
+        with ExitStack() as stack:
+            enter = stack.enter_context
+            temporary = self._world.told(lambda: enter(folder_atomic(step_folder(self._folder, step))))
+            write = self._writing(temporary, step, model, optimizer)
+            begun = stack.pop_all()
+
+        def finish() -> None:
+            with begun:
+                write()
+                if self._world.is_first:
+                    complete(temporary, metrics)
+            if self._world.is_first:
+                remove_others(self._folder, step, self._keep, self._extension_step, is_last=is_last)
+
+        self._thread = Thread(target=self._caught, args=(finish,), daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait()
+
+    def wait(self) -> None:
+        """Until what was begun is on the disk; UserError where it cannot be."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if (error := self._error) is not None:
+            self._error = None
+            raise error
+
+    def check(self) -> None:
+        """As `wait`, but only where nothing is left to wait for."""
+        if self._thread is not None and not self._thread.is_alive():
+            self.wait()
+
+    def _writing(self, temporary: Path, step: int, model: nn.Module, optimizer: Optimizer | None) -> Callable[[], None]:
+        """Copies the state; what is returned writes the copy."""
+        state = state_of(model, optimizer)
+        if self._group is None:
+            copies = {
+                file: {name: x.detach().to("cpu", copy=True) for name, x in of.items()} for file, of in state.items()
+            }
+            return lambda: write_whole(temporary, step, copies)
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+        from torch.distributed.checkpoint.state_dict_saver import async_save
+
+        every = {name: x for of in state.values() for name, x in of.items()}
+        writer = HuggingFaceStorageWriter(path=str(temporary), save_distributed=True)
+        future = async_save(every, storage_writer=writer, process_group=self._group)
+        assert isinstance(future, Future)
+        return lambda: _written(future, self._folder)
+
+    def _caught(self, finish: Callable[[], None]) -> None:
+        try:
+            finish()
+        except BaseException as error:  # raised where the training goes on
+            self._error = error
+
+
+def _written(future: Future[Any], folder: Path) -> None:
+    """Wait for all processes' parts; UserError in all of them where the disk of one takes no more."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    with disk_errors(folder):
+        try:
+            future.result()
+        except CheckpointException as error:
+            first, _ = next(iter(error.failures.values()))
+            raise first from error
+
+
+def _group_of_all() -> torch.distributed.ProcessGroup:
+    """Of its own, for what the threads that write tell each other meanwhile."""
+    group = torch.distributed.new_group(backend="gloo")
+    assert isinstance(group, torch.distributed.ProcessGroup)
+    return group
+
+
+def save_checkpoint(
+    folder: Path, step: int, model: nn.Module, optimizer: Optimizer | None, metrics: bytes = b""
+) -> None:
+    """As a `Saver` of one process does, and the checkpoint is there when it returns."""
+    saver = Saver(folder, Keep(), ALONE)
+    saver.save(step, model, optimizer, metrics, is_last=optimizer is None)
+    saver.wait()

@@ -1,0 +1,35 @@
+"""Cutting a model among processes: components or experts first, then all tensors by torch's `fully_shard` (FSDP2)."""
+
+from archlab.config.model_schema import ModelConfig
+from archlab.model.decoder import Decoder
+from archlab.model.init import initialise
+from archlab.training.world import World
+
+
+def sharded(config: ModelConfig, seed: int, device_type: str, world: World) -> Decoder:
+    """The model of that seed, in training mode, each process with its part of every tensor.
+
+    The values are those of one process. On a CPU no process ever holds more than one whole layer: memory that was asked
+    for and not written takes no room, and each tensor is drawn by itself.
+    """
+    if world.mesh is None:
+        return Decoder(config, seed=seed).to(device_type).train()
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    model = Decoder(config, seed=None)
+    if world.tensor > 1:
+        from archlab.training.tensor import share_components
+
+        share_components(model, world.mesh["within"])
+    if world.expert > 1:
+        from archlab.training.experts import deal_experts
+
+        deal_experts(model, world.mesh["within"])
+    mesh = world.mesh["replicate", "shard"]
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh)
+    # Embedding, last norm and head stay whole from the pass through the layers until their gradient is there.
+    fully_shard(model, mesh=mesh, reshard_after_forward=False)
+    register_fsdp_forward_method(model, "hidden")
+    initialise(model.to(device_type), config, seed)
+    return model.train()
