@@ -19,14 +19,13 @@ from rounds import Round, finish, measure, options
 
 from archlab.config.schema import Config
 from archlab.exchange.configs import load_config
-from archlab.infer.calibrate import calibrate
-from archlab.infer.speed import WARM_UP, rehearse_decoding
+from archlab.infer.measure import calibrate
+from archlab.infer.speed import WARM_UP, rehearse, rehearse_decoding
 from archlab.pricing.calibrated import Rates, predicted
 from archlab.pricing.memory import Format
 from archlab.pricing.summary import cost
 from archlab.pricing.work import PassName
 from archlab.training.device import Device, choose_device
-from archlab.training.rehearsal import rehearse
 
 CONTEXT, STEPS = 512, 24
 """Tokens in the cache; decoded per round."""

@@ -25,7 +25,7 @@ from archlab.study.executors.executor import OnProgress, RunProgress
 from archlab.study.executors.named import make_executor
 from archlab.study.executors.task import train_run
 from archlab.study.runs import Run
-from archlab.training.progress import Callback
+from archlab.training.callback import Callback
 
 FEW, MANY = 2, 22
 """Runs of a round."""

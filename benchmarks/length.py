@@ -18,10 +18,10 @@ from rounds import Round, finish, measure, options
 
 from archlab.allocator import keep_freed_memory
 from archlab.exchange.configs import load_config
+from archlab.infer.speed import rehearse
 from archlab.model.decoder import Decoder
 from archlab.model.state import Cache
 from archlab.training.device import choose_device
-from archlab.training.rehearsal import rehearse
 
 TOKENS, DOCUMENT, SEPARATOR = 16_384, 512, 0
 """Of a training step; of a packed document, in the mean; what begins one."""

@@ -26,10 +26,10 @@ from archlab.families.registry import find_family
 from archlab.hf import tensors
 from archlab.hf.family import Family
 from archlab.hf.weights import placed
+from archlab.infer.speed import rehearse
 from archlab.model.decoder import Decoder
 from archlab.training.device import Device
 from archlab.training.evaluate import evaluate
-from archlab.training.rehearsal import rehearse
 
 TOKENS, LENGTHS = 32_768, (4096, 16_384, 32_768)
 ARMS = {"full": (), "window 512": ("model.attention.window=512",)}

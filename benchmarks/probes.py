@@ -21,8 +21,8 @@ from rounds import Round, finish, measure, options
 
 from archlab.data.held_out import HeldOut
 from archlab.exchange.configs import load_config
-from archlab.training.probing import Probing
-from archlab.training.rehearsal import Rehearsal, rehearse
+from archlab.infer.speed import Rehearsal, rehearse
+from archlab.training.probes import Probing
 from archlab.training.run_folder import RunFolder
 
 SHAPE = SHAPES["15.7m"]

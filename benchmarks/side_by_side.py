@@ -13,7 +13,7 @@ import torch
 from rounds import Round, finish, measure, options, side_by_side
 
 from archlab.exchange.configs import load_config
-from archlab.training.rehearsal import rehearse
+from archlab.infer.speed import rehearse
 
 STEPS = 40
 

@@ -38,7 +38,7 @@ def peer(name: str, shape: Shape, mode: str, format_: str) -> Round:
 def ours(shape: Shape, mode: str, format_: str) -> Round:
     """archlab's own step."""
     from archlab.exchange.configs import load_config
-    from archlab.training.rehearsal import rehearse
+    from archlab.infer.speed import rehearse
 
     how = (f"train.dtype={format_}", f"train.compile={str(mode == 'compiled').lower()}")
     return timed(rehearse(load_config("tiny-llama", *archlab_overrides(shape), *how), windows(shape)).step, shape)

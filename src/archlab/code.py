@@ -7,9 +7,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-import archlab
-
-_DECIDING = ("config", "cost", "data", "model", "train")
+_DECIDING = ("config", "data", "model", "pricing", "training")
 """The packages whose code decides a run's result."""
 
 
@@ -18,7 +16,7 @@ def code_digest() -> str:
     """12 hex digits that change with the code that decides a run's result, and not with what is said about it."""
     digest = hashlib.sha256()
     for package in _DECIDING:
-        home = Path(archlab.__file__).parent / package
+        home = Path(__file__).parent / package
         for file in sorted(home.rglob("*.py")):
             digest.update(f"{file.relative_to(home)}\0{meaning(file.read_text(encoding='utf-8'))}\0".encode())
     return digest.hexdigest()[:12]

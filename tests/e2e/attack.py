@@ -1,7 +1,7 @@
 """What the tests of power cuts and of damage share: a short run, a short study, and what must come of them."""
 
 from archlab.infer.load import load_model
-from archlab.training.progress import Callback
+from archlab.training.callback import Callback
 from archlab.training.run_folder import RunFolder
 from archlab.training.train import train
 

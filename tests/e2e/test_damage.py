@@ -15,7 +15,7 @@ from archlab.infer.load import load_codec, load_model
 from archlab.study.executors.local import Local
 from archlab.study.runner import Study
 from archlab.study.study_file import read_study
-from archlab.training.progress import Callback
+from archlab.training.callback import Callback
 from archlab.training.train import train
 
 

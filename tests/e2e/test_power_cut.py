@@ -13,7 +13,7 @@ from archlab.files import folder_atomic
 from archlab.study.executors.local import Local
 from archlab.study.runner import Study
 from archlab.study.study_file import read_study
-from archlab.training.progress import Callback
+from archlab.training.callback import Callback
 from archlab.training.run_folder import RunFolder
 from archlab.training.train import train
 

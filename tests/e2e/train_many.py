@@ -13,7 +13,7 @@ from archlab.config.core.merge import expand
 from archlab.config.core.trust import accept
 from archlab.config.io import build_config, overlay
 from archlab.config.schema import Config
-from archlab.training.progress import Callback, StepMetrics
+from archlab.training.callback import Callback, StepMetrics
 from archlab.training.train import train
 
 

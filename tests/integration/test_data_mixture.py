@@ -19,7 +19,7 @@ from archlab.data.shards import DataFolder
 from archlab.data.text_data import Source, TextData
 from archlab.errors import UserError
 from archlab.infer.score import score
-from archlab.training.progress import Callback
+from archlab.training.callback import Callback
 from archlab.training.run_folder import RunFolder
 from archlab.training.summary import RunSummary
 from archlab.training.train import train

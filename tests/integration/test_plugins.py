@@ -31,8 +31,8 @@ from archlab.study.executors.local import Local
 from archlab.study.record import StudySummary
 from archlab.study.runner import Study
 from archlab.study.study_file import read_study
+from archlab.training.callback import Callback
 from archlab.training.optim import make_optimizer
-from archlab.training.progress import Callback
 from archlab.training.train import train
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text(encoding="utf-8")

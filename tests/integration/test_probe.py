@@ -13,12 +13,10 @@ from scipy.special import logsumexp
 from archlab.data.held_out import HeldOut
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import Attend
+from archlab.training.callback import Callback
 from archlab.training.device import Device
 from archlab.training.probe_attention import Reached, WatchedAttend
-from archlab.training.probe_layers import dead_units, watched
-from archlab.training.probes import OF_LAYERS, probe
-from archlab.training.probing import Probing
-from archlab.training.progress import Callback
+from archlab.training.probes import OF_LAYERS, Probing, dead_units, probe, watched
 from archlab.training.run_folder import RunFolder
 from archlab.training.train import train
 from tiny import config
@@ -89,7 +87,7 @@ class Recorded(WatchedAttend):
 def test_the_recomputed_weights_mix_values_as_the_kernel_does(kind, separator, at_once, longest, monkeypatch):
     monkeypatch.setattr("archlab.training.probe_attention.QUERIES_AT_ONCE", at_once)
     monkeypatch.setattr("archlab.training.probe_attention.LONGEST", longest)
-    monkeypatch.setattr("archlab.training.probe_layers.WatchedAttend", Recorded)
+    monkeypatch.setattr("archlab.training.probes.WatchedAttend", Recorded)
     monkeypatch.setattr(Recorded, "calls", [])
     probe(made(*KINDS[kind]), packed(WINDOWS), CPU, separator)
     assert len(Recorded.calls) == 2

@@ -42,8 +42,8 @@ from archlab.study.runner import Study
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study
 from archlab.training import compiling
+from archlab.training.callback import Callback
 from archlab.training.device import choose_device, environment
-from archlab.training.progress import Callback
 from archlab.training.run_folder import RunFolder
 from archlab.training.summary import RunSummary
 from tiny import MODEL, TRAIN, write_text

@@ -11,8 +11,8 @@ from archlab.digests import verify
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.training import run_folder
+from archlab.training.callback import Callback
 from archlab.training.checkpoint import newest_checkpoint
-from archlab.training.progress import Callback
 from archlab.training.run_folder import STUDY, RunFolder
 from archlab.training.train import train
 from tiny import config

@@ -10,8 +10,8 @@ from archlab.data.prepare import prepare
 from archlab.errors import UserError
 from archlab.infer.score import score
 from archlab.training import loop as training
+from archlab.training.callback import Callback
 from archlab.training.evaluate import Predictions
-from archlab.training.progress import Callback
 from archlab.training.run_folder import RunFolder
 from archlab.training.summary import divergence
 from archlab.training.train import train

@@ -8,7 +8,7 @@ import pytest
 
 from archlab.cli import app
 from archlab.config.core.yaml_text import to_yaml
-from archlab.training.progress import Callback
+from archlab.training.callback import Callback
 from archlab.training.run_folder import STUDY, RunFolder
 from archlab.training.train import train
 from tiny import MODEL, TRAIN, config

@@ -18,7 +18,7 @@ from archlab.config.core.yaml_text import to_yaml
 from archlab.errors import OWN_CODE, UserError
 from archlab.study.design import arms
 from archlab.study.study_file import read_study, study_from_values
-from archlab.training.progress import Callback
+from archlab.training.callback import Callback
 from archlab.training.train import train
 
 STORES = (plugins._registered, plugins._read, OWN_CODE, trust._named, trust._ran)

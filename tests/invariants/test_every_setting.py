@@ -38,11 +38,10 @@ from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.training import loop as training
 from archlab.training import train as loop
+from archlab.training.callback import Callback
 from archlab.training.device import Device
-from archlab.training.loss import objective
+from archlab.training.loss import Routers, objective
 from archlab.training.optim import make_optimizer
-from archlab.training.progress import Callback
-from archlab.training.routers import Routers
 from archlab.training.run_folder import RunFolder
 from archlab.training.saving import Saver
 from archlab.training.step import update

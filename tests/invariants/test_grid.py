@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.attention import flex_attention
 
 from archlab.config.components.component import Absent
+from archlab.config.components.kernel_choice import RULES
 from archlab.config.components.position import BIASED
 from archlab.config.components.unions import Attention, Mixer
 from archlab.config.components.visibility import visible, visible_pairs
@@ -161,8 +162,7 @@ def forward_and_gradients(index: int, kernel: str) -> list[Tensor]:
 def traced_flex(monkeypatch: pytest.MonkeyPatch) -> None:
     """flex as it is traced, before compilation: there float64 and gradients work on a CPU too, where torch refuses
     them because its compiler lacks them. What is compiled is in test_flex.py."""
-    able = replace(KERNELS["flex"], lacks=lambda needs: None)
-    monkeypatch.setitem(KERNELS, "flex", able)
+    monkeypatch.setitem(RULES, "flex", replace(RULES["flex"], lacks=lambda needs: None))
     monkeypatch.setattr(flex, "_compiled_flex", lambda: flex_attention.flex_attention)
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
 
@@ -315,4 +315,4 @@ def test_a_cache_is_refused_where_later_tokens_change_earlier_ones() -> None:
 
 
 def test_every_kernel_is_in_these_tests() -> None:
-    assert set(KERNELS) == {"reference", "sdpa", "flex", "blocked", "products"}
+    assert set(KERNELS) == set(RULES) == {"reference", "sdpa", "flex", "blocked", "products"}

@@ -20,6 +20,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as hal
 
 from archlab.config.components import norm as norm_schema
 from archlab.config.components import position as position_schema
+from archlab.config.components.kernel_choice import RULES, KernelNeeds
 from archlab.config.core.base import LONGEST, MOST_TOKENS
 from archlab.config.identity import config_hash
 from archlab.config.io import build_config
@@ -29,7 +30,7 @@ from archlab.config.training import resolve_train
 from archlab.data.held_out import HeldOut
 from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder
-from archlab.model.kernels import KERNELS, Needs
+from archlab.model.kernels import KERNELS
 from archlab.model.masks import Given
 from archlab.model.norms import make_norm
 from archlab.model.rotary import rotation
@@ -40,7 +41,7 @@ from archlab.study.schema import StudyConfig
 from archlab.training.device import Device
 from archlab.training.evaluate import evaluate
 from archlab.training.loss import objective
-from archlab.training.step import learning_rate
+from archlab.training.schedule import learning_rate
 
 DOCS = Path(__file__).parents[2] / "docs" / "conventions.md"
 RNG = np.random.default_rng(0)
@@ -216,14 +217,14 @@ def test_depth_scaled() -> None:
 
 @pytest.mark.parametrize(
     "kernel",
-    [name for name, limits in KERNELS.items() if not limits.lacks(Needs(softcap=True, bias=True, float64=True))],
+    [name for name, rules in RULES.items() if not rules.lacks(KernelNeeds(softcap=True, bias=True, float64=True))],
 )
 def test_soft_cap(kernel: str) -> None:
     q, k, v = (random(1, 2, 5, 4) for _ in range(3))
     bias, mask = random(1, 2, 5, 5), torch.ones(5, 5, dtype=torch.bool).tril(0)[None]
     capped = 3 * np.tanh((0.7 * q.numpy() @ k.numpy().swapaxes(-1, -2) + bias.numpy()) / 3)
     expected = softmax(np.where(mask, capped, -np.inf), axis=-1) @ v.numpy()
-    got = KERNELS[kernel].kernel(q, k, v, Given(mask), bias, Softmax(0.7, 3.0, 0.0))
+    got = KERNELS[kernel](q, k, v, Given(mask), bias, Softmax(0.7, 3.0, 0.0))
     np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
     head = ("model.head.scale=0.5", "model.head.bias=true")
     plain = randomised(*head)(TOKENS)

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from archlab.data import tokenizer as bpe
 from archlab.data.spelling import spelling
 from archlab.errors import UserError
-from archlab.infer.codec import PublishedCodec
+from archlab.infer.text import PublishedCodec
 
 TEXT = [Path(ast.__file__).read_text(), "The cat sat on the mat; it's 1234 o'clock.\r\n" * 20]
 TOKENIZER = bpe.train(TEXT, 320)

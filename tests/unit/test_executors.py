@@ -29,9 +29,9 @@ from archlab.study.executors.slurm import slurm_options
 from archlab.study.executors.task import Errand, settled, train_run
 from archlab.study.runs import Run
 from archlab.training import loop as training
+from archlab.training.callback import Callback
 from archlab.training.device import Device, choose_device, planned_device
 from archlab.training.out_of_memory import what_would_fit
-from archlab.training.progress import Callback
 from archlab.training.run_folder import RunFolder
 from archlab.training.train import train
 

@@ -10,7 +10,7 @@ from archlab.config.schema import TrainConfig
 from archlab.evidence.topics import topics
 from archlab.model.activations import FUNCTIONS
 from archlab.model.positions import slopes
-from archlab.training.step import learning_rate
+from archlab.training.schedule import learning_rate
 
 TOPICS = dict(topics())
 KNOWN = {

@@ -5,7 +5,7 @@ import pytest
 
 from archlab.cli import app
 from archlab.exchange.configs import load_config
-from archlab.infer import calibrate
+from archlab.infer import measure as calibrate
 from archlab.infer.clock import Clocked
 from archlab.pricing.calibrated import Rate, Rates, features, predicted, untimed
 from archlab.pricing.hardware import Measured, keep_measured, load_hardware

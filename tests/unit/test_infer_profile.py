@@ -8,8 +8,7 @@ from torch import library
 from archlab.cli import app
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
-from archlab.infer.profile import profile
-from archlab.infer.speed import decoding_speed
+from archlab.infer.speed import decoding_speed, profile
 
 SMALL = ("model.n_layers=2", "train.seq_len=64", "train.batch_tokens=128", "train.tokens=1K", "train.dtype=float32")
 

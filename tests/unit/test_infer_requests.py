@@ -7,9 +7,8 @@ import torch
 import transformers
 
 from archlab.errors import UserError
-from archlab.infer import requests
-from archlab.infer.answers import Pair
-from archlab.infer.requests import pair, sampling
+from archlab.infer import answers as requests
+from archlab.infer.answers import Pair, pair, sampling
 from archlab.infer.sampling import Sampling
 
 

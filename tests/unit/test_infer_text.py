@@ -22,12 +22,11 @@ from archlab.data import tokenizer as bpe
 from archlab.data.spelling import spelling
 from archlab.errors import UserError
 from archlab.hf.special_tokens import SpecialTokens
-from archlab.infer import codec
+from archlab.infer import text as codec
 from archlab.infer import text as text_module
-from archlab.infer.codec import PublishedCodec
 from archlab.infer.generate import Session
 from archlab.infer.sampling import Sampling
-from archlab.infer.text import StopStrings, stream_text
+from archlab.infer.text import PublishedCodec, StopStrings, stream_text
 from archlab.model.decoder import Decoder
 
 TEXT = "日本語のテキスト 👩‍🚀🎉 naïve café — Ωmega\n\nthe cat sat on the mat. " * 8

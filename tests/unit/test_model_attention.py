@@ -12,7 +12,7 @@ from archlab.config.io import build_config
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.attention import Attention
-from archlab.model.context import Context, Pass
+from archlab.model.context import Context, ForwardPass
 from archlab.model.latent_attention import LatentAttention
 from archlab.model.layer import make_component
 from tests.reference import attention as by_hand
@@ -41,7 +41,9 @@ def drawn(config: LayerConfig, kernel: str = "reference") -> Any:
 def at(config: LayerConfig, first: int) -> Context:
     """As a pass over tokens at positions first, first + 1, ... sees them, and nothing before."""
     positions = first + torch.arange(T)[None]
-    return Pass(positions, torch.full((1, 1), first + T), None, False, None, None, torch.float64).context(config, {})
+    return ForwardPass(positions, torch.full((1, 1), first + T), None, False, None, None, torch.float64).context(
+        config, {}
+    )
 
 
 def weights(module: nn.Module) -> dict[str, np.ndarray]:

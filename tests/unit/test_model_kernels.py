@@ -1,7 +1,6 @@
 """The kernels of attention: each against the formula written out, what each refuses, and which is taken."""
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from scipy.special import softmax
 from torch.nn.attention import flex_attention
 from torch.profiler import ProfilerActivity, profile
 
+from archlab.config.components.kernel_choice import RULES, KernelNeeds
 from archlab.errors import UserError
 from archlab.model import flex as flex_module
 from archlab.model import kernels
@@ -20,9 +20,9 @@ from archlab.model.flex import flex
 from archlab.model.kernels import (
     KERNELS,
     Kernel,
-    Needs,
     blocked,
     choose_kernel,
+    in_call,
     prefer_products,
     products,
     reference,
@@ -73,7 +73,7 @@ def test_kernels_are_the_formula(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of flex one grouping, for torch groups its heads: the grid of tests/invariants has the others."""
-    if KERNELS[kernel].lacks(Needs(softcap=cap is not None, bias=biased, masked=masked, sinks=sunk)):
+    if RULES[kernel].lacks(KernelNeeds(softcap=cap is not None, bias=biased, masked=masked, sinks=sunk)):
         return
     monkeypatch.setattr(products_module, "BLOCK", 3)
     q, k, v = (RNG.normal(size=(2, heads, 7, width)) for heads, width in ((4, 4), (kv_heads, 4), (kv_heads, 3)))
@@ -81,7 +81,7 @@ def test_kernels_are_the_formula(
     if masked:
         seen &= (RNG.random(seen.shape) < 0.6) | np.eye(7, dtype=bool)
     bias, sinks = RNG.normal(size=(2, 4, 7, 7)) * biased, RNG.normal(size=4)
-    got = KERNELS[kernel].kernel(
+    got = KERNELS[kernel](
         torch.from_numpy(q),
         torch.from_numpy(k),
         torch.from_numpy(v),
@@ -107,7 +107,7 @@ def test_gradients_of_sinks(kernel: str, masked: bool) -> None:
         mixed = compute(q, k, v, mask, None, Softmax(0.7, sinks_H=sinks))
         return torch.autograd.grad(mixed.square().sum(), (q, k, v, sinks))
 
-    for got, expected in zip(gradients(KERNELS[kernel].kernel), gradients(reference), strict=True):
+    for got, expected in zip(gradients(KERNELS[kernel]), gradients(reference), strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -135,7 +135,7 @@ def test_dropout_drops_weights_and_scales_up_the_rest(kernel: str, sunk: bool) -
     seen = Given(torch.ones(1, 200, 200, dtype=torch.bool))
     how = Softmax(1.0, dropout=0.25, sinks_H=torch.tensor([200.0]).log() if sunk else None)
     torch.manual_seed(0)
-    weights = KERNELS[kernel].kernel(q, k, torch.eye(200)[None, None], seen, None, how)
+    weights = KERNELS[kernel](q, k, torch.eye(200)[None, None], seen, None, how)
     assert torch.allclose(weights, torch.where(weights > 0, (0.5 if sunk else 1) / 200 / 0.75, 0.0))
     # 40,000 draws: the share's standard deviation is 0.002.
     assert (weights == 0).double().mean().item() == pytest.approx(0.25, abs=0.01)
@@ -203,12 +203,12 @@ def test_with_a_mask_heads_of_a_group_are_queries_where_that_is_better(
     ],
 )
 def test_a_kernel_does_it_or_is_refused(needs: dict[str, Any], able: list[str]) -> None:
-    for name, limits in KERNELS.items():
+    for name, kernel in KERNELS.items():
         if name in able:
-            assert choose_kernel(name, Needs(**needs)) is limits.kernel
+            assert choose_kernel(name, KernelNeeds(**needs)) is kernel
         else:
             with pytest.raises(UserError, match=rf"kernel {name} cannot do \w+.*; allowed: auto, {', '.join(able)}"):
-                choose_kernel(name, Needs(**needs))
+                choose_kernel(name, KernelNeeds(**needs))
 
 
 SHORT = CPU | {"gradients": True, "queries": 512, "products_up_to": 512}
@@ -247,21 +247,21 @@ SHORT = CPU | {"gradients": True, "queries": 512, "products_up_to": 512}
     ],
 )
 def test_auto_takes_the_best_kernel_that_serves(needs: dict[str, Any], chosen: Kernel) -> None:
-    assert choose_kernel("auto", Needs(**needs)) is chosen
+    assert choose_kernel("auto", KernelNeeds(**needs)) is chosen
 
 
 def test_a_call_asks_by_its_tensors() -> None:
-    layer, exact = Needs(softcap=True), torch.zeros(1, 8, dtype=torch.float64, requires_grad=True)
-    asked = layer.in_call(exact, exact, exact, None, None, mask=None, is_cached=False)
-    assert asked == Needs(softcap=True, width=8, on_cuda=False, float64=True, gradients=True)
+    layer, exact = KernelNeeds(softcap=True), torch.zeros(1, 8, dtype=torch.float64, requires_grad=True)
+    asked = in_call(layer, exact, exact, exact, None, None, mask=None, is_cached=False)
+    assert asked == KernelNeeds(softcap=True, width=8, on_cuda=False, float64=True, gradients=True)
     with torch.no_grad():
-        asked = layer.in_call(*[exact.float()] * 3, None, None, mask=Given(exact > 0), is_cached=True)
-    assert asked == Needs(softcap=True, masked=True, width=8, on_cuda=False, is_cached=True)
+        asked = in_call(layer, *[exact.float()] * 3, None, None, mask=Given(exact > 0), is_cached=True)
+    assert asked == KernelNeeds(softcap=True, masked=True, width=8, on_cuda=False, is_cached=True)
 
 
 def test_a_kernel_that_is_none() -> None:
     with pytest.raises(UserError, match="kernel 'flash'; allowed: auto, flex, blocked, products, sdpa, reference"):
-        choose_kernel("flash", Needs())
+        choose_kernel("flash", KernelNeeds())
 
 
 @pytest.mark.parametrize(
@@ -291,14 +291,14 @@ def test_what_a_runs_record_says_of_kernels_is_what_a_pass_uses(overrides, seq_l
     found = attention_kernels(model.config, seq_len, packed=packed, on_cuda=False, products_up_to=64)
     assert found == expected
     used = Counter()
-    for name, limits in KERNELS.items():
+    for name, kernel in KERNELS.items():
 
-        def seen(*given, name=name, kernel=limits.kernel):
+        def seen(*given, name=name, kernel=kernel):
             is_whole = given[3] is not None or given[4] is not None
             used[f"{name}, whole" if name == "sdpa" and is_whole else name] += 1
             return kernel(*given)
 
-        monkeypatch.setitem(KERNELS, name, replace(limits, kernel=seen))
+        monkeypatch.setitem(KERNELS, name, seen)
     tokens = torch.zeros(1, seq_len, dtype=torch.int64)
     model(tokens, documents=tokens if packed else None)
     assert used == expected

@@ -10,8 +10,8 @@ import pytest
 from archlab import progress
 from archlab.config.core.text import note
 from archlab.progress import Bar, doing
+from archlab.training.callback import Printing, StepMetrics
 from archlab.training.evaluate import Score
-from archlab.training.progress import Printing, StepMetrics
 
 
 class Terminal(io.StringIO):

@@ -56,8 +56,8 @@ from archlab.study.rehearsed import as_rehearsed
 from archlab.study.runs import Ended
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import with_kinds
+from archlab.training.callback import Callback
 from archlab.training.evaluate import DocumentScore
-from archlab.training.progress import Callback
 from archlab.training.run_folder import PROBES
 from archlab.training.summary import RunSummary
 from archlab.training.train import train

@@ -12,9 +12,9 @@ from archlab.report.probe_measures import OF_LAYERS as SHOWN
 from archlab.report.study_probes import depth_probes, time_probes
 from archlab.study.probed import LARGEST, OF_LAYERS, probed_arm
 from archlab.study.runs import Ended
+from archlab.training.callback import Callback
 from archlab.training.probes import OF_LAYERS as MEASURED
-from archlab.training.probing import training_probes
-from archlab.training.progress import Callback
+from archlab.training.probes import training_probes
 from archlab.training.run_folder import RunFolder
 from archlab.training.summary import RunSummary
 from archlab.training.train import train

@@ -17,7 +17,14 @@ from archlab.files import TEMPORARY
 from archlab.infer.load import from_pretrained
 from archlab.model.decoder import Decoder
 from archlab.training import checkpoint, saving
-from archlab.training.checkpoint import load_metrics, load_optimizer, load_weights, newest_checkpoint
+from archlab.training.checkpoint import (
+    Retention,
+    has_optimizer,
+    load_metrics,
+    load_optimizer,
+    load_weights,
+    newest_checkpoint,
+)
 from archlab.training.optim import make_optimizer
 from archlab.training.saving import Saver, save_checkpoint
 from archlab.training.world import ALONE
@@ -94,7 +101,7 @@ def test_the_two_newest_are_kept_and_at_the_end_only_the_last(tmp_path):
     ],
 )
 def test_which_ones_stay(tmp_path, keep, going_on, at_the_end):
-    saver, (model, optimizer) = Saver(tmp_path, keep, ALONE), trained()
+    saver, (model, optimizer) = Saver(tmp_path, Retention(keep, last_step=6), ALONE), trained()
 
     def steps():
         saver.wait()
@@ -103,15 +110,16 @@ def test_which_ones_stay(tmp_path, keep, going_on, at_the_end):
     for step in range(1, 6):
         saver.save(step, model, optimizer, b"")
     assert steps() == going_on
-    saver.save(6, model, None, b"", is_last=True)
+    saver.save(6, model, optimizer, b"")
     assert steps() == at_the_end
+    assert has_optimizer(tmp_path / "step-00000006") is False, "no training goes on from it"
 
 
 def test_what_is_trained_meanwhile_is_not_in_it(tmp_path, monkeypatch):
     """The copy is made before `save` returns, and the thread writes it later."""
     may_write, write = Event(), saving.write_whole
     monkeypatch.setattr(saving, "write_whole", lambda *args: (may_write.wait(), write(*args)))
-    saver, (model, optimizer) = Saver(tmp_path, Keep(), ALONE), trained()
+    saver, (model, optimizer) = Saver(tmp_path, Retention(Keep(), last_step=6), ALONE), trained()
     before = {name: x.clone() for name, x in model.state_dict().items()}
     saver.save(1, model, optimizer, b"")
     with torch.no_grad():
@@ -129,7 +137,7 @@ def test_a_failure_of_the_thread_is_raised_where_the_training_goes_on(tmp_path, 
         raise UserError("no space left")
 
     monkeypatch.setattr(saving, "write_whole", full)
-    saver = Saver(tmp_path, Keep(), ALONE)
+    saver = Saver(tmp_path, Retention(Keep(), last_step=6), ALONE)
     saver.save(1, *trained(), b"")
     with pytest.raises(UserError, match="no space left"):
         saver.save(2, *trained(), b"")

@@ -15,10 +15,10 @@ from archlab.data.held_out import HeldOut
 from archlab.data.training_data import Windows
 from archlab.infer.score import score
 from archlab.model.decoder import Decoder
+from archlab.training.callback import Printing
 from archlab.training.device import Device
 from archlab.training.evaluate import evaluate
 from archlab.training.optim import make_optimizer
-from archlab.training.progress import Printing
 from archlab.training.run_folder import RunFolder
 from archlab.training.step import document_ids, update
 from archlab.training.train import train

@@ -10,8 +10,7 @@ from archlab.config.optimizer import Muon as Config
 from archlab.config.training import resolve_train
 from archlab.model.decoder import Decoder
 from archlab.model.roles import roles_of
-from archlab.training.muon import Muon, orthogonalised
-from archlab.training.optim import make_optimizer
+from archlab.training.optim import Muon, make_optimizer, orthogonalised
 from tiny import config
 
 

@@ -6,11 +6,11 @@ import torch
 from archlab.config.layers import layer_configs
 from archlab.config.parallel import ParallelConfig
 from archlab.config.problems import ConfigError
-from archlab.config.rules.parallel_rules import check_dealt, check_divided, check_shares
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.model.layer import make_component
+from archlab.training.checks import check_dealt, check_divided, check_shares
 from archlab.training.compiling import is_compiled
 from archlab.training.device import Device
 from archlab.training.world import _check_devices, divided

@@ -13,7 +13,7 @@ from archlab import digests
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.files import TEMPORARY
-from archlab.training.progress import Callback
+from archlab.training.callback import Callback
 from archlab.training.run_folder import RunFolder
 from archlab.training.summary import RunSummary
 from archlab.training.train import train

@@ -7,7 +7,7 @@ import pytest
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
-from archlab.training.step import learning_rate, warmup_steps
+from archlab.training.schedule import learning_rate, warmup_steps
 
 STEPS, PEAK = 100, 2e-3
 

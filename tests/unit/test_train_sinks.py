@@ -5,8 +5,8 @@ TensorBoard's files are written by the real package and read back here; the othe
 
 import json
 import struct
-import sys
-from importlib.util import find_spec
+import tomllib
+from pathlib import Path
 from typing import ClassVar, get_args
 
 import pytest
@@ -15,10 +15,10 @@ from tensorboardX.proto.event_pb2 import Event
 from archlab.config.problems import ConfigError
 from archlab.config.schema import LogTo
 from archlab.study.runs import Run
-from archlab.training.progress import Callback
+from archlab.training import sinks
+from archlab.training.callback import Callback
 from archlab.training.run_folder import RunFolder
-from archlab.training.sinks import opened
-from archlab.training.sinks.sink import numbers
+from archlab.training.sinks import numbers
 from archlab.training.train import train
 from tiny import config
 
@@ -113,8 +113,7 @@ class Recorder:
 @pytest.fixture
 def recorder(monkeypatch):
     """In wandb's place."""
-    monkeypatch.setitem(sys.modules, "archlab.training.sinks.wandb", sys.modules[__name__])
-    monkeypatch.setitem(opened.SINKS, "wandb", ("json", "Recorder"))
+    monkeypatch.setitem(sinks.SINKS, "wandb", ("json", Recorder))
     monkeypatch.setattr(Recorder, "told", [])
     return Recorder
 
@@ -147,7 +146,7 @@ def test_a_tool_that_fails_ends_no_training(text, tmp_path, recorder, monkeypatc
 
 
 def test_a_missing_package_is_named_before_anything_is_written(text, tmp_path, monkeypatch):
-    monkeypatch.setattr(opened, "find_spec", lambda name: None)
+    monkeypatch.setattr(sinks, "find_spec", lambda name: None)
     with pytest.raises(
         ConfigError, match=r"wandb, mlflow are not installed; run: pip install 'archlab\[wandb,mlflow\]'"
     ):
@@ -173,6 +172,10 @@ def test_what_cannot_be_is_a_message(said, message):
         config(f"train.log={said}")
 
 
-def test_every_tool_has_an_extra_and_a_file():
-    assert tuple(opened.SINKS) == get_args(LogTo)
-    assert all(find_spec(f"archlab.training.sinks.{name}") for name in opened.SINKS)
+def test_every_tool_has_an_extra_and_a_class():
+    assert tuple(sinks.SINKS) == get_args(LogTo)
+    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    for name, (package, _) in sinks.SINKS.items():
+        assert any(needed.lower().startswith(package.lower()) for needed in extras[name])

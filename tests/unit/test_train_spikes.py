@@ -9,7 +9,7 @@ from archlab.data.text_data import TextData
 from archlab.data.training_data import Windows
 from archlab.model.decoder import Decoder
 from archlab.training import loop as training
-from archlab.training.progress import Callback
+from archlab.training.callback import Callback
 from archlab.training.run_folder import RunFolder
 from archlab.training.spikes import MOST_REWINDS, SpikeWatch
 from archlab.training.train import train

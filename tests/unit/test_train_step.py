@@ -19,9 +19,8 @@ from archlab.training import compiling, loss
 from archlab.training.compiling import is_compiled
 from archlab.training.device import Device
 from archlab.training.evaluate import evaluate
-from archlab.training.loss import objective
+from archlab.training.loss import Routers, objective
 from archlab.training.optim import Treatment, groups_by_role, make_optimizer
-from archlab.training.routers import Routers
 from archlab.training.step import update
 from archlab.training.world import ALONE
 from tiny import config

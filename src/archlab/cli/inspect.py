@@ -15,8 +15,7 @@ def run(folder: str, /, *, json: Flag = False) -> int:
     json
         JSON instead.
     """
-    from archlab.infer.inspect import inspect_run
-    from archlab.infer.load import find_folder, is_run_folder
+    from archlab.infer.load import find_folder, inspect_run, is_run_folder
 
     home = find_folder(folder)
     found = inspect_run(home) if is_run_folder(home) else inspect(home)

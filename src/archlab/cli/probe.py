@@ -54,7 +54,7 @@ def run(
         raise UserError("--steps: is of the coordinate check; allowed with --widths")
     from archlab.infer.probe import probe_starts, shared_context
     from archlab.report.probe_tables import of_models, over_depth, ropes
-    from archlab.training.probing import training_probes
+    from archlab.training.probes import training_probes
 
     configs = load_several(config, more)
     starts = probe_starts(configs, context or shared_context(configs))

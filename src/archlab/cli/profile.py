@@ -22,7 +22,7 @@ def run(config: str, /, *overrides: str, steps: AtLeastOne = 5, json: Flag = Fal
     json
         JSON instead.
     """
-    from archlab.infer.profile import profile
+    from archlab.infer.speed import profile
 
     found = profile(load_with_notes(config, overrides), steps)
     if json:

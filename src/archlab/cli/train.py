@@ -43,7 +43,7 @@ def run(config: str, /, *overrides: str, out: Path) -> int:
 
 def _train(config: str, overrides: tuple[str, ...], out: Path) -> int:
     from archlab.cli.weights import refuse_unread_weights
-    from archlab.training.progress import Printing
+    from archlab.training.callback import Printing
     from archlab.training.train import train
 
     with collected_notes() as notes:

@@ -12,7 +12,7 @@ from archlab.files import real_path
 from archlab.hf.folder import CONFIG, has_weights
 from archlab.training.checkpoint import has_checkpoint
 from archlab.training.run_folder import RunFolder
-from archlab.training.step import warmup_steps
+from archlab.training.schedule import warmup_steps
 
 
 def refuse_unread_weights(config: str, overrides: Sequence[str], out: Path) -> None:

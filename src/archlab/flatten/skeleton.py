@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from archlab.config.layers import LayerConfig, final_norm
 from archlab.config.model_schema import ModelConfig
-from archlab.model.context import Context, Pass
+from archlab.model.context import Context, ForwardPass
 from archlab.model.decoder import Head, TokenEmbedding
 from archlab.model.norms import make_norm
 from archlab.model.positions import make_positions, make_shared_bias
@@ -35,7 +35,7 @@ class Decoder(nn.Module):
     def context(self, layer: LayerConfig, positions_BT: Tensor) -> Context:
         """As one kind of layer sees the pass."""
         lengths_BT = positions_BT[:, -1:] + 1
-        this_pass = Pass(
+        this_pass = ForwardPass(
             positions_BT, lengths_BT, starts_BT=None, is_plain=True, prefix_B11=None, cache=None, dtype=torch.float32
         )
         return this_pass.context(layer, NO_STATES, self.position_bias, None)

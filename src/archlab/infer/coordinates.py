@@ -22,8 +22,7 @@ from archlab.pricing.step_memory import step_memory
 from archlab.sizing.widths import at_width
 from archlab.training.device import Device, resolve_device_type
 from archlab.training.optim import make_optimizer
-from archlab.training.probe_layers import rms
-from archlab.training.probing import PROBED_TOKENS
+from archlab.training.probes import PROBED_TOKENS, rms
 from archlab.training.step import update
 
 SEEDS = 3

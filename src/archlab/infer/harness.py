@@ -22,9 +22,8 @@ from archlab.config.training import check_next_token
 from archlab.data.spelling import without_prefix
 from archlab.errors import UserError
 from archlab.exchange.configs import kind_of, load_config
-from archlab.infer.answers import Answers
+from archlab.infer.answers import Answers, pair, sampling, shortened
 from archlab.infer.load import find_folder, from_pretrained, load_codec
-from archlab.infer.requests import pair, sampling, shortened
 from archlab.model.decoder import Decoder
 from archlab.training.device import resolve_device_type
 

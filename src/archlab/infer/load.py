@@ -1,12 +1,15 @@
 """Trained models from their folders: run folders and Hugging Face folders."""
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
 
+from archlab.atlas.inspect import Inspection, choices
+from archlab.atlas.tricks import tricks
 from archlab.config.core.text import note
 from archlab.config.model_schema import ModelConfig
 from archlab.config.tasks import AnyTask
@@ -16,11 +19,12 @@ from archlab.errors import UserError
 from archlab.exchange.configs import kind_of, load_config
 from archlab.exchange.load import load_hf
 from archlab.exchange.published import read_origin
+from archlab.families.registry import FAMILIES
 from archlab.files import parse_object
 from archlab.hf.folder import companions
 from archlab.hf.hub import download
 from archlab.hf.special_tokens import GENERATION, TOKENIZER_CONFIG, before_text, complete, put_before_text, several
-from archlab.infer.codec import Codec, PublishedCodec, RunCodec
+from archlab.infer.text import Codec, PublishedCodec, RunCodec
 from archlab.model.decoder import Decoder
 from archlab.model.origin import Origin
 from archlab.training.checkpoint import load_weights, newest_checkpoint
@@ -157,3 +161,34 @@ def load_codec(folder: Path) -> Codec:
     origin = _origin(folder, begun) if begun else read_origin(folder)
     tokenizer, _ = bpe.read(folder)
     return PublishedCodec(tokenizer, complete(tokenizer, origin.files, origin.special_ids, folder))
+
+
+def inspect_run(folder: Path) -> Inspection:
+    """Read all that generating text would read, weights included."""
+    found = Inspection(model_type=None, architecture=None, choices={}, unusual=[], problems=[])
+    try:
+        config = load_config(folder)
+        found = found.model_copy(update={"choices": choices(config.model), "unusual": tricks(config)})
+        if begun := imported(folder):
+            family = FAMILIES.get(begun.family)
+            architecture = family.architecture if family else None
+            found = found.model_copy(update={"model_type": begun.family, "architecture": architecture})
+        steps, _ = load_run(folder)
+        return found.model_copy(update={"trained": _trained(folder, steps)})
+    except UserError as error:
+        return found.model_copy(update={"trained": _trained(folder, None), "problems": [str(error)]})
+
+
+def _trained(folder: Path, steps: int | None) -> str:
+    ended = None
+    with suppress(UserError):
+        ended = RunFolder(folder).summary()
+    if ended and ended.status == "finished":
+        return f"{ended.steps:,} steps, finished: {ended.result}"
+    if ended:
+        return f"diverged after {ended.steps:,} steps"
+    if steps is None:
+        return "unknown"
+    begun = imported(folder)
+    origin = f"; as published in {begun.source}" if begun and begun.source else "; as published"
+    return f"{steps:,} steps, not finished" if steps else f"not yet{origin}"

@@ -3,24 +3,35 @@
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from archlab.allocator import keep_freed_memory
-from archlab.config.components.work import FLOAT32_BYTES
+from archlab.config.components.work import FLOAT32_BYTES, KINDS, Kind
 from archlab.config.core.base import Base
-from archlab.config.schema import Config
+from archlab.config.schema import Config, TrainConfig
+from archlab.config.tasks import AnyTask
+from archlab.config.training import check_next_token, resolve_train
+from archlab.data.tasks.task_data import TaskData
+from archlab.data.training_data import Windows
 from archlab.errors import UserError
+from archlab.infer.clock import clocked, time_by_kind
 from archlab.infer.generate import Session
 from archlab.model.decoder import Decoder
+from archlab.model.kernels import prefer_products
 from archlab.pricing.flops import training_flops
-from archlab.pricing.memory import Format
+from archlab.pricing.memory import Format, training_memory
 from archlab.pricing.params import parameters
-from archlab.pricing.summary import cost
+from archlab.pricing.summary import cost, training_pass
+from archlab.pricing.work import by_kind, training_step
+from archlab.training.attention_kernels import products_up_to
+from archlab.training.compiling import compile_layers, is_compiled
 from archlab.training.device import Device, choose_device
-from archlab.training.operations import time_by_kind
+from archlab.training.optim import make_optimizer
 from archlab.training.rates import copy_bandwidth
-from archlab.training.rehearsal import rehearse
+from archlab.training.step import update
 
 WARM_UP = 2
 """Steps that do not count: memory is taken, and layers are compiled."""
@@ -66,26 +77,6 @@ def decoding_speed(config: Config, batch: int, context: int, steps: int, dtype: 
     return _speed(speed, speed / batch * read / limit, limit, step, device, compiled)
 
 
-def rehearse_decoding(
-    config: Config, device: Device, batch: int, context: int, steps: int, *, compiled: bool = False
-) -> tuple[Decoder, Callable[[], None]]:
-    """A model with initial values, and greedy steps after `context` tokens: `steps` of them with those that do not
-    count, and one more."""
-    keep_freed_memory()
-    device.check_memory(parameters(config.model).total * FLOAT32_BYTES, "to begin with (float32 weights)")
-    model = Decoder(config.model).to(device.type, device.dtype).eval()
-    prompt = torch.zeros(batch, context, dtype=torch.int64)
-    session = Session(model, prompt, context + steps + WARM_UP + 2, compile=compiled)
-    tokens = session.write(steps + WARM_UP + 1)
-
-    def step() -> None:
-        next(tokens)
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-
-    return model, step
-
-
 def _speed(speed: float, used: float, limit: float, step: Callable[[], None], device: Device, compiled: bool) -> Speed:
     return Speed(
         tokens_per_second=speed,
@@ -107,3 +98,128 @@ def seconds_of(step: Callable[[], object], steps: int) -> list[float]:
         step()
         seconds.append(time.perf_counter() - start)
     return seconds[WARM_UP:]
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """Forward, loss, backward, clipping and the optimiser, as in a run."""
+
+    model: Decoder
+    train: TrainConfig
+    device: Device
+    compiled: bool
+    step: Callable[[], None]
+    """One update; it waits for the device."""
+
+
+def rehearse(config: Config, windows: np.ndarray | None = None) -> Rehearsal:
+    """Compiled where a run would be. UserError where the device cannot hold the model.
+
+    `windows` [rows, seq_len + 1]: the text, in place of random tokens or of a task; token 0 begins a document.
+    """
+    keep_freed_memory()
+    check_next_token(config.model)
+    train, device = resolve_train(config), choose_device(config.train)
+    device.check_memory(training_memory(parameters(config.model), train.optimizer).total)
+    model = Decoder(config.model).to(device.type).train()
+    prefer_products(model, products_up_to(device))
+    optimizer = make_optimizer(model, train)
+    read = _random(config, train) if windows is None else Windows(windows)
+    separator = 0 if train.document_mask else None
+    if compiled := is_compiled(config, train, device):
+        compile_layers(model)
+
+    def step() -> None:
+        update(model, optimizer, read, train, 0, device, separator)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    return Rehearsal(model, train, device, compiled, step)
+
+
+def _random(config: Config, train: TrainConfig) -> Windows:
+    """Random tokens, or what the task asks: only its answers have a loss, which is less work."""
+    task, vocab_size = config.data.task, config.model.vocab_size
+    if isinstance(task, AnyTask):
+        return TaskData(task, vocab_size, config.data.fold).batch(train.seed, 0, train.rows, train.seq_len)
+    return Windows(np.random.default_rng(0).integers(0, vocab_size, (train.rows, train.seq_len + 1)))
+
+
+def uncompiled(config: Config) -> Config:
+    """The same, whatever it says of compiling."""
+    return config.model_copy(update={"train": config.train.model_copy(update={"compile": False})})
+
+
+def rehearse_decoding(
+    config: Config, device: Device, batch: int, context: int, steps: int, *, compiled: bool = False
+) -> tuple[Decoder, Callable[[], None]]:
+    """A model with initial values, and greedy steps after `context` tokens: `steps` of them with those that do not
+    count, and one more."""
+    keep_freed_memory()
+    device.check_memory(parameters(config.model).total * FLOAT32_BYTES, "to begin with (float32 weights)")
+    model = Decoder(config.model).to(device.type, device.dtype).eval()
+    prompt = torch.zeros(batch, context, dtype=torch.int64)
+    session = Session(model, prompt, context + steps + WARM_UP + 2, compile=compiled)
+    tokens = session.write(steps + WARM_UP + 1)
+
+    def step() -> None:
+        next(tokens)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    return model, step
+
+
+class Share(Base):
+    """One kind of operation."""
+
+    kind: Kind
+    flops: float
+    """Share of a step's FLOPs, counted."""
+    n_bytes: float
+    """Share of a step's bytes, counted."""
+    time: float
+    """Share of a step's time, measured; a softmax that a kernel does itself is within attention."""
+
+
+class Profile(Base):
+    """A training step on this machine, not compiled."""
+
+    seconds: float
+    """Of all operations; Python's time between them is not in it."""
+    whole_seconds: float
+    """Of a step without the clock, from its beginning to its end."""
+    shares: list[Share]
+    device: str
+    dtype: str
+    threads: int
+
+
+def profile(config: Config, steps: int) -> Profile:
+    """The fastest of so many steps with random text."""
+    run = rehearse(uncompiled(config))
+    whole = min(seconds_of(run.step, steps))
+    found = clocked(run.model, run.step, steps, run.device.type)
+    seconds = {kind: one.seconds for kind, one in found.items()}
+    this = training_pass(config, run.device.format)
+    work = {work.kind: work for work in by_kind(training_step(config.model, this))}
+    flops, n_bytes = (sum(getattr(w, name) for w in work.values()) for name in ("flops", "n_bytes"))
+    total = sum(seconds.values())
+    shown: list[Kind] = [kind for kind in KINDS if kind in work or kind in seconds]
+    shares = [
+        Share(
+            kind=kind,
+            flops=work[kind].flops / flops if kind in work else 0.0,
+            n_bytes=work[kind].n_bytes / n_bytes if kind in work else 0.0,
+            time=seconds.get(kind, 0.0) / total,
+        )
+        for kind in sorted(shown, key=lambda kind: -seconds.get(kind, 0.0))
+    ]
+    return Profile(
+        seconds=total,
+        whole_seconds=whole,
+        shares=shares,
+        device=run.device.name,
+        dtype=run.device.format,
+        threads=torch.get_num_threads(),
+    )

@@ -10,10 +10,9 @@ from archlab.config.components.position import Rope
 from archlab.config.layers import LayerConfig
 from archlab.model.activations import make_activation
 from archlab.model.arithmetic import as_autocast, wide
-from archlab.model.context import Context
+from archlab.model.context import Context, SequenceShard
 from archlab.model.kernels import Attend
 from archlab.model.norms import HeadNorm, make_norm
-from archlab.model.part import Part
 from archlab.model.positions import make_position_bias
 from archlab.model.projection import Projection
 from archlab.model.state import State
@@ -42,7 +41,7 @@ class Attention(nn.Module):
         self.gate_activation = make_activation(config.gate.activation if config.gate else "identity")
         self.out = Projection(config.out_width, D, bias=config.out_bias, role="output")
 
-    def forward(self, x_BTD: Tensor, context: Context, state: State | Part | None = None) -> Tensor:
+    def forward(self, x_BTD: Tensor, context: Context, state: State | SequenceShard | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D]. The new keys and values are added to the state, or to those of a part."""
         (x_BTD,) = as_autocast(x_BTD)
         q_BHTC = self._split(self.q(x_BTD), self.config.head_dim)

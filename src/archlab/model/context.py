@@ -1,7 +1,7 @@
 """What one forward pass knows beside the stream: where tokens stand, and what follows for masks, rotations, biases."""
 
 from collections import UserDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,7 +12,6 @@ from archlab.config.components.position import BIASED, T5, Alibi, Position, Rope
 from archlab.config.components.visibility import Visibility, is_plain_causal
 from archlab.config.layers import LayerConfig
 from archlab.model.masks import Mask, Visible
-from archlab.model.part import Part
 from archlab.model.rotary import Rotation, rotation
 from archlab.model.state import NO_STATES, Cache, State
 
@@ -26,6 +25,24 @@ class Collected(UserDict[str, list[Tensor]]):
     def __missing__(self, name: str) -> list[Tensor]:
         self[name] = []
         return self[name]
+
+
+@dataclass(frozen=True)
+class SequenceShard:
+    """Some tokens of each sequence; other processes have the others (context parallelism). T tokens here, S in all."""
+
+    runs: tuple[range, ...]
+    """Indices of the tokens in the sequence, in order."""
+    gathered: Callable[[Tensor], Tensor]
+    """Gather keys or values: [B, heads, T, width] -> [B, heads, S, width], in the order of the sequence."""
+
+    def own(self, x_BS: Tensor) -> Tensor:
+        """[B, S] -> [B, T]: the tokens of this process."""
+        return torch.cat([x_BS[:, run.start : run.stop] for run in self.runs], 1)
+
+    def extend(self, **new: Tensor) -> tuple[Tensor, ...]:
+        """Return the rows of all processes, as `State.extend` returns the cached rows with the new ones."""
+        return tuple(self.gathered(rows) for rows in new.values())
 
 
 _CAUSAL = Visibility(kind="causal")
@@ -65,7 +82,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Pass:
+class ForwardPass:
     """The new tokens of one forward pass: their positions, [B or 1, T]; negative ones are padding."""
 
     positions_BT: Tensor
@@ -79,12 +96,12 @@ class Pass:
     """First tokens of each text that see each other both ways, in layers that say so; None: none."""
     cache: Cache | None
     dtype: torch.dtype
-    of_all: "Pass | None" = None
+    of_all: "ForwardPass | None" = None
     """Where these are some tokens of each row, the pass of all of them; None: these are all."""
     runs: tuple[range, ...] | None = None
     """Which these are, then."""
 
-    def of(self, part: Part) -> "Pass":
+    def of(self, part: SequenceShard) -> "ForwardPass":
         """Some of the tokens, whose queries see the keys of all."""
         return replace(
             self,
@@ -161,7 +178,7 @@ def _distance(position: Position, query_BT: Tensor, key_BS: Tensor) -> Tensor | 
 
 def start_pass(
     tokens_BT: Tensor, documents_BT: Tensor | None, prefix_B: Tensor | None, cache: Cache | None, dtype: torch.dtype
-) -> Pass:
+) -> ForwardPass:
     """Positions count from the start of the cache, of the text behind the padding, or of each document."""
     T = tokens_BT.shape[1]
     index_1T = torch.arange(T, device=tokens_BT.device)[None]
@@ -169,18 +186,18 @@ def start_pass(
         return _packed(index_1T, documents_BT, dtype)
     prefix_B11 = None if prefix_B is None else prefix_B[:, None, None]
     if cache is None:
-        return Pass(index_1T, torch.full_like(index_1T[:, :1], T), None, True, prefix_B11, None, dtype)
+        return ForwardPass(index_1T, torch.full_like(index_1T[:, :1], T), None, True, prefix_B11, None, dtype)
     first_B1 = cache.length_tensor - cache.padding_B1
     # A decoding step never asks for the number, at which a compiled one would be compiled anew.
     is_plain = T > 1 and cache.length == 0 and not cache.is_padded
-    return Pass(first_B1 + index_1T, first_B1 + T, None, is_plain, prefix_B11, cache, dtype)
+    return ForwardPass(first_B1 + index_1T, first_B1 + T, None, is_plain, prefix_B11, cache, dtype)
 
 
-def _packed(index_1T: Tensor, documents_BT: Tensor, dtype: torch.dtype) -> Pass:
+def _packed(index_1T: Tensor, documents_BT: Tensor, dtype: torch.dtype) -> ForwardPass:
     """A document is a run of equal numbers."""
     T = documents_BT.shape[1]
     differs_BT = documents_BT[:, 1:] != documents_BT[:, :-1]
     edge_B1 = torch.ones_like(documents_BT[:, :1], dtype=torch.bool)
     starts_BT = (index_1T * torch.cat((edge_B1, differs_BT), 1)).cummax(-1).values
     ends_BT = torch.where(torch.cat((differs_BT, edge_B1), 1), index_1T + 1, T).flip(-1).cummin(-1).values.flip(-1)
-    return Pass(index_1T - starts_BT, ends_BT - starts_BT, starts_BT, False, None, None, dtype)
+    return ForwardPass(index_1T - starts_BT, ends_BT - starts_BT, starts_BT, False, None, None, dtype)

@@ -12,13 +12,12 @@ from archlab.config.layers import final_norm, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.model.arithmetic import Same, scaled
-from archlab.model.context import Collected, start_pass
+from archlab.model.context import Collected, SequenceShard, start_pass
 from archlab.model.init import initialise
 from archlab.model.inputs import check_inputs
 from archlab.model.layer import Layer
 from archlab.model.norms import make_norm
 from archlab.model.origin import Origin
-from archlab.model.part import Part
 from archlab.model.positions import make_positions, make_shared_bias
 from archlab.model.projection import Projection, linear
 from archlab.model.roles import RoleName
@@ -127,7 +126,7 @@ class Decoder(nn.Module):
         prefix: Tensor | None = None,
         cache: Cache | None = None,
         collected: Collected | None = None,
-        part: Part | None = None,
+        part: SequenceShard | None = None,
     ) -> Tensor:
         """[B, T] int64 -> [B, T, D], after the final norm; of the tokens of the part, where one is given."""
         check_inputs(self.config, tokens_BT, documents, prefix, cache)
@@ -145,7 +144,7 @@ class Decoder(nn.Module):
         prefix: Tensor | None,
         cache: Cache | None,
         collected: Collected | None,
-        part: Part | None = None,
+        part: SequenceShard | None = None,
     ) -> Tensor:
         """The pass itself, without the checks before it and the count of tokens after it: what is worth compiling."""
         x_BTD = self.embedding(tokens_BT if part is None else part.own(tokens_BT))

@@ -1,20 +1,19 @@
-"""The ways to compute attention, what each cannot do, and which is taken.
+"""The ways to compute attention. What each cannot do, and which is taken, says `config/components/kernel_choice.py`.
 
 Shapes: B batch, H query heads, K key/value heads, Q queries, S keys, C width of queries and keys, V of values. All give
 the same numbers but for rounding; tests hold them to it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from archlab.config.components.any_attention import AnyAttention
-from archlab.config.components.position import BIASED
+from archlab.config.components.kernel_choice import KernelName, KernelNeeds, kernel_for
 from archlab.config.layers import LayerConfig
-from archlab.errors import UserError
 from archlab.model.arithmetic import at_least_float32, without_autocast
 from archlab.model.blocked import in_documents, in_stretches
 from archlab.model.flex import flex
@@ -185,133 +184,47 @@ def products(
     return causal_products(q_BHQC, k_BKSC, v_BKSV, softmax.scale)
 
 
-@dataclass(frozen=True)
-class Needs:
-    """What a layer, and then a call, ask of a kernel. Every kernel does grouped heads and any scale."""
-
-    softcap: bool = False
-    dropout: bool = False
-    bias: bool = False
-    products_up_to: int = 0
-    """Tokens of a text up to which `products` trains faster than `sdpa` on this machine; see `prefer_products`."""
-    # From here on of a call; before it they stand for the easiest.
-    masked: bool = False
-    """By more than plain causality."""
-    is_cut: bool = False
-    """Whether blocks of queries compute at most half of the square."""
-    sinks: bool = False
-    is_cached: bool = False
-    width: int = 64
-    """Of a query or a value, the wider of them."""
-    on_cuda: bool = True
-    float64: bool = False
-    gradients: bool = False
-    queries: int = 1
-
-    def in_call(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        bias: Tensor | None,
-        sinks: Tensor | None,
-        *,
-        mask: Mask | None,
-        is_cached: bool,
-    ) -> "Needs":
-        """With what the tensors at hand ask for, too."""
-        given = (x for x in (q, k, v, bias, sinks) if x is not None)
-        return Needs(
-            self.softcap,
-            self.dropout,
-            self.bias,
-            masked=mask is not None,
-            is_cut=isinstance(mask, Visible) and mask.is_worth_cutting,
-            sinks=sinks is not None,
-            is_cached=is_cached,
-            width=max(q.shape[-1], v.shape[-1]),
-            on_cuda=q.is_cuda,
-            float64=q.dtype is torch.float64,
-            gradients=torch.is_grad_enabled() and any(x.requires_grad for x in given),
-            queries=q.shape[-2],
-            products_up_to=self.products_up_to,
-        )
-
-
-@dataclass(frozen=True)
-class Limits:
-    """A kernel, and where it cannot or should not be used."""
-
-    kernel: Kernel
-    lacks: Callable[[Needs], str | None]
-    """What of the needs it cannot meet, in words; None when it can."""
-    suits: Callable[[Needs], bool]
-    """Whether `auto` may take it where it can."""
-
-
-def _sdpa_lacks(needs: Needs) -> str | None:
-    return "softcap" if needs.softcap else None
-
-
-def _blocked_lacks(needs: Needs) -> str | None:
-    return "bias" if needs.bias else None
-
-
-def _products_lack(needs: Needs) -> str | None:
-    asked = {"softcap": needs.softcap, "dropout": needs.dropout, "bias": needs.bias, "masks": needs.masked}
-    return next((name for name, is_asked in (asked | {"sinks": needs.sinks}).items() if is_asked), None)
-
-
-def _products_suit(needs: Needs) -> bool:
-    """In training alone, so that a model's scores are the same on all machines but for rounding in float32."""
-    return needs.gradients and needs.queries <= needs.products_up_to
-
-
-def _flex_lacks(needs: Needs) -> str | None:
-    if needs.dropout:
-        return "dropout"
-    if needs.float64:
-        return "float64"
-    if needs.on_cuda:
-        return None
-    return "gradients on cpu" if needs.gradients else "sinks on cpu" if needs.sinks else None
-
-
-def _flex_suits(needs: Needs) -> bool:
-    """Where torch's fused kernel lacks something, or computes what is masked. It compiles for every shape, and a
-    cache's shapes grow; on a CPU that needs a C++ compiler; on a GPU heads must be 16 wide, wide ones may not fit, and
-    the gradients of a bias are added up one by one."""
-    is_wanted = needs.softcap or needs.masked
-    return is_wanted and needs.on_cuda and not needs.is_cached and not needs.bias and 16 <= needs.width <= 128
-
-
-KERNELS = {
-    "flex": Limits(flex, _flex_lacks, _flex_suits),
-    "blocked": Limits(blocked, _blocked_lacks, suits=lambda needs: needs.is_cut),
-    "products": Limits(products, _products_lack, _products_suit),
-    "sdpa": Limits(sdpa, _sdpa_lacks, suits=lambda needs: True),
-    "reference": Limits(reference, lacks=lambda needs: None, suits=lambda needs: True),
+KERNELS: dict[KernelName, Kernel] = {
+    "flex": flex,
+    "blocked": blocked,
+    "products": products,
+    "sdpa": sdpa,
+    "reference": reference,
 }
-"""In the order in which `auto` prefers them."""
 
 
-def choose_kernel(name: str, needs: Needs) -> Kernel:
-    """The named kernel, or for `auto` the first that can do what is needed; UserError when the named one cannot."""
-    if name == "auto":
-        kernels = KERNELS.values()
-        return next(limits.kernel for limits in kernels if limits.suits(needs) and limits.lacks(needs) is None)
-    if name not in KERNELS:
-        raise UserError(f"kernel {name!r}; allowed: auto, {', '.join(KERNELS)}")
-    able = [k for k, limits in KERNELS.items() if limits.lacks(needs) is None]
-    if name not in able:
-        raise UserError(f"kernel {name} cannot do {KERNELS[name].lacks(needs)}; allowed: auto, {', '.join(able)}")
-    return KERNELS[name].kernel
+def choose_kernel(name: str, needs: KernelNeeds) -> Kernel:
+    """The kernel of that name, or the one that `auto` takes; UserError if it cannot do what is needed."""
+    return KERNELS[kernel_for(name, needs)]
 
 
-def needs_of(config: AnyAttention, layer: LayerConfig) -> Needs:
-    """Of a layer, before a call."""
-    return Needs(
-        softcap=config.softcap is not None, dropout=layer.dropout.attention > 0, bias=layer.position.kind in BIASED
+def in_call(
+    needs: KernelNeeds,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    sinks: Tensor | None,
+    *,
+    mask: Mask | None,
+    is_cached: bool,
+) -> KernelNeeds:
+    """What a layer needs, with what the tensors at hand ask for, too."""
+    given = (x for x in (q, k, v, bias, sinks) if x is not None)
+    return KernelNeeds(
+        needs.softcap,
+        needs.dropout,
+        needs.bias,
+        masked=mask is not None,
+        is_cut=isinstance(mask, Visible) and mask.is_worth_cutting,
+        sinks=sinks is not None,
+        is_cached=is_cached,
+        width=max(q.shape[-1], v.shape[-1]),
+        on_cuda=q.is_cuda,
+        float64=q.dtype is torch.float64,
+        gradients=torch.is_grad_enabled() and any(x.requires_grad for x in given),
+        queries=q.shape[-2],
+        products_up_to=needs.products_up_to,
     )
 
 
@@ -330,7 +243,7 @@ class Attend:
     def __init__(self, config: AnyAttention, layer: LayerConfig, kernel: str) -> None:
         self.scale, self.softcap, self.dropout = config.scale, config.softcap, layer.dropout.attention
         self.kernel = kernel
-        self.needs = needs_of(config, layer)
+        self.needs = config.kernel_needs(layer.site)
         choose_kernel(kernel, self.needs)  # refuses at once what it can
 
     def __call__(
@@ -346,6 +259,6 @@ class Attend:
         is_cached: bool,
     ) -> Tensor:
         """-> [B, H, T, V]."""
-        needs = self.needs.in_call(q_BHTC, k_BKSC, v_BKSV, bias_BHTS, sinks_H, mask=mask_BTS, is_cached=is_cached)
+        needs = in_call(self.needs, q_BHTC, k_BKSC, v_BKSV, bias_BHTS, sinks_H, mask=mask_BTS, is_cached=is_cached)
         softmax = Softmax(self.scale, self.softcap, self.dropout if training else 0.0, sinks_H)
         return choose_kernel(self.kernel, needs)(q_BHTC, k_BKSC, v_BKSV, mask_BTS, bias_BHTS, softmax)

@@ -7,11 +7,10 @@ from torch import Tensor, nn
 from archlab.config.components.latent_attention import Latent
 from archlab.config.layers import LayerConfig
 from archlab.model.arithmetic import Same, as_autocast
-from archlab.model.context import Context
+from archlab.model.context import Context, SequenceShard
 from archlab.model.kernels import Attend
 from archlab.model.masks import Mask
 from archlab.model.norms import make_norm
-from archlab.model.part import Part
 from archlab.model.positions import make_position_bias
 from archlab.model.projection import Projection
 from archlab.model.state import State
@@ -39,7 +38,7 @@ class LatentAttention(nn.Module):
         self.attend = Attend(config, layer, kernel)
         self.out = Projection(H * config.v_dim, D, bias=config.out_bias, role="output")
 
-    def forward(self, x_BTD: Tensor, context: Context, state: State | Part | None = None) -> Tensor:
+    def forward(self, x_BTD: Tensor, context: Context, state: State | SequenceShard | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D]. The new tokens' narrow vectors are added to the state or part."""
         (x_BTD,) = as_autocast(x_BTD)
         q_BHTC = self.q_up(self.q_norm(self.q_down(x_BTD))).unflatten(-1, (self.config.n_heads, -1)).transpose(1, 2)

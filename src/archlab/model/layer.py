@@ -18,7 +18,7 @@ from archlab.config.components.short_conv import ShortConv as ShortConvConfig
 from archlab.config.layers import Branch, LayerConfig
 from archlab.model.arithmetic import Same, scaled
 from archlab.model.attention import Attention
-from archlab.model.context import Context
+from archlab.model.context import Context, SequenceShard
 from archlab.model.gated_delta import GatedDelta
 from archlab.model.latent_attention import LatentAttention
 from archlab.model.mamba2 import Mamba2
@@ -26,7 +26,6 @@ from archlab.model.mlp import MLP
 from archlab.model.moe import MoE
 from archlab.model.norms import BranchNorms
 from archlab.model.own import own_module
-from archlab.model.part import Part
 from archlab.model.rglru import RGLRU
 from archlab.model.short_conv import ShortConv
 from archlab.model.state import NO_STATES, State
@@ -56,14 +55,16 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(layer.dropout.branch) if layer.dropout.branch else Same()
         self.is_carried = not isinstance(layer.norm, NoNorm) and layer.norm.placement == "carried"
 
-    def forward(self, x_BTD: Tensor, context: Context, states: Mapping[str, State | Part] = NO_STATES) -> Tensor:
+    def forward(
+        self, x_BTD: Tensor, context: Context, states: Mapping[str, State | SequenceShard] = NO_STATES
+    ) -> Tensor:
         """[B, T, D] -> [B, T, D]. `states` by the names of branches."""
         for stage in self.stages:
             x_BTD = self._stage(stage, x_BTD, context, states)
         return x_BTD
 
     def _stage(
-        self, stage: tuple[Branch, ...], x_BTD: Tensor, context: Context, states: Mapping[str, State | Part]
+        self, stage: tuple[Branch, ...], x_BTD: Tensor, context: Context, states: Mapping[str, State | SequenceShard]
     ) -> Tensor:
         first = self._norms(stage[0])
         normed_BTD = first.before(x_BTD)

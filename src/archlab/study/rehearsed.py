@@ -2,10 +2,9 @@
 
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
-from archlab.infer.speed import seconds_of
+from archlab.infer.speed import rehearse, seconds_of, uncompiled
 from archlab.pricing.flops import computed_training_flops
 from archlab.study.forecast import Clock
-from archlab.training.rehearsal import rehearse, uncompiled
 
 STEPS = 3
 """That are timed, after two that are not."""

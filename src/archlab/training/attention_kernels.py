@@ -9,11 +9,12 @@ from functools import cache
 import torch
 
 from archlab.config.components.any_attention import AnyAttention
+from archlab.config.components.kernel_choice import RULES, kernel_for
 from archlab.config.components.visibility import is_plain_causal
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.data.file_cache import cached
-from archlab.model.kernels import KERNELS, choose_kernel, needs_of, products, sdpa
+from archlab.model.kernels import products, sdpa
 from archlab.model.masks import Visible
 from archlab.model.softmax import Softmax
 from archlab.training.device import Device
@@ -77,10 +78,9 @@ def attention_kernels(
         if not isinstance(attention, AnyAttention):
             continue
         masked = packed or runs is not None or not is_plain_causal(attention, seq_len)
-        is_whole = runs is None
-        mask = Visible(attention, queries_1T, keys_1S, starts_BQ=starts_1T, is_whole=is_whole, runs=runs)
+        mask = Visible(attention, queries_1T, keys_1S, starts_BQ=starts_1T, is_whole=runs is None, runs=runs)
         needs = replace(
-            needs_of(attention, layer),
+            attention.kernel_needs(layer.site),
             masked=masked,
             is_cut=masked and mask.is_worth_cutting,
             sinks=getattr(attention, "sinks", False),
@@ -90,9 +90,9 @@ def attention_kernels(
             queries=queries_1T.shape[1],
             products_up_to=products_up_to,
         )
-        kernel = choose_kernel("auto", needs)
-        name = next(name for name, limits in KERNELS.items() if limits.kernel is kernel)
-        found[f"{name}, whole" if name == "sdpa" and (masked or needs.bias) else name] += layers.count(layer)
+        kernel = kernel_for("auto", needs)
+        is_whole = kernel == "sdpa" and RULES[kernel].pairs(needs) == "all"
+        found[f"{kernel}, whole" if is_whole else kernel] += layers.count(layer)
     return dict(found)
 
 

@@ -9,12 +9,15 @@ Either is read by any number of processes.
 
 import math
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import load, load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -22,11 +25,89 @@ from archlab.config.schema import Keep
 from archlab.digests import DIGESTS, names_with_digest, verify, write_digests
 from archlab.errors import UserError
 from archlab.files import remove_folder
-from archlab.training.stored import Form, Parts, Stored, Whole, parts_in
+from archlab.model.cut import part_of
 
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 METRICS = "metrics.jsonl"
+PARTS = "shard-*.safetensors"
+"""As torch.distributed.checkpoint names what each of several processes writes."""
+
+
+class Form(NamedTuple):
+    """What a tensor is, without its values."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+class StoredTensors(Protocol):
+    """Tensors of a checkpoint by name."""
+
+    @property
+    def forms(self) -> Mapping[str, Form]:
+        """Of each."""
+        ...
+
+    def fill(self, targets: Mapping[str, Tensor]) -> None:
+        """Copy the values of these names; of a target that is cut, this process's part."""
+        ...
+
+
+class WholeTensors:
+    """A file of whole tensors; UserError where it is missing or damaged."""
+
+    def __init__(self, file: Path) -> None:
+        self._tensors = _read(file)
+        self.forms = {name: Form(x.shape, x.dtype) for name, x in self._tensors.items()}
+
+    @torch.no_grad()
+    def fill(self, targets: Mapping[str, Tensor]) -> None:
+        """See StoredTensors."""
+        for name, target in targets.items():
+            target.copy_(part_of(self._tensors[name], target))
+
+
+class TensorParts:
+    """Files in a folder, each with parts of all tensors; a process reads of them what it needs."""
+
+    def __init__(self, folder: Path) -> None:
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+        from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+        self._reader = HuggingFaceStorageReader(str(folder))
+        found = self._reader.read_metadata().state_dict_metadata
+        tensors = {name: x for name, x in found.items() if isinstance(x, TensorStorageMetadata)}
+        self.forms = {name: Form(x.size, x.properties.dtype) for name, x in tensors.items()}
+
+    def fill(self, targets: Mapping[str, Tensor]) -> None:
+        """See StoredTensors."""
+        from torch.distributed import is_initialized
+        from torch.distributed.checkpoint.state_dict_loader import load as load_parts
+
+        with warnings.catch_warnings():  # that one process reads all of them is meant
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")
+            load_parts(dict(targets), storage_reader=self._reader, no_dist=not is_initialized())
+
+
+def parts_in(folder: Path) -> Iterator[Path]:
+    """Files of parts; none where tensors are whole."""
+    return folder.glob(PARTS)
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():  # opening a pipe would wait for a writer, and a device cannot be mapped
+        raise UserError(f"{path}: {'not a regular file' if path.exists() else 'missing'}")
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:  # safetensors cannot open a file whose name is no UTF-8
+        return load(path.read_bytes())
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise UserError(f"{path}: damaged: {error}") from None
+    except OSError as error:  # its message names no file
+        raise UserError(f"{path}: {error.strerror or error}") from None
 
 
 def step_folder(folder: Path, step: int) -> Path:
@@ -58,17 +139,38 @@ def complete(temporary: Path, metrics: bytes) -> None:
     write_digests(temporary)
 
 
-def remove_others(folder: Path, step: int, keep: Keep, extension_step: int, *, is_last: bool) -> None:
-    """Remove all checkpoints except `step`, `extension_step` and those that `keep` names.
+@dataclass(frozen=True)
+class Retention:
+    """Which checkpoints of a run stay on the disk, and which of them hold the optimizer's state."""
 
-    After the last checkpoint of a finished run, `keep.last` has no effect.
-    """
-    others = {n: path for n, path in _steps(folder).items() if n != step}
-    before = sorted(n for n in others if n < step)
-    kept = set() if is_last else set(before[max(0, len(before) + 1 - keep.last) :])
-    kept |= {n for n in before if n == extension_step or (keep.every and n % keep.every == 0)}
-    for n, path in others.items():
-        if n not in kept:
+    keep: Keep
+    last_step: int
+    """The step with which the run ends. After its checkpoint, `keep.last` has no effect."""
+    extension_step: int = 0
+    """The step from which a longer run goes on; its checkpoint stays whatever `keep` says. 0: none."""
+
+    def needs(self, step: int) -> bool:
+        """Whether a checkpoint of that step is always written."""
+        return step in (self.last_step, self.extension_step)
+
+    def needs_optimizer(self, step: int) -> bool:
+        """Whether a training may go on from that step."""
+        return step != self.last_step or step == self.extension_step
+
+    def kept(self, steps: Iterable[int], newest: int) -> set[int]:
+        """Return those of the checkpoints of these steps that stay when `newest` has been written."""
+        before = sorted(step for step in steps if step < newest)
+        recent = [] if newest == self.last_step else before[max(0, len(before) + 1 - self.keep.last) :]
+        every = self.keep.every
+        return {newest, *recent, *(n for n in before if n == self.extension_step or (every and n % every == 0))}
+
+
+def remove_others(folder: Path, newest: int, retention: Retention) -> None:
+    """Remove the checkpoints that do not stay when that of `newest` has been written."""
+    steps = _steps(folder)
+    kept = retention.kept(steps, newest)
+    for step, path in steps.items():
+        if step not in kept:
             remove_folder(path)
 
 
@@ -133,7 +235,7 @@ def load_metrics(path: Path) -> bytes:
 
 def has_optimizer(path: Path) -> bool:
     """Whether a checkpoint holds the optimizer's state."""
-    return any(map(_is_of_optimizer, Parts(path).forms)) if any(parts_in(path)) else (path / OPTIMIZER).is_file()
+    return any(map(_is_of_optimizer, TensorParts(path).forms)) if any(parts_in(path)) else (path / OPTIMIZER).is_file()
 
 
 def remove_after(folder: Path, step: int) -> None:
@@ -158,8 +260,8 @@ def load_optimizer(path: Path, model: nn.Module, optimizer: Optimizer) -> None:
         optimizer.state[parameters[owners[name]]][name.rpartition("/")[2]] = value
 
 
-def _stored(path: Path, file: str) -> Stored:
-    return Parts(path) if any(parts_in(path)) else Whole(path / file)
+def _stored(path: Path, file: str) -> StoredTensors:
+    return TensorParts(path) if any(parts_in(path)) else WholeTensors(path / file)
 
 
 def _is_of_optimizer(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""A training: updates, evaluations and checkpoints, one after the other, in a run's folder."""
+"""The training loop: updates, evaluations and checkpoints, one after the other, in a run's folder."""
 
 import time
 from collections.abc import Mapping
@@ -16,15 +16,16 @@ from archlab.model.cut import held
 from archlab.model.kernels import prefer_products
 from archlab.pricing.flops import training_flops
 from archlab.training.attention_kernels import products_up_to, slow_attention
-from archlab.training.checkpoint import load_metrics, load_optimizer, load_weights, newest_checkpoint
+from archlab.training.callback import Callback, StepMetrics
+from archlab.training.checkpoint import Retention, load_metrics, load_optimizer, load_weights, newest_checkpoint
 from archlab.training.compiling import compile_layers, recompute_layers
 from archlab.training.device import Device
 from archlab.training.evaluate import Predictions, Score, predict
 from archlab.training.optim import make_optimizer
-from archlab.training.probing import Probing
-from archlab.training.progress import Callback, StepMetrics
+from archlab.training.probes import Probing
 from archlab.training.run_folder import RunFolder, imported
 from archlab.training.saving import Saver
+from archlab.training.schedule import extension_step
 from archlab.training.shard import sharded
 from archlab.training.spikes import (
     MOST_REWINDS,
@@ -36,14 +37,14 @@ from archlab.training.spikes import (
     batches_passed_over,
     rewinds_to,
 )
-from archlab.training.step import StepResult, extension_step, update
+from archlab.training.step import StepResult, update
 from archlab.training.summary import NOT_FINITE, RunSummary, summarise
 from archlab.training.world import World
 
 
 @dataclass(frozen=True)
-class Means:
-    """What a run needs beside its folder, all of it found before anything is written."""
+class RunSetup:
+    """Everything a run needs besides its folder, checked before anything is written."""
 
     config: Config
     settings: TrainConfig
@@ -53,18 +54,18 @@ class Means:
     held_out: HeldOut
     is_compiled: bool
     kernels: Mapping[str, int]
-    """Of attention: by name, how many layers use it."""
+    """Name of an attention kernel -> number of layers that use it."""
 
 
 class Training:
-    """The model, its optimiser and how far they are."""
+    """The model, the optimizer and the current step."""
 
-    def __init__(self, means: Means, folder: RunFolder, callback: Callback) -> None:
+    def __init__(self, setup: RunSetup, folder: RunFolder, callback: Callback) -> None:
         """Go on from the newest checkpoint in the folder, or begin."""
-        settings, device, world = means.settings, means.device, means.world
-        self._means, self._settings, self._device, self._world = means, settings, device, world
+        settings, device, world = setup.settings, setup.device, setup.world
+        self._setup, self._settings, self._device, self._world = setup, settings, device, world
         self._folder, self._callback = folder, callback
-        self._model = sharded(means.config.model, settings.seed, device.type, world)
+        self._model = sharded(setup.config.model, settings.seed, device.type, world)
         prefer_products(self._model, products_up_to(device))
         self._optimizer = make_optimizer(self._model, settings)
         self._done, self._passed_over, self._spike = 0, 0, None
@@ -72,18 +73,19 @@ class Training:
         if world.size > 1:
             own, every = (sum(map(count, self._model.parameters())) for count in (held, Tensor.numel))
             callback.on_note(f"processes {world.division}; each holds {own:,} of {every:,} weights")
-        if means.is_compiled:
+        if setup.is_compiled:
             how = f"train.compile: {settings.compile}"
             callback.on_note(f"layers are compiled ({how}), which takes the first step up to a minute")
             compile_layers(self._model)
         if settings.recompute:
             recompute_layers(self._model)
-        if slow := slow_attention(means.kernels, settings.seq_len):
+        if slow := slow_attention(setup.kernels, settings.seq_len):
             callback.on_note(slow)
-        self._mfu_per_speed = training_flops(means.config.model, settings.seq_len) / device.peak_flops() / world.size
-        self._extension_step = world.told(lambda: 0 if folder.is_of_study else extension_step(settings))
-        self._saver = Saver(folder.checkpoints, settings.keep, world, self._extension_step)
-        self._probing = Probing(self._model, means.held_out, settings.probe_every, device)
+        self._mfu_per_speed = training_flops(setup.config.model, settings.seq_len) / device.peak_flops() / world.size
+        extension = world.broadcast_from_first(lambda: 0 if folder.is_of_study else extension_step(settings))
+        self._retention = Retention(settings.keep, settings.steps, extension)
+        self._saver = Saver(folder.checkpoints, self._retention, world)
+        self._probing = Probing(self._model, setup.held_out, settings.probe_every, device)
         self._why: str | None = None
         """Why it diverged, if it did."""
 
@@ -98,13 +100,13 @@ class Training:
                     if stopping and self._done < self._settings.steps:
                         raise KeyboardInterrupt
             self._saver.wait()
-            summary = self._world.told(self._ended)
+            summary = self._world.broadcast_from_first(self._ended)
             if stop.requested:
                 raise KeyboardInterrupt
         return summary
 
     def _before_the_first(self) -> None:
-        if (score := self._predict().score(self._means.held_out)).is_finite:
+        if (score := self._predict().score(self._setup.held_out)).is_finite:
             self._folder.log(step=0, tokens=0, **score.measures())
         self._probing.after_update(0, self._folder)
 
@@ -114,8 +116,8 @@ class Training:
         self._probing.before_update(step + 1)
         start = time.perf_counter()
         batch = step + self._passed_over
-        windows = self._means.data.batch(settings.seed, batch, settings.rows, settings.seq_len)
-        separator = self._means.held_out.separator
+        windows = self._setup.data.batch(settings.seed, batch, settings.rows, settings.seq_len)
+        separator = self._setup.held_out.separator
         result = update(
             self._model, self._optimizer, windows, settings, step, self._device, separator, self._world, self._refuses
         )
@@ -149,7 +151,7 @@ class Training:
 
     def _evaluated(self) -> Score | None:
         """Where it is time for it."""
-        done, is_last, held_out = self._done, self._done == self._settings.steps, self._means.held_out
+        done, is_last, held_out = self._done, self._done == self._settings.steps, self._setup.held_out
         if done % self._settings.eval_every and not is_last:
             return None
         predictions = self._predict()
@@ -160,20 +162,19 @@ class Training:
             return score
         self._folder.log(step=done, tokens=done * self._settings.batch_tokens, **score.measures())
         if is_last:  # before the last checkpoint, after which nothing is evaluated any more
-            beginnings = self._means.data.beginnings(held_out)
+            beginnings = self._setup.data.beginnings(held_out)
             self._folder.write_documents(predictions.by_document(held_out, beginnings))
         return score
 
     def _predict(self) -> Predictions:
-        return predict(self._model, self._means.held_out, self._device, world=self._world)
+        return predict(self._model, self._setup.held_out, self._device, world=self._world)
 
     def _save(self, stopping: bool) -> None:
-        """Save a checkpoint if it is time for one; the last one without the optimizer unless a longer run may go on."""
+        """Save a checkpoint if it is time for one."""
         self._saver.check()
-        is_last, is_extension_point = self._done == self._settings.steps, self._done == self._extension_step
-        if is_last or is_extension_point or stopping or self._done % self._settings.checkpoint_every == 0:
-            optimizer = None if is_last and not is_extension_point else self._optimizer
-            self._saver.save(self._done, self._model, optimizer, self._folder.logged(), is_last=is_last)
+        is_due = self._done % self._settings.checkpoint_every == 0 or self._retention.needs(self._done)
+        if is_due or stopping:
+            self._saver.save(self._done, self._model, self._optimizer, self._folder.logged())
 
     def _refuses(self, loss: float, grad_norm: float) -> bool:
         """Whether no update is to be made of what a step found. Processes that find it may differ by a rounding."""
@@ -184,11 +185,11 @@ class Training:
         """To the newest checkpoint, to go on with the text after that of this step; False where there is none, or the
         training went back to it often enough."""
         self._saver.wait()
-        newest, _ = self._world.told(lambda: newest_checkpoint(self._folder.checkpoints))
+        newest, _ = self._world.broadcast_from_first(lambda: newest_checkpoint(self._folder.checkpoints))
         if newest is None:
             return False
         done, path = newest
-        before = self._world.told(lambda: rewinds_to(done, self._folder.metrics()))
+        before = self._world.broadcast_from_first(lambda: rewinds_to(done, self._folder.metrics()))
         if len(before) == MOST_REWINDS:
             self._callback.on_note(f"went back to step {done} {MOST_REWINDS} times, and does not again")
             return False
@@ -203,7 +204,7 @@ class Training:
     def _resume(self) -> None:
         """Make model, optimizer and metrics what they were at the newest checkpoint, if any."""
         folder, settings = self._folder, self._settings
-        newest, damaged = self._world.told(lambda: newest_checkpoint(folder.checkpoints))
+        newest, damaged = self._world.broadcast_from_first(lambda: newest_checkpoint(folder.checkpoints))
         if newest is None and imported(folder.path):
             why = "; ".join(damaged) or f"{folder.checkpoints}: no checkpoint"
             raise UserError(f"{why}; without the imported weights the run cannot begin: import the model again")
@@ -232,7 +233,7 @@ class Training:
 
     def _note_past(self) -> None:
         """What of the log decides how it goes on."""
-        metrics = self._world.told(self._folder.metrics)
+        metrics = self._world.broadcast_from_first(self._folder.metrics)
         self._watch, self._spike = SpikeWatch(self._settings.spikes, metrics), None
         self._passed_over = batches_passed_over(metrics)
 

@@ -3,15 +3,21 @@
 Shapes: B batch, T tokens, N tokens of a piece, D d_model, V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from archlab.config.pieces import rows_at_once
+from archlab.model.context import Collected
 from archlab.model.decoder import Decoder
+from archlab.model.moe import MoE
+from archlab.model.router import Load, collected_loads
 from archlab.training.device import Device
+from archlab.training.world import World
 
 
 def logits_in_pieces(
@@ -59,3 +65,105 @@ def objective(logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tensor, T
     if not z_loss:
         return cross_entropy, cross_entropy
     return cross_entropy + z_loss * logits_NV.logsumexp(-1).square().mean(), cross_entropy
+
+
+class RouterLosses(NamedTuple):
+    """Of one pass, or of one update."""
+
+    minimised: Tensor
+    """The others with the config's factors."""
+    balance: Tensor
+    z: Tensor
+
+
+class Routers:
+    """All routers of a model during one update, and the loads and losses of its micro batches so far, those of all
+    processes of the world together."""
+
+    def __init__(self, model: Decoder, world: World) -> None:
+        self._world = world
+        components = (component for layer in model.layers for component in layer.children())
+        self.mixtures = [component for component in components if isinstance(component, MoE)]
+        self._passes: list[tuple[list[Load], RouterLosses]] = []
+
+    def collector(self) -> Collected | None:
+        """What a pass is given to collect loads in; None where nothing is to be collected."""
+        return Collected() if self.mixtures else None
+
+    def minimised(self, collected: Collected | None) -> list[Tensor]:
+        """What a pass adds to the objective, empty without routers; remembered until the update."""
+        if collected is None:
+            return []
+        loads = collected_loads(collected)
+        if group := self._world.context_group:
+            loads = summed(loads, group.sum)
+        losses = router_losses(self.mixtures, loads)
+        detached = [Load(*(x.detach() for x in load)) for load in loads]
+        self._passes.append((detached, RouterLosses(*(x.detach() for x in losses))))
+        return [losses.minimised]
+
+    def correct(self) -> None:
+        """After the update: move the corrections by the loads of all its micro batches together."""
+        for mixture, load in zip(self.mixtures, self._loads, strict=True):
+            mixture.router.correct(load.chosen_E)
+
+    def metrics(self) -> dict[str, float]:
+        """For the log; empty without a router.
+
+        balance_loss, router_z_loss: as minimised, without the config's factors. largest_load: the part of the tokens
+        that the busiest expert of any layer had. dead_experts: how many, in all layers, none of the tokens chose.
+        """
+        if not self.mixtures:
+            return {}
+        losses = [losses for _, losses in self._passes]
+        n_passes = len(losses) * self._world.readers
+        largest = torch.stack([(load.chosen_E / load.tokens).max() for load in self._loads]).max()
+        dead = torch.stack([(load.chosen_E == 0).sum() for load in self._loads]).sum()
+        return {
+            "balance_loss": self._world.sum(torch.stack([x.balance for x in losses]).sum()).item() / n_passes,
+            "router_z_loss": self._world.sum(torch.stack([x.z for x in losses]).sum()).item() / n_passes,
+            "largest_load": largest.item(),
+            "dead_experts": int(dead.item()),
+        }
+
+    @cached_property
+    def _loads(self) -> list[Load]:
+        """Of each router, over all passes of the update."""
+        here = [added(list(loads)) for loads in zip(*(loads for loads, _ in self._passes), strict=True)]
+        return summed(here, self._world.sum) if here else []
+
+
+def router_losses(mixtures: Sequence[MoE], loads: Sequence[Load]) -> RouterLosses:
+    """The mean over the layers of each one's losses; layers that pool their tokens have one balance loss in common."""
+    pools: dict[object, list[int]] = {}
+    for n, mixture in enumerate(mixtures):
+        balance = mixture.config.balance
+        pools.setdefault((mixture.config.experts, balance) if balance.pooled else n, []).append(n)
+    minimised = balance = z = torch.zeros((), device=loads[0].tokens.device)
+    for members in pools.values():
+        loss = balance_loss(added([loads[n] for n in members])) * (len(members) / len(loads))
+        balance = balance + loss
+        minimised = minimised + loss * mixtures[members[0]].config.balance.loss
+    for mixture, load in zip(mixtures, loads, strict=True):
+        loss = load.log_z_squared / load.tokens / len(loads)
+        z = z + loss
+        minimised = minimised + loss * mixture.config.balance.router_z_loss
+    return RouterLosses(minimised, balance, z)
+
+
+def balance_loss(load: Load) -> Tensor:
+    """E * sum over experts of (times chosen per token) * (mean score) (Fedus 2021)."""
+    return len(load.chosen_E) * (load.chosen_E * load.scores_E).sum() / load.tokens.square()
+
+
+def summed(loads: Sequence[Load], over: Callable[[Tensor], Tensor]) -> list[Load]:
+    """Each over several processes, which send all of them as one tensor."""
+    numbers = [x for load in loads for x in load]
+    every = over(torch.cat([x.flatten() for x in numbers])).split([x.numel() for x in numbers])
+    found = iter([x.view(like.shape) for x, like in zip(every, numbers, strict=True)])
+    return [Load(*(next(found) for _ in load)) for load in loads]
+
+
+def added(loads: Sequence[Load]) -> Load:
+    """Of several passes or layers together."""
+    return Load(*(torch.stack(values).sum(0) for values in zip(*loads, strict=True)))

@@ -44,8 +44,8 @@ from archlab.files import (
 from archlab.hf.folder import IMPORTED
 from archlab.training.checkpoint import METRICS, remove_after
 from archlab.training.evaluate import DocumentScore
-from archlab.training.extension import LENGTH, step_to_extend
-from archlab.training.sinks.copies import Copies
+from archlab.training.schedule import LENGTH, step_to_extend
+from archlab.training.sinks import Copies
 from archlab.training.summary import RunSummary
 
 _OUTCOMES = {

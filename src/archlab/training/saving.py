@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from archlab.config.schema import Keep
 from archlab.files import disk_errors, folder_atomic
-from archlab.training.checkpoint import complete, remove_others, state_of, step_folder, write_whole
+from archlab.training.checkpoint import Retention, complete, remove_others, state_of, step_folder, write_whole
 from archlab.training.world import ALONE, World
 
 
@@ -24,25 +24,22 @@ class Saver:
     gives the folder its name when all have written.
     """
 
-    def __init__(self, folder: Path, keep: Keep, world: World, extension_step: int = 0) -> None:
-        """`extension_step`: the step whose checkpoint stays whatever `keep` says, for a longer run to go on from."""
-        self._folder, self._keep, self._world, self._extension_step = folder, keep, world, extension_step
+    def __init__(self, folder: Path, retention: Retention, world: World) -> None:
+        self._folder, self._retention, self._world = folder, retention, world
         self._group = _group_of_all() if world.size > 1 else None
         self._thread: Thread | None = None
         self._error: BaseException | None = None
 
-    def save(
-        self, step: int, model: nn.Module, optimizer: Optimizer | None, metrics: bytes, *, is_last: bool = False
-    ) -> None:
-        """Begin to write `folder/step-N` when the checkpoint before it is written; then remove those that are not kept.
+    def save(self, step: int, model: nn.Module, optimizer: Optimizer | None, metrics: bytes) -> None:
+        """Begin to write `folder/step-N` when the checkpoint before it is written; then remove those that do not stay.
 
-        `optimizer` is None if no training goes on from this checkpoint. `is_last`: the run ends with it. Raise
-        UserError if the checkpoint before it could not be written.
+        Raise UserError if the checkpoint before it could not be written.
         """
         self.wait()
+        optimizer = optimizer if self._retention.needs_optimizer(step) else None
         with ExitStack() as stack:
             enter = stack.enter_context
-            temporary = self._world.told(lambda: enter(folder_atomic(step_folder(self._folder, step))))
+            temporary = self._world.broadcast_from_first(lambda: enter(folder_atomic(step_folder(self._folder, step))))
             write = self._writing(temporary, step, model, optimizer)
             begun = stack.pop_all()
 
@@ -52,7 +49,7 @@ class Saver:
                 if self._world.is_first:
                     complete(temporary, metrics)
             if self._world.is_first:
-                remove_others(self._folder, step, self._keep, self._extension_step, is_last=is_last)
+                remove_others(self._folder, step, self._retention)
 
         self._thread = Thread(target=self._caught, args=(finish,), daemon=True)
         self._thread.start()
@@ -123,7 +120,7 @@ def _group_of_all() -> torch.distributed.ProcessGroup:
 def save_checkpoint(
     folder: Path, step: int, model: nn.Module, optimizer: Optimizer | None, metrics: bytes = b""
 ) -> None:
-    """As a `Saver` of one process does, and the checkpoint is there when it returns."""
-    saver = Saver(folder, Keep(), ALONE)
-    saver.save(step, model, optimizer, metrics, is_last=optimizer is None)
-    saver.wait()
+    """Write one checkpoint before returning. Without `optimizer`, no training goes on from it."""
+    ends_here = optimizer is None
+    with Saver(folder, Retention(Keep(), last_step=step if ends_here else step + 1), ALONE) as saver:
+        saver.save(step, model, optimizer, metrics)

@@ -18,11 +18,11 @@ def sharded(config: ModelConfig, seed: int, device_type: str, world: World) -> D
 
     model = Decoder(config, seed=None)
     if world.tensor > 1:
-        from archlab.training.tensor import share_components
+        from archlab.training.parallel import share_components
 
         share_components(model, world.mesh["within"])
     if world.expert > 1:
-        from archlab.training.experts import deal_experts
+        from archlab.training.parallel import deal_experts
 
         deal_experts(model, world.mesh["within"])
     mesh = world.mesh["replicate", "shard"]

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -13,14 +12,13 @@ from torch.optim import Optimizer
 
 from archlab.config.schema import TrainConfig
 from archlab.data.training_data import Windows
-from archlab.model.context import Collected
+from archlab.model.context import Collected, SequenceShard
 from archlab.model.cut import whole
 from archlab.model.decoder import Decoder
-from archlab.model.part import Part
 from archlab.training.device import Device
-from archlab.training.loss import backward_through_head
+from archlab.training.loss import Routers, backward_through_head
 from archlab.training.optim import set_rate
-from archlab.training.routers import Routers
+from archlab.training.schedule import learning_rate
 from archlab.training.world import ALONE, World
 
 
@@ -70,7 +68,7 @@ def update(
     for index, micro_BT, scored_BT, share in _micro_batches(windows, train.micro_batch_tokens, device, world):
         _seed(_dropout_seed(train.seed, step, index), device)
         collected = routers.collector()
-        part = world.row.part(micro_BT.shape[1] - 1) if world.row else None
+        part = world.context_group.shard(micro_BT.shape[1] - 1) if world.context_group else None
         hidden_BTD, targets_BT = hidden_and_targets(model, micro_BT, device, separator, collected, part)
         hidden_ND, targets_N = chosen(hidden_BTD, scored_BT), chosen(targets_BT, scored_BT)
         weight = share * world.averaged
@@ -82,7 +80,8 @@ def update(
         sum((asked * (weight / world.tensor) for asked in routers.minimised(collected)), carrier).backward()
         loss += cross_entropy * (share / world.context)
     grad_norm = whole(clip_grad_norm_(model.parameters(), train.grad_clip or math.inf))
-    found = world.sum(world.row.added(loss) if world.row else loss).item(), grad_norm.item()
+    loss = world.context_group.sum(loss) if world.context_group else loss
+    found = world.sum(loss).item(), grad_norm.item()
     updated = all(map(math.isfinite, found)) and not refuses(*found)
     result = StepResult(*found, learning_rate(train, step), updated, routers.metrics())
     if updated:
@@ -136,7 +135,7 @@ def hidden_and_targets(
     device: Device,
     separator: int | None,
     collected: Collected | None = None,
-    part: Part | None = None,
+    part: SequenceShard | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(hidden states [B, T - 1, D], targets [B, T - 1]) of windows [B, T]: each token is predicted by those before it.
 
@@ -158,44 +157,3 @@ def document_ids(tokens_BT: Tensor, separator: int | None) -> Tensor | None:
     it is predicted from the document before it.
     """
     return None if separator is None else (tokens_BT == separator).cumsum(-1)
-
-
-def warmup_steps(train: TrainConfig) -> int:
-    """Warm-up in steps, from steps or a share of the run."""
-    return train.warmup if isinstance(train.warmup, int) else round(train.warmup * train.steps)
-
-
-def learning_rate(train: TrainConfig, step: int) -> float:
-    """The rate of update `step`, counted from 0: linear warm-up, then the schedule's shape."""
-    steps, warmup = train.steps, warmup_steps(train)
-    if step < warmup:
-        return train.lr * (step + 1) / warmup
-    done = (step - warmup) / max(steps - warmup, 1)
-    return train.lr * _shape(train, done)
-
-
-def extension_step(train: TrainConfig) -> int:
-    """Step up to which the learning rate does not depend on the length of the run, if its warm-up is given in steps.
-
-    A longer run can go on from the checkpoint of that step. 0 if the rate falls over the whole run.
-    """
-    if train.schedule not in ("constant", "wsd"):
-        return 0
-    after_warmup = range(warmup_steps(train), train.steps)
-    held = bisect_left(after_warmup, True, key=lambda step: learning_rate(train, step) != train.lr)
-    return after_warmup.start + held
-
-
-def _shape(train: TrainConfig, done: float) -> float:
-    """The rate as a share of its peak, when the share `done` of the steps after the warm-up is done."""
-    final = train.final_lr
-    match train.schedule:
-        case "constant":
-            return 1.0
-        case "linear":
-            return 1 + (final - 1) * done
-        case "cosine":
-            return final + (1 - final) * (1 + math.cos(math.pi * done)) / 2
-        case "wsd":
-            decay = train.decay
-            return 1 + (final - 1) * max(0.0, (done - (1 - decay)) / decay) if decay else 1.0

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-    from archlab.training.context import Row
+    from archlab.training.parallel import ContextGroup
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among them. Alone, it tells nobody anything."""
+    """This process, and its place among the processes that train a run together."""
 
     rank: int = 0
     """This process, counted from 0 over all machines."""
@@ -41,7 +41,7 @@ class World:
     """This process, and one of each other group that reads windows of its own; None: all."""
     expert: int = 1
     """Neighbouring processes that have experts for each other."""
-    row: "Row | None" = None
+    context_group: "ContextGroup | None" = None
     """Neighbouring processes that divide the tokens of the same windows; None: each has whole ones."""
 
     @property
@@ -52,7 +52,7 @@ class World:
     @property
     def context(self) -> int:
         """How many divide the tokens of the same windows."""
-        return self.row.size if self.row else 1
+        return self.context_group.size if self.context_group else 1
 
     @property
     def readers(self) -> int:
@@ -83,14 +83,14 @@ class World:
         torch.distributed.all_reduce(found)
         return bool(found)
 
-    def told(self, found: Callable[[], T]) -> T:
-        """What the first process finds, everywhere, or its UserError; the others do not look."""
+    def broadcast_from_first(self, compute: Callable[[], T]) -> T:
+        """Return in every process what `compute` returns in the first one, or raise its UserError there."""
         if self.size == 1:
-            return found()
+            return compute()
         message: list[Any] = [None, None]
         if self.is_first:
             try:
-                message[0] = found()
+                message[0] = compute()
             except UserError as error:
                 message[1] = error
         torch.distributed.broadcast_object_list(message)
@@ -160,16 +160,16 @@ def joined(parallel: ParallelConfig, device_type: str) -> Iterator[World]:
         mesh = init_device_mesh(device_type, sizes, mesh_dim_names=("replicate", "shard", "within"))
         if mesh["within"].size() > 1:
             mesh["shard", "within"]._flatten()  # torch sums over both at once where it finds this
-        reading, row = None, None
+        reading, context_group = None, None
         if parallel.tensor > 1:
             reading = mesh["replicate", "shard"]._flatten().get_group()
         if parallel.context > 1:
-            from archlab.training.context import Row
+            from archlab.training.parallel import ContextGroup
 
             shape = (size // parallel.context, parallel.context)
-            rows = init_device_mesh(device_type, shape, mesh_dim_names=("reading", "row"))
-            reading, row = rows["reading"].get_group(), Row(rows["row"])
-        yield World(get_rank(), size, local_rank, mesh, parallel.tensor, reading, parallel.expert, row)
+            windows = init_device_mesh(device_type, shape, mesh_dim_names=("reading", "window"))
+            reading, context_group = windows["reading"].get_group(), ContextGroup(windows["window"])
+        yield World(get_rank(), size, local_rank, mesh, parallel.tensor, reading, parallel.expert, context_group)
     finally:
         if joins:
             destroy_process_group()

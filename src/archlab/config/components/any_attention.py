@@ -1,9 +1,11 @@
 """What every kind of attention has: query heads, which keys they see, how scores become weights, what pairs cost."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import ClassVar
 
 from archlab.config.components.component import Component, Site
+from archlab.config.components.kernel_choice import RULES, KernelNeeds, kernel_for, writes_scores
 from archlab.config.components.position import BIASED, Rope, Shaw
 from archlab.config.components.query_blocks import is_worth_cutting, query_blocks
 from archlab.config.components.visibility import Visibility, is_plain_causal, keys_kept, visible_pairs
@@ -63,7 +65,8 @@ class AnyAttention(Visibility, QueryHeads):
         and values of all heads have in this pass; where there is a cache they are read from it. A bias is read for
         every pair.
         """
-        heads, pairs = self.n_heads, this.texts * self._pairs(site, this)
+        needs = self._needs_in_pass(site, this)
+        heads, pairs = self.n_heads, this.texts * self._pairs(needs, this)
         distances = 0
         if isinstance(site.position, Shaw):
             of_every_distance = this.rows * (site.position.max_distance + 1)
@@ -71,7 +74,7 @@ class AnyAttention(Visibility, QueryHeads):
         learned = sinks + site.position.of_a_layer(heads, self.query_width)
         queries = this.rows * heads * (key_width + value_width)
         biases = heads * pairs if site.position.kind in BIASED else 0
-        is_written = this.counting != "visible" and self._is_written_out(site, this)
+        is_written = this.counting != "visible" and writes_scores(needs)
         padded = 0.0
         if this.counting != "visible" and value_width != key_width and not is_written:
             # A CPU's fused kernel wants values, and gives results, as wide as keys.
@@ -99,9 +102,23 @@ class AnyAttention(Visibility, QueryHeads):
         yield Operation("element-wise", "scores", flops=capping * scores, moved=moved, made=made)
         yield Operation("softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=2 * made, saved=2 * made, made=made)
 
-    def _is_written_out(self, site: Site, this: Pass) -> bool:
-        """Whether a CPU's kernel makes all scores, because the fused one cannot do what is asked."""
-        return self.softcap is not None or bool(site.dropout.attention and not this.is_cached)
+    def kernel_needs(self, site: Site) -> KernelNeeds:
+        """What a layer asks of its kernel, before a call."""
+        return KernelNeeds(
+            softcap=self.softcap is not None,
+            dropout=site.dropout.attention > 0,
+            bias=site.position.kind in BIASED,
+        )
+
+    def _needs_in_pass(self, site: Site, this: Pass) -> KernelNeeds:
+        """What a pass asks of its kernel. Which documents are packed, and so how they are cut, is not known."""
+        needs = replace(self.kernel_needs(site), on_cuda=False, is_cached=this.is_cached)
+        needs = replace(needs, dropout=needs.dropout and not this.is_cached)
+        if this.counting == "visible" or this.held:
+            return needs
+        masked = this.counting == "packed" or not is_plain_causal(self, this.context)
+        is_cut = masked and this.counting != "packed" and is_worth_cutting(self, this.context)
+        return replace(needs, masked=masked, is_cut=is_cut)
 
     def rotating(self, site: Site, this: Pass, heads: int) -> Iterator[Operation]:
         """Of so many heads' queries and keys together, where they rotate."""
@@ -109,26 +126,24 @@ class AnyAttention(Visibility, QueryHeads):
             width = heads * self.rotary_width * site.position.fraction
             yield this.element_wise("element-wise", "positions", width, flops=3)
 
-    def _pairs(self, site: Site, this: Pass) -> int:
+    def _pairs(self, needs: KernelNeeds, this: Pass) -> int:
         """Pairs of a query and a key, in one text.
 
-        Computed: the fused kernel skips what a plain causal mask hides (but for the edges of its tiles). Where a window
-        or blocks hide enough, a text is cut into blocks of queries, and their pairs are counted. Otherwise, and with a
-        bias, every query is counted with every key. So is it with packed documents, for where they are cut is not known
-        before. After a cache every query is counted with every key that is kept. What differs by machine is not
-        counted, so that a budget does not depend on it: flex skips hidden tiles on a GPU; on a CPU sinks, and values of
-        another width than queries, are padded.
+        Computed: those of the kernel that a CPU takes (`kernel_choice.py`). Of packed documents they are all, because
+        where these are cut is not known before. After a cache every query is counted with every key that is kept. What
+        differs by machine is not counted, so that a budget does not depend on it: flex skips hidden tiles on a GPU; on
+        a CPU sinks, and values of another width than queries, are padded.
         """
         length = this.context
         if this.counting == "visible":
             return visible_pairs(self, length) - (visible_pairs(self, this.held) if this.held else 0)
         if this.held:
             return this.tokens * keys_kept(self, length)
-        if this.counting == "packed" or site.position.kind in BIASED:
-            return length**2
-        skips = not self._is_written_out(site, this)
-        if is_plain_causal(self, length):
-            return visible_pairs(self, length) if skips else length**2
-        if not is_worth_cutting(self, length):
-            return length**2
-        return sum(b.pairs if skips else b.all_pairs for b in query_blocks(self, length) or [])
+        match RULES[kernel_for("auto", needs)].pairs(needs):
+            case "visible":
+                return visible_pairs(self, length)
+            case "blocks":
+                whole = writes_scores(needs)
+                return sum(b.all_pairs if whole else b.pairs for b in query_blocks(self, length) or [])
+            case "all":
+                return length**2

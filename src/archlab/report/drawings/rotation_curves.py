@@ -4,7 +4,7 @@ import altair as alt
 import torch
 
 from archlab.config.components.position import Rope
-from archlab.infer.rope_products import rope_products
+from archlab.infer.probe import rope_products
 from archlab.model.rotary import rotation
 from archlab.report.drawings.line_chart import lines
 

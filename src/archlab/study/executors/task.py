@@ -14,8 +14,8 @@ from archlab.files import real_path
 from archlab.study.executors.executor import RunProgress
 from archlab.study.outcomes.weights import measure
 from archlab.study.runs import Run
+from archlab.training.callback import Callback
 from archlab.training.device import planned_device
-from archlab.training.progress import Callback
 from archlab.training.run_folder import BusyError
 from archlab.training.train import train
 

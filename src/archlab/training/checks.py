@@ -1,4 +1,4 @@
-"""What several processes of one training must divide, and what of a run depends on how they do (`parallel`)."""
+"""Everything that is checked before a run opens its data: `check_run` is the list."""
 
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.moe import MoE
@@ -8,11 +8,33 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config, TrainConfig
 from archlab.config.tasks import AnyTask
+from archlab.config.training import check_next_token, resolve_train
 from archlab.errors import UserError
+from archlab.pricing.memory import training_memory
+from archlab.pricing.params import parameters
+from archlab.training.device import Device
+from archlab.training.sinks import check_installed
+from archlab.training.world import World
 
 
-def among(train: TrainConfig, config: Config, n_processes: int) -> TrainConfig:
-    """Return the settings with micro batches that the processes share. ConfigError if they cannot be shared evenly."""
+def check_run(config: Config, train: TrainConfig, device: Device, world: World) -> None:
+    """Raise UserError for what the model, the processes or this machine cannot do."""
+    check_next_token(config.model)
+    if world.is_first:
+        check_installed(train.log)
+    _check_probes(train, world)
+    check_shares(config.model, world.tensor)
+    check_dealt(config.model, world.expert)
+    check_divided(config, train.seq_len, world.context)
+    _check_memory(config.model, train, device, world)
+
+
+def shared_by(n_processes: int, config: Config) -> TrainConfig:
+    """Return the resolved settings of each of so many processes that read windows of their own.
+
+    ConfigError if they cannot share a batch evenly.
+    """
+    train = resolve_train(config)
     own, rest = divmod(train.rows, n_processes)
     asked = config.train.micro_batch_tokens
     if rest:
@@ -35,6 +57,18 @@ def decides_by_micro_batch(model: ModelConfig) -> bool:
 def has_dropout(model: ModelConfig) -> bool:
     """Anywhere."""
     return bool(model.dropout.embedding) or any(rate for layer in distinct_layers(model) for _, rate in layer.dropout)
+
+
+def _check_probes(train: TrainConfig, world: World) -> None:
+    if world.size > 1 and train.probe_every:
+        found = f"{train.probe_every}; probes are of one process, and there are {world.size}; allowed: null"
+        raise ConfigError([Problem("train.probe_every", found)], "the config")
+
+
+def _check_memory(model: ModelConfig, train: TrainConfig, device: Device, world: World) -> None:
+    """At least: of tables and the head, and of what is no expert, each process of a group has more."""
+    shards = world.mesh.size(1) * world.mesh.size(2) if world.mesh else 1
+    device.check_memory(training_memory(parameters(model), train.optimizer).total // shards)
 
 
 def check_shares(model: ModelConfig, n: int) -> None:

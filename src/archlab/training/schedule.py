@@ -1,14 +1,56 @@
-"""Making a run longer, exactly as if its length had been asked for from the start."""
+"""The learning rate of each step, and from which step a run can become a longer one."""
 
+import math
+from bisect import bisect_left
 from pathlib import Path
 
 from archlab.config.schema import TrainConfig
 from archlab.errors import UserError
 from archlab.training.checkpoint import has_optimizer, newest_checkpoint
-from archlab.training.step import extension_step, learning_rate, warmup_steps
 
 LENGTH = {"tokens", "warmup", "schedule", "decay", "final_lr"}
 """Fields of the train section that decide nothing but the number of steps and the learning rate of each."""
+
+
+def learning_rate(train: TrainConfig, step: int) -> float:
+    """The rate of update `step`, counted from 0: linear warm-up, then the schedule's shape."""
+    steps, warmup = train.steps, warmup_steps(train)
+    if step < warmup:
+        return train.lr * (step + 1) / warmup
+    done = (step - warmup) / max(steps - warmup, 1)
+    return train.lr * _shape(train, done)
+
+
+def warmup_steps(train: TrainConfig) -> int:
+    """Warm-up in steps, from steps or a share of the run."""
+    return train.warmup if isinstance(train.warmup, int) else round(train.warmup * train.steps)
+
+
+def _shape(train: TrainConfig, done: float) -> float:
+    """The rate as a share of its peak, when the share `done` of the steps after the warm-up is done."""
+    final = train.final_lr
+    match train.schedule:
+        case "constant":
+            return 1.0
+        case "linear":
+            return 1 + (final - 1) * done
+        case "cosine":
+            return final + (1 - final) * (1 + math.cos(math.pi * done)) / 2
+        case "wsd":
+            decay = train.decay
+            return 1 + (final - 1) * max(0.0, (done - (1 - decay)) / decay) if decay else 1.0
+
+
+def extension_step(train: TrainConfig) -> int:
+    """Step up to which the learning rate does not depend on the length of the run, if its warm-up is given in steps.
+
+    A longer run can go on from the checkpoint of that step. 0 if the rate falls over the whole run.
+    """
+    if train.schedule not in ("constant", "wsd"):
+        return 0
+    after_warmup = range(warmup_steps(train), train.steps)
+    held = bisect_left(after_warmup, True, key=lambda step: learning_rate(train, step) != train.lr)
+    return after_warmup.start + held
 
 
 def step_to_extend(run: Path, checkpoints: Path, old: TrainConfig, new: TrainConfig) -> int:

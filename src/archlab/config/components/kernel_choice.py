@@ -1,0 +1,114 @@
+"""Which kernel computes attention: what each one cannot do, and which of the others `auto` takes.
+
+Prices (`any_attention.py`), the kernels themselves (`model/kernels.py`) and a run's record
+(`training/attention_kernels.py`) all read this table. It has no torch, so that pricing needs none.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from archlab.errors import UserError
+
+KernelName = Literal["flex", "blocked", "products", "sdpa", "reference"]
+
+
+@dataclass(frozen=True)
+class KernelNeeds:
+    """What a layer, and then a call, ask of a kernel. Every kernel does grouped heads and any scale."""
+
+    softcap: bool = False
+    dropout: bool = False
+    bias: bool = False
+    products_up_to: int = 0
+    """Tokens of a text up to which `products` trains faster than `sdpa` on this machine."""
+    # From here on of a call; before it they stand for the easiest.
+    masked: bool = False
+    """By more than plain causality."""
+    is_cut: bool = False
+    """Whether blocks of queries compute at most half of the square."""
+    sinks: bool = False
+    is_cached: bool = False
+    width: int = 64
+    """Of a query or a value, the wider of them."""
+    on_cuda: bool = True
+    float64: bool = False
+    gradients: bool = False
+    queries: int = 1
+
+
+@dataclass(frozen=True)
+class KernelRules:
+    """Where a kernel cannot or should not be used, and what it computes."""
+
+    lacks: Callable[[KernelNeeds], str | None]
+    """What of the needs it cannot meet, in words; None when it can."""
+    suits: Callable[[KernelNeeds], bool]
+    """Whether `auto` may take it where it can."""
+    pairs: Callable[[KernelNeeds], Literal["visible", "blocks", "all"]]
+    """Pairs of a query and a key that it computes: those that are visible, those of blocks of queries, or all."""
+
+
+def _products_lack(needs: KernelNeeds) -> str | None:
+    asked = {"softcap": needs.softcap, "dropout": needs.dropout, "bias": needs.bias, "masks": needs.masked}
+    return next((name for name, is_asked in (asked | {"sinks": needs.sinks}).items() if is_asked), None)
+
+
+def _products_suit(needs: KernelNeeds) -> bool:
+    """In training alone, so that a model's scores are the same on all machines but for rounding in float32."""
+    return needs.gradients and needs.queries <= needs.products_up_to
+
+
+def _flex_lacks(needs: KernelNeeds) -> str | None:
+    if needs.dropout:
+        return "dropout"
+    if needs.float64:
+        return "float64"
+    if needs.on_cuda:
+        return None
+    return "gradients on cpu" if needs.gradients else "sinks on cpu" if needs.sinks else None
+
+
+def _flex_suits(needs: KernelNeeds) -> bool:
+    """Where torch's fused kernel lacks something, or computes what is masked. It compiles for every shape, and a
+    cache's shapes grow; on a CPU that needs a C++ compiler; on a GPU heads must be 16 wide, wide ones may not fit, and
+    the gradients of a bias are added up one by one."""
+    is_wanted = needs.softcap or needs.masked
+    return is_wanted and needs.on_cuda and not needs.is_cached and not needs.bias and 16 <= needs.width <= 128
+
+
+RULES: dict[KernelName, KernelRules] = {
+    "flex": KernelRules(_flex_lacks, _flex_suits, pairs=lambda needs: "visible"),
+    "blocked": KernelRules(
+        lacks=lambda needs: "bias" if needs.bias else None,
+        suits=lambda needs: needs.is_cut,
+        pairs=lambda needs: "blocks" if needs.is_cut else "all",
+    ),
+    "products": KernelRules(_products_lack, _products_suit, pairs=lambda needs: "visible"),
+    "sdpa": KernelRules(
+        lacks=lambda needs: "softcap" if needs.softcap else None,
+        suits=lambda needs: True,
+        pairs=lambda needs: "all" if needs.masked or needs.bias or needs.dropout else "visible",
+    ),
+    "reference": KernelRules(lacks=lambda needs: None, suits=lambda needs: True, pairs=lambda needs: "all"),
+}
+"""In the order in which `auto` prefers them."""
+
+
+def kernel_for(name: str, needs: KernelNeeds) -> KernelName:
+    """The named kernel, or for `auto` the first that can do what is needed; UserError when the named one cannot."""
+    if name == "auto":
+        return next(kernel for kernel, rules in RULES.items() if rules.suits(needs) and rules.lacks(needs) is None)
+    able = [kernel for kernel, rules in RULES.items() if rules.lacks(needs) is None]
+    for kernel, rules in RULES.items():
+        if kernel == name and kernel in able:
+            return kernel
+        if kernel == name:
+            raise UserError(f"kernel {name} cannot do {rules.lacks(needs)}; allowed: auto, {', '.join(able)}")
+    raise UserError(f"kernel {name!r}; allowed: auto, {', '.join(RULES)}")
+
+
+def writes_scores(needs: KernelNeeds) -> bool:
+    """Whether a CPU's kernel writes all scores to memory, because the fused one cannot do what is asked: `reference`
+    does, and so does torch's attention with dropout."""
+    return RULES["sdpa"].lacks(needs) is not None or needs.dropout

@@ -1,0 +1,245 @@
+"""Dividing a model among processes, within each layer.
+
+Tensor parallelism (Shoeybi 2019): processes share the work of every component, by heads and hidden units of MLPs. Each
+has a component of its own, the whole one's share (`Component.share`). The input is the same everywhere, and its
+gradient is summed; the output is summed. Everything else each process computes by itself, from the same numbers.
+
+Expert parallelism (Lepikhin 2020): the experts of a mixture are dealt among processes with windows of their own. Each
+row goes to the process that has its expert, and comes back. Everything else each process has whole.
+
+Context parallelism: processes read the same windows and divide the tokens of each. A window is cut into twice as many
+pieces as there are processes, and each has one from its beginning and the opposite one from its end, so that under
+causality all compare as many pairs of tokens (Llama 3, 2024, arXiv 2407.21783). Every attention gathers the keys and
+values of all; the gradient of each goes back to the process that has its token.
+
+A divided parameter is whole to torch (DTensor): the optimizer, clipping, `fully_shard` and checkpoints need not know
+more. To the module that reads it, it is the part that this process has.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+
+from archlab.config.components.moe import MoE as MoEConfig
+from archlab.model.arithmetic import Same
+from archlab.model.context import Context, SequenceShard
+from archlab.model.decoder import Decoder
+from archlab.model.layer import make_component
+from archlab.model.moe import Experts, MoE
+from archlab.model.positions import AlibiBias
+from archlab.model.roles import ROLES, RoleName
+from archlab.model.torch_private import exchange_rows
+
+View = Callable[[DTensor], Tensor]
+"""What a module reads of a parameter."""
+
+
+def moved(x: Tensor, mesh: DeviceMesh, before: Placement, after: Placement, gradient: Placement) -> Tensor:
+    """What each process has of a tensor as `after` says, of which each has what `before` says: a part, a summand, or
+    all. `gradient`: what each finds of the gradient of what it is given."""
+    sent = DTensor.from_local(x, mesh, [before], run_check=False).redistribute(placements=[after])
+    return sent.to_local(grad_placements=[gradient])
+
+
+class _Group:
+    """The processes that have parts of parameters, and this one among them."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self.mesh, self.size, self.rank = mesh, mesh.size(), mesh.get_local_rank()
+
+    def divide(self, whole: nn.Module, own: nn.Module) -> None:
+        """Make the parameters of a module parts of those of the whole one; `own` is what this process has of `whole`,
+        and the shapes say along which axis a parameter is cut. A gradient is the sum of those that all find."""
+        if hasattr(whole, "constants"):
+            own.constants = whole.constants
+        views = dict[str, View]()
+        for name, parameter in list(own.named_parameters(recurse=False)):
+            placement, views[name] = self._part(whole, own, name)
+            all_of_it = getattr(whole, name)
+            held = all_of_it if isinstance(placement, Replicate) else parameter
+            setattr(own, name, self._placed(held, placement, all_of_it))
+        _see(own, views)
+        for name, module in own.named_children():
+            self.divide(getattr(whole, name), module)
+
+    def hold(self, model: nn.Module, gradient: Placement) -> None:
+        """What is not divided, whole in each process. `gradient`: whether each finds all of it, or a summand."""
+        for module in model.modules():
+            views = dict[str, View]()
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                if not isinstance(parameter, DTensor):
+                    setattr(module, name, self._placed(parameter, Replicate(), parameter))
+                    views[name] = _local(gradient)
+            _see(module, views)
+
+    def first(self, whole: int, own: int) -> int:
+        """Where this process's rows begin, of so many; neighbours have the same where there are fewer shares than
+        processes."""
+        return self.rank * whole // self.size // own * own
+
+    def _part(self, whole: nn.Module, own: nn.Module, name: str) -> tuple[Placement, View]:
+        shapes = getattr(whole, name).shape, getattr(own, name).shape
+        axes = [axis for axis, (n, some) in enumerate(zip(*shapes, strict=True)) if n != some]
+        if not axes:
+            role: RoleName = getattr(own, "roles", {}).get(name, "constant")
+            times = self.size if ROLES[role].is_added_once else 1
+            return Replicate(), _local(Partial(), lambda x: x if times == 1 else x / times)
+        (axis,) = axes
+        n, some = (getattr(m, "widths", shape[axis : axis + 1]) for m, shape in zip((whole, own), shapes, strict=True))
+        if len(n) == 1 and self.size * some[0] == n[0]:
+            return Shard(axis), _local(Shard(axis))
+        return Replicate(), _local(Partial(), lambda x: self._rows(x, axis, n, some))
+
+    def _rows(self, x: Tensor, axis: int, whole: Sequence[int], own: Sequence[int]) -> Tensor:
+        """This process's, of what stands side by side along an axis, each of so many rows in whole and here."""
+        starts = [end - n + self.first(n, some) for end, n, some in zip(accumulate(whole), whole, own, strict=True)]
+        return torch.cat([x.narrow(axis, start, n) for start, n in zip(starts, own, strict=True)], axis)
+
+    def _placed(self, local: Tensor, placement: Placement, whole: Tensor) -> nn.Parameter:
+        placed = DTensor.from_local(
+            local.detach(), self.mesh, [placement], run_check=False, shape=whole.shape, stride=whole.stride()
+        )
+        return nn.Parameter(placed)
+
+
+def _local(gradient: Placement, pick: Callable[[Tensor], Tensor] = lambda x: x) -> View:
+    def view(held: DTensor) -> Tensor:
+        if held.device_mesh.ndim > 1:  # put away by fully_shard, which itself looks at it
+            return held
+        return pick(held.to_local(grad_placements=[gradient]))
+
+    return view
+
+
+def _see(module: nn.Module, views: dict[str, View]) -> None:
+    """Let the module's code read its parameters by these views."""
+    if views:
+        own = type(module)
+        module.__class__ = type(own.__name__, (own,), {name: _reading(name, view) for name, view in views.items()})
+
+
+def _reading(name: str, view: View) -> property:
+    return property(lambda module: view(module._parameters[name]))
+
+
+def share_components(model: Decoder, mesh: DeviceMesh) -> None:
+    """In place, before the parameters have values."""
+    group = _TensorGroup(mesh)
+    for layer, config in zip(model.layers, model.layer_configs, strict=True):
+        for branch in config.branches:
+            whole = getattr(layer, branch.name)
+            own = make_component(branch.component.share(group.size), config, "auto")
+            for name, module in list(own.named_modules()):
+                group.fit(whole.get_submodule(name), module)
+            group.divide(whole, own)
+            own.register_forward_pre_hook(group.enter)
+            own.register_forward_hook(group.leave)
+            setattr(layer, branch.name, own)
+    group.hold(model, Replicate())
+
+
+class _TensorGroup(_Group):
+    """The processes that share components."""
+
+    def fit(self, whole: nn.Module, own: nn.Module) -> None:
+        """What of a module's share is not seen from the shapes of its parameters."""
+        widths, of_whole = (getattr(module, "over_all", {}) for module in (own, whole))
+        for name, width in widths.items():
+            if not isinstance(norm := getattr(whole, name), Same):
+                setattr(own, name, norm)
+                self._gather_for(norm, of_whole[name], width)
+        if isinstance(whole, AlibiBias) and isinstance(own, AlibiBias):
+            own.slopes = whole.slopes[self.first(len(whole.slopes), len(own.slopes)) :][: len(own.slopes)]
+
+    def enter(self, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Before a component: what it reads, and its heads' rows of a bias that all layers share."""
+        x_BTD, context, *rest = args
+        assert isinstance(context, Context)
+        if (bias_BHTS := context.bias_BHTS) is not None:
+            own_BHTS = self._moved(bias_BHTS, Replicate(), Replicate(), Partial()).chunk(self.size, 1)[self.rank]
+            context = replace(context, bias_BHTS=own_BHTS)
+        return self._moved(x_BTD, Replicate(), Replicate(), Partial()), context, *rest
+
+    def leave(self, _: nn.Module, __: tuple[Any, ...], y: Tensor) -> Tensor:
+        """Behind a component: the sum of what all processes give."""
+        return self._moved(y, Partial(), Replicate(), Replicate())
+
+    def _moved(self, x: Tensor, before: Placement, after: Placement, gradient: Placement) -> Tensor:
+        return moved(x, self.mesh, before, after, gradient)
+
+    def _gather_for(self, norm: nn.Module, whole: int, own: int) -> None:
+        """Let a norm see the features of all processes, and give each its own."""
+        copies = self.size * own // whole
+
+        def gathered(_: nn.Module, args: tuple[Tensor]) -> Tensor:
+            x = self._moved(args[0], Shard(args[0].ndim - 1), Replicate(), Partial())
+            return x.unflatten(-1, (self.size, -1))[..., ::copies, :].flatten(-2)
+
+        norm.register_forward_pre_hook(gathered)
+        norm.register_forward_hook(lambda _, __, y: y.narrow(-1, self.first(whole, own), own))
+
+
+def deal_experts(model: Decoder, mesh: DeviceMesh) -> None:
+    """In place, before the parameters have values."""
+    group = _ExpertGroup(mesh)
+    for layer, config in zip(model.layers, model.layer_configs, strict=True):
+        for module in layer.children():
+            if isinstance(module, MoE):
+                assert isinstance(config.mlp, MoEConfig)
+                own = Experts(config.mlp.dealt(group.size), config.d_model)
+                group.divide(module.experts, own)
+                own.through = partial(group.through, own)
+                module.experts = own
+    group.hold(model, Partial())
+
+
+class _ExpertGroup(_Group):
+    """The processes that have experts for each other."""
+
+    def through(self, experts: Experts, x_RD: Tensor, expert_R: Tensor) -> Tensor:
+        """Rows in the order of all experts through these, wherever they are: [R, D] -> [R, D]."""
+        E = len(experts.up)
+        sent_PE = torch.bincount(expert_R, minlength=self.size * E).view(self.size, E)
+        got_PE = self._exchanged(sent_PE, [1] * self.size, [1] * self.size)
+        sent, got = sent_PE.sum(1).tolist(), got_PE.sum(1).tolist()
+        own_S = torch.arange(E, device=x_RD.device).repeat(self.size).repeat_interleave(got_PE.flatten())
+        order_S = own_S.argsort(stable=True)
+        x_SD = self._exchanged(x_RD, got, sent).index_select(0, order_S)
+        y_SD = Experts.through(experts, x_SD, own_S[order_S])
+        return self._exchanged(y_SD.index_select(0, order_S.argsort()), sent, got)
+
+    def _exchanged(self, x: Tensor, got: list[int], sent: list[int]) -> Tensor:
+        """So many rows from each process, for so many to each."""
+        return exchange_rows(x.contiguous(), got, sent, self.mesh.get_group())
+
+
+class ContextGroup:
+    """The processes that divide the tokens of a window, and this one among them."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self._mesh, self.size = mesh, mesh.size()
+        self._dealt = [piece for rank in range(self.size) for piece in self._pieces(rank)]
+
+    def shard(self, n_tokens: int) -> SequenceShard:
+        """Tokens of this process in a window of `n_tokens`, which is a multiple of twice the number of processes."""
+        length = n_tokens // len(self._dealt)
+        own = self._pieces(self._mesh.get_local_rank())
+        return SequenceShard(tuple(range(piece * length, (piece + 1) * length) for piece in own), self._gathered)
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Sum over all processes. Its gradient goes to each as it is, because each has that of the whole sum."""
+        return moved(x, self._mesh, Partial(), Replicate(), Replicate())
+
+    def _pieces(self, rank: int) -> tuple[int, int]:
+        return rank, 2 * self.size - 1 - rank
+
+    def _gathered(self, rows: Tensor) -> Tensor:
+        pieces = moved(rows, self._mesh, Shard(2), Replicate(), Partial()).chunk(len(self._dealt), 2)
+        return torch.cat([pieces[self._dealt.index(i)] for i in range(len(pieces))], 2)

@@ -1,0 +1,297 @@
+"""Tools that draw metrics, to which a run's are copied line by line while it trains (`train.log`)."""
+
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from archlab.config.core.yaml_text import to_yaml
+from archlab.config.identity import flatten, resolved
+from archlab.config.problems import ConfigError, Problem
+from archlab.config.schema import Config, LogTo
+from archlab.digests import write_with_digests
+from archlab.files import read_bytes, real_path
+
+Measures = Mapping[str, float]
+PROJECT = "archlab"
+"""What tools call the project where their own environment variables do not say it."""
+
+_ID = "log.json"
+_MLFLOW_TAG = "archlab.id"
+_MLFLOW_BATCH = 100
+"""Largest number of parameters in one request."""
+
+_MLFLOW_LONGEST = 500
+"""Characters of a parameter that every store takes."""
+
+
+class Sink(Protocol):
+    """A tool that draws metrics, open for one run. Whatever it raises ends the copying, not the training."""
+
+    def begin(self, step: int) -> None:
+        """The training goes on with this step: 0 at its start, another where it goes on or back. What was logged of it
+        and of steps after it will be logged again."""
+        ...
+
+    def log(self, step: int, measures: Measures) -> None:
+        """What was measured at a step; of one step there may be several."""
+        ...
+
+    def close(self, *, ended: bool) -> None:
+        """Nothing more comes now. `ended`: the training is over, and was not stopped."""
+        ...
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """What a tool is told of a run when it is opened."""
+
+    folder: Path
+    id: str
+    """The same whenever the run goes on, and no other run's."""
+    values: Mapping[str, Any]
+    """Its config, with every derived value written out, and its environment."""
+
+    @property
+    def name(self) -> str:
+        """For people: that of its folder, and so much of its id that two of one name are told apart."""
+        return f"{real_path(self.folder).name}-{self.id[:4]}"
+
+
+class Copies:
+    """What each tool is told; one that fails is told nothing more, and the training goes on."""
+
+    def __init__(self, sinks: Mapping[str, Sink], on_failure: Callable[[str], None] = lambda _: None) -> None:
+        """`sinks` by name; `on_failure` is given a sentence, once for each that fails."""
+        self._sinks, self._on_failure = dict(sinks), on_failure
+
+    def begin(self, step: int) -> None:
+        """See Sink."""
+        self._each(lambda sink: sink.begin(step))
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """A line of metrics: its numbers, without those that are none."""
+        measures = dict(numbers({name: value for name, value in line.items() if name != "step"}))
+        self._each(lambda sink: sink.log(line["step"], measures))
+
+    def close(self, *, ended: bool) -> None:
+        """See Sink."""
+        self._each(lambda sink: sink.close(ended=ended))
+
+    def _each(self, tell: Callable[[Sink], None]) -> None:
+        for name, sink in [*self._sinks.items()]:
+            try:
+                tell(sink)
+            except Exception as error:
+                del self._sinks[name]
+                self._on_failure(failure(name, error))
+
+
+def failure(name: str, error: Exception) -> str:
+    """What a user is told of it."""
+    why = (str(error).strip().splitlines() or [""])[0]
+    return f"train.log: {name} has failed ({type(error).__name__}: {why}); metrics.jsonl has everything"
+
+
+def numbers(values: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, float]]:
+    """Names and numbers of a line of metrics. A probe is an object, with lists of one number per layer:
+    `probes/entropy/3` is that of the third layer."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from numbers(value, f"{at}{name}/")
+        elif isinstance(value, list):
+            yield from numbers({str(i): x for i, x in enumerate(value, 1)}, f"{at}{name}/")
+        elif isinstance(value, int | float):
+            yield f"{at}{name}", float(value)
+
+
+class TensorBoard:
+    """TensorBoard: event files in the run's folder, so that `tensorboard --logdir runs` shows the runs side by side."""
+
+    def __init__(self, tensorboardx: Any, run: LoggedRun) -> None:
+        self._library, self._run, self._writer = tensorboardx, run, None
+
+    def begin(self, step: int) -> None:
+        """A new file, which says that what the older ones have of this step and later is not to be shown."""
+        if self._writer is not None:
+            self._writer.close()
+        folder = self._run.folder / "tensorboard"
+        before = len(list(folder.glob("*")))  # files that begin in the same second would have one name
+        self._writer = self._library.SummaryWriter(str(folder), purge_step=step, filename_suffix=f".{before:05}")
+        if step == 0:
+            self._writer.add_text("config", f"```\n{to_yaml(dict(self._run.values))}```", 0)
+
+    def log(self, step: int, measures: Measures) -> None:
+        """A scalar each."""
+        assert self._writer is not None
+        for name, value in measures.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self, *, ended: bool) -> None:
+        """Bring all to the disk."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class WandB:
+    """Weights & Biases. WANDB_PROJECT, WANDB_ENTITY and WANDB_MODE=offline mean what they mean to it everywhere.
+
+    A run of our id. Steps are an axis of our own: wandb drops what is logged of a step that it has passed, and a
+    training that went back passes steps twice.
+    """
+
+    def __init__(self, wandb: Any, run: LoggedRun) -> None:
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            id=run.id,
+            name=run.name,
+            resume="allow",
+            config=dict(run.values),
+            dir=str(run.folder),
+            settings=wandb.Settings(console="off"),
+        )
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+
+    def begin(self, step: int) -> None:
+        """Steps that come again are drawn again."""
+
+    def log(self, step: int, measures: Measures) -> None:
+        """A row."""
+        self._run.log({"step": step, **measures})
+
+    def close(self, *, ended: bool) -> None:
+        """Wait until all is sent; a run that was stopped counts as crashed until it goes on."""
+        self._run.finish(exit_code=0 if ended else 1)
+
+
+class Trackio:
+    """Trackio: a local database, or a Space on the Hugging Face hub if TRACKIO_SPACE_ID names one.
+
+    A run of our name. What it says of itself goes where notes go, for stdout is for results.
+    """
+
+    def __init__(self, trackio: Any, run: LoggedRun) -> None:
+        self._library = trackio
+        with redirect_stdout(sys.stderr):
+            self._run = trackio.init(
+                project=os.environ.get("TRACKIO_PROJECT", PROJECT),
+                name=run.name,
+                config=dict(run.values),
+                resume="allow",
+                embed=False,
+            )
+
+    def begin(self, step: int) -> None:
+        """Steps that come again are drawn again."""
+
+    def log(self, step: int, measures: Measures) -> None:
+        """A row."""
+        self._run.log(dict(measures), step=step)
+
+    def close(self, *, ended: bool) -> None:
+        """Wait until all is written."""
+        with redirect_stdout(sys.stderr):
+            self._library.finish()  # of this run, and nothing is left to do at the process's end
+
+
+class MLflow:
+    """MLflow: the server or the store that MLFLOW_TRACKING_URI names, the experiment of MLFLOW_EXPERIMENT_NAME.
+
+    The run has our id among its tags.
+    """
+
+    def __init__(self, mlflow: Any, run: LoggedRun) -> None:
+        self._client, self._entities, self._sent = mlflow.MlflowClient(), mlflow.entities, None
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        found = self._client.get_experiment_by_name(name)
+        experiment = found.experiment_id if found else self._client.create_experiment(name)
+        begun = self._client.search_runs([experiment], f"tags.`{_MLFLOW_TAG}` = '{run.id}'", max_results=1)
+        self._id = begun[0].info.run_id if begun else self._created(run, experiment)
+        self._client.update_run(self._id, "RUNNING")
+
+    def _created(self, run: LoggedRun, experiment: str) -> str:
+        id = self._client.create_run(experiment, tags={_MLFLOW_TAG: run.id}, run_name=run.name).info.run_id
+        params = [
+            self._entities.Param(name, str(value)[:_MLFLOW_LONGEST])
+            for name, value in flatten(dict(run.values)).items()
+        ]
+        for i in range(0, len(params), _MLFLOW_BATCH):
+            self._client.log_batch(id, params=params[i : i + _MLFLOW_BATCH])
+        return id
+
+    def begin(self, step: int) -> None:
+        """Steps that come again are drawn again."""
+
+    def log(self, step: int, measures: Measures) -> None:
+        """Sent by a thread of MLflow's, so that a slow server delays no step."""
+        now = int(time.time() * 1000)
+        metrics = [self._entities.Metric(name, value, now, step) for name, value in measures.items()]
+        self._sent = self._client.log_batch(self._id, metrics=metrics, synchronous=False)
+
+    def close(self, *, ended: bool) -> None:
+        """Wait until all is sent."""
+        if self._sent is not None:
+            self._sent.wait()
+        self._client.set_terminated(self._id, "FINISHED" if ended else "KILLED")
+
+
+SINKS: dict[LogTo, tuple[str, Callable[[Any, LoggedRun], Sink]]] = {
+    "tensorboard": ("tensorboardX", TensorBoard),
+    "wandb": ("wandb", WandB),
+    "trackio": ("trackio", Trackio),
+    "mlflow": ("mlflow", MLflow),
+}
+"""Name of a tool, which is also that of its extra -> the package that it needs, and its class, which is given the
+imported package."""
+
+
+def check_installed(log: Sequence[LogTo]) -> None:
+    """ConfigError where one of their packages is missing."""
+    missing = [name for name in log if find_spec(SINKS[name][0]) is None]
+    if missing:
+        found = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        raise ConfigError(
+            [Problem("train.log", f"{found}; run: pip install 'archlab[{','.join(missing)}]'")], "the config"
+        )
+
+
+@contextmanager
+def opened(
+    folder: Path, config: Config, environment: Mapping[str, Any], on_failure: Callable[[str], None]
+) -> Iterator[Copies]:
+    """Open the tools that the config of the run in `folder` names, and close them after the block.
+
+    A tool that cannot be opened is left out, with a note.
+    """
+    sinks = dict[str, Sink]()
+    for name in config.train.log:
+        package, tool = SINKS[name]
+        try:
+            run = LoggedRun(folder, _id(folder), {**resolved(config), "environment": environment})
+            sinks[name] = tool(import_module(package), run)
+        except Exception as error:
+            on_failure(failure(name, error))
+    copies = Copies(sinks, on_failure)
+    ended = False
+    try:
+        yield copies
+        ended = True
+    finally:
+        copies.close(ended=ended)
+
+
+def _id(folder: Path) -> str:
+    """The run's name for all of them, drawn when the first is opened."""
+    path = folder / _ID
+    if not path.exists():
+        write_with_digests(folder, {_ID: json.dumps({"id": secrets.token_hex(4)})})
+    return json.loads(read_bytes(path))["id"]
