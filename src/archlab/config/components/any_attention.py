@@ -139,11 +139,11 @@ class AnyAttention(Visibility, QueryHeads):
             return visible_pairs(self, length) - (visible_pairs(self, this.held) if this.held else 0)
         if this.held:
             return this.tokens * keys_kept(self, length)
+        whole = writes_scores(needs)
         match RULES[kernel_for("auto", needs)].pairs(needs):
-            case "visible":
+            case "visible" if not whole:
                 return visible_pairs(self, length)
             case "blocks":
-                whole = writes_scores(needs)
                 return sum(b.all_pairs if whole else b.pairs for b in query_blocks(self, length) or [])
-            case "all":
+            case _:
                 return length**2

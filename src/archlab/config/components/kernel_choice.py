@@ -88,7 +88,7 @@ RULES: dict[KernelName, KernelRules] = {
     "sdpa": KernelRules(
         lacks=lambda needs: "softcap" if needs.softcap else None,
         suits=lambda needs: True,
-        pairs=lambda needs: "all" if needs.masked or needs.bias or needs.dropout else "visible",
+        pairs=lambda needs: "all" if needs.masked or needs.bias else "visible",
     ),
     "reference": KernelRules(lacks=lambda needs: None, suits=lambda needs: True, pairs=lambda needs: "all"),
 }
