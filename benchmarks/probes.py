@@ -19,7 +19,7 @@ import numpy as np
 from peers import SHAPES, archlab_overrides
 from rounds import Round, finish, measure, options
 
-from archlab.data.held_out import HeldOut
+from archlab.data.training_data import HeldOut
 from archlab.exchange.configs import load_config
 from archlab.training.probing import Probing
 from archlab.training.rehearsal import Rehearsal, rehearse

@@ -8,8 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from archlab.config.schema import Config, TrainConfig
-from archlab.data.held_out import HeldOut
-from archlab.data.training_data import TrainingData
+from archlab.data.training_data import HeldOut, TrainingData
 from archlab.errors import UserError
 from archlab.interrupt import stop_on_signal
 from archlab.model.cut import held

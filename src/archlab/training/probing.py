@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from archlab.data.held_out import HeldOut
+from archlab.data.training_data import HeldOut
 from archlab.model.decoder import Decoder
 from archlab.training.checkpoint import METRICS
 from archlab.training.device import Device
