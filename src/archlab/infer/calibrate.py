@@ -13,8 +13,9 @@ from archlab.exchange.configs import load_config
 from archlab.infer.clock import Clocked, clocked
 from archlab.infer.speed import WARM_UP, rehearse_decoding, seconds_of
 from archlab.model.decoder import Decoder
-from archlab.pricing.calibrated import Rate, Rates, features
+from archlab.pricing.hardware import Rate, Rates
 from archlab.pricing.memory import Format
+from archlab.pricing.pass_time import features
 from archlab.pricing.summary import cost
 from archlab.pricing.work import PassName, Work
 from archlab.training.device import Device

@@ -5,7 +5,7 @@ from datetime import date
 import torch
 
 from archlab.infer.calibrate import calibrate
-from archlab.pricing.hardware import Hardware, Measured, NumberFormat
+from archlab.pricing.hardware import Hardware, Measurements, NumberFormat
 from archlab.pricing.memory import Format
 from archlab.training import rates
 from archlab.training.device import Device, resolve_device_type
@@ -36,7 +36,7 @@ def measure() -> Hardware:
         peak={name: max(found.values()) for name, found in products.items()},
         memory=device.memory,
         bandwidth=max(copied, read),
-        measured=Measured(
+        measured=Measurements(
             products=products,
             copy_bandwidth=copied,
             read_bandwidth=read,

@@ -13,10 +13,10 @@ from archlab.config.schema import Config
 from archlab.errors import UserError
 from archlab.infer.generate import Session
 from archlab.model.decoder import Decoder
-from archlab.pricing.flops import training_flops
 from archlab.pricing.memory import Format
 from archlab.pricing.params import parameters
 from archlab.pricing.summary import cost
+from archlab.pricing.work import training_flops
 from archlab.training.device import Device, choose_device
 from archlab.training.operations import time_by_kind
 from archlab.training.rates import copy_bandwidth

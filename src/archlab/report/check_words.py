@@ -8,7 +8,7 @@ from typing import Any
 from archlab.config.layers import layer_configs
 from archlab.evidence.read import cited, claims, sources
 from archlab.evidence.schema import Claim
-from archlab.pricing.stages import Cut
+from archlab.pricing.partition import Cut
 from archlab.pricing.units import count
 from archlab.review.case import Case
 from archlab.review.findings import Finding

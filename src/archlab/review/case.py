@@ -8,7 +8,7 @@ from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.pricing.params import Parameters, parameters
-from archlab.pricing.stages import Cut, cut
+from archlab.pricing.partition import Cut, cut
 
 
 @dataclass(frozen=True)

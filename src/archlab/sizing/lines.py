@@ -7,8 +7,8 @@ from statistics import median
 from archlab.config.core.yaml_text import to_yaml
 from archlab.config.training import resolve_train
 from archlab.pricing.budget import FLOPS_PER_PARAMETER, TOKENS_PER_PARAMETER, rule_in_words
-from archlab.pricing.flops import training_flops
 from archlab.pricing.units import binary, count
+from archlab.pricing.work import training_flops
 from archlab.review.case import Case
 from archlab.review.consensus import KV_HEADS, UNTIED_HEAD
 from archlab.review.findings import notes_and_warnings

@@ -13,7 +13,7 @@ from archlab.errors import UserError
 from archlab.interrupt import stop_on_signal
 from archlab.model.cut import held
 from archlab.model.kernels import prefer_products
-from archlab.pricing.flops import training_flops
+from archlab.pricing.work import training_flops
 from archlab.training.attention_kernels import products_up_to, slow_attention
 from archlab.training.checkpoint import load_metrics, load_optimizer, load_weights, newest_checkpoint
 from archlab.training.compiling import compile_layers, recompute_layers
