@@ -21,8 +21,9 @@ from archlab.config.schema import Config
 from archlab.exchange.configs import load_config
 from archlab.infer.measure import calibrate
 from archlab.infer.speed import WARM_UP, rehearse, rehearse_decoding
-from archlab.pricing.calibrated import Rates, predicted
+from archlab.pricing.hardware import Rates
 from archlab.pricing.memory import Format
+from archlab.pricing.pass_time import predicted
 from archlab.pricing.summary import cost
 from archlab.pricing.work import PassName
 from archlab.training.device import Device, choose_device

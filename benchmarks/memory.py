@@ -19,7 +19,7 @@ import torch
 from rounds import Round, finish, measure, options
 
 from archlab.allocator import keep_freed_memory
-from archlab.data.held_out import HeldOut
+from archlab.data.training_data import HeldOut
 from archlab.exchange.configs import load_config
 from archlab.exchange.load import load_hf
 from archlab.families.registry import find_family

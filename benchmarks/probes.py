@@ -19,7 +19,7 @@ import numpy as np
 from peers import SHAPES, archlab_overrides
 from rounds import Round, finish, measure, options
 
-from archlab.data.held_out import HeldOut
+from archlab.data.training_data import HeldOut
 from archlab.exchange.configs import load_config
 from archlab.infer.speed import Rehearsal, rehearse
 from archlab.training.probes import Probing

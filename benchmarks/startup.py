@@ -19,8 +19,7 @@ from rounds import Round, finish, measure, options
 
 from archlab.data import tokenizer as bpe
 from archlab.data.file_cache import SETTLED
-from archlab.data.prepare import SHARD_TOKENS
-from archlab.data.shards import FORMAT, MANIFEST, TOKENIZER, DataFolder, Manifest, Part, Shard
+from archlab.data.shards import FORMAT, MANIFEST, SHARD_TOKENS, TOKENIZER, DataFolder, FoldShards, Manifest, Shard
 from archlab.digests import sha256
 
 TOKENS = 2_000_000_000
@@ -93,7 +92,7 @@ def made_up(folder: Path) -> None:
     time.sleep(SETTLED / 1e9 + 0.1)  # what has just been written is not remembered yet
 
 
-def _hollow(folder: Path, name: str, tokens: int) -> Part:
+def _hollow(folder: Path, name: str, tokens: int) -> FoldShards:
     shards, digests = list[Shard](), dict[int, str]()
     for number, first in enumerate(range(0, tokens, SHARD_TOKENS)):
         file, size = folder / f"{name}-{number:05d}.bin", min(tokens - first, SHARD_TOKENS)
@@ -101,7 +100,7 @@ def _hollow(folder: Path, name: str, tokens: int) -> Part:
         os.truncate(file, 2 * size)
         digests[size] = digests.get(size) or sha256(file)
         shards.append(Shard(file=file.name, tokens=size, sha256=digests[size]))
-    return Part(tokens=tokens, bytes=tokens, documents=tokens, shards=tuple(shards))
+    return FoldShards(tokens=tokens, bytes=tokens, documents=tokens, shards=tuple(shards))
 
 
 def main() -> int:

@@ -130,7 +130,7 @@ def memory(results: dict[str, dict[str, float]]) -> dict[str, float]:
 def flops_per_token(shape: Shape) -> float:
     """As archlab counts them: products and visible pairs, forward and backward."""
     from archlab.exchange.configs import load_config
-    from archlab.pricing.flops import training_flops
+    from archlab.pricing.work import training_flops
 
     return training_flops(load_config("tiny-llama", *archlab_overrides(shape)).model, shape.seq_len)
 

@@ -14,9 +14,8 @@ from archlab.config.problems import ConfigError
 from archlab.config.schema import DataConfig, MixtureSource
 from archlab.data.open import open_training_data, tokens_per_byte
 from archlab.data.prepare import prepare
-from archlab.data.sampler import divided
 from archlab.data.shards import DataFolder
-from archlab.data.text_data import Source, TextData
+from archlab.data.text_data import TextData, TextSource, divided
 from archlab.errors import UserError
 from archlab.infer.score import score
 from archlab.training.callback import Callback
@@ -48,7 +47,7 @@ def folders(tmp_path: Path) -> dict[str, DataFolder]:
 
 
 def mixed(folders: dict[str, DataFolder], **weights: float) -> TextData:
-    return TextData([Source(name, folders[name], weight) for name, weight in sorted(weights.items())])
+    return TextData([TextSource(name, folders[name], weight) for name, weight in sorted(weights.items())])
 
 
 def config_of(folders: dict[str, DataFolder], **weights: float) -> DataConfig:
@@ -115,7 +114,7 @@ def test_each_source_is_read_as_if_it_were_alone(folders: dict[str, DataFolder])
     windows = np.concatenate([data.batch(5, step, 6, 32).tokens for step in range(300)])
     source, _ = divided([1.0, 2.0], range(1800))
     for n, name in enumerate(("code", "prose")):
-        alone = TextData([Source(name, folders[name])])
+        alone = TextData([TextSource(name, folders[name])])
         expected = np.concatenate([alone.batch(5, step, 1, 32).tokens for step in range((source == n).sum())])
         np.testing.assert_array_equal(windows[source == n], expected)
     assert data.passes(1800, 32)["code"] > 1

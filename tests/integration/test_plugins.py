@@ -26,7 +26,7 @@ from archlab.config.io import build_config
 from archlab.config.schema import Config
 from archlab.errors import OWN_CODE, UserError, user_message
 from archlab.flatten.write import flatten
-from archlab.pricing.flops import forward_flops
+from archlab.pricing.work import forward_flops
 from archlab.study.executors.local import Local
 from archlab.study.record import StudySummary
 from archlab.study.runner import Study

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from scipy.special import logsumexp
 
-from archlab.data.held_out import HeldOut
+from archlab.data.training_data import HeldOut
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import Attend
 from archlab.training.callback import Callback

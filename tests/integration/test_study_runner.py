@@ -20,7 +20,7 @@ from archlab.code import code_digest, meaning
 from archlab.config.check import validate
 from archlab.config.core.yaml_text import to_yaml
 from archlab.errors import UserError
-from archlab.pricing.flops import training_flops
+from archlab.pricing.work import training_flops
 from archlab.report.factor_rows import factor_rows, pairs
 from archlab.report.page import render, write_page
 from archlab.report.rows import aligned, level_rows

@@ -8,7 +8,7 @@ from torch.profiler import ProfilerActivity, profile
 from archlab.config.components.work import Pass
 from archlab.exchange.configs import load_config
 from archlab.infer.speed import rehearse
-from archlab.pricing.step_memory import step_memory
+from archlab.pricing.memory import step_memory
 from archlab.pricing.summary import cost
 from archlab.training.compiling import recompute_layers
 

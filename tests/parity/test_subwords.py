@@ -14,7 +14,7 @@ import transformers
 import archlab
 from archlab.cli.app import main
 from archlab.data.shards import DataFolder
-from archlab.data.text_data import Source, TextData
+from archlab.data.text_data import TextData, TextSource
 from archlab.data.tokenizer import TOKENIZER, load
 from archlab.exchange.configs import load_config
 from archlab.infer.load import load_model
@@ -102,7 +102,7 @@ def test_each_document_has_the_bits_of_transformers_and_the_bytes_of_its_text(ki
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).double()
     tokenizer = transformers_tokenizer(kind, folder / TOKENIZER)
     opened = DataFolder.open(data)
-    text = TextData([Source("text", opened)])
+    text = TextData([TextSource("text", opened)])
     config = load_config(str(folder), "train.device=cpu", "train.dtype=float32")
     held_out = text.held_out(len(opened.held_out) - 1, None, masked=True)
     ours = predict(load_model(folder), held_out, choose_device(config.train), 10**6)

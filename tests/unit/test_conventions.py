@@ -27,7 +27,7 @@ from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
-from archlab.data.held_out import HeldOut
+from archlab.data.training_data import HeldOut
 from archlab.exchange.configs import load_config
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import KERNELS

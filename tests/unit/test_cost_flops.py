@@ -4,7 +4,7 @@ import pytest
 
 from archlab.config.layers import layer_configs
 from archlab.exchange.configs import load_config
-from archlab.pricing.flops import computed_training_flops, forward_flops, training_flops
+from archlab.pricing.work import computed_training_flops, forward_flops, training_flops
 
 SEQ_LEN = 24
 LATENT = "kind: latent, n_heads: 4, kv_rank: 24, nope_dim: 20, rope_dim: 12"

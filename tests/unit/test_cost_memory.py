@@ -8,11 +8,11 @@ from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.infer.generate import Session
 from archlab.model.decoder import Decoder
-from archlab.pricing.flops import forward_flops
 from archlab.pricing.memory import kv_bytes_per_token, kv_cache_bytes, training_memory
 from archlab.pricing.params import parameters
 from archlab.pricing.summary import cost
 from archlab.pricing.units import binary, count, si
+from archlab.pricing.work import forward_flops
 
 
 @pytest.mark.parametrize(

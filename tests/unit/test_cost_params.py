@@ -9,8 +9,8 @@ from archlab.config.components.work import Operation
 from archlab.config.io import build_config
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
-from archlab.pricing.flops import forward_flops
 from archlab.pricing.params import parameters
+from archlab.pricing.work import forward_flops
 
 PUBLISHED = {
     "gpt-2": 124_439_808,

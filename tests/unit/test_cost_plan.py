@@ -14,10 +14,9 @@ from archlab.evidence.read import sources
 from archlab.exchange.configs import load_config
 from archlab.pricing.budget import Spent, at_published_mfu
 from archlab.pricing.hardware import load_hardware
-from archlab.pricing.parallel import Parallel
 from archlab.pricing.params import parameters
-from archlab.pricing.plan import plan
-from archlab.pricing.stages import cut, even_cut
+from archlab.pricing.partition import Parallel, cut, even_cut
+from archlab.pricing.training_plan import plan_training
 from archlab.pricing.units import seconds
 
 H100 = load_hardware("h100")
@@ -28,7 +27,7 @@ def planned(parallel, *config, batch=128, tokens=8192, micro_batch=1, device=H10
     name, *changes = config or ("llama-3-8b",)
     sizes = {"seq_len": tokens, "batch_tokens": batch * tokens, "micro_batch_tokens": micro_batch * tokens}
     own = load_config(name, *changes, "train.tokens=1T", *(f"train.{field}={n}" for field, n in sizes.items()))
-    return plan(own, Parallel.parse(parallel), device, **options)
+    return plan_training(own, Parallel.parse(parallel), device, **options)
 
 
 def test_sharding_by_hand():

@@ -4,7 +4,7 @@ import pytest
 
 from archlab.exchange.configs import load_config
 from archlab.pricing.hardware import load_hardware
-from archlab.pricing.roofline import ideal
+from archlab.pricing.pass_time import ideal
 from archlab.pricing.summary import cost
 
 H100 = load_hardware("h100")

@@ -7,7 +7,7 @@ import archlab
 from archlab.config.components.work import Pass
 from archlab.config.layers import layer_configs
 from archlab.exchange.configs import load_config
-from archlab.pricing.saved import layer_bytes
+from archlab.pricing.memory import layer_bytes
 
 LATENT = ["model.attention={kind: latent, n_heads: 4, q_rank: 32, kv_rank: 64, nope_dim: 32, rope_dim: 16}"]
 PADDED = 2 * 256 * 4 * ((48 - 32) + 48)

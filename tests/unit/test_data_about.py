@@ -7,8 +7,7 @@ import pytest
 import tiny
 from archlab.config.schema import DataConfig
 from archlab.config.tasks import Recall
-from archlab.data.about import AboutText, about_data
-from archlab.data.open import open_training_data
+from archlab.data.open import AboutText, about_data, open_training_data
 from archlab.data.prepare import prepare
 from archlab.errors import UserError
 

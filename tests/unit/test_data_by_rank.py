@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from archlab.data import tokenizer as bpe
-from archlab.data.by_rank import SAME_WORDS, by_rank
+from archlab.data.encoding import SAME_WORDS, by_rank
 from archlab.data.spelling import bytes_of_name
 
 SOURCE = Path(ast.__file__).read_text()

@@ -16,7 +16,7 @@ import pytest
 from pyarrow import parquet
 
 from archlab.data import contents
-from archlab.data.contents import Document, Template
+from archlab.data.contents import Document, TextTemplate
 from archlab.data.corpus import Corpus
 from archlab.data.split import choose_split
 from archlab.errors import UserError
@@ -62,7 +62,7 @@ def test_a_folder_is_read_recursively_in_order_and_binary_files_are_counted(fold
     assert names == sorted(names)
     assert len(names) == 40
     assert "texts/deep/01.txt" in names
-    assert corpus.left_out.not_text == 2
+    assert corpus.omissions.not_text == 2
 
 
 def test_names_do_not_depend_on_where_the_folder_lies(folder: Path, tmp_path: Path):
@@ -142,7 +142,7 @@ def test_compressed_text_and_lines(tmp_path: Path, suffix: str, compress: Callab
         (tmp_path / f"{name}.{suffix}").write_bytes(compress(content))
     corpus = Corpus([str(tmp_path)])
     assert [d.text for d in corpus] == [*[f"text {i} é" for i in range(50)] * 2, "é\n" * 99]
-    assert corpus.left_out.not_text == 1
+    assert corpus.omissions.not_text == 1
     assert next(iter(corpus)).name == f"{tmp_path.name}/a.jsonl.{suffix}:1"
 
 
@@ -186,7 +186,7 @@ def test_a_saved_data_set(tmp_path: Path):
     assert [d.text for d in found] == TEXTS
     assert found[20].name == "saved/data-00001-of-00002.arrow:1"
     with pytest.raises(UserError, match=r"no column 'body'; found: id, text"):
-        list(Corpus([str(tmp_path / "saved")], Template(("body",))))
+        list(Corpus([str(tmp_path / "saved")], TextTemplate(("body",))))
     save_as_datasets_does(tmp_path / "split" / "train", TEXTS)
     (tmp_path / "split" / "dataset_dict.json").write_text('{"splits": ["train"]}')
     with pytest.raises(UserError, match="with splits; name the folder of one of them: train"):
@@ -245,11 +245,11 @@ def test_a_missing_field_is_answered_by_the_near_name_and_by_what_helps(tmp_path
     with_title = {"title": "a", "body": "b"}
     if as_table:
         parquet.write_table(pa.table({name: [value] for name, value in with_title.items()}), tmp_path / "a.parquet")
-        list(Corpus([str(tmp_path)], Template(("title",))))
+        list(Corpus([str(tmp_path)], TextTemplate(("title",))))
     else:
         records = [*[{**with_title, "titel": "c"}] * missing_at, with_title]
         (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, records)))
-    for template in (Template.parse("{titel}"), Template(("titel",))):
+    for template in (TextTemplate.parse("{titel}"), TextTemplate(("titel",))):
         with pytest.raises(UserError) as error:
             list(Corpus([str(tmp_path)], template))
         first, *others = str(error.value).splitlines()
@@ -449,8 +449,8 @@ def test_links_out_of_a_folder_are_left_out_and_named(tmp_path: Path):
     for source in (corpus.parent, corpus, corpus / "*.txt", f"{corpus.parent}/**/*.txt"):
         found = Corpus([str(source)])
         assert [d.text for d in found] == ["text", "of the hub"]
-        assert (found.left_out.links, str(found.left_out)) == (1, "1 linked from elsewhere")
-        assert "d.txt: a link out of the folder, to " in found.left_out.first[0]
+        assert (found.omissions.links, str(found.omissions)) == (1, "1 linked from elsewhere")
+        assert "d.txt: a link out of the folder, to " in found.omissions.first[0]
         assert not any(file.path.name == "d.txt" for file in found.files())
     assert [d.text for d in Corpus([str(corpus / "d.txt")])] == ["my secret password"]
     assert len(list(Corpus([str(corpus), str(tmp_path / "private")]))) == 3
@@ -483,8 +483,8 @@ KINDS = pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow"])
 @KINDS
 def test_nested_fields_and_templates(tmp_path: Path, kind: str):
     file = str(write_records(tmp_path, kind, RECORDS[:2]))
-    assert [d.text for d in Corpus([file], Template(("meta.nested.body",)))] == ["first", "second"]
-    joined = Template.parse("{{{title}}}: {meta.nested.body}\n{title}")
+    assert [d.text for d in Corpus([file], TextTemplate(("meta.nested.body",)))] == ["first", "second"]
+    joined = TextTemplate.parse("{{{title}}}: {meta.nested.body}\n{title}")
     assert [d.text for d in Corpus([file], joined)] == ["{One}: first\nOne", "{Two}: second\nTwo"]
     assert str(joined) == r"template '{{{title}}}: {meta.nested.body}\n{title}'"
     for field, says in (
@@ -493,7 +493,7 @@ def test_nested_fields_and_templates(tmp_path: Path, kind: str):
         ("meta.nested", "'meta.nested' is an object; expected a string"),
     ):
         with pytest.raises(UserError, match=says.replace("?", r"\?")):
-            list(Corpus([file], Template((field,))))
+            list(Corpus([file], TextTemplate((field,))))
 
 
 @KINDS
@@ -501,7 +501,7 @@ def test_a_field_whose_name_has_dots_goes_before_a_nested_one(tmp_path: Path, ki
     record = {"a.b": "flat", "a": {"b": "nested"}}
     if kind == "parquet":  # it would read both columns under the one name
         record.pop("a")
-    assert [d.text for d in Corpus([str(write_records(tmp_path, kind, [record]))], Template(("a.b",)))] == ["flat"]
+    assert [d.text for d in Corpus([str(write_records(tmp_path, kind, [record]))], TextTemplate(("a.b",)))] == ["flat"]
 
 
 @KINDS
@@ -509,21 +509,21 @@ def test_a_null_is_an_error_or_left_out(tmp_path: Path, kind: str):
     file = write_records(tmp_path, kind, RECORDS)
     where, template = (
         f"{file}, {'line' if kind == 'jsonl' else 'row'}",
-        Template(("title", "meta.nested.body"), ("", " ", "")),
+        TextTemplate(("title", "meta.nested.body"), ("", " ", "")),
     )
     with pytest.raises(UserError, match=re.escape(f"{where} 3: 'title' is null; expected a string")):
         list(Corpus([str(file)], template))
     corpus = Corpus([str(file)], template, skip_invalid=True)
     assert [d.text for d in corpus] == ["One first", "Two second"]
-    assert str(corpus.left_out) == "2 invalid"
-    assert corpus.left_out.first[0] == f"{where} 3: 'title' is null; expected a string"
-    assert corpus.left_out.first[1].startswith(f"{where} 4: ")
+    assert str(corpus.omissions) == "2 invalid"
+    assert corpus.omissions.first[0] == f"{where} 3: 'title' is null; expected a string"
+    assert corpus.omissions.first[1].startswith(f"{where} 4: ")
 
 
 @pytest.mark.parametrize("text", ["{title", "title}", "{}", "{a{b}}", "title", ""])
 def test_no_template(text: str):
     with pytest.raises(UserError, match=r"--template: .* (begins or ends no name|names no field)"):
-        Template.parse(text)
+        TextTemplate.parse(text)
 
 
 def test_what_cannot_be_read_is_counted_and_the_first_are_named(tmp_path: Path):
@@ -542,12 +542,12 @@ def test_what_cannot_be_read_is_counted_and_the_first_are_named(tmp_path: Path):
         ("a.jsonl:4", "b"),
         ("f.txt", "c"),
     ]
-    assert str(corpus.left_out) == "13 invalid, 2 not UTF-8 text"
-    listed = [line.removeprefix(f"{tmp_path}/").partition(":")[0].partition(",")[0] for line in corpus.left_out.first]
+    assert str(corpus.omissions) == "13 invalid, 2 not UTF-8 text"
+    listed = [line.removeprefix(f"{tmp_path}/").partition(":")[0].partition(",")[0] for line in corpus.omissions.first]
     assert listed == [*["a.jsonl"] * contents.LISTED_OF_FILE, "b.txt", "d.txt.gz", "e.parquet"]
-    assert corpus.left_out.first[0] == f"{tmp_path / 'a.jsonl'}, line 2: not valid JSON"
+    assert corpus.omissions.first[0] == f"{tmp_path / 'a.jsonl'}, line 2: not valid JSON"
     binary = Corpus([str(tmp_path / "c.png"), str(tmp_path / "f.txt")], skip_invalid=True)
-    assert (len(list(binary)), binary.left_out.invalid) == (1, 1)
+    assert (len(list(binary)), binary.omissions.invalid) == (1, 1)
 
 
 def test_what_unpacks_to_too_much_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -561,7 +561,7 @@ def test_what_unpacks_to_too_much_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "x"}\n' + long + b'{"text": "y"}')
     corpus = Corpus([str(tmp_path / "a.jsonl")], skip_invalid=True)
     assert [d.text for d in corpus] == ["x", "y"]
-    assert corpus.left_out.first == [f"{tmp_path / 'a.jsonl'}, line 2: more than 1 MiB; cut it up"]
+    assert corpus.omissions.first == [f"{tmp_path / 'a.jsonl'}, line 2: more than 1 MiB; cut it up"]
 
 
 @pytest.mark.parametrize("dictionary", [True, False])

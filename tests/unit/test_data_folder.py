@@ -16,13 +16,12 @@ import pytest
 from archlab.cli import app
 from archlab.config.schema import DataConfig
 from archlab.config.tasks import Recall
-from archlab.data import corpus, file_cache, intact
-from archlab.data import prepare as making
-from archlab.data.contents import Template
+from archlab.data import corpus, file_cache, shards
+from archlab.data.contents import TextTemplate
 from archlab.data.open import tokens_per_byte
 from archlab.data.prepare import open_data, prepare
 from archlab.data.shards import DataFolder
-from archlab.data.text_data import Source, TextData
+from archlab.data.text_data import TextData, TextSource
 from archlab.errors import UserError
 from archlab.pricing.units import binary
 
@@ -100,7 +99,7 @@ def test_the_fingerprint_is_of_every_token(tmp_path: Path):
 
 def test_shards_are_one_sequence(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     whole = made(texts, tmp_path / "whole")
-    monkeypatch.setattr(making, "SHARD_TOKENS", 211)
+    monkeypatch.setattr(shards, "SHARD_TOKENS", 211)
     data = made(texts, tmp_path / "cut")
     assert sum(len(part.shards) for part in data.manifest.parts) > 20
     expected = whole.train.read(0, len(whole.train))
@@ -187,7 +186,7 @@ def test_no_data_folder(tmp_path: Path):
 
 @pytest.mark.parametrize("at", [1, 3])
 def test_a_full_disk_leaves_nothing_behind(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int):
-    monkeypatch.setattr(making, "SHARD_TOKENS", 50)
+    monkeypatch.setattr(shards, "SHARD_TOKENS", 50)
     calls, opened = [0], Path.open
 
     def full(self: Path, mode: str = "r", *args, **kwargs):
@@ -209,7 +208,7 @@ def test_an_interrupt_leaves_nothing_behind(texts: Path, tmp_path: Path, monkeyp
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(making.ShardWriter, "finish", interrupt)
+    monkeypatch.setattr(shards.ShardWriter, "finish", interrupt)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(KeyboardInterrupt):
         made(texts, tmp_path / "out")
@@ -269,14 +268,14 @@ def test_processes_that_prepare_the_same_text_at_once_agree(texts: Path, cache: 
 
 def test_the_loser_of_a_race_uses_the_winners_folder(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     winner = made(texts, tmp_path / "winner")
-    finish = making.ShardWriter.finish
+    finish = shards.ShardWriter.finish
 
-    def late(self: making.ShardWriter):
+    def late(self: shards.ShardWriter):
         if winner.path.exists():
             winner.path.rename(tmp_path / "out")
         return finish(self)
 
-    monkeypatch.setattr(making.ShardWriter, "finish", late)
+    monkeypatch.setattr(shards.ShardWriter, "finish", late)
     assert made(texts, tmp_path / "out").fingerprint == winner.fingerprint
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "texts"]
 
@@ -285,17 +284,17 @@ def test_the_loser_of_a_race_uses_the_winners_folder(texts: Path, tmp_path: Path
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that were hashed or read as text."""
     names: list[str] = []
-    hash_of, read = intact.digests, corpus.contents
+    hash_of, read = file_cache.digests, corpus.contents
 
     def hashed(file: Path):
         names.append(file.name)
         return hash_of(file)
 
-    def as_text(file: corpus.File, template: Template):
+    def as_text(file: corpus.SourceFile, template: TextTemplate):
         names.append(file.path.name)
         return read(file, template)
 
-    monkeypatch.setattr(intact, "digests", hashed)
+    monkeypatch.setattr(file_cache, "digests", hashed)
     monkeypatch.setattr(corpus, "contents", as_text)
     monkeypatch.setattr(file_cache, "SETTLED", -1)  # else files that a test has just written are not cached
     return names
@@ -306,7 +305,7 @@ def test_a_data_folder_is_hashed_once_until_a_file_changes(
 ):
     folder = made(texts, tmp_path / "out").path
     reads.clear()
-    monkeypatch.setattr(intact, "LARGE", 1)
+    monkeypatch.setattr(file_cache, "LARGE", 1)
     assert DataFolder.open(folder).fingerprint == DataFolder.open(folder).fingerprint
     assert reads == []
     assert capsys.readouterr().err == ""
@@ -363,14 +362,14 @@ def two_billion_tokens(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     edit(
         folder, rest=rest | {"tokens": tokens, "shards": [{"file": "rest-00000.bin", "tokens": tokens, "sha256": "0"}]}
     )
-    full, part = divmod(2 * tokens, intact.BLOCK)
-    blocks = [zlib.crc32(bytes(intact.BLOCK))] * full + [zlib.crc32(bytes(part))]
-    digests = intact.digests
+    full, part = divmod(2 * tokens, file_cache.BLOCK)
+    blocks = [zlib.crc32(bytes(file_cache.BLOCK))] * full + [zlib.crc32(bytes(part))]
+    digests = file_cache.digests
 
     def known(file: Path):
         return {"sha256": "0", "blocks": blocks} if file.name == "rest-00000.bin" else digests(file)
 
-    monkeypatch.setattr(intact, "digests", known)
+    monkeypatch.setattr(file_cache, "digests", known)
     monkeypatch.setattr(file_cache, "SETTLED", -1)
     DataFolder.open(folder)
     return folder
@@ -378,14 +377,14 @@ def two_billion_tokens(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_large_set_opens_in_a_moment(two_billion_tokens: Path, monkeypatch: pytest.MonkeyPatch):
     read = list[int]()
-    block = intact._block
-    monkeypatch.setattr(intact, "_block", lambda file, at: (read.append(at), block(file, at))[1])
+    block = file_cache._block
+    monkeypatch.setattr(file_cache, "_block", lambda file, at: (read.append(at), block(file, at))[1])
     start = time.process_time()
-    data = TextData([Source("large", DataFolder.open(two_billion_tokens))])
+    data = TextData([TextSource("large", DataFolder.open(two_billion_tokens))])
     assert data.held_out(16, 65536, masked=False).tokens.shape[1] == 17
     assert time.process_time() - start < 1
     assert len(data.sources[0].folder.train) > 2 * 10**9
-    assert len(read) == len({*read}) == intact.SPOTS
+    assert len(read) == len({*read}) == file_cache.SPOTS
     assert max(read) > 10**9
 
 
@@ -393,7 +392,7 @@ def test_much_damage_to_a_large_set_is_noticed(two_billion_tokens: Path, monkeyp
     """Every second block: to miss it has odds of 1 to 2^32."""
     monkeypatch.setattr(file_cache, "_state", lambda files: (str(files), 0))
     DataFolder.open(two_billion_tokens)
-    for at in range(0, 4 * 10**9, 2 * intact.BLOCK):
+    for at in range(0, 4 * 10**9, 2 * file_cache.BLOCK):
         lose_a_bit(two_billion_tokens / "rest-00000.bin", at)
     with pytest.raises(UserError, match=r"rest-00000\.bin: altered"):
         DataFolder.open(two_billion_tokens)
@@ -497,14 +496,14 @@ def test_the_field_of_records_is_named(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text(
         "\n".join(json.dumps({"text": "no", "body": f"text {i}\n" * 9}) for i in range(30))
     )
-    data = prepare([str(tmp_path / "a.jsonl")], tmp_path / "out", 300, None, 0.2, Template(("body",)))
+    data = prepare([str(tmp_path / "a.jsonl")], tmp_path / "out", 300, None, 0.2, TextTemplate(("body",)))
     assert data.manifest.source.endswith("a.jsonl (field 'body')")
     assert sum(part.bytes for part in data.manifest.parts) == sum(9 * len(f"text {i}\n") for i in range(30))
     with pytest.raises(UserError, match=r"line 1: no field 'bod'; did you mean body\? found: text, body$"):
-        prepare([str(tmp_path / "a.jsonl")], tmp_path / "new", 300, None, 0.2, Template(("bod",)))
+        prepare([str(tmp_path / "a.jsonl")], tmp_path / "new", 300, None, 0.2, TextTemplate(("bod",)))
     (tmp_path / "a.txt").write_text("text")
     with pytest.raises(UserError, match=r"need records .* found none in .*a\.txt; leave the option out"):
-        prepare([str(tmp_path / "a.txt")], tmp_path / "new", 300, None, 0.2, Template(("body",)))
+        prepare([str(tmp_path / "a.txt")], tmp_path / "new", 300, None, 0.2, TextTemplate(("body",)))
 
 
 def test_tokens_per_byte_are_those_of_the_whole_text(texts: Path, tmp_path: Path) -> None:

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from archlab.data import sampler
-from archlab.data.sampler import samples, windows_per_epoch
+from archlab.data import text_data
 from archlab.data.shards import Tokens
-from archlab.data.text_data import Source, TextData
+from archlab.data.text_data import TextData, TextSource, samples, windows_per_epoch
 from archlab.errors import UserError
 
 
@@ -36,11 +35,11 @@ def counting(n: int, *cuts: int) -> Any:
 
 
 def batch(data: Any, *which: int) -> np.ndarray:
-    return TextData([Source("text", data)]).batch(*which).tokens
+    return TextData([TextSource("text", data)]).batch(*which).tokens
 
 
 def window_starts(n_tokens: int, seq_len: int, seed: int, step: int, batch_size: int) -> np.ndarray:
-    return sampler.window_starts(n_tokens, seq_len, seed, samples(step, batch_size))
+    return text_data.window_starts(n_tokens, seq_len, seed, samples(step, batch_size))
 
 
 def test_a_batch_does_not_depend_on_what_came_before():
@@ -48,7 +47,7 @@ def test_a_batch_does_not_depend_on_what_came_before():
     expected = batch(data, 7, 11, 8, 16)
     for step in (3, 900, 0):
         batch(data, 7, step, 8, 16)
-    sampler._order.cache_clear()
+    text_data._order.cache_clear()
     np.testing.assert_array_equal(batch(data, 7, 11, 8, 16), expected)
     assert expected.shape == (8, 17)
     assert expected.dtype == np.int64
@@ -103,7 +102,7 @@ def test_windows_cross_shard_borders():
 
 
 def held_out_windows(data: Any, seq_len: int, n_tokens: int) -> np.ndarray:
-    return TextData([Source("text", data)]).held_out(seq_len, n_tokens, masked=False).tokens
+    return TextData([TextSource("text", data)]).held_out(seq_len, n_tokens, masked=False).tokens
 
 
 def test_held_out_windows_are_spread_evenly_and_do_not_overlap():

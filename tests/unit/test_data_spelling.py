@@ -11,11 +11,11 @@ from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from archlab.data import split
 from archlab.data import tokenizer as bpe
 from archlab.data.encoding import Encoded, encoded
-from archlab.data.held_out import HeldOut
 from archlab.data.prepare import prepare
 from archlab.data.spelling import spelling
 from archlab.data.split import Piece
-from archlab.data.text_data import Source, TextData
+from archlab.data.text_data import TextData, TextSource
+from archlab.data.training_data import HeldOut
 from archlab.errors import UserError
 from subwords import KINDS, TEXTS, llama_2, t5
 
@@ -143,7 +143,7 @@ def test_the_token_that_begins_documents_is_no_text_even_if_it_is_not_special(tm
     (tmp_path / "plain.jsonl").write_text('{"text": "plain text"}\n' * 60)
     data = prepare([str(tmp_path / "plain.jsonl")], tmp_path / "plain", None, tmp_path / "tokenizer.json", 0.3)
     assert data.manifest.folds[0].documents > 1
-    held_out = TextData([Source("text", data)]).held_out(len(data.held_out) - 1, None, masked=False)
+    held_out = TextData([TextSource("text", data)]).held_out(len(data.held_out) - 1, None, masked=False)
     assert held_out.bytes is not None
     assert held_out.bytes.sum() == data.manifest.folds[0].bytes
     (tmp_path / "a.txt").write_text("plain text\n" * 20 + "a <|endoftext|> b\n" + "plain text\n" * 20)

@@ -7,8 +7,8 @@ from archlab.cli import app
 from archlab.exchange.configs import load_config
 from archlab.infer import measure as calibrate
 from archlab.infer.clock import Clocked
-from archlab.pricing.calibrated import Rate, Rates, features, predicted, untimed
-from archlab.pricing.hardware import Measured, keep_measured, load_hardware
+from archlab.pricing.hardware import Measurements, Rate, Rates, keep_measured, load_hardware
+from archlab.pricing.pass_time import features, predicted, untimed
 from archlab.pricing.summary import cost
 from archlab.pricing.work import Work
 
@@ -86,7 +86,7 @@ def test_what_cost_shows(tmp_path, monkeypatch, capsys):
     price = Rate(per_flop=1e-11, per_byte=1e-10, per_large_byte=0, per_operation=1e-5)
     kinds = ("products", "attention", "softmax", "norms", "activations", "element-wise", "embedding")
     rates = Rates(by_kind=dict.fromkeys(kinds, price))
-    measured = Measured(
+    measured = Measurements(
         products={"float32": {"256": 1e11}}, copy_bandwidth=1e10, read_bandwidth=1e10, cached_read_bandwidth=1e11,
         dispatch=1e-6, threads=2, passes={"training": {"float32": rates}, "decoding": {"float32": rates}},
     )  # fmt: skip

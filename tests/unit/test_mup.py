@@ -17,7 +17,7 @@ from archlab.exchange.save import save_pretrained
 from archlab.infer.coordinates import coordinates
 from archlab.model.decoder import Decoder
 from archlab.model.roles import roles_of
-from archlab.sizing.widths import at_width
+from archlab.sizing.resize import at_width
 from archlab.training import optim
 from archlab.training.optim import make_optimizer
 from tiny import config

@@ -13,10 +13,9 @@ from archlab.config.layers import layer_configs
 from archlab.evidence.read import claims, sources
 from archlab.exchange.configs import load_config
 from archlab.pricing.params import parameters
-from archlab.review.case import Case
-from archlab.review.findings import findings, warnings
+from archlab.review.findings import RULES, findings, warnings
 from archlab.review.published import Published
-from archlab.review.rules import RULES
+from archlab.review.shape_rule import Case
 from archlab.study import design
 from archlab.study.design import arms
 from archlab.study.study_file import read_study

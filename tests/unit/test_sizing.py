@@ -14,7 +14,7 @@ from archlab.exchange.configs import load_config
 from archlab.pricing.memory import kv_cache_bytes
 from archlab.pricing.params import parameters
 from archlab.review.findings import warnings
-from archlab.sizing.propose import Asked, propose
+from archlab.sizing.propose import SizeRequest, propose
 
 ATLAS = entries()
 SHAPES = {entry.preset: entry.config.model for entry in ATLAS}
@@ -38,7 +38,7 @@ SIZES = (10e6, 100e6, 1.3e9, 21e9, 500e9)
 def test_dense_models_of_any_size(like, size):
     """Within 1%, no ratio far from the family's, and nothing that works badly on hardware but what the family has."""
     vocabulary = ("model.vocab_size=8192",) if size < 500e6 else ()
-    found = propose(Asked(like, params=int(size), overrides=vocabulary))
+    found = propose(SizeRequest(like, params=int(size), overrides=vocabulary))
     assert parameters(found.model.config.model).total == pytest.approx(size, rel=0.01)
     for member in found.family:
         assert 0.35 < found.model.ff_ratio / member.ff_ratio < 2.9
@@ -56,7 +56,7 @@ def test_dense_models_of_any_size(like, size):
 )  # fmt: skip
 def test_the_size_of_a_preset_gives_the_preset(name):
     size = parameters(SHAPES[name]).total
-    proposed = propose(Asked(name, params=size))
+    proposed = propose(SizeRequest(name, params=size))
     assert shape(proposed.model.config.model) == shape(SHAPES[name])
     assert proposed.nearest.preset == name
 
@@ -67,7 +67,7 @@ def test_the_size_of_a_preset_gives_the_preset(name):
 def test_a_head_larger_than_published_ones_is_tied(like, size, ties):
     """By hand from the atlas: of models from 0.5B to 2B OLMo 2 1B has the largest untied head, 100,352 x 2,048 of 1.485B
     parameters; Llama 3's 128,256 rows would be more of 1B, and are less than others' of 8B."""
-    found = propose(Asked(like, params=int(size)))
+    found = propose(SizeRequest(like, params=int(size)))
     assert found.model.config.model.head.tied == ties
     assert (found.untied is not None) == ties
     assert parameters(found.model.config.model).total == pytest.approx(size, rel=0.01)
@@ -77,7 +77,7 @@ def test_a_head_larger_than_published_ones_is_tied(like, size, ties):
 
 
 def test_the_person_decides_about_the_head(capsys):
-    found = propose(Asked("llama-3", params=10**9, overrides=("model.head={tied: false}",)))
+    found = propose(SizeRequest("llama-3", params=10**9, overrides=("model.head={tied: false}",)))
     assert not found.model.config.model.head.tied
     assert app.main(["size", "--params", "1B", "--like", "llama-3", "model.head.tied=false"]) == 0
     untied = " ".join(capsys.readouterr().out.replace("#", "").split())
@@ -89,7 +89,7 @@ def test_the_person_decides_about_the_head(capsys):
 
 def test_between_two_sizes_of_a_family():
     """By hand: qwen3's 8B has 113.8 d / layers, its 14B is not in the atlas, its 32B has 80."""
-    found = propose(Asked("qwen3", params=16_000_000_000))
+    found = propose(SizeRequest("qwen3", params=16_000_000_000))
     assert [member.name for member in found.family] == ["qwen3-8b", "qwen3-32b"]
     assert 80 < found.model.aspect < 114
     assert 3 < found.model.ff_ratio < 5
@@ -98,9 +98,9 @@ def test_between_two_sizes_of_a_family():
 
 def test_flops():
     """Chinchilla: C = 6 N 20 N."""
-    found = propose(Asked("llama-3", flops=1e21))
+    found = propose(SizeRequest("llama-3", flops=1e21))
     assert found.model.counted.total == pytest.approx(math.sqrt(1e21 / 120), rel=0.01)
-    mixture = propose(Asked("deepseek-v2", flops=1e21)).model.counted
+    mixture = propose(SizeRequest("deepseek-v2", flops=1e21)).model.counted
     assert mixture.active == pytest.approx(math.sqrt(1e21 / 120), rel=0.01)
     assert mixture.total > 2 * mixture.active
 
@@ -110,7 +110,7 @@ def test_flops():
 )
 def test_memory(like, context):
     memory = 16 * 2**30
-    model = propose(Asked(like, memory=memory, context=context)).model.config.model
+    model = propose(SizeRequest(like, memory=memory, context=context)).model.config.model
     used = 2 * parameters(model).total + kv_cache_bytes(model, context)
     assert 0.95 * memory <= used <= memory
     assert model.max_seq_len >= context
@@ -121,7 +121,7 @@ def test_memory(like, context):
     [("qwen3", 30e9, 3e9), ("deepseek-v2", 60e9, 6e9), ("mixtral", 60e9, 17e9), ("qwen3", None, 1e9)],
 )
 def test_mixtures(like, params, active):
-    found = propose(Asked(like, params=params and int(params), active=int(active)))
+    found = propose(SizeRequest(like, params=params and int(params), active=int(active)))
     experts = [layer.mlp for layer in layer_configs(found.model.config.model) if layer.mlp.kind == "moe"]
     theirs = [layer.mlp for layer in layer_configs(SHAPES[found.base]) if layer.mlp.kind == "moe"]
     assert (experts[-1].experts, experts[-1].active) == (theirs[-1].experts, theirs[-1].active)
@@ -131,7 +131,7 @@ def test_mixtures(like, params, active):
 
 
 def test_layers_that_differ_keep_their_proportion():
-    model = propose(Asked("deepseek-v3", params=100_000_000_000)).model.config.model
+    model = propose(SizeRequest("deepseek-v3", params=100_000_000_000)).model.config.model
     kinds = [layer.mlp.kind for layer in layer_configs(model)]
     assert kinds == sorted(kinds), "gated ones first, then moe"
     assert kinds.count("gated") / len(kinds) == pytest.approx(3 / 61, abs=0.03)
@@ -141,7 +141,7 @@ def test_layers_that_differ_keep_their_proportion():
 
 @pytest.mark.parametrize(("languages", "vocabulary"), [(None, 32_000), (1, 32_000), (2, 100_352), (50, 151_936)])
 def test_the_vocabulary_is_the_familys_unless_the_languages_ask_for_another(languages, vocabulary):
-    found = propose(Asked("llama-2", params=3_000_000_000, languages=languages))
+    found = propose(SizeRequest("llama-2", params=3_000_000_000, languages=languages))
     assert found.model.config.model.vocab_size == vocabulary
     assert found.model.counted.total == pytest.approx(3e9, rel=0.01)
 
@@ -232,4 +232,4 @@ def test_refusals(arguments, said, capsys):
 
 def test_a_size_below_every_shape_is_refused_in_python_too():
     with pytest.raises(UserError, match="no shape with the proportions of tiny-llama has 1 parameters"):
-        propose(Asked("tiny-llama", params=1))
+        propose(SizeRequest("tiny-llama", params=1))

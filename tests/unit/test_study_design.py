@@ -14,10 +14,9 @@ from archlab.config.io import studies
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
-from archlab.pricing.calibrated import Rate, Rates
-from archlab.pricing.flops import computed_training_flops, training_flops
-from archlab.pricing.hardware import Measured, load_hardware
+from archlab.pricing.hardware import Measurements, Rate, Rates, load_hardware
 from archlab.pricing.summary import cost
+from archlab.pricing.work import computed_training_flops, training_flops
 from archlab.study.design import arms, grid
 from archlab.study.field_rules import overridden
 from archlab.study.forecast import as_timed, at_best, forecast
@@ -773,7 +772,7 @@ def test_a_forecast_counts_every_run():
     assert forecast(beside, arms(beside), None).runs == 2 * 2 * 3, "the rate that is compared is none of the two"
     h100 = load_hardware("h100")
     timed = dict.fromkeys(("copy_bandwidth", "read_bandwidth", "cached_read_bandwidth", "dispatch", "threads"), 1)
-    this = h100.model_copy(update={"measured": Measured(products={}, passes=rates, **timed)})
+    this = h100.model_copy(update={"measured": Measurements(products={}, passes=rates, **timed)})
     operations = sum(work.count for arm in arms(asked) for work in cost(arm.config).computed_work["training"])
     assert forecast(asked, arms(asked), as_timed(this)).seconds == pytest.approx(5 * 10 * operations * 1e-6)
 

@@ -17,8 +17,8 @@ from archlab.config.training import resolve_train
 from archlab.data.open import open_training_data
 from archlab.errors import UserError
 from archlab.infer.load import load_run
-from archlab.pricing.flops import computed_training_flops
 from archlab.pricing.params import parameters
+from archlab.pricing.work import computed_training_flops
 from archlab.study.design import arms
 from archlab.study.documents import compare_documents
 from archlab.study.forecast import forecast

@@ -11,8 +11,7 @@ import torch
 from archlab.config.io import build_config
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
-from archlab.data.held_out import HeldOut
-from archlab.data.training_data import Windows
+from archlab.data.training_data import HeldOut, Windows
 from archlab.infer.score import score
 from archlab.model.decoder import Decoder
 from archlab.training.callback import Printing

@@ -10,8 +10,7 @@ from torch._dynamo.testing import CompileCounter
 from archlab.config.io import build_config
 from archlab.config.pieces import rows_at_once
 from archlab.config.training import resolve_train
-from archlab.data.held_out import HeldOut
-from archlab.data.training_data import Windows
+from archlab.data.training_data import HeldOut, Windows
 from archlab.errors import UserError
 from archlab.model import graphs
 from archlab.model.decoder import Decoder

@@ -10,7 +10,7 @@ from cyclopts.validators import Number
 from archlab.config.core.base import LONGEST, memory_size, whole_number
 from archlab.config.core.yaml_text import parse_yaml
 from archlab.errors import UserError
-from archlab.pricing.parallel import MOST_DEVICES
+from archlab.pricing.partition import MOST_DEVICES
 
 Flag = Annotated[bool, Parameter(show_default=False)]
 """Off unless given."""

@@ -8,9 +8,8 @@ from archlab.cli.terminal import print_json, print_table
 from archlab.config.core.text import note
 from archlab.console import console
 from archlab.report.check_words import as_json, lines, stages
-from archlab.review.case import Case
-from archlab.review.findings import findings
-from archlab.review.lines import summary
+from archlab.review.findings import findings, summary
+from archlab.review.shape_rule import Case
 
 
 def run(

@@ -12,14 +12,13 @@ from archlab.config.core.text import note
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
-from archlab.pricing.divide import as_json, divide, ways
+from archlab.pricing.budget import divide, plans_as_json, ways
 from archlab.pricing.hardware import Hardware, load_hardware
 from archlab.pricing.memory import Format
-from archlab.pricing.parallel import Parallel
-from archlab.pricing.plan import PLANNED
-from archlab.pricing.roofline import ideal
-from archlab.pricing.room import room
-from archlab.pricing.summary import Cost, cost
+from archlab.pricing.partition import Parallel
+from archlab.pricing.pass_time import ideal
+from archlab.pricing.summary import Cost, cost, room
+from archlab.pricing.training_plan import PLAN_FORMAT
 from archlab.report.cost_tables import beyond_limits, of_one, ratios, side_by_side
 from archlab.report.plan_tables import tables
 
@@ -75,10 +74,10 @@ def run(
     device = None if hardware is None else load_hardware(hardware)
     of_training = {"--devices": devices, "--parallel": parallel, "--price": price}
     if asked := [name for name, value in of_training.items() if value is not None]:
-        of_serving = {"--batch": batch, "--context": context, "--html": html, "--dtype": dtype != PLANNED and dtype}
+        of_serving = {"--batch": batch, "--context": context, "--html": html, "--dtype": dtype != PLAN_FORMAT and dtype}
         if given := [name for name, value in of_serving.items() if value]:
             raise UserError(
-                f"{', '.join(given)}: not with {', '.join(asked)}, which plan a training in {PLANNED}; "
+                f"{', '.join(given)}: not with {', '.join(asked)}, which plan a training in {PLAN_FORMAT}; "
                 "train.seq_len and train.batch_tokens decide its windows and batches"
             )
         if device is None:
@@ -149,7 +148,7 @@ def _print_plans(
     found, refused = divide(config, tried, device)
     price = price or device.price_per_hour
     if json:
-        print_json(as_json(config, found, refused, device, price))
+        print_json(plans_as_json(config, found, refused, device, price))
         return
     for table in tables(config, found, refused, device, price):
         print_table(table.columns, table.rows, right=table.columns[1:])

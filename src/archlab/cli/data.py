@@ -7,9 +7,8 @@ from typing import Annotated
 from archlab.cli.arguments import AtLeastOne, Flag, MayBeginWithDash
 from archlab.config.core.text import note
 from archlab.cores import cores
-from archlab.data.contents import TEXT, Template
-from archlab.data.prepare import prepare
-from archlab.data.progress import shown
+from archlab.data.contents import TEXT, TextTemplate
+from archlab.data.prepare import prepare, shown
 from archlab.errors import UserError
 
 
@@ -62,9 +61,9 @@ def run(
     print(out)
 
 
-def _template(field: str | None, template: str | None) -> Template:
+def _template(field: str | None, template: str | None) -> TextTemplate:
     if template is None:
-        return TEXT if field is None else Template((field,))
+        return TEXT if field is None else TextTemplate((field,))
     if field is not None:
         raise UserError("--field and --template: give one; a template names its fields")
-    return Template.parse(re.sub(r"\\([nt\\])", lambda found: {"n": "\n", "t": "\t"}.get(found[1], "\\"), template))
+    return TextTemplate.parse(re.sub(r"\\([nt\\])", lambda found: {"n": "\n", "t": "\t"}.get(found[1], "\\"), template))

@@ -7,8 +7,8 @@ from archlab.cli.arguments import AtLeastOne, Bytes, Many
 from archlab.errors import UserError
 from archlab.files import make_folder, write_atomic
 from archlab.pricing.hardware import load_hardware
-from archlab.sizing.lines import as_yaml
-from archlab.sizing.propose import Asked, propose
+from archlab.sizing.proposal_yaml import as_yaml
+from archlab.sizing.propose import SizeRequest, propose
 
 
 def run(
@@ -57,7 +57,7 @@ def run(
     if hardware is not None:
         devices = load_hardware(hardware)
         memory = min(memory or sys.maxsize, devices.memory * devices.count)
-    asked = Asked(like, params, active, flops, memory, context, languages, overrides)
+    asked = SizeRequest(like, params, active, flops, memory, context, languages, overrides)
     text = as_yaml(asked, propose(asked))
     if out is None:
         sys.stdout.write(text)

@@ -191,8 +191,7 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
     """
     from archlab.config.training import resolve_train
     from archlab.pricing.params import parameters
-    from archlab.review.findings import warnings
-    from archlab.review.lines import in_one_line
+    from archlab.review.findings import in_one_line, warnings
     from archlab.study.corpora import reading
     from archlab.study.design import arms, grid
     from archlab.study.outcomes.named import named_outcomes

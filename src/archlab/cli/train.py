@@ -11,8 +11,7 @@ from archlab.cli.loading import load_and_notes
 from archlab.config.core.text import collected_notes
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
-from archlab.review.findings import warnings
-from archlab.review.lines import in_one_line
+from archlab.review.findings import in_one_line, warnings
 
 _PATIENCE = 5.0
 """Seconds that the others wait with an error: mostly the first process has the same, or they miss one that has ended,

@@ -72,7 +72,7 @@ Content: TypeAlias = Document | Invalid | NotText
 
 
 @dataclass
-class LeftOut:
+class Omissions:
     """Records, files and links that are left out of a text."""
 
     invalid: int = 0
@@ -104,7 +104,7 @@ class _MissingFieldError(_InvalidRecordError):
     """A record or a table has no such field."""
 
 
-class File(NamedTuple):
+class SourceFile(NamedTuple):
     """A file that holds one text or several."""
 
     path: Path
@@ -129,7 +129,7 @@ class File(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Template:
+class TextTemplate:
     """Rule that makes a text of a record: the values of fields, with text around them.
 
     A name with dots leads into nested records, unless a field has just that name.
@@ -140,7 +140,7 @@ class Template:
     """The text before the first value, between two values, and after the last one."""
 
     @classmethod
-    def parse(cls, text: str) -> "Template":
+    def parse(cls, text: str) -> "TextTemplate":
         """Return the template of `{title}: {meta.body}`; `{{` and `}}` are braces. UserError if it is none."""
         fields, around, at = list[str](), [""], 0
         for piece in _BRACES.finditer(text):
@@ -173,11 +173,11 @@ class Template:
         return f"template {''.join([before, *fields])!r}"
 
 
-TEXT = Template()
+TEXT = TextTemplate()
 """The value of the field `text`."""
 
 
-def contents(file: File, template: Template) -> Iterator[Content]:
+def contents(file: SourceFile, template: TextTemplate) -> Iterator[Content]:
     """Every text of the file, and what holds none, in order; EOFError, zlib.error or OSError for a damaged file."""
     if file.kind == _LINES:
         return _read_jsonl(file, template)
@@ -189,7 +189,7 @@ def contents(file: File, template: Template) -> Iterator[Content]:
 # --- text -------------------------------------------------------------------------------------------------
 
 
-def _read_text(file: File) -> Content:
+def _read_text(file: SourceFile) -> Content:
     content, is_packed = bytearray(), file.path.suffix in _COMPRESSED
     with _opened(file.path) as opened:
         while part := opened.read(MEBIBYTE):
@@ -241,7 +241,7 @@ def _decode(data: bytes | bytearray, is_python: bool) -> str:
 # --- records ----------------------------------------------------------------------------------------------
 
 
-def _read_jsonl(file: File, template: Template) -> Iterator[Content]:
+def _read_jsonl(file: SourceFile, template: TextTemplate) -> Iterator[Content]:
     with _opened(file.path) as lines:
         for number in count(1):
             line, where = lines.readline(LONGEST_LINE + 1), f"{file.path}, line {number}"
@@ -258,7 +258,7 @@ def _read_jsonl(file: File, template: Template) -> Iterator[Content]:
                 return
 
 
-def _values(line: bytes, template: Template) -> list[object]:
+def _values(line: bytes, template: TextTemplate) -> list[object]:
     try:
         record = json.loads(line)
     except UnicodeDecodeError:
@@ -281,7 +281,7 @@ def _value(record: object, field: str) -> object:
     return record
 
 
-def _read_table(file: File, template: Template) -> Iterator[Content]:
+def _read_table(file: SourceFile, template: TextTemplate) -> Iterator[Content]:
     arrow, number = _pyarrow(file.path, "parquet"), 0
     try:
         for row in _rows(file.path, template.fields):

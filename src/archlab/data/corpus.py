@@ -6,13 +6,23 @@ import sysconfig
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from glob import has_magic
 from pathlib import Path
 
 from archlab.config.core.text import visible
 from archlab.config.problems import nearest
-from archlab.data.contents import TEXT, Content, Document, File, Invalid, LeftOut, NotText, Template, contents
-from archlab.data.saved import ABOUT_IT, HUB, SPLITS, hub_files
+from archlab.data.contents import (
+    TEXT,
+    Content,
+    Document,
+    Invalid,
+    NotText,
+    Omissions,
+    SourceFile,
+    TextTemplate,
+    contents,
+)
 from archlab.data.shards import MANIFEST, SHARD_NAME
 from archlab.errors import UserError
 from archlab.files import expand_user, real_path
@@ -20,6 +30,15 @@ from archlab.hf.folder import homes
 
 STDLIB = "python-stdlib"
 """A source that every machine has: the standard library of the running Python."""
+
+HUB = "hf:"
+"""Prefix of a source on the Hugging Face hub: hf:NAME, hf:NAME:CONFIG or hf:NAME:CONFIG:SPLIT."""
+
+_ABOUT_IT = {"dataset_info.json", "state.json"}
+"""Files beside the .arrow files of a data set that `datasets` saved; they hold no text of it."""
+
+_SPLITS = "dataset_dict.json"
+"""A file of a saved data set with splits, each in a folder of its own."""
 
 _NOT_STDLIB = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 _MACHINE_MADE = ("config-", "_sysconfigdata")
@@ -30,18 +49,18 @@ class Corpus:
     """The documents of some sources, in a fixed order. Every iteration reads them from disk again."""
 
     sources: Sequence[str]
-    template: Template = TEXT
+    template: TextTemplate = TEXT
     """Where records have their text."""
     skip_invalid: bool = False
     """Leave out what cannot be read; otherwise it is a UserError."""
-    left_out: LeftOut = field(default_factory=LeftOut)
+    omissions: Omissions = field(default_factory=Omissions)
     """Everything that the latest iteration left out."""
 
-    def files(self) -> Iterator[File]:
+    def files(self) -> Iterator[SourceFile]:
         """The files that an iteration reads, each once: under two names, a file could belong to both splits."""
         return (file for file, leads_out in self._found() if not leads_out)
 
-    def _found(self) -> Iterator[tuple[File, bool]]:
+    def _found(self) -> Iterator[tuple[SourceFile, bool]]:
         """Each file, and whether it is a link that leads out of the folder in which it was found."""
         if not all(self.sources) or not self.sources:
             raise UserError(
@@ -60,11 +79,11 @@ class Corpus:
                     yield file, False
 
     def __iter__(self) -> Iterator[Document]:
-        self.left_out = LeftOut()
+        self.omissions = Omissions()
         for file, leads_out in self._found():
             if leads_out:
-                self.left_out.links += 1
-                self.left_out.add(file.path, str(file.path), f"a link out of the folder, to {real_path(file.path)}")
+                self.omissions.links += 1
+                self.omissions.add(file.path, str(file.path), f"a link out of the folder, to {real_path(file.path)}")
                 continue
             for found in self._contents(file):
                 if not isinstance(found, Document):
@@ -72,7 +91,7 @@ class Corpus:
                 elif found.text:
                     yield found
 
-    def _contents(self, file: File) -> Iterator[Content]:
+    def _contents(self, file: SourceFile) -> Iterator[Content]:
         try:
             yield from contents(file, self.template)
         except MemoryError:
@@ -85,17 +104,17 @@ class Corpus:
                 raise UserError(f"{file.path}: {error.strerror}") from None
             yield Invalid(str(file.path), f"damaged: {error}")
 
-    def _leave_out(self, found: Invalid | NotText, file: File) -> None:
+    def _leave_out(self, found: Invalid | NotText, file: SourceFile) -> None:
         """Count it; UserError where it is not to be left out."""
         if isinstance(found, NotText) and file.homes:
-            self.left_out.not_text += 1
+            self.omissions.not_text += 1
             if found.is_binary:
                 return
         elif self.skip_invalid:
-            self.left_out.invalid += 1
+            self.omissions.invalid += 1
         else:
             raise UserError(f"{found.where}: {found.why}{self._advice(found)}")
-        self.left_out.add(file.path, found.where, found.why)
+        self.omissions.add(file.path, found.where, found.why)
 
     def _advice(self, found: Invalid | NotText) -> str:
         if isinstance(found, NotText) or not found.lacks_field:
@@ -117,28 +136,28 @@ def _why_no_text(folder: Path) -> str:
 # --- which files ------------------------------------------------------------------------------------------
 
 
-def _stdlib_files() -> Iterator[File]:
+def _stdlib_files() -> Iterator[SourceFile]:
     root = Path(sysconfig.get_path("stdlib"))
     for file in _walk(root, root, _NOT_STDLIB):
         if file.path.suffix == ".py" and not file.name.startswith(_MACHINE_MADE):
             yield file._replace(is_python=True, homes=(Path("/"),))  # distributions link into /etc
 
 
-def _files(source: str) -> Iterator[File]:
+def _files(source: str) -> Iterator[SourceFile]:
     if source == STDLIB:
         yield from _stdlib_files()
         return
     if source.startswith(HUB):
-        for path, name in hub_files(source):
-            yield File(path, name)
+        for path, name in _hub_files(source):
+            yield SourceFile(path, name)
         return
     path = expand_user(source)
-    if (path / SPLITS).is_file():
+    if (path / _SPLITS).is_file():
         raise UserError(f"{source}: a data set with splits; name the folder of one of them: {_folders(path)}")
     if path.is_dir():
         yield from _walk(path, path.absolute().parent, set())
     elif path.is_file():
-        yield File(path, path.name)
+        yield SourceFile(path, path.name)
     elif has_magic(source) and (found := _glob(path)):
         yield from found
     elif path.exists():
@@ -154,7 +173,7 @@ def _folders(path: Path) -> str:
     return ", ".join(sorted(inside.name for inside in path.iterdir() if inside.is_dir()))
 
 
-def _glob(path: Path) -> list[File]:
+def _glob(path: Path) -> list[SourceFile]:
     """The visible files that match, sorted. As in a folder, `**` follows no links, which may lead in circles."""
     first = next(i for i, part in enumerate(path.parts) if has_magic(part))
     fixed, wanted = Path(*path.parts[:first]).absolute(), list(path.parts[first:])
@@ -167,17 +186,34 @@ def _glob(path: Path) -> list[File]:
         raise UserError(f"{path}: {error}") from None
     named = [(file, file.relative_to(fixed)) for file in dict.fromkeys(found)]
     visible = [(file, name) for file, name in named if hidden or not any(p.startswith(".") for p in name.parts)]
-    return [File(file, name.as_posix(), homes(fixed)) for file, name in visible if file.is_file()]
+    return [SourceFile(file, name.as_posix(), homes(fixed)) for file, name in visible if file.is_file()]
 
 
-def _walk(folder: Path, named_from: Path, excluded: set[str]) -> Iterator[File]:
+def _walk(folder: Path, named_from: Path, excluded: set[str]) -> Iterator[SourceFile]:
     """Every visible file below a folder, sorted by name."""
     paths: list[Path] = []
     for at, folders, files in os.walk(folder):
         folders[:] = [f for f in folders if f not in excluded and not f.startswith(".")]
-        files = [f for f in files if f not in ABOUT_IT] if set(files) >= ABOUT_IT else files
+        files = [f for f in files if f not in _ABOUT_IT] if set(files) >= _ABOUT_IT else files
         paths += [p for f in files if not f.startswith(".") and (p := Path(at, f)).is_file()]
     named = [(p.absolute().relative_to(named_from).as_posix(), p) for p in paths]
     home = homes(folder)
     for name, path in sorted(named):
-        yield File(path, name, home)
+        yield SourceFile(path, name, home)
+
+
+@cache
+def _hub_files(source: str) -> tuple[tuple[Path, str], ...]:
+    """The .arrow files into which `datasets` brings a data set of the hub, and a name of each that does not depend on
+    where they lie. They are fetched once, into the library's own cache."""
+    try:
+        from datasets import load_dataset  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise UserError(f"{source}: needs the datasets library; run: pip install 'archlab[datasets]'") from None
+    name, config, split = (*source.removeprefix(HUB).split(":"), "", "")[:3]
+    try:
+        found = load_dataset(name, config or None, split=split or "train")
+    except Exception as error:  # whatever the network, the hub or a data set of unknown make throws
+        raise UserError(f"{source}: {(str(error) or type(error).__name__).splitlines()[0]}") from None
+    files = [Path(file["filename"]) for file in found.cache_files]
+    return tuple((file, f"{source}/{file.name}") for file in files)

@@ -1,18 +1,24 @@
-"""From a config to what a run reads."""
+"""Data that a config names: described in a few words before any text becomes tokens, or opened for a run."""
 
 from collections.abc import Iterator
 from fractions import Fraction
+from glob import has_magic
+from pathlib import Path
 
+from archlab.config.core.base import Base
+from archlab.config.core.text import Shown
 from archlab.config.schema import DataConfig
 from archlab.config.tasks import AnyTask
-from archlab.data.prepare import open_data
-from archlab.data.shards import MANIFEST
+from archlab.data.corpus import HUB, Corpus
+from archlab.data.prepare import open_data, split_of
+from archlab.data.shards import MANIFEST, DataFolder
 from archlab.data.tasks.task_data import TaskData
-from archlab.data.text_data import Source, TextData
+from archlab.data.text_data import TextData, TextSource
 from archlab.data.tokenizer import TOKENIZER
 from archlab.data.training_data import TrainingData
 from archlab.errors import UserError
 from archlab.files import expand_user
+from archlab.pricing.units import decimal
 
 
 def tokens_per_byte(config: DataConfig, vocab_size: int) -> float:
@@ -35,19 +41,19 @@ def open_training_data(config: DataConfig, vocab_size: int) -> TrainingData:
     return TextData(tuple(_sources(config, vocab_size)))
 
 
-def _sources(config: DataConfig, vocab_size: int) -> Iterator[Source]:
+def _sources(config: DataConfig, vocab_size: int) -> Iterator[TextSource]:
     """What the config names; those of a mixture in the order of their names."""
     if not config.mixture:
-        yield Source(config.path, open_data(config, vocab_size))
+        yield TextSource(config.path, open_data(config, vocab_size))
         return
-    first: Source | None = None
+    first: TextSource | None = None
     for name, named in sorted(config.mixture.items()):
         field = f"data.mixture.{name}"
         if not (expand_user(named.path) / MANIFEST).is_file():
             hint = "allowed: a folder made by `archlab data`, with the same --tokenizer as the others"
             raise UserError(f"{field}.path: {named.path} is no data folder; {hint}")
         folder = open_data(config.model_copy(update={"path": named.path}), vocab_size)
-        source = Source(name, folder, named.weight)
+        source = TextSource(name, folder, named.weight)
         first = first or source
         if folder.manifest.tokenizer_sha256 != first.folder.manifest.tokenizer_sha256:
             hint = f"make it with `archlab data --tokenizer {first.folder.path / TOKENIZER}`"
@@ -56,3 +62,73 @@ def _sources(config: DataConfig, vocab_size: int) -> Iterator[Source]:
             hint = "make both again with the same `archlab data --tokenizer`"
             raise UserError(f"{field}.path: {named.path} begins documents with another token than {first.name}; {hint}")
         yield source
+
+
+class AboutText(Base):
+    """Name, size and folds of a text or of a mixture of texts."""
+
+    names: tuple[Shown, ...]
+    """TextSource of each text: a path, or `python-stdlib 3.11.4`."""
+    bytes: int
+    """Bytes of all texts, as UTF-8."""
+    n_folds: int
+    """Parts that can be held out, each by itself."""
+
+    def short(self) -> str:
+        """Return `mytext (12 kB in 20 folds)`, with names as short as they can be."""
+        return f"{' and '.join(map(_short, self.names))} ({self._size()})"
+
+    def __str__(self) -> str:
+        return f"text: {', '.join(self.names)}, {self._size()}"
+
+    def _size(self) -> str:
+        return f"{decimal(self.bytes)} in {self.n_folds} fold{'' if self.n_folds == 1 else 's'}"
+
+
+class AboutTask(Base):
+    """A synthetic task, which is made and not read."""
+
+    kind: str
+    description: str
+
+    def short(self) -> str:
+        """Return `the task recall`."""
+        return f"the task {self.kind}"
+
+    def __str__(self) -> str:
+        return f"task {self.kind}: {self.description}"
+
+
+def about_data(config: DataConfig) -> AboutText | AboutTask:
+    """Describe what runs with these settings read. Raise UserError if the text cannot be read.
+
+    A text is read only when one of its files changed since the last time.
+    """
+    if isinstance(config.task, AnyTask):
+        return AboutTask(kind=config.task.kind, description=config.task.describe())
+    texts = list(_texts(config))
+    return AboutText(
+        names=tuple(text.names[0] for text in texts),
+        bytes=sum(text.bytes for text in texts),
+        n_folds=min(text.n_folds for text in texts),
+    )
+
+
+def _texts(config: DataConfig) -> Iterator[AboutText]:
+    paths = [source.path for _, source in sorted(config.mixture.items())] or [config.path]
+    for path in paths:
+        if (expand_user(path) / MANIFEST).is_file():
+            manifest = DataFolder.open(expand_user(path)).manifest
+            yield AboutText(names=(path,), bytes=sum(p.bytes for p in manifest.parts), n_folds=len(manifest.folds))
+        else:
+            corpus = Corpus([path])
+            split = split_of(corpus, config.held_out)
+            yield AboutText(names=(str(corpus),), bytes=split.bytes, n_folds=len(split.cuts))
+
+
+def _short(name: str) -> str:
+    """The last part of a path; of a pattern, the last two."""
+    if name.startswith(HUB):
+        return name
+    parts = Path(name).parts
+    return str(Path(*parts[-2:])) if has_magic(parts[-1]) else parts[-1]

@@ -3,9 +3,12 @@
 import errno
 import hashlib
 import json
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -13,26 +16,60 @@ from tokenizers import Tokenizer
 from archlab.config.core.text import note
 from archlab.config.schema import DataConfig
 from archlab.data import tokenizer as bpe
-from archlab.data.contents import TEXT, Template
-from archlab.data.corpus import STDLIB, Corpus
+from archlab.data.contents import TEXT, TextTemplate
+from archlab.data.corpus import HUB, STDLIB, Corpus
 from archlab.data.encoding import encoded
 from archlab.data.file_cache import cached, clear_cache
-from archlab.data.progress import Progress, in_terminal
-from archlab.data.saved import HUB
-from archlab.data.shards import FORMAT, LITTLE_ENDIAN, MANIFEST, DataFolder, Manifest, Part, Shard
+from archlab.data.shards import FORMAT, MANIFEST, DataFolder, Manifest, ShardWriter
 from archlab.data.split import SplitRule, choose_split, hash_share
 from archlab.digests import sha256
 from archlab.errors import UserError
 from archlab.files import cache_folder, expand_user, folder_atomic
 from archlab.interrupt import raise_if_interrupted
-from archlab.progress import doing
+from archlab.pricing.units import decimal
+from archlab.progress import Bar, doing
 
 DEFAULT_VOCAB_SIZE = 2048
 TOKENIZER_CHARACTERS = 16_000_000
 """About the most training text a tokenizer is learned from; python-stdlib has less, so all of it is used."""
 
-SHARD_TOKENS = 100_000_000
-"""Tokens after which the next shard begins."""
+Seen: TypeAlias = Callable[[int], None]
+"""Called with the bytes of each piece of text that has become tokens."""
+
+Progress: TypeAlias = Callable[[int], AbstractContextManager[Seen]]
+"""Called once, with about how many bytes there will be."""
+
+
+class _Tokenising:
+    """Moves a bar as text becomes tokens."""
+
+    def __init__(self, bar: Bar, total: int) -> None:
+        self._bar, self._total, self._start, self._done = bar, total, time.monotonic(), 0
+        bar.begin("tokenising")
+
+    def __call__(self, n_bytes: int) -> None:
+        self._done += n_bytes
+        share = min(self._done / self._total, 1.0)
+        self._bar.update(share, f"{share:.0%}", str(self))
+
+    def __str__(self) -> str:
+        took = max(time.monotonic() - self._start, 1e-9)
+        return f"{decimal(self._done)} at {decimal(self._done / took)}/s"
+
+
+@contextmanager
+def in_terminal(total: int) -> Iterator[Seen]:
+    """Show a bar while it lasts; nothing outside a terminal."""
+    with Bar(seconds_between_lines=None) as bar:
+        yield _Tokenising(bar, total)
+
+
+@contextmanager
+def shown(total: int) -> Iterator[Seen]:
+    """Show how much is done and how fast, and at the end how much it was."""
+    with Bar() as bar:
+        yield (tokenised := _Tokenising(bar, total))
+    bar.print(f"tokenised {tokenised}")
 
 
 def prepare(
@@ -41,7 +78,7 @@ def prepare(
     vocab_size: int | None,
     tokenizer: Path | None,
     held_out: float,
-    template: Template = TEXT,
+    template: TextTemplate = TEXT,
     skip_invalid: bool = False,
     workers: int = 1,
     progress: Progress = in_terminal,
@@ -165,14 +202,14 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
             writer.append(tokens, part.text_bytes, documents=int(part.begins_document))
             seen(part.text_bytes)
     (folder / bpe.TOKENIZER).write_text(tokenizer.to_str(), encoding="utf-8")
-    left_out = recipe.corpus.left_out
+    omissions = recipe.corpus.omissions
     manifest = Manifest(
         format=FORMAT,
         source=str(recipe.corpus),
-        skipped=left_out.not_text,
-        links=left_out.links,
-        invalid=left_out.invalid,
-        left_out=tuple(left_out.first),
+        skipped=omissions.not_text,
+        links=omissions.links,
+        invalid=omissions.invalid,
+        left_out=tuple(omissions.first),
         key=recipe.key,
         vocab_size=vocab_size,
         dtype=dtype,
@@ -182,36 +219,6 @@ def _write(recipe: _Recipe, folder: Path, workers: int, progress: Progress) -> N
         rest=rest.finish(),
         stretches=recipe.split.by == "position",
     )
-    if left_out.first:
-        note("\n  ".join([f"left out: {left_out}", *left_out.first]))
+    if omissions.first:
+        note("\n  ".join([f"left out: {omissions}", *omissions.first]))
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
-
-
-class ShardWriter:
-    """Appends pieces of documents to the shards of one part; a new shard begins whenever one is full."""
-
-    def __init__(self, folder: Path, part: str, dtype: str):
-        self._folder, self._part, self._dtype = folder, part, LITTLE_ENDIAN[dtype]
-        self._paths: list[Path] = []
-        self._room = 0
-        self._bytes = self._documents = 0
-
-    def append(self, tokens: np.ndarray, text_bytes: int, documents: int) -> None:
-        """Write tokens that stand for so many bytes of text and begin so many documents."""
-        self._bytes += text_bytes
-        self._documents += documents
-        while len(tokens):
-            if self._room == 0:
-                self._paths.append(self._folder / f"{self._part}-{len(self._paths):05d}.bin")
-                self._room = SHARD_TOKENS
-            part, tokens = tokens[: self._room], tokens[self._room :]
-            with self._paths[-1].open("ab") as file:
-                file.write(part.astype(self._dtype).tobytes())
-            self._room -= len(part)
-
-    def finish(self) -> Part:
-        """What was written."""
-        size = self._dtype.itemsize
-        shards = tuple(Shard(file=p.name, tokens=p.stat().st_size // size, sha256=sha256(p)) for p in self._paths)
-        tokens = sum(shard.tokens for shard in shards)
-        return Part(tokens=tokens, bytes=self._bytes, documents=self._documents, shards=shards)

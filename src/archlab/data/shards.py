@@ -25,11 +25,11 @@ from tokenizers import Tokenizer
 
 from archlab.config.core.base import Base, Count, Natural
 from archlab.data import tokenizer as bpe
-from archlab.data.contents import LeftOut
-from archlab.data.intact import altered
+from archlab.data.contents import Omissions
+from archlab.data.file_cache import altered
 from archlab.data.spelling import spelling
 from archlab.data.tokenizer import TOKENIZER
-from archlab.digests import REMAKE
+from archlab.digests import REMAKE, sha256
 from archlab.errors import UserError
 from archlab.files import read_object
 from archlab.pricing.units import decimal, si
@@ -44,6 +44,9 @@ SHARD_NAME = re.compile(r"(rest|fold-\d\d)-\d{5}\.bin")
 LITTLE_ENDIAN = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 """The number formats of shards, as they are on disk whatever the machine."""
 
+SHARD_TOKENS = 100_000_000
+"""Tokens after which the next shard begins."""
+
 
 class Shard(Base):
     """One file of tokens."""
@@ -53,7 +56,7 @@ class Shard(Base):
     sha256: str
 
 
-class Part(Base):
+class FoldShards(Base):
     """What a fold holds, or the rest."""
 
     tokens: Natural
@@ -86,21 +89,21 @@ class Manifest(Base):
     """The token that precedes each document: the one with which the tokenizer's model begins a text (`bos_token`), or
     else its end-of-text token. Of several, the first."""
     tokenizer_sha256: str
-    folds: Annotated[tuple[Part, ...], Field(min_length=1)]
+    folds: Annotated[tuple[FoldShards, ...], Field(min_length=1)]
     """Each can be held out."""
     stretches: bool = False
     """Whether they are stretches of the text, for there were too few documents, or one too long, for folds of whole
     ones."""
-    rest: Part
+    rest: FoldShards
     """In no fold: always trained on."""
 
     @property
-    def omitted(self) -> LeftOut:
+    def omissions(self) -> Omissions:
         """All that was left out."""
-        return LeftOut(self.invalid, self.skipped, self.links, list(self.left_out))
+        return Omissions(self.invalid, self.skipped, self.links, list(self.left_out))
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[FoldShards, ...]:
         """All there is."""
         return (self.rest, *self.folds)
 
@@ -165,6 +168,36 @@ class Tokens:
         return np.stack([self.read(int(s), int(s) + length) for s in starts])
 
 
+class ShardWriter:
+    """Appends pieces of documents to the shards of one part; a new shard begins whenever one is full."""
+
+    def __init__(self, folder: Path, part: str, dtype: str):
+        self._folder, self._part, self._dtype = folder, part, LITTLE_ENDIAN[dtype]
+        self._paths: list[Path] = []
+        self._room = 0
+        self._bytes = self._documents = 0
+
+    def append(self, tokens: np.ndarray, text_bytes: int, documents: int) -> None:
+        """Write tokens that stand for so many bytes of text and begin so many documents."""
+        self._bytes += text_bytes
+        self._documents += documents
+        while len(tokens):
+            if self._room == 0:
+                self._paths.append(self._folder / f"{self._part}-{len(self._paths):05d}.bin")
+                self._room = SHARD_TOKENS
+            part, tokens = tokens[: self._room], tokens[self._room :]
+            with self._paths[-1].open("ab") as file:
+                file.write(part.astype(self._dtype).tobytes())
+            self._room -= len(part)
+
+    def finish(self) -> FoldShards:
+        """What was written."""
+        size = self._dtype.itemsize
+        shards = tuple(Shard(file=p.name, tokens=p.stat().st_size // size, sha256=sha256(p)) for p in self._paths)
+        tokens = sum(shard.tokens for shard in shards)
+        return FoldShards(tokens=tokens, bytes=self._bytes, documents=self._documents, shards=shards)
+
+
 @dataclass(frozen=True)
 class DataFolder:
     """An opened data folder of which one fold is held out; every byte of its files was compared with the manifest's
@@ -222,10 +255,10 @@ class DataFolder:
         folds = f", in {len(m.folds)} folds" if len(m.folds) > 1 else ""
         if folds and m.stretches:
             folds += " of stretches, for documents are few or unequal"
-        left_out = f"; left out: {m.omitted}" if str(m.omitted) else ""
+        omitted = f"; left out: {m.omissions}" if str(m.omissions) else ""
         return (
             f"{m.source}: {decimal(text)} of text, {si(tokens)} tokens of a vocabulary of {m.vocab_size}"
-            f"{folds}, {m.folds[self.fold].bytes / text:.1%} held out{left_out}"
+            f"{folds}, {m.folds[self.fold].bytes / text:.1%} held out{omitted}"
         )
 
 

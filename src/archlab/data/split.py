@@ -102,8 +102,8 @@ def choose_split(corpus: Corpus, held_out: float) -> SplitRule:
         else:
             sizes[_bucket(name)] += len(text)
     if total < 2:
-        left_out = f"; left out: {corpus.left_out}" if str(corpus.left_out) else ""
-        raise UserError("\n  ".join([f"{corpus}: no text{left_out}", *corpus.left_out.first]))
+        omitted = f"; left out: {corpus.omissions}" if str(corpus.omissions) else ""
+        raise UserError("\n  ".join([f"{corpus}: no text{omitted}", *corpus.omissions.first]))
     for bucket, length in long:
         if length <= held_out * total:
             sizes[bucket] += length

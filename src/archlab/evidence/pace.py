@@ -4,7 +4,7 @@ from statistics import fmean
 
 from archlab.config.core.base import Base
 from archlab.evidence.results import committed, results_name
-from archlab.pricing.flops import computed_training_flops
+from archlab.pricing.work import computed_training_flops
 from archlab.study.design import arms
 from archlab.study.scales import AS_IT_STANDS, library_study
 

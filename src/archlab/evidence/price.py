@@ -10,9 +10,9 @@ from archlab.config.schema import Config
 from archlab.evidence.topics import Topic
 from archlab.exchange.configs import read_config
 from archlab.pricing import units
-from archlab.pricing.flops import forward_flops
 from archlab.pricing.memory import kv_cache_bytes, recurrent_bytes
 from archlab.pricing.params import parameters
+from archlab.pricing.work import forward_flops
 
 BASE = "tiny-llama"
 CONTEXT = 4096

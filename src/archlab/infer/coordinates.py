@@ -18,8 +18,8 @@ from archlab.config.training import check_next_token, resolve_train
 from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
-from archlab.pricing.step_memory import step_memory
-from archlab.sizing.widths import at_width
+from archlab.pricing.memory import step_memory
+from archlab.sizing.resize import at_width
 from archlab.training.device import Device, resolve_device_type
 from archlab.training.optim import make_optimizer
 from archlab.training.probes import PROBED_TOKENS, rms

@@ -14,9 +14,9 @@ from archlab.exchange.configs import load_config
 from archlab.infer.clock import Clocked, clocked
 from archlab.infer.speed import WARM_UP, rehearse, rehearse_decoding, seconds_of
 from archlab.model.decoder import Decoder
-from archlab.pricing.calibrated import Rate, Rates, features
-from archlab.pricing.hardware import Hardware, Measured, NumberFormat
+from archlab.pricing.hardware import Hardware, Measurements, NumberFormat, Rate, Rates
 from archlab.pricing.memory import Format
+from archlab.pricing.pass_time import features
 from archlab.pricing.summary import cost
 from archlab.pricing.work import PassName, Work
 from archlab.training import rates
@@ -112,7 +112,7 @@ def measure() -> Hardware:
         peak={name: max(found.values()) for name, found in products.items()},
         memory=device.memory,
         bandwidth=max(copied, read),
-        measured=Measured(
+        measured=Measurements(
             products=products,
             copy_bandwidth=copied,
             read_bandwidth=read,

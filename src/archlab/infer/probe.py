@@ -15,8 +15,8 @@ from archlab.config.training import check_next_token, resolve_train
 from archlab.errors import UserError
 from archlab.model.decoder import Decoder
 from archlab.model.rotary import rotation
+from archlab.pricing.memory import step_memory
 from archlab.pricing.params import parameters
-from archlab.pricing.step_memory import step_memory
 from archlab.pricing.units import binary, count
 from archlab.training.device import Device, resolve_device_type
 from archlab.training.probes import PROBED_TOKENS, Probed, probe

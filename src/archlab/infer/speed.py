@@ -21,11 +21,10 @@ from archlab.infer.clock import clocked, time_by_kind
 from archlab.infer.generate import Session
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import prefer_products
-from archlab.pricing.flops import training_flops
 from archlab.pricing.memory import Format, training_memory
 from archlab.pricing.params import parameters
 from archlab.pricing.summary import cost, training_pass
-from archlab.pricing.work import by_kind, training_step
+from archlab.pricing.work import by_kind, training_flops, training_step
 from archlab.training.attention_kernels import products_up_to
 from archlab.training.compiling import compile_layers, is_compiled
 from archlab.training.device import Device, choose_device

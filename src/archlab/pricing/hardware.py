@@ -11,6 +11,7 @@ from pydantic import Field
 
 from archlab.config.about import Certainty
 from archlab.config.check import validate
+from archlab.config.components.work import Kind
 from archlab.config.core.base import Base, Count, Flops, MemorySize, NonNegative, Positive
 from archlab.config.core.text import Line
 from archlab.config.core.yaml_text import read_yaml, to_yaml
@@ -18,7 +19,6 @@ from archlab.config.io import devices, find_named
 from archlab.config.problems import nearest
 from archlab.errors import UserError
 from archlab.files import cache_folder, expand_user, make_folder, write_atomic
-from archlab.pricing.calibrated import Rates
 from archlab.pricing.work import PassName
 
 NumberFormat = Literal["float32", "tf32", "bfloat16", "float16", "float8", "int8"]
@@ -62,7 +62,24 @@ class Derivation(Base):
     """Where these come from."""
 
 
-class Measured(Base):
+class Rate(Base):
+    """Seconds that operations of one kind take; they add up."""
+
+    per_flop: NonNegative
+    """Of matrices."""
+    per_byte: NonNegative
+    per_large_byte: NonNegative
+    """More than `per_byte`, in tensors for which memory is asked of the system."""
+    per_operation: NonNegative
+
+
+class Rates(Base):
+    """Rates of a pass in one number format, which `archlab hardware --measure` fitted to models that ran."""
+
+    by_kind: dict[Kind, Rate]
+
+
+class Measurements(Base):
     """What `archlab hardware --measure` found beside peaks and bandwidth."""
 
     products: dict[NumberFormat, dict[str, Positive]]
@@ -109,7 +126,7 @@ class Hardware(Base):
     """Of one device. null, as in all that come with archlab: prices change, and differ between sellers."""
     derivation: Derivation | None = None
     """Of `peak`. null: published as it stands, or measured."""
-    measured: Measured | None = None
+    measured: Measurements | None = None
     """null: not measured here."""
     source: Annotated[tuple[Line, ...], Field(strict=False)] = ()
     """Data sheets and pages of the maker, and where their figures were read if not there."""

@@ -1,18 +1,18 @@
-"""Bytes: what layers keep between passes (keys and values, recurrent states), the weights, and what training keeps
-besides activations."""
+"""Bytes: the weights, what layers keep between passes, and what a training step takes where nothing is divided."""
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Literal, NamedTuple
 
 from pydantic import computed_field
 
 from archlab.config.components.component import StateTensor
-from archlab.config.components.work import FLOAT32_BYTES
+from archlab.config.components.work import FLOAT32_BYTES, Pass
 from archlab.config.core.base import Base
-from archlab.config.layers import distinct_layers, sees_as
+from archlab.config.layers import LayerConfig, distinct_layers, final_norm, sees_as
 from archlab.config.model_schema import ModelConfig
-from archlab.config.optimizer import Muon, Optimizer
-from archlab.pricing.params import Parameters
+from archlab.config.optimizer import AdamW, Muon, Optimizer
+from archlab.config.pieces import rows_at_once
+from archlab.pricing.params import Parameters, parameters
 
 Format = Literal["bfloat16", "float32"]
 BYTES: dict[Format, int] = {"bfloat16": 2, "float32": FLOAT32_BYTES}
@@ -71,3 +71,108 @@ def training_memory(counts: Parameters, optimizer: Optimizer) -> TrainingMemory:
 def spared(optimizer: Optimizer) -> int:
     """Bytes per number of a matrix that it keeps less than AdamW."""
     return BYTES["float32"] if isinstance(optimizer, Muon) else 0
+
+
+# --- a training step --------------------------------------------------------------------------------------
+
+LOGITS_HELD = 4
+"""Numbers per logit of a piece, in float32: itself, its log-softmax, and the gradients of both."""
+
+
+class StepMemory(Base):
+    """Bytes, of a micro-batch."""
+
+    activations: int
+    """What layers keep for the backward pass, and the hidden states with their gradient."""
+    recomputed_activations: int
+    """The same where layers keep their input alone, and compute the rest again one after the other."""
+    logits: int
+    """Of as many tokens as the loss works on at once, and what its pieces add to the head's gradient."""
+    peak: int
+    """The most at once, weights and optimiser included; beside what Python and torch take without a model."""
+    recomputed_peak: int
+    """The same where layers keep their input alone."""
+
+    def peak_of(self, *, recompute: bool) -> int:
+        """The one of the two that train.recompute means."""
+        return self.recomputed_peak if recompute else self.peak
+
+
+def step_memory(
+    model: ModelConfig,
+    this: Pass,
+    device_type: str = "cpu",
+    *,
+    micro_batches: int = 1,
+    optimizer: Optimizer | None = None,
+) -> StepMemory:
+    """Of steps with so many times `this`; without an optimiser, of AdamW.
+
+    Two moments compete for the peak: the loss, when all activations are there and of the gradients that of the head,
+    or all of them from the second micro-batch on; and the update, when all gradients are there and no activations.
+    Between them layers give up what their gradients take. Where layers are computed again, the backward pass of the
+    last and of the first one compete too: of one layer all activations are there then, and no logits.
+    """
+    layers = distinct_layers(model)
+    held = training_memory(parameters(model), optimizer or AdamW())
+    head = _head_bytes(model)
+    logits = logits_bytes(model, this, device_type)
+    outer = outer_bytes(model, this)
+    kept = round(saved_bytes(layers, this, recompute=False).waiting + outer)
+    inputs, again = (round(n_bytes) for n_bytes in saved_bytes(layers, this, recompute=True))
+    outer = round(outer)
+    gradients = head if micro_batches == 1 else held.gradients
+    # Products keep the weights that they have converted, where they are in 16 bits.
+    converted = this.bytes_each * parameters(model).total if this.bytes_each < FLOAT32_BYTES else 0
+    beside = held.weights + held.optimizer + converted
+    last_layer = gradients + inputs + again + outer
+    first_layer = held.gradients + again + outer
+    recomputed_peak = max(gradients + logits + inputs + outer, last_layer, first_layer)
+    return StepMemory(
+        activations=kept,
+        recomputed_activations=inputs + again + outer,
+        logits=logits,
+        peak=max(beside + gradients + logits + kept, held.total),
+        recomputed_peak=max(beside + recomputed_peak, held.total),
+    )
+
+
+def logits_bytes(model: ModelConfig, this: Pass, device_type: str) -> int:
+    """Of as many tokens as the loss works on at once; several pieces add up the gradient of the head's matrix."""
+    rows = min(this.rows, rows_at_once(model.vocab_size, device_type))
+    held = LOGITS_HELD + bool(model.head.softcap)  # what tanh gives is kept for its gradient
+    return held * rows * model.vocab_size * FLOAT32_BYTES + (_head_bytes(model) if rows < this.rows else 0)
+
+
+def _head_bytes(model: ModelConfig) -> int:
+    return model.vocab_size * (model.embedding.width or model.d_model) * FLOAT32_BYTES
+
+
+class SavedBytes(NamedTuple):
+    """Activations that training keeps for the backward pass, counted as the modules keep them without a compiler."""
+
+    waiting: float
+    """Of every micro-batch whose backward pass has not begun."""
+    in_use: float
+    """Beside it, of the one whose backward pass runs."""
+
+
+def layer_bytes(layer: LayerConfig, this: Pass) -> float:
+    """Of one layer."""
+    return sum(operation.saved for operation in layer.work(this))
+
+
+def outer_bytes(model: ModelConfig, this: Pass) -> float:
+    """Around the layers: what the final norm keeps, and hidden states with their gradient."""
+    norm = sum(operation.saved for operation in this.norm(final_norm(model), model.d_model))
+    return norm + 2 * this.rows * model.d_model * FLOAT32_BYTES
+
+
+def saved_bytes(layers: Mapping[LayerConfig, int], this: Pass, *, recompute: bool) -> SavedBytes:
+    """Of layers, each with how many there are; with `recompute` a layer keeps its input alone, and one layer at a time
+    the rest."""
+    each = {layer: layer_bytes(layer, this) for layer in layers}
+    if not recompute:
+        return SavedBytes(sum(n * each[layer] for layer, n in layers.items()), 0.0)
+    inputs = sum(n * this.rows * layer.d_model * FLOAT32_BYTES for layer, n in layers.items())
+    return SavedBytes(inputs, max(each.values()))

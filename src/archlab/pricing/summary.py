@@ -1,4 +1,4 @@
-"""Everything that can be counted about a config without building it."""
+"""Everything that can be counted about a config without building it, and whether a device can serve it."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,19 +11,31 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
-from archlab.pricing.flops import Flops, computed_training_flops, forward_flops, training_flops
+from archlab.pricing.hardware import Hardware
 from archlab.pricing.memory import (
     BYTES,
     Format,
+    StepMemory,
     TrainingMemory,
     kv_bytes_per_token,
     kv_cache_bytes,
     recurrent_bytes,
+    step_memory,
     training_memory,
 )
 from archlab.pricing.params import Parameters, parameters
-from archlab.pricing.step_memory import StepMemory, step_memory
-from archlab.pricing.work import PassName, Work, by_kind, forward, products_by_part, training_step
+from archlab.pricing.work import (
+    FlopsPerToken,
+    PassName,
+    Work,
+    by_kind,
+    computed_training_flops,
+    forward,
+    forward_flops,
+    products_by_part,
+    training_flops,
+    training_step,
+)
 
 
 class Cost(Base):
@@ -38,7 +50,7 @@ class Cost(Base):
     dtype: Format
     """Of the cache and of the weights as served, and of training's products; its stream and its weights are float32."""
     parameters: Parameters
-    forward_flops: Flops
+    forward_flops: FlopsPerToken
     """Per token of a pass over `context` tokens, by part, over visible pairs."""
     training_window: int
     """Tokens per training sequence (`train.seq_len`), whatever the context served."""
@@ -156,3 +168,23 @@ def _read(model: ModelConfig, context: int, dtype: Format) -> int:
     """Weights and what is kept; activations are few."""
     step = Pass(1, 1, held=context - 1, is_cached=True, bytes_each=BYTES[dtype])
     return round(sum(operation.weights + operation.kept for operation in forward(model, step)))
+
+
+class Room(Base):
+    """Bytes, and how many texts they are for."""
+
+    needed: int
+    """Weights, cache and recurrent states."""
+    memory: int
+    """Of the device."""
+    fits: bool
+    texts: int | None
+    """Of that context, as many as would fit; null: any number, for nothing is kept of them."""
+
+
+def room(found: Cost, device: Hardware) -> Room:
+    """Of one device, as its driver prints its memory."""
+    kept = found.kv_cache_bytes + found.recurrent_bytes
+    left, needed = device.memory - found.weight_bytes, found.weight_bytes + kept
+    texts = max(0, left * found.batch // kept) if kept else None if left >= 0 else 0
+    return Room(needed=needed, memory=device.memory, fits=needed <= device.memory, texts=texts)

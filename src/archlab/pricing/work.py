@@ -1,17 +1,30 @@
-"""What a whole model computes and moves in a pass, and in a step of training."""
+"""What a whole model computes and moves in a pass and in a step of training, and its FLOPs per token."""
 
 from collections.abc import Callable, Iterable, Iterator
 from math import ceil
 from typing import Literal, TypeVar
 
+from pydantic import ConfigDict, Field, computed_field
+
 from archlab.allocator import LARGEST_KEPT
 from archlab.config.components.norm import NoNorm
 from archlab.config.components.position import Learned, Sinusoidal
-from archlab.config.components.work import FLOAT32_BYTES, KINDS, OF_MATRICES, Kind, Operation, Pass
+from archlab.config.components.work import (
+    FLOAT32_BYTES,
+    KINDS,
+    OF_MATRICES,
+    Counting,
+    Kind,
+    Operation,
+    Pass,
+    matrix_flops,
+)
 from archlab.config.core.base import Base
 from archlab.config.layers import distinct_layers, final_norm
 from archlab.config.model_schema import ModelConfig
 from archlab.config.pieces import rows_at_once
+from archlab.config.schema import Config
+from archlab.config.training import resolve_train
 from archlab.pricing.params import parameters, shared_positions
 
 _Key = TypeVar("_Key")
@@ -162,3 +175,36 @@ def _sums(operations: Iterable[Operation], key: Callable[[Operation], _Key]) -> 
                 large_bytes=before.large_bytes + large,
             )
     return found
+
+
+class FlopsPerToken(Base):
+    """FLOPs per token, averaged over the positions of one sequence: those of the parts that components name, and of
+    `head`, from the last hidden state to logits, the same whether tied or not."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, float] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @computed_field
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return sum(dict(self).values())
+
+
+def forward_flops(model: ModelConfig, seq_len: int, counting: Counting = "visible") -> FlopsPerToken:
+    """FLOPs per token of a forward pass over a sequence of `seq_len` tokens."""
+    parts = matrix_flops(forward(model, Pass(1, seq_len, counting=counting)))
+    head = parts.pop("head")
+    per_token = {part: n / seq_len for part, n in parts.items()}
+    return FlopsPerToken(**per_token, head=head / seq_len)  # pyright: ignore[reportCallIssue] - parts are as components name them
+
+
+def training_flops(model: ModelConfig, seq_len: int, counting: Counting = "visible") -> float:
+    """FLOPs per token, forward and backward: 3 times the forward pass; nothing is recomputed."""
+    return (1 + BACKWARD) * forward_flops(model, seq_len, counting).total
+
+
+def computed_training_flops(config: Config) -> float:
+    """FLOPs per token that training spends, hidden pairs that are multiplied all the same included."""
+    train = resolve_train(config)
+    return training_flops(config.model, train.seq_len, "packed" if train.document_mask else "computed")

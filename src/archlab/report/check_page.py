@@ -6,8 +6,7 @@ from pathlib import Path
 from archlab.evidence.read import cited
 from archlab.files import write_page
 from archlab.report import check_words, html
-from archlab.review.findings import Finding
-from archlab.review.lines import summary
+from archlab.review.findings import Finding, summary
 
 
 def write_check(config: str, found: Sequence[Finding], path: Path) -> Path:

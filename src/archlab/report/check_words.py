@@ -8,11 +8,10 @@ from typing import Any
 from archlab.config.layers import layer_configs
 from archlab.evidence.read import cited, claims, sources
 from archlab.evidence.schema import Claim
-from archlab.pricing.stages import Cut
+from archlab.pricing.partition import Cut
 from archlab.pricing.units import count
-from archlab.review.case import Case
 from archlab.review.findings import Finding
-from archlab.review.rule import Measured, shown
+from archlab.review.shape_rule import Case, PublishedResult, shown
 
 _INDENT = " " * 9
 _MOST_NAMES = 6
@@ -37,7 +36,7 @@ def said(found: Finding) -> Iterator[str]:
     """Whole sentences."""
     yield found.why
     if found.measured:
-        yield f"Measured {_measured(found.measured)}."
+        yield f"PublishedResult {_measured(found.measured)}."
     if found.published:
         yield f"Published: {found.published}."
     if found.others:
@@ -84,7 +83,7 @@ def as_json(found: Finding) -> dict[str, Any]:
     }
 
 
-def _measured(point: Measured) -> str:
+def _measured(point: PublishedResult) -> str:
     where = ", ".join(filter(None, [sources()[point.source].cited, point.where]))
     return f"at {shown(point.at)}: {point.found} ({where})"
 

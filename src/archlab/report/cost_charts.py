@@ -10,7 +10,7 @@ from typing import Any
 import altair as alt
 
 from archlab.pricing.hardware import Hardware
-from archlab.pricing.roofline import ideal
+from archlab.pricing.pass_time import ideal
 from archlab.pricing.summary import Cost
 from archlab.pricing.units import binary, si
 from archlab.pricing.work import PassName

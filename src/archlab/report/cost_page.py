@@ -10,7 +10,7 @@ from archlab.config.schema import Config
 from archlab.files import write_page
 from archlab.pricing.hardware import Hardware
 from archlab.pricing.memory import Format
-from archlab.pricing.roofline import ideal
+from archlab.pricing.pass_time import ideal
 from archlab.pricing.summary import Cost, cost
 from archlab.pricing.units import binary, si
 from archlab.report import html

@@ -3,11 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from archlab.pricing.calibrated import predicted, untimed
 from archlab.pricing.hardware import Hardware
-from archlab.pricing.roofline import ideal
-from archlab.pricing.room import room
-from archlab.pricing.summary import Cost
+from archlab.pricing.pass_time import ideal, predicted, untimed
+from archlab.pricing.summary import Cost, room
 from archlab.pricing.units import binary, count, seconds, si
 from archlab.pricing.work import PassName, Work, matrix_flops_per_byte
 

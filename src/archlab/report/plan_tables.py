@@ -8,23 +8,25 @@ from archlab.pricing.budget import (
     HIGHEST_MFU,
     LOWEST_MFU,
     PUBLISHED_MFU,
+    ChosenWay,
+    PlanPair,
     Spent,
     at_published_mfu,
     budgets,
+    choose,
     rule_in_words,
     spent,
 )
-from archlab.pricing.divide import Choice, Divided, choose
 from archlab.pricing.hardware import Hardware
-from archlab.pricing.parallel import Parallel
 from archlab.pricing.params import parameters
-from archlab.pricing.plan import Plan
+from archlab.pricing.partition import Parallel
+from archlab.pricing.training_plan import TrainingPlan
 from archlab.pricing.units import binary, count, seconds
 from archlab.report.cost_tables import Table
 
 
 def tables(
-    config: Config, found: Mapping[Parallel, Divided], refused: Sequence[str], device: Hardware, price: float | None
+    config: Config, found: Mapping[Parallel, PlanPair], refused: Sequence[str], device: Hardware, price: float | None
 ) -> Iterator[Table]:
     """A column for every way of dividing; `price` of a device and hour."""
     plans = [divided.plain for divided in found.values()]
@@ -60,35 +62,35 @@ def tables(
         yield Table(("not possible",), [(reason,) for reason in refused])
 
 
-def _row(label: str, plans: Sequence[Plan], cell: Callable[[Plan], str]) -> Sequence[str]:
+def _row(label: str, plans: Sequence[TrainingPlan], cell: Callable[[TrainingPlan], str]) -> Sequence[str]:
     return (label, *(cell(plan) for plan in plans))
 
 
-def _memory(plans: Sequence[Plan]) -> Iterator[Sequence[str]]:
+def _memory(plans: Sequence[TrainingPlan]) -> Iterator[Sequence[str]]:
     for what in plans[0].memory:
         if any(plan.memory[what] for plan in plans):
             yield _row(what, plans, lambda p, what=what: binary(p.memory[what]) if p.memory[what] else "-")
 
 
-def _sending(plan: Plan) -> str:
+def _sending(plan: TrainingPlan) -> str:
     """Seconds to send, and their share of computing: a wide model's tensor groups send little for what they compute."""
     return f"{seconds(plan.sending)} {plan.sending / plan.computing:.0%}"
 
 
-def _fits(plan: Plan) -> str:
+def _fits(plan: TrainingPlan) -> str:
     return "yes" if plan.fits else "no"
 
 
-def _largest_micro_batch(plan: Plan) -> str:
+def _largest_micro_batch(plan: TrainingPlan) -> str:
     return str(plan.largest_micro_batch or "none")
 
 
-def _stages(plan: Plan) -> str:
+def _stages(plan: TrainingPlan) -> str:
     return "-".join(str(n) for n in sorted({min(plan.stages), max(plan.stages)}))
 
 
 def _budgets(
-    config: Config, found: Mapping[Parallel, Divided], names: Sequence[str], device: Hardware, price: float | None
+    config: Config, found: Mapping[Parallel, PlanPair], names: Sequence[str], device: Hardware, price: float | None
 ) -> Table:
     """Time, utilization and money of what fits, with layers recomputed if nothing else fits."""
     how = [
@@ -110,7 +112,7 @@ def _budgets(
     return Table(("at best", *names), rows)
 
 
-def _reasons(chosen: Choice, device: Hardware) -> Iterator[str]:
+def _reasons(chosen: ChosenWay, device: Hardware) -> Iterator[str]:
     """Why that way would be chosen, a short sentence a row."""
     plan = chosen.plan
     step, fastest = seconds(plan.step), seconds(chosen.fastest)

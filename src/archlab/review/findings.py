@@ -1,14 +1,17 @@
-"""What the rules of shape say of a config."""
+"""The rules of shape, and what they say of a config."""
 
 from collections.abc import Sequence
 from itertools import groupby
 
 from archlab.config.core.base import Base
 from archlab.config.schema import Config
-from archlab.review.case import Case, Reading
+from archlab.review.note_rules import NOTE_RULES
 from archlab.review.published import Distribution, Published
-from archlab.review.rule import Level, Measured, Usual, shown
-from archlab.review.rules import RULES
+from archlab.review.shape_rule import Case, Level, PublishedResult, Reading, ShapeRule, Usual, shown
+from archlab.review.warning_rules import WARNING_RULES
+
+RULES: tuple[ShapeRule, ...] = (*WARNING_RULES, *NOTE_RULES)
+"""All rules of shape, warnings first."""
 
 
 class Finding(Base):
@@ -31,7 +34,7 @@ class Finding(Base):
     """Of notes, and where at least two models are known."""
     others: list[str]
     """Published models that break it in the same direction, with their values."""
-    measured: Measured | None
+    measured: PublishedResult | None
     """What was measured nearest to the value."""
 
 
@@ -82,3 +85,15 @@ def _ranges(indices: tuple[int, ...]) -> str:
     """`0-2, 5`."""
     runs = [[i for _, i in run] for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])]
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """`2 warnings, 1 note`."""
+    counts = ((sum(found.level == level for found in findings), level) for level in ("warning", "note"))
+    return ", ".join(f"{n or 'no'} {level}{'' if n in (0, 1) else 's'}" for n, level in counts)
+
+
+def in_one_line(warnings: Sequence[str]) -> str:
+    """For where a config is used."""
+    n = len(warnings)
+    return f"{n} warning{'' if n == 1 else 's'} of shape: {'; '.join(warnings)} (`archlab check` says why)"

@@ -10,7 +10,7 @@ from archlab.config.components.multi_head import MultiHead
 from archlab.config.components.norm import NoNorm
 from archlab.config.layers import LayerConfig
 from archlab.config.training import resolve_train
-from archlab.review.case import Case, Reading
+from archlab.review.shape_rule import Case, Reading
 
 
 def head_widths(layer: LayerConfig) -> Iterator[Reading]:

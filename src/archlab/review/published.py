@@ -7,8 +7,7 @@ from statistics import median, quantiles
 from archlab.atlas.entries import Entry, entries
 from archlab.config.core.base import Base
 from archlab.pricing.units import count
-from archlab.review.case import Case, Measure, Reading
-from archlab.review.rule import Between, ShapeRule, Usual, shown
+from archlab.review.shape_rule import Between, Case, Measure, Reading, ShapeRule, Usual, shown
 
 
 class Distribution(Base):

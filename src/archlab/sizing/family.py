@@ -20,7 +20,7 @@ from archlab.pricing.params import Parameters, parameters
 
 
 @dataclass(frozen=True)
-class Member:
+class FamilyMember:
     """A model, and what is proportioned in it."""
 
     name: str
@@ -97,33 +97,33 @@ By = Literal["total", "active"]
 class Family:
     """Models of one kind, by size."""
 
-    members: Sequence[Member]
+    members: Sequence[FamilyMember]
     by: By
 
-    def nearest(self, target: float, active: float | None = None) -> Member:
+    def nearest(self, target: float, active: float | None = None) -> FamilyMember:
         """The one whose size is nearest, as a ratio; where active parameters are said, with their share."""
 
-        def distance(member: Member) -> float:
+        def distance(member: FamilyMember) -> float:
             size = abs(math.log(self._size(member) / target))
             share = member.counted.active / member.counted.total
             return size if active is None else size + abs(math.log(share * target / active))
 
         return min(self.members, key=distance)
 
-    def beside(self, target: float) -> list[Member]:
+    def beside(self, target: float) -> list[FamilyMember]:
         """The largest below a size and the smallest from it on, as far as there are such."""
         below = [member for member in self.members if self._size(member) < target]
         above = [member for member in self.members if self._size(member) >= target]
         return [*below[-1:], *above[:1]]
 
-    def at(self, target: float, ratio: Callable[[Member], float]) -> float:
+    def at(self, target: float, ratio: Callable[[FamilyMember], float]) -> float:
         """A ratio at a size: between two members in proportion to logarithms, beyond the last as the last has it."""
         first, last = (self.beside(target) * 2)[:2]
         low, high = self._size(first), self._size(last)
         share = math.log(target / low) / math.log(high / low) if low < high else 0.0
         return ratio(first) ** (1 - share) * ratio(last) ** share
 
-    def _size(self, member: Member) -> int:
+    def _size(self, member: FamilyMember) -> int:
         return getattr(member.counted, self.by)
 
 
@@ -144,14 +144,16 @@ def family_of(like: str, by: By, atlas: Sequence[Entry], *, mixtures: bool) -> F
     return Family(sorted(of_kind, key=lambda member: getattr(member.counted, by)), by)
 
 
-def _named(like: str, atlas: Sequence[Entry]) -> list[Member]:
-    members = [Member(entry.preset, entry.config) for entry in atlas if entry.family == like and entry.about.buildable]
+def _named(like: str, atlas: Sequence[Entry]) -> list[FamilyMember]:
+    members = [
+        FamilyMember(entry.preset, entry.config) for entry in atlas if entry.family == like and entry.about.buildable
+    ]
     if members:
         return members
     file = find_preset(like)
     name = next((name for name, known in presets().items() if known == file), None)
     if name:
-        return [Member(name, load_config(name))]
+        return [FamilyMember(name, load_config(name))]
     if file or any(entry.family == like for entry in atlas):
         raise UserError(f"--like {like}: facts only: archlab cannot build it; `archlab list presets` shows what it can")
     known = {*presets(), *(entry.family for entry in atlas)} - set(facts())
@@ -160,7 +162,7 @@ def _named(like: str, atlas: Sequence[Entry]) -> list[Member]:
     )
 
 
-def can_be_scaled(member: Member) -> bool:
+def can_be_scaled(member: FamilyMember) -> bool:
     """Whether every layer has attention, with the same heads, and an MLP, and no recurrent mixer."""
     complete = all(
         isinstance(layer.mixer, Absent)
@@ -171,14 +173,14 @@ def can_be_scaled(member: Member) -> bool:
     return complete and len({(x.n_heads, x.query_width) for x in words.attentions(member.layers)}) == 1
 
 
-def nearest_published(proposed: Member, atlas: Sequence[Entry]) -> Entry:
+def nearest_published(proposed: FamilyMember, atlas: Sequence[Entry]) -> Entry:
     """The model of the atlas whose shape is nearest: in widths and depth, and a little in the vocabulary."""
-    models = [(entry, Member(entry.preset, entry.config)) for entry in atlas]
+    models = [(entry, FamilyMember(entry.preset, entry.config)) for entry in atlas]
     able = [(_distance(model, proposed), entry) for entry, model in models if can_be_scaled(model)]
     return min(able, key=lambda pair: pair[0])[1]
 
 
-def _distance(one: Member, other: Member) -> float:
+def _distance(one: FamilyMember, other: FamilyMember) -> float:
     shapes: Iterable[tuple[float, float, float]] = (
         (one.d_model, other.d_model, 1),
         (one.n_layers, other.n_layers, 1),

@@ -15,18 +15,18 @@ from archlab.pricing.budget import FLOPS_PER_PARAMETER, TOKENS_PER_PARAMETER
 from archlab.pricing.memory import BYTES, kv_cache_bytes
 from archlab.pricing.params import parameters
 from archlab.pricing.units import binary, count
-from archlab.review.case import Case, Reading
-from archlab.review.consensus import UNTIED_HEAD, usual_vocabulary
-from archlab.sizing.family import CAN_BE_SCALED, Family, Member, can_be_scaled, family_of, nearest_published
-from archlab.sizing.scale import PROPOSED, Template
-from archlab.sizing.search import NARROWEST, Search, Wanted
+from archlab.review.note_rules import UNTIED_HEAD, usual_vocabulary
+from archlab.review.shape_rule import Case, Reading
+from archlab.sizing.family import CAN_BE_SCALED, Family, FamilyMember, can_be_scaled, family_of, nearest_published
+from archlab.sizing.scale import PROPOSED, ScalableModel
+from archlab.sizing.search import NARROWEST, Search, TargetSize
 
 _VOCABULARIES = ((10, 151_936), (2, 100_352), (1, 49_152))
 """For that many languages and more: as Qwen 3, OLMo 2 and SmolLM2 have them."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class SizeRequest:
     """What a person asks for; the first of params (or active), flops and memory that is said decides the size."""
 
     like: str
@@ -44,36 +44,36 @@ class Asked:
 class Proposal:
     """A config, and what it came from."""
 
-    model: Member
+    model: FamilyMember
     base: str
     """The preset that it builds on."""
     change: Raw
     """Fields that differ from the preset."""
-    family: Sequence[Member]
+    family: Sequence[FamilyMember]
     """Those of the family between which it lies."""
     nearest: Entry
     untied: Reading | None
     """Share of the parameters that a head of its own would have, if that is why the proposal ties the head."""
 
 
-def propose(asked: Asked) -> Proposal:
+def propose(asked: SizeRequest) -> Proposal:
     """UserError where nothing was asked for, or nothing fits."""
     atlas = entries()
     if asked.params or asked.active:
-        wanted = Wanted(asked.params or asked.active or 0, asked.active if asked.params else None)
+        wanted = TargetSize(asked.params or asked.active or 0, asked.active if asked.params else None)
         family = family_of(asked.like, "total" if asked.params else "active", atlas, mixtures=asked.active is not None)
         found = _of_size(asked, family, wanted)
     elif asked.flops:
         # Of a mixture, what a token makes use of costs FLOPs.
         family = family_of(asked.like, "active", atlas, mixtures=False)
-        wanted = Wanted(math.sqrt(asked.flops / (FLOPS_PER_PARAMETER * TOKENS_PER_PARAMETER)))
+        wanted = TargetSize(math.sqrt(asked.flops / (FLOPS_PER_PARAMETER * TOKENS_PER_PARAMETER)))
         found = _of_size(asked, family, wanted)
     elif asked.memory:
         family = family_of(asked.like, "total", atlas, mixtures=False)
         wanted, found = _within(asked, family, asked.memory)
     else:
         raise UserError("nothing says how large: give --params, --active, --flops or --memory, as in --params 1B")
-    model = Member("proposed", found.config)
+    model = FamilyMember("proposed", found.config)
     nearest = nearest_published(model, atlas)
     return Proposal(model, found.base, found.change, family.beside(wanted.size), nearest, found.untied)
 
@@ -91,7 +91,7 @@ class _Sized:
     """The head that would be too large, as in `Proposal.untied`."""
 
 
-def _of_size(asked: Asked, family: Family, wanted: Wanted) -> _Sized:
+def _of_size(asked: SizeRequest, family: Family, wanted: TargetSize) -> _Sized:
     """The head is tied if it would be larger than in published models of about this size, unless the person decides."""
     template, change = _template(asked, family.nearest(wanted.size, wanted.active))
     found = Search(family, template, wanted).best()
@@ -105,7 +105,7 @@ def _of_size(asked: Asked, family: Family, wanted: Wanted) -> _Sized:
     return _Sized(template.member.name, config, expand({**change, **template.change(shape)}))
 
 
-def _template(asked: Asked, nearest: Member) -> tuple[Template, Raw]:
+def _template(asked: SizeRequest, nearest: FamilyMember) -> tuple[ScalableModel, Raw]:
     """The member that is scaled, with what the person wants otherwise; and that, dotted."""
     raw = read_config(nearest.name)
     change, problems = parse_overrides(asked.overrides)
@@ -117,10 +117,10 @@ def _template(asked: Asked, nearest: Member) -> tuple[Template, Raw]:
     if asked.context and asked.context > nearest.config.model.max_seq_len:
         change.setdefault("model.max_seq_len", asked.context)
     raw = overlay(raw, change, Config)
-    changed = Member(nearest.name, build_config(raw, (), nearest.name))
+    changed = FamilyMember(nearest.name, build_config(raw, (), nearest.name))
     if not can_be_scaled(changed):
         raise UserError(f"{' '.join(asked.overrides)}: {CAN_BE_SCALED}")
-    return Template(changed, raw), change
+    return ScalableModel(changed, raw), change
 
 
 def served_bytes(config: Config, context: int | None) -> tuple[int, int]:
@@ -129,15 +129,15 @@ def served_bytes(config: Config, context: int | None) -> tuple[int, int]:
     return parameters(model).total * BYTES["bfloat16"], kv_cache_bytes(model, context or model.max_seq_len)
 
 
-def _within(asked: Asked, family: Family, memory: int) -> tuple[Wanted, _Sized]:
+def _within(asked: SizeRequest, family: Family, memory: int) -> tuple[TargetSize, _Sized]:
     """Nearly the largest that fits. Weights grow with the size, a cache about with its root, by whole heads."""
     size, fits, least = memory / BYTES["bfloat16"], None, math.inf
     for _ in range(7):
-        found = _of_size(asked, family, Wanted(size))
+        found = _of_size(asked, family, TargetSize(size))
         weights, cache = served_bytes(found.config, asked.context)
         used = weights + cache
         if used <= memory:
-            fits = Wanted(size), found
+            fits = TargetSize(size), found
             if used >= 0.95 * memory:
                 break
         else:
@@ -151,7 +151,7 @@ def _within(asked: Asked, family: Family, memory: int) -> tuple[Wanted, _Sized]:
     return fits
 
 
-def refusal(family: Family, template: Template, wanted: Wanted) -> str:
+def refusal(family: Family, template: ScalableModel, wanted: TargetSize) -> str:
     """Why there is no such shape, and what may help."""
     name, model = template.member.name, template.model
     tables = (1 if model.head.tied else 2) * model.vocab_size * NARROWEST
@@ -163,7 +163,7 @@ def refusal(family: Family, template: Template, wanted: Wanted) -> str:
     if wanted.active is None:
         return nothing
     nothing = f"{nothing}, {count(wanted.active)} of them active"
-    if as_it_comes := Search(family, template, Wanted(wanted.size)).best():
+    if as_it_comes := Search(family, template, TargetSize(wanted.size)).best():
         counted = parameters(as_it_comes[1].model)
         return f"{nothing}; with its experts {count(counted.active)} of {count(counted.total)} would be usual"
     return nothing

@@ -10,8 +10,8 @@ from archlab.config.io import overlay
 from archlab.config.layers import resolve
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
-from archlab.review.rule import LARGE
-from archlab.sizing.family import Member
+from archlab.review.shape_rule import LARGE
+from archlab.sizing.family import FamilyMember
 
 PROPOSED = (
     "d_model", "n_layers", "attention.n_heads", "attention.n_kv_heads", "attention.head_dim", "mlp.d_ff",
@@ -64,10 +64,10 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Template:
+class ScalableModel:
     """A model, and the fields that are to stay as they are."""
 
-    member: Member
+    member: FamilyMember
     raw: Raw
     """As its file has it, with the user's changes."""
 

@@ -1,18 +1,19 @@
-"""The shape of a wanted size that is nearest to a family's habits."""
+"""The shape of a wanted size that is nearest to the habits of a family."""
 
 import math
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
+from typing import NamedTuple
 
+from archlab.config.layers import layer_configs
 from archlab.config.schema import Config
 from archlab.pricing.params import parameters
-from archlab.review.hardware import usual_devices
-from archlab.review.rule import LARGE
+from archlab.review.shape_rule import LARGE
+from archlab.review.warning_rules import usual_devices
 from archlab.sizing.family import By, Family
-from archlab.sizing.scale import Heads, Shape, Template, rounded, step_at
-from archlab.sizing.stack import Stack
+from archlab.sizing.scale import Heads, ScalableModel, Shape, rounded, step_at
 
 TOLERANCE = 0.01
 """How far the size may be from the one that was asked for."""
@@ -37,7 +38,7 @@ _FARTHEST = math.log(2.5)
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TargetSize:
     """A size."""
 
     size: float
@@ -49,7 +50,7 @@ class Wanted:
 class Search:
     """Over widths and depths; the width of the MLPs then follows from the size."""
 
-    def __init__(self, family: Family, template: Template, wanted: Wanted) -> None:
+    def __init__(self, family: Family, template: ScalableModel, wanted: TargetSize) -> None:
         self._by: By = family.by
         self._template, self._wanted = template, wanted
         self._aspect = family.at(wanted.size, lambda member: member.aspect)
@@ -117,7 +118,7 @@ class Search:
         member = self._template.member
         return self._template.width * (d / member.d_model) * (self._ff_ratio / member.ff_ratio)
 
-    def _stack(self, d: int) -> Stack:
+    def _stack(self, d: int) -> "Stack":
         if d not in self._stacks:
             shape = self._shape(d, self._template.shallowest, rounded(self._usual_width(d), d))
             self._stacks[d] = Stack(self._template, shape)
@@ -151,3 +152,60 @@ class Search:
     @property
     def _devices(self) -> int:
         return usual_devices(self._wanted.size) or 2  # an even number of heads costs nothing
+
+
+class Sizes(NamedTuple):
+    """Parameters."""
+
+    total: float
+    active: float
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """What is around the layers, and each kind of layer."""
+
+    width: int
+    around: Sizes
+    kinds: dict[str, Sizes]
+
+
+class Stack:
+    """Counts of two widths; between and beyond them counts grow in proportion, but for the rounding of other widths."""
+
+    def __init__(self, template: ScalableModel, shape: Shape) -> None:
+        self._template = template
+        self._narrow, self._wide = (_count(template, replace(shape, width=n * shape.width)) for n in (1, 2))
+
+    def sizes(self, n_layers: int, width: float) -> Sizes:
+        """Of a model of that depth, and with MLPs of that width."""
+        low, high = self._of_both(n_layers)
+        share = (width - self._narrow.width) / (self._wide.width - self._narrow.width)
+        return Sizes(*(a + (b - a) * share for a, b in zip(low, high, strict=True)))
+
+    def width_for(self, size: float, by: By, n_layers: int) -> float:
+        """Of the MLPs with which a model of that depth has that size."""
+        low, high = (getattr(sizes, by) for sizes in self._of_both(n_layers))
+        return self._narrow.width + (size - low) / (high - low) * (self._wide.width - self._narrow.width)
+
+    def _of_both(self, n_layers: int) -> tuple[Sizes, Sizes]:
+        pattern = self._template.pattern(n_layers)
+        numbers = {kind: pattern.count(kind) for kind in self._narrow.kinds}
+        low, high = (
+            Sizes(*(counted.around[i] + sum(n * counted.kinds[kind][i] for kind, n in numbers.items()) for i in (0, 1)))
+            for counted in (self._narrow, self._wide)
+        )
+        return low, high
+
+
+def _count(template: ScalableModel, shape: Shape) -> _Counted:
+    shape = replace(shape, n_layers=template.shallowest)
+    model = template.config(shape).model
+    layers = layer_configs(model)
+    each = {layer.kind: Sizes(layer.parameters().total(), layer.active_parameters()) for layer in layers}
+    whole, numbers = parameters(model), [layer.kind for layer in layers]
+    around = (
+        all_of_them - sum(each[kind][i] for kind in numbers)
+        for i, all_of_them in enumerate((whole.total, whole.active))
+    )
+    return _Counted(shape.width, Sizes(*around), each)

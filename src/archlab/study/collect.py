@@ -11,9 +11,9 @@ from archlab.config.identity import resolved
 from archlab.config.io import studies
 from archlab.config.tasks import AnyTask
 from archlab.config.training import resolve_train
-from archlab.pricing.flops import computed_training_flops
 from archlab.pricing.memory import kv_cache_bytes
 from archlab.pricing.params import parameters
+from archlab.pricing.work import computed_training_flops
 from archlab.study.answer import answer
 from archlab.study.contrast_answer import contrast_answer
 from archlab.study.contrasts import contrast_summaries, factor_contrasts

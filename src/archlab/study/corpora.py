@@ -8,8 +8,7 @@ from pydantic import TypeAdapter
 
 from archlab.config.core.base import Base
 from archlab.config.schema import Config, DataConfig
-from archlab.data.about import AboutTask, AboutText, about_data
-from archlab.data.open import open_training_data
+from archlab.data.open import AboutTask, AboutText, about_data, open_training_data
 from archlab.data.split import n_test_folds
 from archlab.digests import verify, write_with_digests
 from archlab.study.design import Arm

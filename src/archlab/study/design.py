@@ -20,7 +20,7 @@ from archlab.config.training import check_next_token, resolve_train
 from archlab.data.open import tokens_per_byte
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
-from archlab.pricing.flops import computed_training_flops
+from archlab.pricing.work import computed_training_flops
 from archlab.study.cross import levels_of, overrides_of_arms, section_of, usual_label
 from archlab.study.field_rules import DECIDED_BY, SAME_FOR_ALL, misplaced_fields, overridden
 from archlab.study.formatting import listed

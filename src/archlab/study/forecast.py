@@ -7,12 +7,11 @@ from archlab.config.core.base import Base
 from archlab.config.identity import flatten, resolved
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
-from archlab.pricing.calibrated import predicted, untimed
-from archlab.pricing.flops import computed_training_flops
 from archlab.pricing.hardware import Hardware
 from archlab.pricing.memory import Format
-from archlab.pricing.roofline import ideal
+from archlab.pricing.pass_time import ideal, predicted, untimed
 from archlab.pricing.summary import cost
+from archlab.pricing.work import computed_training_flops
 from archlab.study.design import Arm, grid
 from archlab.study.schema import StudyConfig, most_seeds
 

@@ -8,8 +8,8 @@ from archlab.config.identity import flatten, resolved
 from archlab.config.io import build_config, overlay
 from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.pricing.flops import computed_training_flops
 from archlab.pricing.params import parameters
+from archlab.pricing.work import computed_training_flops
 from archlab.study.schema import Equal
 
 LARGEST = {"model.mlp.d_ff": 1 << 20, "model.d_model": 1 << 20, "model.n_layers": 1 << 12}

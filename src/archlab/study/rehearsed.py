@@ -3,7 +3,7 @@
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.infer.speed import rehearse, seconds_of, uncompiled
-from archlab.pricing.flops import computed_training_flops
+from archlab.pricing.work import computed_training_flops
 from archlab.study.forecast import Clock
 
 STEPS = 3

@@ -11,7 +11,7 @@ from archlab.config.schema import Config, TrainConfig
 from archlab.model.decoder import Decoder
 from archlab.model.graphs import allow_forms, check_compiler
 from archlab.model.torch_private import has_compiler
-from archlab.pricing.flops import training_flops
+from archlab.pricing.work import training_flops
 from archlab.training.device import Device
 
 PAYS_FROM = {"cpu": 2e14, "cuda": 4e16}

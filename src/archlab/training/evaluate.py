@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from archlab.config.core.base import Base
-from archlab.data.held_out import HeldOut
+from archlab.data.training_data import HeldOut
 from archlab.model.decoder import Decoder
 from archlab.training.compiling import uncompiled
 from archlab.training.device import Device

@@ -8,13 +8,12 @@ from pathlib import Path
 from torch import Tensor
 
 from archlab.config.schema import Config, TrainConfig
-from archlab.data.held_out import HeldOut
-from archlab.data.training_data import TrainingData
+from archlab.data.training_data import HeldOut, TrainingData
 from archlab.errors import UserError
 from archlab.interrupt import stop_on_signal
 from archlab.model.cut import held
 from archlab.model.kernels import prefer_products
-from archlab.pricing.flops import training_flops
+from archlab.pricing.work import training_flops
 from archlab.training.attention_kernels import products_up_to, slow_attention
 from archlab.training.callback import Callback, StepMetrics
 from archlab.training.checkpoint import Retention, load_metrics, load_optimizer, load_weights, newest_checkpoint

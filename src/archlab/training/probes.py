@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archlab.data.held_out import HeldOut
+from archlab.data.training_data import HeldOut
 from archlab.model.arithmetic import scaled
 from archlab.model.context import Collected
 from archlab.model.decoder import Decoder

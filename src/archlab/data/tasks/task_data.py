@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from archlab.config.tasks import AnyTask
-from archlab.data.held_out import HeldOut
 from archlab.data.tasks.windows import windows
-from archlab.data.training_data import Windows
+from archlab.data.training_data import HeldOut, Windows
 
 STREAMS = 1_000_000
 """Of held-out windows, of which each seed of a study takes one."""

@@ -11,10 +11,9 @@ from archlab.config.components.position import Learned
 from archlab.config.identity import config_hash
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
-from archlab.data.held_out import HeldOut
 from archlab.data.open import open_training_data
 from archlab.data.tasks.task_data import TaskData
-from archlab.data.training_data import TrainingData
+from archlab.data.training_data import HeldOut, TrainingData
 from archlab.digests import verify, write_with_digests
 from archlab.errors import UserError
 from archlab.infer.generate import generate

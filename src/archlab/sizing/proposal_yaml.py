@@ -7,26 +7,25 @@ from statistics import median
 from archlab.config.core.yaml_text import to_yaml
 from archlab.config.training import resolve_train
 from archlab.pricing.budget import FLOPS_PER_PARAMETER, TOKENS_PER_PARAMETER, rule_in_words
-from archlab.pricing.flops import training_flops
 from archlab.pricing.units import binary, count
-from archlab.review.case import Case
-from archlab.review.consensus import KV_HEADS, UNTIED_HEAD
+from archlab.pricing.work import training_flops
 from archlab.review.findings import notes_and_warnings
+from archlab.review.note_rules import KV_HEADS, UNTIED_HEAD
 from archlab.review.published import near, near_in_words
-from archlab.review.rule import Between, shown
-from archlab.sizing.family import Member
-from archlab.sizing.propose import Asked, Proposal, served_bytes
+from archlab.review.shape_rule import Between, Case, shown
+from archlab.sizing.family import FamilyMember
+from archlab.sizing.propose import Proposal, SizeRequest, served_bytes
 
 _WIDTH = 78
 
 
-def as_yaml(asked: Asked, proposal: Proposal) -> str:
+def as_yaml(asked: SizeRequest, proposal: Proposal) -> str:
     """A config that builds on the nearest of the family; everything else stands in comments."""
     above = "".join(f"# {line}".rstrip() + "\n" for line in _comments(asked, proposal))
     return above + to_yaml({"base": proposal.base, **proposal.change})
 
 
-def _comments(asked: Asked, proposal: Proposal) -> Iterator[str]:
+def _comments(asked: SizeRequest, proposal: Proposal) -> Iterator[str]:
     for sentence in (
         _size(proposal.model),
         f"in the proportions of {' and '.join(member.name for member in proposal.family)}",
@@ -41,7 +40,7 @@ def _comments(asked: Asked, proposal: Proposal) -> Iterator[str]:
     yield from _table([("proposed", proposal.model), *_compared(proposal)])
 
 
-def _size(model: Member) -> str:
+def _size(model: FamilyMember) -> str:
     counted = model.counted
     active = f", {counted.active:,} of them active per token" if counted.idle else ""
     share = (counted.embedding + counted.head) / counted.total
@@ -65,7 +64,7 @@ def _about_this_size(proposal: Proposal) -> Iterator[str]:
         yield f"the head is tied: untied it would be {share} of the parameters; model.head.tied=false unties it"
 
 
-def _serving(asked: Asked, model: Member) -> str:
+def _serving(asked: SizeRequest, model: FamilyMember) -> str:
     weights, cache = served_bytes(model.config, asked.context)
     context = asked.context or model.config.model.max_seq_len
     fits = ""
@@ -75,7 +74,7 @@ def _serving(asked: Asked, model: Member) -> str:
     return f"served in bfloat16: {binary(weights)} of weights, {binary(cache)} of cache for {context:,} tokens{fits}"
 
 
-def _training(asked: Asked, model: Member) -> str:
+def _training(asked: SizeRequest, model: FamilyMember) -> str:
     """Counted, and by the rule, which leaves attention out and counts embeddings that cost nothing."""
     train, n = resolve_train(model.config), model.counted.active
     per_token, ruled = training_flops(model.config.model, train.seq_len), FLOPS_PER_PARAMETER * n
@@ -91,15 +90,15 @@ def _training(asked: Asked, model: Member) -> str:
     )
 
 
-def _compared(proposal: Proposal) -> Iterator[tuple[str, Member]]:
+def _compared(proposal: Proposal) -> Iterator[tuple[str, FamilyMember]]:
     models = {member.name: member for member in proposal.family}
     nearest = proposal.nearest
     yield from models.items()
     if nearest.preset not in models:
-        yield nearest.preset, Member(nearest.preset, nearest.config)
+        yield nearest.preset, FamilyMember(nearest.preset, nearest.config)
 
 
-def _table(models: Sequence[tuple[str, Member]]) -> Iterator[str]:
+def _table(models: Sequence[tuple[str, FamilyMember]]) -> Iterator[str]:
     columns = [(name, *_cells(model)) for name, model in models]
     mixed = any(model.is_mixture for _, model in models)
     rows = [row for row in zip(("", *_ROWS), *columns, strict=True) if mixed or row[0] != _ACTIVE]
@@ -115,7 +114,7 @@ _ROWS = (
 )  # fmt: skip
 
 
-def _cells(model: Member) -> tuple[str, ...]:
+def _cells(model: FamilyMember) -> tuple[str, ...]:
     kv = model.multi_head.n_kv_heads if model.multi_head else "latent"
     return (
         count(model.counted.total),

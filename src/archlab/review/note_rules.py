@@ -1,14 +1,25 @@
-"""Notes: shapes outside what is usually published."""
+"""Notes: shapes, and settings of training, outside what is usually published."""
 
+from archlab.atlas.entries import Entry
 from archlab.review import measures
-from archlab.review.case import Case, of_layers
 from archlab.review.published import RangeNear
-from archlab.review.rule import Between, Measured, MoreThanZero, ShapeRule, always, is_large
+from archlab.review.shape_rule import (
+    Between,
+    Case,
+    MoreThanZero,
+    PublishedResult,
+    Reading,
+    ShapeRule,
+    always,
+    is_large,
+    of_layers,
+)
 
 _KAPLAN = ("kaplan2020", "figure 5")
 _READ_OFF = ("kaplan2020", "figure 5, 50M parameters, read off")
 _AINSLIE = ("ainslie2023", "T5 XXL, 64 query heads")
 _NARANG = ("narang2021", "table 1, 223M parameters, 5 seeds")
+_ANDRIUSHCHENKO = ("andriushchenko2023", "read off")
 
 
 def usual_vocabulary(languages: int | None) -> Between:
@@ -30,6 +41,14 @@ def _vocabulary_for(case: Case) -> Between | None:
 
 def _head_width_for(case: Case) -> Between:
     return Between(64 if is_large(case) else 8, None)
+
+
+def _published_dropout(entry: Entry) -> list[Reading]:
+    return [] if entry.about.dropout is None else [Reading("dropout", entry.about.dropout)]
+
+
+def _published_decay(entry: Entry) -> list[Reading]:
+    return [] if entry.about.weight_decay is None else [Reading("train.weight_decay", entry.about.weight_decay)]
 
 
 _HEAD_SHARE = RangeNear(measures.head_share, from_zero=True)
@@ -61,12 +80,12 @@ KV_HEADS = ShapeRule(
     broken_by=("model.attention={n_heads: 64, n_kv_heads: 64, head_dim: 64}",),
     kept_by=("model.attention={n_heads: 64, n_kv_heads: 8, head_dim: 64}",),
     measured=(
-        Measured(1, "mean quality 46.6 against 47.2 with as many KV heads as query heads", *_AINSLIE),
-        Measured(8, "mean quality 47.1 against 47.2 with as many KV heads as query heads", *_AINSLIE),
+        PublishedResult(1, "mean quality 46.6 against 47.2 with as many KV heads as query heads", *_AINSLIE),
+        PublishedResult(8, "mean quality 47.1 against 47.2 with as many KV heads as query heads", *_AINSLIE),
     ),
 )
 
-CONSENSUS: tuple[ShapeRule, ...] = (
+NOTE_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
         name="d_ff / d_model",
         level="note",
@@ -78,10 +97,10 @@ CONSENSUS: tuple[ShapeRule, ...] = (
         broken_by=("model.mlp.d_ff=32768",),
         kept_by=("model.mlp.d_ff=24576",),
         measured=(
-            Measured(0.5, "loss 0.75% above that at 1", *_READ_OFF),
-            Measured(8, "loss 1.8% above that at 1", *_READ_OFF),
-            Measured(25, "loss 4.8% above that at 1", *_READ_OFF),
-            Measured(50, "loss 8.4% above that at 1", *_READ_OFF),
+            PublishedResult(0.5, "loss 0.75% above that at 1", *_READ_OFF),
+            PublishedResult(8, "loss 1.8% above that at 1", *_READ_OFF),
+            PublishedResult(25, "loss 4.8% above that at 1", *_READ_OFF),
+            PublishedResult(50, "loss 8.4% above that at 1", *_READ_OFF),
         ),
     ),
     ShapeRule(
@@ -107,7 +126,7 @@ CONSENSUS: tuple[ShapeRule, ...] = (
         broken_by=("model.attention.n_heads=80",),
         kept_by=("model.attention.n_heads=64",),
         measured=(
-            Measured(
+            PublishedResult(
                 0.125, "perplexity 30.9 to 31.2 against 29.9 at 1 on Billion Word, the MLP as much wider", "shazeer2019"
             ),
         ),
@@ -124,10 +143,10 @@ CONSENSUS: tuple[ShapeRule, ...] = (
         broken_by=("model.n_layers=16",),
         kept_by=("model.n_layers=17",),
         measured=(
-            Measured(9, "the loss is flat within a few percent from about 9 to 330", *_KAPLAN),
-            Measured(32, "final loss 1.843 against 1.831 at 43 and 1.838 at 64", *_NARANG),
-            Measured(330, "the loss is flat within a few percent from about 9 to 330", *_KAPLAN),
-            Measured(715, "6 layers of 4288: loss within 3% of 48 layers of 1600", *_KAPLAN),
+            PublishedResult(9, "the loss is flat within a few percent from about 9 to 330", *_KAPLAN),
+            PublishedResult(32, "final loss 1.843 against 1.831 at 43 and 1.838 at 64", *_NARANG),
+            PublishedResult(330, "the loss is flat within a few percent from about 9 to 330", *_KAPLAN),
+            PublishedResult(715, "6 layers of 4288: loss within 3% of 48 layers of 1600", *_KAPLAN),
         ),
     ),
     ShapeRule(
@@ -142,7 +161,9 @@ CONSENSUS: tuple[ShapeRule, ...] = (
         broken_by=("model.attention.head_dim=32",),
         kept_by=("model.attention.head_dim=64",),
         measured=(
-            Measured(16, "32 heads of 16: perplexity 5.01 (translation) against 4.92 of 8 heads of 64", "vaswani2017"),
+            PublishedResult(
+                16, "32 heads of 16: perplexity 5.01 (translation) against 4.92 of 8 heads of 64", "vaswani2017"
+            ),
         ),
     ),
     ShapeRule(
@@ -180,4 +201,56 @@ CONSENSUS: tuple[ShapeRule, ...] = (
     ),
     UNTIED_HEAD,
     KV_HEADS,
+    ShapeRule(
+        name="dropout",
+        level="note",
+        measure=measures.dropout,
+        usual=always(Between(0, 0)),
+        why="A model that sees each text once does not overfit, so that dropout only slows it down. It is for small "
+        "data that is read many times.",
+        sources=("liu2025",),
+        claims=(11,),
+        broken_by=("model.dropout=0.1",),
+        kept_by=("model.dropout=0",),
+        measured=(PublishedResult(0, "better on all tasks than with dropout", "liu2025", "Pythia 160M and 1.4B"),),
+        published=_published_dropout,
+    ),
+    ShapeRule(
+        name="weight decay",
+        level="note",
+        measure=measures.weight_decay,
+        usual=always(Between(0.01, 0.3)),
+        why="0.1 is the habit. In one epoch it does not regularise: it acts through the size of the steps, so that "
+        "another value asks for another learning rate.",
+        sources=("andriushchenko2023",),
+        claims=(11,),
+        broken_by=("train.weight_decay=0",),
+        kept_by=("train.weight_decay=0.01",),
+        measured=(
+            PublishedResult(0, "training loss 3.30 against 3.28 with 0.1, cosine schedule", *_ANDRIUSHCHENKO),
+            PublishedResult(0.3, "training loss 3.28, as with 0.1, cosine schedule", *_ANDRIUSHCHENKO),
+        ),
+        published=_published_decay,
+    ),
+    ShapeRule(
+        name="warm-up of post-norm",
+        level="note",
+        measure=measures.post_norm_warmup,
+        usual=always(MoreThanZero()),
+        why="At the start the gradients of a post-norm model are largest in its last layers; without a warm-up it "
+        "often diverges.",
+        sources=("xiong2020",),
+        claims=(1,),
+        broken_by=("model.norm.placement=post", "train.warmup=0"),
+        kept_by=("model.norm.placement=post",),
+        measured=(
+            PublishedResult(
+                0,
+                "BLEU 32.0 with RAdam in its place, 32.3 with a warm-up; pre-norm without one 33.4 (IWSLT)",
+                "xiong2020",
+                "read off",
+            ),
+        ),
+        published=lambda entry: [],
+    ),
 )

@@ -3,8 +3,18 @@
 from collections.abc import Callable
 
 from archlab.review import measures
-from archlab.review.case import Case, of_layers
-from archlab.review.rule import Between, Measured, MultipleOf, ShapeRule, Shares, Usual, always, of_large
+from archlab.review.shape_rule import (
+    Between,
+    Case,
+    MultipleOf,
+    PublishedResult,
+    ShapeRule,
+    Shares,
+    Usual,
+    always,
+    of_large,
+    of_layers,
+)
 
 _TILES = "Matrix products are computed in tiles; what does not fill the last one is computed and thrown away."
 _SIZING = ("anthony2024", "nvidia2020")
@@ -28,7 +38,7 @@ def _over_devices(usual: Callable[[int], Usual]) -> Callable[[Case], Usual | Non
     return of_case
 
 
-HARDWARE: tuple[ShapeRule, ...] = (
+WARNING_RULES: tuple[ShapeRule, ...] = (
     ShapeRule(
         name="head_dim of 8",
         level="warning",
@@ -125,9 +135,11 @@ HARDWARE: tuple[ShapeRule, ...] = (
         broken_by=("model.n_layers=3",),
         kept_by=("model.n_layers=31",),
         measured=(
-            Measured(1.008, "BLOOM 176B: 70 layers in 12 stages", "bloom"),
-            Measured(1.011, "Llama 3.1 405B: 126 layers in 16 stages, the first and the last with one less", "llama3"),
-            Measured(1.068, "MT-NLG 530B: 105 layers in 35 stages", "smith2022"),
+            PublishedResult(1.008, "BLOOM 176B: 70 layers in 12 stages", "bloom"),
+            PublishedResult(
+                1.011, "Llama 3.1 405B: 126 layers in 16 stages, the first and the last with one less", "llama3"
+            ),
+            PublishedResult(1.068, "MT-NLG 530B: 105 layers in 35 stages", "smith2022"),
         ),
     ),
 )

@@ -20,27 +20,24 @@ from archlab.config.schema import Config
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.pricing.hardware import Hardware
-from archlab.pricing.memory import BYTES, Format, spared
-from archlab.pricing.parallel import Parallel
+from archlab.pricing.memory import BYTES, Format, logits_bytes, outer_bytes, saved_bytes, spared
 from archlab.pricing.params import outer_norms, parameters, shared_positions
-from archlab.pricing.roofline import ideal
-from archlab.pricing.saved import outer_bytes, saved
-from archlab.pricing.stages import Cut, cut
-from archlab.pricing.step_memory import logits_bytes
+from archlab.pricing.partition import Cut, Parallel, cut
+from archlab.pricing.pass_time import ideal
 from archlab.pricing.work import BACKWARD, after_layers, before_layers, by_kind, loss, update
 
 OWNED = 4 * FLOAT32_BYTES
 """Bytes per parameter: weight, gradient and AdamW's two averages."""
-PLANNED: Format = "bfloat16"
+PLAN_FORMAT: Format = "bfloat16"
 """What products are in."""
-SHORT = BYTES[PLANNED]
+SHORT = BYTES[PLAN_FORMAT]
 """Bytes of a weight that products read, and of a number of the stream that is sent."""
 
 TOKENS_OF_A_STEP = 2**20
 """Where the config does not say how large a batch is."""
 
 
-class Plan(Base):
+class TrainingPlan(Base):
     """Training of one config divided among devices of one kind."""
 
     batch_tokens: int
@@ -146,7 +143,7 @@ class _Stage:
             yield loss(self.model, this)
 
 
-def plan(config: Config, parallel: Parallel, device: Hardware, *, recompute: bool = False) -> Plan:
+def plan_training(config: Config, parallel: Parallel, device: Hardware, *, recompute: bool = False) -> TrainingPlan:
     """Of steps of `train.batch_tokens` (of a million where that is not said), each replica working through
     `train.micro_batch_tokens` at a time (one text where that is not said).
 
@@ -161,7 +158,7 @@ def plan(config: Config, parallel: Parallel, device: Hardware, *, recompute: boo
     slots = batch.turns + p - 1
     seconds = [_seconds(stage, parallel, device, batch, recompute) for stage in stages]
     sent = _sent(stages, parallel, batch, recompute)
-    return Plan(
+    return TrainingPlan(
         recomputes=recompute,
         batch_tokens=batch.texts * batch.tokens * parallel.replicas,
         micro_batch=batch.micro,
@@ -217,7 +214,7 @@ def _memory(stage: _Stage, parallel: Parallel, batch: _Batch, recompute: bool) -
     t, own = parallel.tensor, stage.held(parallel.tensor)
     this = _micro_batch(batch)
     begun = min(parallel.pipeline - stage.index, batch.turns)
-    waiting, in_use = saved(stage.layers, this, recompute=recompute)
+    waiting, in_use = saved_bytes(stage.layers, this, recompute=recompute)
     outer = outer_bytes(stage.model, this) if stage.is_last else 0
     return {
         "weights, gradients, averages": math.ceil((OWNED * own - stage.spared * stage.in_matrices(t)) / parallel.shard),
@@ -253,8 +250,8 @@ def _seconds(
 ) -> tuple[float, float]:
     """(of one of its turns, of the update, which a shard does of what it owns)."""
     t, this = parallel.tensor, _micro_batch(batch)
-    turn = ideal(by_kind(stage.operations(this, recompute=recompute)), device, PLANNED, this.rows)
-    updated = ideal(by_kind([update(stage.held(t) / parallel.shard)]), device, PLANNED, this.rows)
+    turn = ideal(by_kind(stage.operations(this, recompute=recompute)), device, PLAN_FORMAT, this.rows)
+    updated = ideal(by_kind([update(stage.held(t) / parallel.shard)]), device, PLAN_FORMAT, this.rows)
     return turn.seconds / t, updated.seconds
 
 
