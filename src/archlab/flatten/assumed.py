@@ -6,9 +6,8 @@ import ast
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.layers import LayerConfig
 from archlab.flatten.operations import lift, plain
-from archlab.flatten.source import module
 from archlab.flatten.specialise import Specialiser
-from archlab.flatten.values import Class, Code, Function, Known, Record, Sequence, Value
+from archlab.flatten.values import Class, Code, Function, Known, Record, Sequence, Value, module
 
 
 def parsed(text: str) -> ast.expr:

@@ -1,6 +1,6 @@
 """Notes on training: what is unusual where every text is seen once."""
 
-from archlab.atlas.entries import Entry
+from archlab.atlas.models import PublishedModel
 from archlab.review import measures
 from archlab.review.case import Reading
 from archlab.review.rule import Between, Measured, MoreThanZero, ShapeRule, always
@@ -8,11 +8,11 @@ from archlab.review.rule import Between, Measured, MoreThanZero, ShapeRule, alwa
 _ANDRIUSHCHENKO = ("andriushchenko2023", "read off")
 
 
-def _published_dropout(entry: Entry) -> list[Reading]:
+def _published_dropout(entry: PublishedModel) -> list[Reading]:
     return [] if entry.about.dropout is None else [Reading("dropout", entry.about.dropout)]
 
 
-def _published_decay(entry: Entry) -> list[Reading]:
+def _published_decay(entry: PublishedModel) -> list[Reading]:
     return [] if entry.about.weight_decay is None else [Reading("train.weight_decay", entry.about.weight_decay)]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from archlab.atlas.entries import Entry
+from archlab.atlas.models import PublishedModel
 from archlab.review.case import Case, Measure, Reading
 
 Level = Literal["warning", "note"]
@@ -113,7 +113,7 @@ class ShapeRule:
     """What it costs, where someone has measured it."""
     claims: tuple[int, ...] = ()
     """Numbers of the ledger's claims that are about it."""
-    published: Callable[[Entry], list[Reading]] | None = None
+    published: Callable[[PublishedModel], list[Reading]] | None = None
     """What to compare with in the atlas. None: what `measure` finds there."""
 
     def broken(self, case: Case) -> list[tuple[Reading, Usual]]:
