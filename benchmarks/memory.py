@@ -20,10 +20,10 @@ from rounds import Round, finish, measure, options
 
 from archlab.allocator import keep_freed_memory
 from archlab.data.training_data import HeldOut
+from archlab.exchange import save
 from archlab.exchange.configs import load_config
 from archlab.exchange.load import load_hf
 from archlab.families.registry import find_family
-from archlab.hf import tensors
 from archlab.hf.family import Family
 from archlab.hf.weights import placed
 from archlab.infer.speed import rehearse
@@ -96,11 +96,11 @@ def write_checkpoint(folder: Path) -> int:
     config = family.model_config(SIZES, "benchmark")
     with torch.device("meta"):
         shapes = {name: p.shape for name, p in Decoder(config, seed=None).named_parameters()}
-    tensors.SHARD_BYTES = SHARD_BYTES
+    save.SHARD_BYTES = SHARD_BYTES
     rows = [(row.theirs, shapes[row.ours[0]]) for row in placed(family.weights, config) if row.ours[0] in shapes]
     drawn = ((name, torch.full(shape, 0.01, dtype=torch.float16)) for name, shape in rows)
     values = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "dtype": "float16", **SIZES}
-    tensors.write_folder(folder, values, drawn, {})
+    save.write_folder(folder, values, drawn, {})
     return sum(2 * shape.numel() for _, shape in rows)
 
 

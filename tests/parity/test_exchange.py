@@ -13,10 +13,10 @@ import archlab
 from archlab.cli import app
 from archlab.config.io import build_config
 from archlab.errors import UserError
+from archlab.exchange import save
 from archlab.exchange.load import load_hf
 from archlab.exchange.save import save_pretrained
 from archlab.exchange.surgery import pool_kv_heads
-from archlab.hf import tensors
 from archlab.infer.load import from_pretrained
 from archlab.model.decoder import Decoder
 from tests.parity.cases import CASES
@@ -145,7 +145,7 @@ def test_sharded_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shards = published(tmp_path / "shards", max_shard_size="20KB")
     assert len(list(shards.glob("*.safetensors"))) > 2
     assert same_weights(load_hf(shards), one)
-    monkeypatch.setattr(tensors, "SHARD_BYTES", 20_000)
+    monkeypatch.setattr(save, "SHARD_BYTES", 20_000)
     save_pretrained(one, tmp_path / "ours")
     assert len(list((tmp_path / "ours").glob("*.safetensors"))) > 2
     theirs, back = (transformers.AutoModelForCausalLM.from_pretrained(f) for f in (shards, tmp_path / "ours"))

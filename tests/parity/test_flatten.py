@@ -20,10 +20,9 @@ from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.exchange.load import load_hf
-from archlab.flatten.known import KNOWN
 from archlab.flatten.operations import NotWritableError
 from archlab.flatten.statements import Statements
-from archlab.flatten.write import MOST_LINES, flatten
+from archlab.flatten.write import KNOWN, MOST_LINES, flatten
 from archlab.model.decoder import Decoder
 from archlab.model.norms import LayerNorm, RMSNorm
 from tests.parity.cases import CASES

@@ -16,8 +16,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from archlab.errors import UserError
 from archlab.exchange.load import check_hf, load_hf
 from archlab.hf.quantization import BlockFP8, Method, method
-from archlab.hf.quantized import Dequantised
-from archlab.hf.tensors import Tensors
+from archlab.hf.tensors import Dequantised, Tensors
 from tests.parity.cases import CASES
 from tests.parity.tiny import tiny_model
 

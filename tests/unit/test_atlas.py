@@ -11,12 +11,10 @@ import vl_convert
 
 import archlab
 from archlab.atlas import select as select_module
-from archlab.atlas.cells import HEADINGS, MORE, cells, count, more, remarks
-from archlab.atlas.entries import entries
 from archlab.atlas.inspect import choices
-from archlab.atlas.rows import Row, rows
+from archlab.atlas.models import AtlasRow, entries, rows
 from archlab.atlas.select import select
-from archlab.atlas.table import evolution
+from archlab.atlas.table import HEADINGS, MORE, cells, count, evolution, more, remarks
 from archlab.cli import app
 from archlab.config.about import About, Certainty
 from archlab.config.components.any_attention import AnyAttention
@@ -524,7 +522,7 @@ def test_a_page_of_one_model(name):
 
 def test_a_stand_in_is_not_counted():
     norm = next(choice for choice in CHOICES if choice.name == "norm")
-    known: list[Row] = counted(list(ROWS.values()), norm)
+    known: list[AtlasRow] = counted(list(ROWS.values()), norm)
     assert ROWS["lamda-137b"] not in known
     assert ROWS["llama-3-8b"] in known
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 import archlab
-from archlab.atlas.entries import entries
+from archlab.atlas.models import entries
 from archlab.cli.app import main
 from archlab.families.registry import FAMILIES
 from archlab.study.design import arms

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from archlab.atlas.cells import remarks
-from archlab.atlas.rows import rows
+from archlab.atlas.models import rows
+from archlab.atlas.table import remarks
 from archlab.cli.app import main
 from archlab.config.io import facts, presets, read_entry
 from archlab.config.layers import distinct_layers, layer_configs

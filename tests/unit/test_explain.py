@@ -11,8 +11,8 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from archlab.atlas.rows import Row
-from archlab.atlas.rows import rows as make_rows
+from archlab.atlas.models import AtlasRow
+from archlab.atlas.models import rows as make_rows
 from archlab.cli.app import main, make_app
 from archlab.config.identity import flatten, resolved
 from archlab.config.io import build_config, find_preset, studies
@@ -32,7 +32,7 @@ TOPICS = dict(topics())
 
 
 @cache
-def rows() -> list[Row]:
+def rows() -> list[AtlasRow]:
     return make_rows()
 
 

@@ -17,11 +17,11 @@ from archlab.cli import app
 from archlab.config.io import build_config
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
+from archlab.exchange.configs import read_model_config
 from archlab.exchange.load import check_hf, load_hf
-from archlab.exchange.published import read_model_config
 from archlab.exchange.save import save_pretrained
 from archlab.families.registry import FAMILIES
-from archlab.hf import hub
+from archlab.hf.folder import is_hub_id
 from archlab.infer.load import load_codec
 from archlab.model.decoder import Decoder
 
@@ -538,4 +538,4 @@ def test_a_hub_id_downloads_no_more_than_is_read(hf: Path, monkeypatch: pytest.M
     assert app.main(["inspect", "some/model"]) == 0
     refused = ("pytorch_model.bin", "modeling.py", "a.pt", "consolidated.00.pth", "x.gguf")
     assert not [name for name in refused if any(fnmatch.fnmatch(name, pattern) for pattern in asked)]
-    assert not any(hub.is_hub_id(name) for name in ("a", "/a/b", "a/b/c", "../b", "./a", "a/", "a/../b"))
+    assert not any(is_hub_id(name) for name in ("a", "/a/b", "a/b/c", "../b", "./a", "a/", "a/../b"))

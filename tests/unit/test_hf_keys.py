@@ -12,7 +12,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from archlab.cli import app
 from archlab.config.core.text import note_once
 from archlab.errors import UserError
-from archlab.exchange import published
+from archlab.exchange.configs import read_model_config
 from archlab.families.registry import FAMILIES
 from archlab.hf.family import NO_EFFECT, OTHER_TOOLS
 
@@ -94,5 +94,5 @@ def test_no_key_is_in_both_lists() -> None:
 def test_a_note_is_given_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text(json.dumps(tiny("llama") | {"num_labels": 2, "use_qk_norm": False}))
     for _ in range(2):
-        published.read_model_config(tmp_path)
+        read_model_config(tmp_path)
     assert capsys.readouterr().err.count("note: ") == 1

@@ -17,7 +17,7 @@ import archlab
 from archlab.cli import app
 from archlab.errors import UserError
 from archlab.exchange.load import check_hf
-from archlab.hf import hub
+from archlab.hf.folder import download, is_hub_id
 from archlab.hf.tensors import Tensors
 from archlab.training.run_folder import imported
 
@@ -206,13 +206,13 @@ def test_pickles_are_downloaded_only_where_there_is_nothing_else(published: Hub,
     tensors = pickled(newest)
     if both:
         save_file(tensors, newest / WEIGHTS, {"format": "pt"})
-    found = hub.download("some/model")
+    found = download("some/model")
     assert (found / PICKLED).exists() is not both
     assert published.asked == [("some/model", None)] + ([] if both else [("some/model", "decade")])
 
 
 def test_names_that_could_be_hub_ids() -> None:
     good = ("a/b", "a-b/c.d", "a/b@main", "a/b@refs/pr/1", "a/b@step1000-tokens4B", "a/b@v1.0")
-    assert all(map(hub.is_hub_id, good))
+    assert all(map(is_hub_id, good))
     bad = ("a", "a@b", "a/b@", "a/b@/x", "a/b/c", "a/b@../x", "@a/b", "a/b@@c", "a/b@c d")
-    assert not any(map(hub.is_hub_id, bad))
+    assert not any(map(is_hub_id, bad))

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from archlab.atlas.entries import entries
+from archlab.atlas.models import entries
 from archlab.cli import app
 from archlab.config.io import build_config, presets, studies
 from archlab.config.layers import layer_configs

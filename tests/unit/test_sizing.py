@@ -6,7 +6,7 @@ import re
 import pytest
 import yaml
 
-from archlab.atlas.entries import entries
+from archlab.atlas.models import entries
 from archlab.cli import app
 from archlab.config.layers import layer_configs
 from archlab.errors import UserError

@@ -9,8 +9,8 @@ from archlab.config.io import build_config
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
+from archlab.exchange.configs import read_model_config, read_raw_config
 from archlab.exchange.load import check_hf
-from archlab.exchange.published import read_model_config, read_raw_config
 from archlab.families.registry import FAMILIES
 from archlab.hf.folder import CONFIG, read_json
 from archlab.pricing.params import parameters

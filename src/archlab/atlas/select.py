@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from archlab.atlas.rows import Row
+from archlab.atlas.models import AtlasRow
 from archlab.config.core.base import whole_number
 from archlab.config.core.yaml_text import parse_yaml
 from archlab.config.io import begins
@@ -17,7 +17,7 @@ Value = str | float | None
 _ABOUT = ("name", "year", "certainty", "dropout", "weight_decay", "languages")
 FIELDS = (
     *_ABOUT,
-    *(name for name in (*Row.model_fields, *Row.model_computed_fields) if name not in ("about", "tricks")),
+    *(name for name in (*AtlasRow.model_fields, *AtlasRow.model_computed_fields) if name not in ("about", "tricks")),
 )
 """By which models are chosen and sorted: numbers, words, true and false."""
 
@@ -34,14 +34,14 @@ COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 _CONDITION = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>)\s*(.+?)\s*")
 
 
-class Condition(NamedTuple):
+class Filter(NamedTuple):
     """What a model must be to be chosen."""
 
     field: str
     sign: str
     value: Value
 
-    def holds(self, row: Row) -> bool:
+    def holds(self, row: AtlasRow) -> bool:
         """Of a field that is not known only `=null` does. Words are compared by their beginning: llama-3 is llama."""
         found = value_of(row, self.field)
         if self.value is None:
@@ -53,12 +53,12 @@ class Condition(NamedTuple):
         return COMPARE[self.sign](found, self.value)
 
 
-def value_of(row: Row, field: str) -> Value:
+def value_of(row: AtlasRow, field: str) -> Value:
     """Of one of FIELDS; None where it is not known, or the model has no such part."""
     return getattr(row.about if field in _ABOUT else row, field)
 
 
-def select(rows: Sequence[Row], conditions: Sequence[str], sort: str | None) -> list[Row]:
+def select(rows: Sequence[AtlasRow], conditions: Sequence[str], sort: str | None) -> list[AtlasRow]:
     """Those that meet all of the conditions, sorted by a field (`-size`: the largest first), unknown ones last.
 
     UserError for a condition that cannot be read, a field that there is not, and where no model is left.
@@ -86,7 +86,7 @@ def fields_of(conditions: Sequence[str], sort: str | None) -> list[str]:
     return list(dict.fromkeys(asked + [found[1] for text in conditions if (found := _CONDITION.fullmatch(text))]))
 
 
-def _condition(text: str, rows: Sequence[Row]) -> Condition:
+def _condition(text: str, rows: Sequence[AtlasRow]) -> Filter:
     parts = _CONDITION.fullmatch(text)
     if not parts or parts[3][:1] in ("=", "<", ">"):
         raise UserError(f"--filter: {text!r}; allowed: a field, {' '.join(COMPARE)}, and a value, as in 'year>=2024'")
@@ -97,10 +97,10 @@ def _condition(text: str, rows: Sequence[Row]) -> Condition:
         if sign not in ("=", "!="):
             what = "null" if value is None else f"the words of {field}"
             raise UserError(f"--filter: {text!r}: {sign} is not for {what}; allowed: = and !=")
-        return Condition(field, sign, None if value is None else written)
+        return Filter(field, sign, None if value is None else written)
     if not isinstance(value, int | float):
         raise UserError(f"--filter: {text!r}: {field} is a number, or true or false; found {written!r}")
-    return Condition(field, sign, value)
+    return Filter(field, sign, value)
 
 
 def _field(name: str, option: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
-from archlab.atlas.cells import MARKS
+from archlab.atlas.table import MARKS
 from archlab.cli.arguments import Flag
 from archlab.cli.terminal import print_json, print_table
 from archlab.errors import UserError

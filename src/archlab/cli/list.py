@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from rich.text import Text
 
-from archlab.atlas.rows import Row, rows
+from archlab.atlas.models import AtlasRow, rows
 from archlab.atlas.select import fields_of, select
 from archlab.atlas.table import evolution
 from archlab.cli import hardware
@@ -93,7 +93,7 @@ def _families() -> dict[str, str]:
     return {name: family.architecture for name, family in FAMILIES.items()}
 
 
-def _print_evolution(models: Sequence[Row], asked: Sequence[str], *, by_year: bool) -> None:
+def _print_evolution(models: Sequence[AtlasRow], asked: Sequence[str], *, by_year: bool) -> None:
     """Lines never break but where the table breaks them."""
     out = console()
     for text, style in evolution(models, out.width, asked, by_year=by_year):

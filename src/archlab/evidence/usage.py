@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from archlab.atlas.entries import Entry, entries
+from archlab.atlas.models import PublishedModel, entries
 from archlab.atlas.select import COMPARE
 from archlab.config.core.base import Base
 from archlab.config.core.yaml_text import parse_yaml, to_yaml_line
@@ -75,7 +75,7 @@ def values(path: str) -> dict[str, list[str]]:
 
 
 @cache
-def _entries() -> list[Entry]:
+def _entries() -> list[PublishedModel]:
     return entries()
 
 
@@ -85,14 +85,14 @@ def _parse(text: str) -> Condition:
     return Condition(found[1], found[2], tuple(parse_yaml(value, text) for value in found[3].split("|")))
 
 
-def _holds(parsed: Sequence[Condition], entry: Entry, layer: LayerConfig) -> bool:
+def _holds(parsed: Sequence[Condition], entry: PublishedModel, layer: LayerConfig) -> bool:
     return all(
         any(_compares(x.sign, _value(x.path, entry, layer), _wanted(value, entry, layer)) for value in x.wanted)
         for x in parsed
     )
 
 
-def _wanted(value: Any, entry: Entry, layer: LayerConfig) -> Any:
+def _wanted(value: Any, entry: PublishedModel, layer: LayerConfig) -> Any:
     return _value(value, entry, layer) if isinstance(value, str) and _FIELD.fullmatch(value) else value
 
 
@@ -102,7 +102,7 @@ def _compares(sign: str, found: Any, wanted: Any) -> bool:
     return COMPARE[sign](found, wanted)
 
 
-def _is_known(path: str, entry: Entry) -> bool:
+def _is_known(path: str, entry: PublishedModel) -> bool:
     """Of what stands in `about`, null is unknown; what stands in the config is known."""
     return not path.startswith("about.") or getattr(entry.about, path.removeprefix("about.")) is not None
 
@@ -110,7 +110,7 @@ def _is_known(path: str, entry: Entry) -> bool:
 _MISSING = object()
 
 
-def _value(path: str, entry: Entry, layer: LayerConfig) -> Any:
+def _value(path: str, entry: PublishedModel, layer: LayerConfig) -> Any:
     """Of a dotted field: of the layer where layers have it, else of the config or of what is known beside it."""
     root, *names = path.split(".")
     value: Any = entry.about if root == "about" else getattr(entry.config, root)

@@ -1,20 +1,25 @@
 """Reading configs: presets, YAML files, run folders, Hugging Face folders, hub ids; with dotted overrides over them."""
 
+import re
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from archlab.config.about import About
 from archlab.config.core.merge import Raw, merge
+from archlab.config.core.text import note_once
 from archlab.config.core.trust import accept, accept_from
 from archlab.config.io import build_config, facts, find_preset, presets, read_entry
+from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import nearest
 from archlab.config.schema import Config
 from archlab.digests import verify
 from archlab.errors import UserError
 from archlab.files import real_path
-from archlab.hf.folder import CONFIG, is_hf_folder
-from archlab.hf.hub import download_config, is_hub_id
+from archlab.hf.folder import CONFIG, download_config, is_hf_folder, is_hub_id, read_json
+
+if TYPE_CHECKING:
+    from archlab.hf.family import Family
 
 _MOST_BASES = 100
 """Files that build on each other; a chain of two is usual."""
@@ -84,8 +89,6 @@ def read_facts(source: str) -> tuple[About, Raw] | None:
 def _read(file: Path | Traversable, above: tuple[Path | Traversable, ...] = ()) -> Raw:
     """`above`: the files that build on this one."""
     if isinstance(file, Path) and file.name == CONFIG:
-        from archlab.exchange.published import read_raw_config  # which loads torch
-
         return read_raw_config(file.parent)
     about, raw = read_entry(file)
     if about and about.cannot_build:
@@ -129,3 +132,38 @@ def _file_of(source: str | Path) -> Path | Traversable:
             raise UserError(f"no config {str(source)!r}: neither a preset nor a file{hint}")
         case _:
             return file
+
+
+def read_model_config(folder: Path) -> "tuple[Family, ModelConfig]":
+    """Return the family and the architecture of a Hugging Face folder. A note names the keys that were passed over."""
+    from archlab.families.registry import find_family  # 60 modules, which presets do not need
+
+    file = folder / CONFIG
+    values = read_json(file)
+    family = find_family(values.get("model_type"), str(file))
+    _check_architectures(values.get("architectures"), family, str(file))
+    config, passed_over = family.read(values, str(file))
+    if passed_over:
+        note_once(f"{file}: passed over, because they do not change the model: {', '.join(passed_over)}")
+    return family, config
+
+
+def _check_architectures(named: object, family: "Family", where: str) -> None:
+    """Names of old or foreign code for the same model pass; another family's, or another task's, do not."""
+    from archlab.families.registry import FAMILIES
+
+    classes = {known.architecture: name for name, known in FAMILIES.items()}
+    for name in map(str, named) if isinstance(named, list) and family.architecture not in named else ():
+        if name in classes:
+            found = f"{name}, of family {classes[name]}, but model_type is {family.model_type}"
+        elif re.search(r"For(?!Causal)[A-Z]|WithValueHead", name):
+            found = f"{name}, a model for another task than predicting the next token"
+        else:
+            continue
+        raise UserError(f"{where}: architectures names {found}; allowed: {family.architecture}")
+
+
+def read_raw_config(folder: Path) -> Raw:
+    """Return the raw values of a config whose model is that of a Hugging Face folder."""
+    _, model = read_model_config(folder)
+    return {"model": model.model_dump(mode="json")}

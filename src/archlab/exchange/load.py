@@ -13,16 +13,17 @@ from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import MOST_LISTED
 from archlab.errors import UserError
-from archlab.exchange.published import read_model_config, read_origin
+from archlab.exchange.configs import read_model_config
 from archlab.hf.family import Family
-from archlab.hf.folder import CONFIG, read_json
+from archlab.hf.folder import CONFIG, companions, read_json
 from archlab.hf.quantization import method
-from archlab.hf.quantized import Dequantised
-from archlab.hf.tensors import FORMATS, Tensors, format_name
+from archlab.hf.special_tokens import model_ids
+from archlab.hf.tensors import FORMATS, Dequantised, Tensors, format_name
 from archlab.hf.weights import Placed, fixed, of_further_tokens, placed
 from archlab.model.arithmetic import at_least_float32
 from archlab.model.decoder import Decoder, Head, TokenEmbedding
 from archlab.model.moe import Experts
+from archlab.model.origin import Origin
 from archlab.model.projection import Projection
 from archlab.model.recurrent import CausalConv
 from archlab.model.rglru import BlockGate
@@ -50,6 +51,12 @@ def load_hf(folder: Path, dtype: torch.dtype | None = None, config: ModelConfig 
         _agree(model, read_json(folder / CONFIG))
     model.origin = read_origin(folder)
     return model.eval()
+
+
+def read_origin(folder: Path) -> Origin:
+    """What goes along unread: the family's name, special tokens, the tokenizer's files."""
+    family = read_json(folder / CONFIG).get("model_type")
+    return Origin(str(family), model_ids(folder), companions(folder))
 
 
 def _agree(model: Decoder, published: Raw) -> None:
@@ -177,7 +184,7 @@ def _fill(
 ) -> list[str]:
     """Put one of their tensors, or a stack, where it belongs; what does not fit is returned in words."""
     parts = [part.read() for part in lazy]
-    whole = row.step.join([torch.empty(wanted[name].shape, device="meta") for name in row.ours], row.layer).shape
+    whole = row.conversion.join([torch.empty(wanted[name].shape, device="meta") for name in row.ours], row.layer).shape
     expected = whole[1:] if row.stack else whole
     named = zip(row.parts, parts, strict=True)
     wrong = [(name, part.shape) for name, part in named if part.shape != expected]
@@ -188,7 +195,7 @@ def _fill(
         allowed = ", ".join(map(format_name, FORMATS))
         return [f"{name}  has format {format_name(found)}; allowed: {allowed}" for name, found in strange]
     theirs = torch.stack(parts) if row.stack else parts[0]
-    for name, ours in zip(row.ours, row.step.split(theirs, row.layer), strict=True):
+    for name, ours in zip(row.ours, row.conversion.split(theirs, row.layer), strict=True):
         owner, _, last = name.rpartition(".")
         is_parameter = isinstance(wanted[name], nn.Parameter)
         # What no gradient moves is wide, as in the published code.

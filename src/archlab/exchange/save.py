@@ -1,9 +1,14 @@
-"""Our models to published formats."""
+"""Our models as Hugging Face folders: config.json, safetensors, tokenizer."""
 
-from collections.abc import Container, Iterator
+import json
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor
 
 from archlab.config.core.merge import Raw
@@ -11,10 +16,15 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.sources import refuse_plug_ins
 from archlab.errors import UserError
 from archlab.families.registry import FAMILIES, find_family
+from archlab.files import folder_atomic
 from archlab.hf.family import Family
-from archlab.hf.tensors import format_name, write_folder
+from archlab.hf.folder import CONFIG, INDEX, WEIGHTS
+from archlab.hf.tensors import format_name
 from archlab.hf.weights import fixed, written
 from archlab.model.decoder import Decoder
+
+SHARD_BYTES = 5 * 10**9
+"""Size from which on weights go into a further file."""
 
 FIRST = ("llama", "gpt2", "gpt_neox", "gptj", "opt", "qwen2", "qwen3", "mistral")
 """Asked before the others, of which some (Granite, say) could express the same model."""
@@ -65,3 +75,53 @@ def _tensors(family: Family, model: Decoder) -> Iterator[tuple[str, Tensor]]:
     yield from written(family.weights, model.config, model.state_dict(), family.architecture)
     for name, value in fixed(family.constants, model.config).items():
         yield name, torch.tensor(value, dtype=next(model.parameters()).dtype)
+
+
+def write_folder(
+    folder: Path, config: Raw, tensors: Iterable[tuple[str, Tensor]], companions: Mapping[str, bytes]
+) -> None:
+    """Config, weights in files of at most SHARD_BYTES (with an index if several) and companions, all or nothing."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder}: exists; name a new or an empty folder")
+    with _full_disk_named(folder), folder_atomic(folder) as temporary:
+        (temporary / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+        for name, content in companions.items():
+            (temporary / name).write_bytes(content)
+        _write_shards(temporary, tensors)
+
+
+@contextmanager
+def _full_disk_named(folder: Path) -> Iterator[None]:
+    """What safetensors says of a full disk."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise UserError(f"{folder}: cannot write: {error}") from None
+
+
+def _write_shards(folder: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    shards: list[list[str]] = []
+    held: dict[str, Tensor] = {}
+    total = 0
+
+    def flush() -> None:
+        save_file(held, folder / f"part-{len(shards)}", metadata={"format": "pt"})
+        shards.append(list(held))
+        held.clear()
+
+    for name, tensor in tensors:
+        size = tensor.numel() * tensor.element_size()
+        if held and sum(t.numel() * t.element_size() for t in held.values()) + size > SHARD_BYTES:
+            flush()
+        held[name] = tensor.detach().contiguous().cpu()
+        total += size
+    flush()
+    if len(shards) == 1:
+        (folder / "part-0").rename(folder / WEIGHTS)
+        return
+    index: dict[str, Any] = {"metadata": {"total_size": total}, "weight_map": {}}
+    for number, names in enumerate(shards):
+        file = f"model-{number + 1:05d}-of-{len(shards):05d}.safetensors"
+        (folder / f"part-{number}").rename(folder / file)
+        index["weight_map"] |= dict.fromkeys(names, file)
+    (folder / INDEX).write_text(json.dumps(index, indent=2))

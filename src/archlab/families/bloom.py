@@ -6,7 +6,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.gpt2 import BIASES, LAYER, LAYER_NORM, PlainMLP
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, Key, Source
+from archlab.hf.fields import Always, ConfigReader, Key
 from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
 
 
@@ -14,7 +14,7 @@ from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
 class Slices:
     """Published code sums slices of two products only where both keys ask for it, and then leaves out their biases."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Either key alone changes nothing."""
         sliced, exact = hf.get("pretraining_tp", 1), hf.get("slow_but_exact", False)
         if exact and sliced != 1:

@@ -10,9 +10,8 @@ from archlab.config.model_schema import ModelConfig
 from archlab.families.gpt2 import ALIASES, LAYER
 from archlab.families.gptj import AROUND_ATTENTION, FIELDS
 from archlab.hf.family import Family
-from archlab.hf.fields import Source
-from archlab.hf.joining import stack
-from archlab.hf.weights import QKV, Step, linear
+from archlab.hf.fields import ConfigReader
+from archlab.hf.weights import QKV, Conversion, linear, stack
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +34,7 @@ def _join(ours: "Sequence[Tensor]", _: LayerConfig | None) -> "Tensor":
 class WholeHeadsPerShard:
     """No head is cut by the shards."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """UserError where one would be."""
         if ours["attention.n_heads"] % SHARDS:
             raise hf.refuse("n_head", ours["attention.n_heads"], f"multiples of {SHARDS}")
@@ -49,7 +48,7 @@ FAMILY = Family(
     architecture="CodeGenForCausalLM",
     fields=[*FIELDS, WholeHeadsPerShard()],
     weights=[
-        *linear(f"{LAYER}.attn.qkv_proj", QKV, Step(_split, _join), bias=False),
+        *linear(f"{LAYER}.attn.qkv_proj", QKV, Conversion(_split, _join), bias=False),
         *AROUND_ATTENTION,
     ],
     buffers=(".attn.causal_mask",),

@@ -3,12 +3,12 @@
 from archlab.families.apertus import UNSAID
 from archlab.families.llama import GATED, SIZES, WEIGHTS, rms_norm
 from archlab.hf.family import Family
-from archlab.hf.fields import Key, Source
+from archlab.hf.fields import ConfigReader, Key
 from archlab.hf.layer_types import FULL, SLIDING, LayerTypes
 from archlab.hf.rope import ScaledRopeKeys
 
 
-def first_of_four(_hf: Source, n_layers: int) -> list[str]:
+def first_of_four(_hf: ConfigReader, n_layers: int) -> list[str]:
     """The first layer of every four is full."""
     return [SLIDING if i % 4 else FULL for i in range(n_layers)]
 

@@ -10,8 +10,8 @@ from archlab.families.glm4_moe import EXPERTS
 from archlab.families.llama import AROUND, PRE_NORMS, RMS_NORM, WIDTHS
 from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, TOGETHER
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, Key, Source
-from archlab.hf.latent import LATENT, LATENT_WEIGHTS, Heads, LatentRope
+from archlab.hf.fields import Always, ConfigReader, Key
+from archlab.hf.latent import LATENT, LATENT_WEIGHTS, LatentHeads, LatentRope
 from archlab.hf.mixture import GROUPS_SPELLED, SharedExperts, first_dense
 
 
@@ -21,7 +21,7 @@ class TopKMethod:
 
     spelled: ClassVar = GROUPS_SPELLED
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """All groups kept is no limit."""
         method, n, kept = hf.get("topk_method", "greedy"), hf.get("n_group"), hf.get("topk_group")
         if method not in ("greedy", "group_limited_greedy"):
@@ -43,7 +43,7 @@ FAMILY = Family(
     fields=[
         *WIDTHS,
         *LATENT,
-        Heads(),
+        LatentHeads(),
         *RMS_NORM,
         *MIXTURE,
         Always("mlp.router.normalise", False),

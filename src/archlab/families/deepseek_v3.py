@@ -8,7 +8,7 @@ from archlab.families.llama import AROUND, PRE_NORMS, RMS_NORM, WIDTHS
 from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, TOGETHER
 from archlab.hf.family import Family
 from archlab.hf.fields import Flag, Key
-from archlab.hf.latent import LATENT, LATENT_WEIGHTS, Heads, LatentRope
+from archlab.hf.latent import LATENT, LATENT_WEIGHTS, LatentHeads, LatentRope
 from archlab.hf.mixture import GroupKeys, SharedExperts, first_dense
 
 FAMILY = Family(
@@ -17,7 +17,7 @@ FAMILY = Family(
     fields=[
         *WIDTHS,
         *LATENT,
-        Heads(kv_heads=128),
+        LatentHeads(kv_heads=128),
         *RMS_NORM,
         *MIXTURE,
         *SIGMOID,

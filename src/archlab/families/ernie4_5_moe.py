@@ -10,13 +10,13 @@ from archlab.families.glm4_moe import EXPERTS as GLM_EXPERTS
 from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, kv_heads, rms_norm
 from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, TOGETHER
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, Key, Only, Source
+from archlab.hf.fields import Always, ConfigReader, Key, Only
 from archlab.hf.mixture import DenseLayers, SharedExperts
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import Row, Step
+from archlab.hf.weights import Conversion, Row
 
 
-def between(hf: Source, n_layers: int) -> Iterable[bool]:
+def between(hf: ConfigReader, n_layers: int) -> Iterable[bool]:
     """Dense outside of moe_layer_start_index to moe_layer_end_index (-1: the last), and off the interval."""
     first, last = hf.get("moe_layer_start_index", 1), hf.get("moe_layer_end_index", -1)
     last, interval = n_layers - 1 if last == -1 else last, hf.get("moe_layer_interval", 1)
@@ -36,7 +36,7 @@ def _between(dense: list[bool]) -> Raw:
 class LeastSum:
     """`moe_norm_min`: the least that the weights of the chosen are divided by, in place of their sum."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """It must be so small that it matters only where all their scores vanish."""
         if (least := hf.get("moe_norm_min", 1e-12)) > 1e-6:
             raise hf.refuse("moe_norm_min", least, "up to 1e-6")
@@ -47,7 +47,7 @@ class LeastSum:
 
 CORRECTION = "layers.{i}.mlp.router.correction"
 
-ONE_ROW = Step(lambda theirs, _: [theirs.flatten()], lambda ours, _: ours[0][None])
+ONE_ROW = Conversion(lambda theirs, _: [theirs.flatten()], lambda ours, _: ours[0][None])
 """[1, experts]."""
 
 FAMILY = Family(

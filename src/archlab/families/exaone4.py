@@ -8,12 +8,12 @@ from archlab.families.llama import GATED, SIZES, kv_heads, rms_norm
 from archlab.families.olmo2 import WEIGHTS
 from archlab.families.qwen3 import qk_rms_norm
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, Key, Source
+from archlab.hf.fields import Always, ConfigReader, Key
 from archlab.hf.layer_types import FULL, SLIDING, LayerTypes
 from archlab.hf.rope import RopeKeys
 
 
-def by_pattern(hf: Source, n_layers: int) -> list[str]:
+def by_pattern(hf: ConfigReader, n_layers: int) -> list[str]:
     """Every n-th layer is full; all are if there is no window."""
     pattern = hf.get("sliding_window_pattern", 4)
     if hf.or_null("sliding_window", 4096) is None or hf.get("layer_types"):
@@ -26,7 +26,7 @@ def by_pattern(hf: Source, n_layers: int) -> list[str]:
 class Layers(LayerTypes):
     """Full layers have no RoPE, unless the model has no window at all."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Its two kinds of layers."""
         hybrid = hf.or_null("sliding_window", self.window) is not None
         full = {"position": {"kind": "none"}} if hybrid else {}

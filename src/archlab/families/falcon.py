@@ -8,7 +8,7 @@ from archlab.config.layers import LayerConfig
 from archlab.config.model_schema import ModelConfig
 from archlab.families.gpt2 import LAYER, LAYER_NORM, PlainMLP
 from archlab.hf.family import Family
-from archlab.hf.fields import ActivationKey, Always, Key, Only, Source
+from archlab.hf.fields import ActivationKey, Always, ConfigReader, Key, Only
 from archlab.hf.rope import RopeKeys
 from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
 
@@ -17,7 +17,7 @@ from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
 class Generation:
     """The older layout has one norm if parallel, and one key/value head or all; the newer one is free in both."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Parallel branches and their norms, key/value heads."""
         newer, parallel = hf.get("new_decoder_architecture", False), hf.or_null("parallel_attn", True)
         norms, single = hf.get("num_ln_in_parallel_attn"), hf.or_null("multi_query", True)
@@ -49,7 +49,7 @@ class AlibiOrRope:
 
     rope = RopeKeys(longest=2048)
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Either position."""
         self.rope.read(hf, ours)
         if hf.get("alibi", False):

@@ -10,7 +10,7 @@ from archlab.families.gemma import gemma_fields
 from archlab.families.gemma2 import DOUBLE_NORMS, SCALE
 from archlab.families.llama import AROUND, ATTENTION, MLP
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, Key, Source
+from archlab.hf.fields import Always, ConfigReader, Key
 from archlab.hf.layer_types import FULL, SLIDING, LayerTypes, every
 from archlab.hf.rope import parameters, position
 from archlab.hf.weights import Row
@@ -26,7 +26,7 @@ class RopePerType:
     theta: float = 1e6
     """Theta of full layers where the file does not say."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """One position for the model, or one for each kind of layer."""
         nested = hf.get("rope_parameters", {})
         if flat := set(nested) - {SLIDING, FULL}:
@@ -44,7 +44,7 @@ class RopePerType:
         else:
             ours["position"] = full if ours.get("attention.window") is None else sliding
 
-    def _position(self, hf: Source, given: Raw, theta: float) -> Raw:
+    def _position(self, hf: ConfigReader, given: Raw, theta: float) -> Raw:
         fraction = given.get("partial_rotary_factor", hf.get("partial_rotary_factor", 1.0))
         if fraction != 1.0:
             raise hf.refuse("partial_rotary_factor", fraction, "1.0, for the published code ignores the key")
@@ -53,7 +53,7 @@ class RopePerType:
         beside, inside = (at.get("original_max_position_embeddings") for at in (hf, given))
         if beside and not inside and given.get("rope_type", "default") not in ("default", "linear", "dynamic"):
             raise hf.refuse("original_max_position_embeddings", beside, "none but that inside the scaling")
-        alone = Source({}, hf.where)  # what stands beside the scaling is not read
+        alone = ConfigReader({}, hf.where)  # what stands beside the scaling is not read
         return position(alone, given.get("rope_theta", theta), 1.0, "half", given, hf.get("max_position_embeddings"))
 
     def write(self, model: ModelConfig, hf: Raw) -> None:

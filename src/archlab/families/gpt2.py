@@ -7,7 +7,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.family import Family
-from archlab.hf.fields import ActivationKey, Always, Key, Only, Source
+from archlab.hf.fields import ActivationKey, Always, ConfigReader, Key, Only
 from archlab.hf.weights import QKV, QKV_BLOCKS, TRANSPOSE, Row, linear, then
 
 LAYER = "transformer.h.{i}"
@@ -36,7 +36,7 @@ class PlainMLP:
 
     hf_key: str | None = None
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Kind and width."""
         given = hf.get(self.hf_key) if self.hf_key else None
         ours |= {"mlp.kind": "plain", "mlp.d_ff": given or 4 * ours["d_model"]}
@@ -51,7 +51,7 @@ class PlainMLP:
 class Scales:
     """Scores divided by sqrt(head_dim) or not, and by the layer's number, counted from 1, or not."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """A layer kind per layer where each has a scale of its own."""
         head_dim = ours["d_model"] / ours["attention.n_heads"]
         scale = 1 / math.sqrt(head_dim) if hf.get("scale_attn_weights", True) else 1.0

@@ -6,14 +6,14 @@ from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.gpt2 import ALIASES, BIASES, LAYER, LAYER_NORM, PRE_NORMS, SIZES, PlainMLP
 from archlab.hf.family import Family
-from archlab.hf.fields import ActivationKey, Always, Key, Only, Source
+from archlab.hf.fields import ActivationKey, Always, ConfigReader, Key, Only
 from archlab.hf.weights import QKV, QKV_PER_HEAD, Row, linear
 
 
 class Heads:
     """One key/value head or as many as query heads; scores divided by sqrt(head_dim) or not."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Both are true where the file does not say."""
         heads = ours["attention.n_heads"]
         ours["attention.n_kv_heads"] = 1 if hf.get("multi_query", True) else heads

@@ -7,7 +7,7 @@ from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.families.gpt2 import LAYER, LAYER_NORM, PRE_NORMS, PlainMLP
 from archlab.hf.family import Family
-from archlab.hf.fields import ActivationKey, Always, Key, Source
+from archlab.hf.fields import ActivationKey, Always, ConfigReader, Key
 from archlab.hf.weights import Row, linear
 
 GLOBAL, LOCAL = "global", "local"
@@ -17,7 +17,7 @@ GLOBAL, LOCAL = "global", "local"
 class AttentionTypes:
     """`attention_types`, runs of repeated names such as [[["global", "local"], 12]], and the local ones' window."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """One name per layer; the files' `attention_layers` says the same at length."""
         runs = hf.get("attention_types", [[[GLOBAL, LOCAL], 12]])
         types = [name for names, times in runs for _ in range(times) for name in names]

@@ -4,10 +4,9 @@ from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, SIZES, kv_heads
 from archlab.families.mixtral import ONLY_TRAINING, ROUTER
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, Key, Only
-from archlab.hf.joining import stack
 from archlab.hf.layer_types import LayerTypes, every
 from archlab.hf.rope import ScaledRopeKeys
-from archlab.hf.weights import Row, Step
+from archlab.hf.weights import Conversion, Row, stack
 
 UNSAID = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
@@ -15,18 +14,18 @@ UNSAID = {
 }  # fmt: skip
 """The scaling where a file says none."""
 
-BY_TURNS = Step(
+BY_TURNS = Conversion(
     lambda theirs, _: (theirs[..., 0::2].mT, theirs[..., 1::2].mT),
     lambda ours, _: stack((x.mT for x in ours), dim=-1).flatten(-2),
 )
 """[experts, in, out], and of the columns one of the gate and one of the other by turns."""
 
-BY_TURNS_BIAS = Step(
+BY_TURNS_BIAS = Conversion(
     lambda theirs, _: (theirs[..., 0::2], theirs[..., 1::2]),
     lambda ours, _: stack(ours, dim=-1).flatten(-2),
 )
 
-IN_OUT = Step(lambda theirs, _: [theirs.mT], lambda ours, _: ours[0].mT)
+IN_OUT = Conversion(lambda theirs, _: [theirs.mT], lambda ours, _: ours[0].mT)
 
 FAMILY = Family(
     model_type="gpt_oss",

@@ -4,14 +4,14 @@ from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import GATED, SIZES, WEIGHTS
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, Key, Source
+from archlab.hf.fields import Always, ConfigReader, Key
 from archlab.hf.rope import RopeKeys
 
 
 class HeadsFillTheWidth:
     """The published output projection reads `hidden_size` numbers, whatever the heads give."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """UserError where the heads are narrower or wider."""
         width, heads, head_dim = ours["d_model"], ours["attention.n_heads"], ours["attention.head_dim"]
         if heads * head_dim != width:

@@ -5,7 +5,7 @@ from archlab.families.llama import GATED, SIZES, WEIGHTS, rms_norm
 from archlab.families.olmo import BIASES
 from archlab.families.qwen3 import qk_rms_norm
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, Key, Only, Source
+from archlab.hf.fields import Always, ConfigReader, Key, Only
 from archlab.hf.rope import RopeKeys, position
 from archlab.hf.weights import linear
 
@@ -13,7 +13,7 @@ from archlab.hf.weights import linear
 class AlphaRope(RopeKeys):
     """`dynamic` with an alpha is a fixed theta, alpha^(d / (d - 2)) times larger; it reads nothing else."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """The theta that it comes to."""
         given = hf.get("rope_scaling") or hf.get("rope_parameters", {})
         if given.get("rope_type", given.get("type")) != "dynamic" or not given.get("alpha"):

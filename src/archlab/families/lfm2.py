@@ -8,7 +8,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import SIZES, kv_heads
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, Key, Only, Source, lookup
+from archlab.hf.fields import Always, ConfigReader, Key, Only, lookup
 from archlab.hf.layer_types import FULL, MixerLayers
 from archlab.hf.rope import RopeKeys
 from archlab.hf.weights import Row, linear, stacked
@@ -21,7 +21,7 @@ class Width:
     """The MLP's width: `intermediate_size`, of which the published code takes two thirds, times a factor, up to a
     multiple, unless it is told not to."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """As the published code reckons."""
         width, multiple = hf.get("intermediate_size", 12288), hf.get("block_multiple_of", 256)
         factor = hf.or_null("block_ffn_dim_multiplier", 1.0)
@@ -45,7 +45,7 @@ class Again:
     ours: Callable[[Raw], Any]
     """What the other says."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """UserError where the two disagree. Stands after the other."""
         expected = self.ours(ours)
         if (found := hf.get(self.hf_key, expected)) != expected:
@@ -55,7 +55,7 @@ class Again:
         """Once is enough."""
 
 
-def types_of(hf: Source, n_layers: int) -> list[str]:
+def types_of(hf: ConfigReader, n_layers: int) -> list[str]:
     """`full_attn_idxs` names the layers with attention; without it all have it."""
     full = hf.get("full_attn_idxs", range(n_layers))
     return [FULL if i in full else CONV for i in range(n_layers)]

@@ -10,7 +10,7 @@ from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, Field, Key, Only, Source
+from archlab.hf.fields import Always, ConfigReader, Field, Key, Only
 from archlab.hf.weights import Row, linear, stacked
 
 
@@ -18,7 +18,7 @@ from archlab.hf.weights import Row, linear, stacked
 class Expand:
     """How many times wider than the stream the heads are together, which must agree with their number and width."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """UserError where it does not."""
         heads, width, d_model = ours["mixer.n_heads"], ours["mixer.head_dim"], ours["d_model"]
         if (expand := hf.get("expand", 2)) * d_model != heads * width:
@@ -35,7 +35,7 @@ class Expand:
 class StepLimit:
     """`time_step_limit`: least and largest step, infinity meaning none."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Infinity as JSON has it, and as transformers 5 writes it."""
         least, most = (_number(limit) for limit in hf.get("time_step_limit", (0.0, math.inf)))
         ours["mixer.dt_min"], ours["mixer.dt_max"] = least, None if most == math.inf else most

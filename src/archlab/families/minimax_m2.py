@@ -6,7 +6,7 @@ from archlab.families.llama import AROUND, ATTENTION, PRE_NORMS, RMS_NORM, SIZES
 from archlab.families.mixtral import EXPERTS, MIXTURE, ONLY_TRAINING, TOGETHER
 from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, Key, Only, Source
+from archlab.hf.fields import Always, ConfigReader, Key, Only
 from archlab.hf.rope import RopeKeys
 from archlab.hf.weights import Row
 
@@ -16,7 +16,7 @@ CORRECTION = "layers.{i}.mlp.router.correction"
 class RotaryDim(RopeKeys):
     """Published files say how many dimensions of a head rotate, transformers' which part of them."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """A fraction wins."""
         super().read(hf, ours)
         rotary_dim = hf.get("rotary_dim")

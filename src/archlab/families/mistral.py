@@ -4,12 +4,12 @@ from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
 from archlab.hf.family import Family
-from archlab.hf.fields import Key, Only, Source
+from archlab.hf.fields import ConfigReader, Key, Only
 from archlab.hf.layer_types import FULL, SLIDING, LayerTypes
 from archlab.hf.rope import RopeKeys
 
 
-def alike(hf: Source, n_layers: int) -> list[str]:
+def alike(hf: ConfigReader, n_layers: int) -> list[str]:
     """All layers slide, unless the window is null."""
     return [SLIDING if hf.or_null("sliding_window", 4096) else FULL] * n_layers
 

@@ -8,7 +8,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.families.gpt2 import LAYER_NORM, PlainMLP
 from archlab.hf.family import NO_EFFECT, Family
-from archlab.hf.fields import Always, Field, Key, Only, Source
+from archlab.hf.fields import Always, ConfigReader, Field, Key, Only
 from archlab.hf.weights import QKV, QKV_BLOCKS, Row, linear
 
 LAYER = "transformer.blocks.{i}"
@@ -22,9 +22,9 @@ class Inside:
     fields: Sequence[Field]
     no_effect: Set[str]
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """As the family does, unknown keys included."""
-        inner = Source(hf.get(self.hf_key, {}), f"{hf.where}: {self.hf_key}")
+        inner = ConfigReader(hf.get(self.hf_key, {}), f"{hf.where}: {self.hf_key}")
         for part in self.fields:
             part.read(inner, ours)
         unknown = {k: v for k, v in inner.unread().items() if k not in self.no_effect and v is not None}

@@ -8,9 +8,9 @@ from archlab.config.layers import LayerConfig
 from archlab.families.llama import AROUND, SIZES
 from archlab.families.olmo import BIASES
 from archlab.hf.family import Family
-from archlab.hf.fields import ActivationKey, Always, Field, Key, Source
+from archlab.hf.fields import ActivationKey, Always, ConfigReader, Field, Key
 from archlab.hf.rope import RopeKeys
-from archlab.hf.weights import Step, linear
+from archlab.hf.weights import Conversion, linear
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class RopeBeforeNorm(RopeKeys):
     """Queries and keys are rotated before their norm, which has no weight: only a factor on cos and sin shows it."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """The order, where it means something."""
         super().read(hf, ours)
         if ours["position"]["scaling"]["kind"] in ("yarn", "longrope"):
@@ -49,7 +49,7 @@ def _join(ours: "Sequence[Tensor]", layer: LayerConfig | None) -> "Tensor":
     return _swapped(ours[0], layer)
 
 
-SWAPPED_HALVES = Step(_split, _join)
+SWAPPED_HALVES = Conversion(_split, _join)
 
 FAMILY = Family(
     model_type="nanochat",

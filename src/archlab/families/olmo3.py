@@ -6,7 +6,7 @@ from archlab.families.llama import GATED, SIZES
 from archlab.families.olmo import BIASES
 from archlab.families.olmo2 import NORMS, WEIGHTS
 from archlab.hf.family import Family
-from archlab.hf.fields import Key, Source
+from archlab.hf.fields import ConfigReader, Key
 from archlab.hf.layer_types import SLIDING, LayerTypes, every
 
 THETA = 5e5
@@ -15,7 +15,7 @@ THETA = 5e5
 class Rope(RopePerType):
     """Without rope_parameters, transformers 4 took rope_theta for all layers, and 5 takes it for the full ones."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """As in Gemma 3, where both give the same."""
         theta = hf.get("rope_theta", THETA)
         if theta != THETA and not (hf.get("rope_parameters", {}).get(SLIDING) or {}).get("rope_theta"):

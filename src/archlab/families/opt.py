@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.family import Family
-from archlab.hf.fields import ActivationKey, Always, Key, Only, Source
+from archlab.hf.fields import ActivationKey, Always, ConfigReader, Key, Only
 from archlab.hf.weights import Row, linear
 
 LAYER = "model.decoder.layers.{i}"
@@ -15,7 +15,7 @@ LAYER = "model.decoder.layers.{i}"
 class NarrowEmbedding:
     """`word_embed_proj_dim`: equal to the stream's width it means no projections."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """None unless it differs."""
         width = hf.get("word_embed_proj_dim")
         ours["embedding.width"] = None if width == ours["d_model"] else width

@@ -4,12 +4,12 @@ from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, Key, Source
+from archlab.hf.fields import Always, ConfigReader, Key
 from archlab.hf.layer_types import FULL, SLIDING, LayerTypes
 from archlab.hf.rope import RopeKeys
 
 
-def upper_layers(hf: Source, n_layers: int) -> list[str]:
+def upper_layers(hf: ConfigReader, n_layers: int) -> list[str]:
     """Layers from max_window_layers on slide, if use_sliding_window says so."""
     window, first = hf.or_null("sliding_window", 4096), hf.get("max_window_layers", 28)
     slides = hf.get("use_sliding_window", False) and window is not None
@@ -19,7 +19,7 @@ def upper_layers(hf: Source, n_layers: int) -> list[str]:
 class Windows(LayerTypes):
     """`use_sliding_window` is a switch over the other keys."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """A listed sliding layer has no window while the switch is off."""
         if not hf.get("use_sliding_window", False) and SLIDING in hf.get("layer_types", ()):
             raise hf.refuse("use_sliding_window", False, f"true, for layer_types has {SLIDING}")

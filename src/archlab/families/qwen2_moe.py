@@ -9,21 +9,21 @@ from archlab.families.llama import AROUND, ATTENTION, MLP, PRE_NORMS, SIZES, kv_
 from archlab.families.mixtral import MIXTURE, ONLY_TRAINING, ROUTER, TOGETHER
 from archlab.families.qwen2 import Windows
 from archlab.hf.family import Family
-from archlab.hf.fields import Field, Key, Source
+from archlab.hf.fields import ConfigReader, Field, Key
 from archlab.hf.layer_types import FULL, SLIDING
 from archlab.hf.mixture import DenseLayers, each_expert
 from archlab.hf.rope import RopeKeys
 from archlab.hf.weights import Row, linear
 
 
-def even_lower_layers(hf: Source, n_layers: int) -> list[str]:
+def even_lower_layers(hf: ConfigReader, n_layers: int) -> list[str]:
     """Even layers below max_window_layers slide, if use_sliding_window says so."""
     slides = hf.get("use_sliding_window", False)
     first_full = hf.get("max_window_layers", 28)
     return [SLIDING if slides and i % 2 == 0 and i < first_full else FULL for i in range(n_layers)]
 
 
-def listed_or_between(hf: Source, n_layers: int) -> Iterable[bool]:
+def listed_or_between(hf: ConfigReader, n_layers: int) -> Iterable[bool]:
     """Layers in mlp_only_layers are dense, and all but every decoder_sparse_step-th; without experts all are."""
     listed, step = hf.get("mlp_only_layers", []), hf.get("decoder_sparse_step", 1)
     none = hf.get("num_experts") == 0
@@ -52,7 +52,7 @@ class SharedExpert(Key):
     hf_key: str = "shared_expert_intermediate_size"
     field: str = "mlp.shared.d_ff"
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Its width, and that it has a gate."""
         if hf.get(self.hf_key, self.default) != 0:
             super().read(hf, ours)

@@ -9,12 +9,12 @@ from archlab.families.qwen2 import Windows
 from archlab.families.qwen2_moe import SOME_DENSE, WEIGHTS, experts
 from archlab.families.qwen3 import QK_NORMS, qk_rms_norm
 from archlab.hf.family import Family
-from archlab.hf.fields import Key, Source
+from archlab.hf.fields import ConfigReader, Key
 from archlab.hf.layer_types import FULL, SLIDING
 from archlab.hf.rope import RopeKeys
 
 
-def all_or_none(hf: Source, n_layers: int) -> list[str]:
+def all_or_none(hf: ConfigReader, n_layers: int) -> list[str]:
     """All layers slide if use_sliding_window says so; max_window_layers is not read."""
     slides = hf.get("use_sliding_window", False) and hf.or_null("sliding_window", 4096) is not None
     return [SLIDING if slides else FULL] * n_layers
@@ -23,7 +23,7 @@ def all_or_none(hf: Source, n_layers: int) -> list[str]:
 class OneWindow(Windows):
     """All layers slide or none does: the published code reads no list of types."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """A list may say the same once more."""
         implied = self.implied(hf, ours["n_layers"])
         if (listed := hf.get("layer_types", implied)) != implied:

@@ -11,7 +11,7 @@ from archlab.families.llama import AROUND, SIZES, kv_heads
 from archlab.families.mixtral import ONLY_TRAINING, TOGETHER
 from archlab.families.qwen2_moe import EXPERTS, SHARED, SOME_DENSE, UNREAD, SharedExpert, experts
 from archlab.hf.family import Family
-from archlab.hf.fields import Always, Key, Only, Source
+from archlab.hf.fields import Always, ConfigReader, Key, Only
 from archlab.hf.layer_types import FULL, MixerLayers
 from archlab.hf.rope import RopeKeys
 from archlab.hf.weights import Row, linear, per_group
@@ -20,7 +20,7 @@ LINEAR = "linear_attention"
 LAYER = "model.layers.{i}"
 
 
-def types_of(hf: Source, n_layers: int) -> list[str]:
+def types_of(hf: ConfigReader, n_layers: int) -> list[str]:
     """Every fourth layer has attention, or as `full_attention_interval` says."""
     interval = hf.get("full_attention_interval", 4)
     return [LINEAR if (i + 1) % interval else FULL for i in range(n_layers)]
@@ -75,7 +75,7 @@ LAYERS = MixerLayers(LINEAR, DELTA, types_of)
 class ConvolutionSilu:
     """The published code takes the experts' activation for the mixer's convolution as well, where ours has silu."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Stands after the MLP's fields."""
         if ours["mlp.activation"] != "silu" and LINEAR in LAYERS.types(hf, ours["n_layers"]):
             raise hf.refuse("hidden_act", hf.get("hidden_act"), f"silu, swish, for layer_types has {LINEAR}")

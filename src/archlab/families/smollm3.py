@@ -7,7 +7,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.families.llama import GATED, RMS_NORM, SIZES, WEIGHTS, kv_heads
 from archlab.families.olmo import BIASES
 from archlab.hf.family import Family
-from archlab.hf.fields import Key, Source
+from archlab.hf.fields import ConfigReader, Key
 from archlab.hf.layer_types import FULL, SLIDING, LayerTypes
 from archlab.hf.rope import RopeKeys
 
@@ -15,7 +15,7 @@ from archlab.hf.rope import RopeKeys
 class Layers(LayerTypes):
     """Which layers have RoPE (`no_rope_layers`: 1 does, 0 does not) and which slide: up to four kinds."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Without lists every fourth layer has none, and those slide if `use_sliding_window` says so."""
         count, interval = ours["n_layers"], hf.get("no_rope_layer_interval", 4)
         rope = hf.get("no_rope_layers") or [int((i + 1) % interval != 0) for i in range(count)]

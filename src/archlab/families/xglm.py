@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.hf.family import Family
-from archlab.hf.fields import ActivationKey, Always, Key, Only, Source
+from archlab.hf.fields import ActivationKey, Always, ConfigReader, Key, Only
 from archlab.hf.weights import Row, linear
 
 LAYER = "model.layers.{i}"
@@ -19,7 +19,7 @@ SCALED_EMBEDDING = Key(
 class Waves:
     """Sines, then cosines, of t / 10000^(i / (d/2 - 1)): ours is t / theta^(i / (d/2)), so theta goes with d."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """No key of its own, but two that must suit."""
         half, odd = divmod(ours["d_model"], 2)
         if odd or half < 2:

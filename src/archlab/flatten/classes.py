@@ -8,14 +8,11 @@ from typing import Any
 from archlab.config.core.base import Base
 from archlab.config.layers import COMPONENTS, Branch, LayerConfig
 from archlab.flatten.assumed import Assumed, parsed
-from archlab.flatten.known import cannot_be_written
-from archlab.flatten.names import COMMENTS, constant, constant_name, root
-from archlab.flatten.operations import NotWritableError, lift, plain
-from archlab.flatten.page import WIDTH, Page, lines
+from archlab.flatten.operations import NotWritableError, cannot_be_written, lift, plain
 from archlab.flatten.specialise import opened
 from archlab.flatten.statements import Body
 from archlab.flatten.steps import Step, joined, name_variables, needed, only_read, put, read_in
-from archlab.flatten.text import fitted, written
+from archlab.flatten.text import COMMENTS, WIDTH, Page, constant, constant_name, fitted, lines, root, written
 from archlab.flatten.values import Class, Code, Function, Known, Record, Value, codes, loads, named
 
 

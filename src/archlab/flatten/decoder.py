@@ -1,22 +1,43 @@
 """The model: what is computed once per pass, the layers in their order, and the way in and out."""
 
 import ast
+import re
 import sys
+from dataclasses import dataclass
+from itertools import groupby
 
 from archlab.config.components.visibility import Visibility, is_plain_causal
+from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.flatten.assumed import parsed
 from archlab.flatten.classes import Writer
-from archlab.flatten.kinds import Kind, kinds_of, period, runs
 from archlab.flatten.operations import lift
-from archlab.flatten.page import WIDTH, Page, lines
-from archlab.flatten.source import module
 from archlab.flatten.statements import Body, Frame
 from archlab.flatten.steps import Step, assign, name_variables, needed, rename
-from archlab.flatten.text import written
-from archlab.flatten.values import Code, Known, Record, named, stores
+from archlab.flatten.text import WIDTH, Page, lines, written
+from archlab.flatten.values import Code, Known, Record, module, named, stores
 
 SKELETON = "archlab.flatten.skeleton"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Layers that are alike in everything but where they stand."""
+
+    name: str
+    layer: LayerConfig
+
+
+def kinds_of(model: ModelConfig) -> tuple[list[Kind], list[str]]:
+    """The kinds, in order of appearance, and each layer's."""
+    layers = [layer.model_copy(update={"kind": ""}) for layer in layer_configs(model)]
+    given = dict(zip(layers, (layer.kind for layer in layer_configs(model)), strict=True))
+    names = {layer: re.sub(r"\W+", "_", name).strip("_").lower() for layer, name in given.items()}
+    good = all(name.isidentifier() and len(name) <= 12 for name in names.values())
+    if not good or len(set(names.values())) < len(names):
+        names = {layer: f"kind_{i}" for i, layer in enumerate(names, 1)}
+    in_order = list(dict.fromkeys(layers))
+    return [Kind(names[layer], layer) for layer in in_order], [names[layer] for layer in layers]
 
 
 def decoder(page: Page, model: ModelConfig) -> None:
@@ -143,8 +164,8 @@ def _through(layers: list[_Layer], by_kind: bool) -> list[str]:
 
 
 def _pattern(page: Page, order: list[str]) -> None:
-    cycle = period(order)
-    pattern = runs(cycle)
+    cycle = _period(order)
+    pattern = _runs(cycle)
     if len(f"PATTERN = {pattern}") > WIDTH:
         rows, row = list[str](), ""
         for name in cycle:
@@ -154,6 +175,22 @@ def _pattern(page: Page, order: list[str]) -> None:
         pattern = lines("(", [*rows, f"    {row.rstrip()}"], ")  # fmt: skip")
     page.constant("", "PATTERN", pattern)
     page.constant("", "LAYERS", "[PATTERN[i % len(PATTERN)] for i in range(N_LAYERS)]")
+
+
+def _period(names: list[str]) -> list[str]:
+    """The shortest cycle that, repeated and cut off, gives the names."""
+    for length in range(1, len(names) + 1):
+        if all(name == names[i % length] for i, name in enumerate(names)):
+            return names[:length]
+    return names
+
+
+def _runs(names: list[str]) -> str:
+    """["a", "a", "b"] -> ("a",) * 2 + ("b",)."""
+    if 1 < len(names) <= 3:
+        return "(" + ", ".join(f'"{name}"' for name in names) + ")"
+    counted = [(name, len(list(run))) for name, run in groupby(names)]
+    return " + ".join(f'("{name}",)' + (f" * {n}" if n > 1 else "") for name, n in counted)
 
 
 def _make_layers(layers: list[_Layer]) -> list[str]:

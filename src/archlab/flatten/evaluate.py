@@ -12,7 +12,6 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from archlab.config.core.base import Base
-from archlab.flatten.names import constant
 from archlab.flatten.operations import (
     OPERATORS,
     NotWritableError,
@@ -31,8 +30,21 @@ from archlab.flatten.operations import (
     subscript,
     unrolled,
 )
-from archlab.flatten.source import Module, definition, module
-from archlab.flatten.values import Class, Code, Function, Known, Native, Record, Sequence, Value, named
+from archlab.flatten.text import constant
+from archlab.flatten.values import (
+    Class,
+    Code,
+    Function,
+    Known,
+    Module,
+    Native,
+    Record,
+    Sequence,
+    Value,
+    definition,
+    module,
+    named,
+)
 
 TORCH = ("torch", "archlab.model")
 """Packages that are not imported: the first stays code, the second is read."""

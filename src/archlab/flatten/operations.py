@@ -6,6 +6,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from archlab.config.layers import LayerConfig
+from archlab.errors import UserError
 from archlab.flatten.values import Class, Code, Known, Record, Sequence, Table, Value
 
 OPERATORS: dict[type[ast.operator | ast.cmpop | ast.unaryop], Callable[..., Any]] = {
@@ -21,6 +23,12 @@ OPERATORS: dict[type[ast.operator | ast.cmpop | ast.unaryop], Callable[..., Any]
 
 class NotWritableError(Exception):
     """The source does something that cannot be written into a file."""
+
+
+def cannot_be_written(layer: LayerConfig, name: str, why: str) -> UserError:
+    """Return the error for a component whose source does something that a file cannot have."""
+    kind = getattr(getattr(layer, name), "kind", name)
+    return UserError(f"model.{name}.kind  {kind} cannot be in a flattened file: its source has `{why}`")
 
 
 DEFAULTS: dict[str, Any] = {

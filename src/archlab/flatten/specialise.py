@@ -8,10 +8,9 @@ import ast
 from collections.abc import Callable
 
 from archlab.flatten.operations import NotWritableError, lift, names_in, plain
-from archlab.flatten.source import module
 from archlab.flatten.statements import Body, Frame, Statements, is_simple
 from archlab.flatten.steps import Step, assign, bare, needed, read_in
-from archlab.flatten.values import Class, Code, Function, Known, Record, Sequence, Value, codes, named
+from archlab.flatten.values import Class, Code, Function, Known, Record, Sequence, Value, codes, module, named
 
 KEPT = {"shape", "heads"}
 """Parameters of `__init__` that a class of the file has, too, for modules that differ in nothing else."""

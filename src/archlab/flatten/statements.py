@@ -7,9 +7,8 @@ from itertools import count
 
 from archlab.flatten.evaluate import Evaluator
 from archlab.flatten.operations import NotWritableError, bound, is_true, lift, plain, unrolled
-from archlab.flatten.source import Module
 from archlab.flatten.steps import Step, assign
-from archlab.flatten.values import Code, Function, Known, Record, Sequence, Value, named, stores
+from archlab.flatten.values import Code, Function, Known, Module, Record, Sequence, Value, named, stores
 
 
 @dataclass(eq=False)

@@ -1,13 +1,150 @@
-"""Statements as the text of a file: 88 columns wide, as ruff and black format them."""
+"""The text of a file: constants and definitions by name, and statements as ruff and black format them."""
 
 import ast
+import math
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-from archlab.flatten.page import WIDTH
+from archlab.config.components import position
+from archlab.config.core.base import Base
 from archlab.flatten.steps import Step, rewritten
 from archlab.flatten.values import named
+
+WIDTH = 88
+"""Columns: the default of ruff and black."""
+
+NAME = "<name>"
+"""In a definition's text, where its own name goes."""
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Page:
+    """Constants and definitions that have been written so far, each once.
+
+    A fragment asks for a constant or a definition and gets the name to use. Layers that agree share one. If they do not
+    agree, each kind of layer gets its own, with the kind in its name.
+    """
+
+    several: bool
+    """Whether layers differ, so that a clash is between kinds of layers."""
+    clashes: set[str] = field(default_factory=set)
+    """Names for which more than one thing was asked; known from a first, trial page."""
+    constants: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Name -> value as text, comment."""
+    definitions: dict[str, str] = field(default_factory=dict)
+    """Name -> function or class, in the order in which they can stand."""
+    _taken: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def constant(self, kind: str, name: str, value: int | float | str, comment: str = "") -> str:
+        """The name under which `value` stands at the top; a string is text as it is."""
+        text = value if isinstance(value, str) else number(value)
+        used = self._name(kind, name, text, f"{name}_{kind}".upper())
+        self.constants.setdefault(used, (text, comment))
+        return used
+
+    def define(self, kind: str, name: str, text: str) -> str:
+        """The name under which a function or class stands; `text` has <name> where its name goes."""
+        prefixed = camel(kind) + name if name[0].isupper() else f"{kind}_{name}"
+        used = self._name(kind, name, text, prefixed)
+        self.definitions.setdefault(used, text.replace(NAME, used))
+        return used
+
+    def _name(self, kind: str, name: str, text: str, prefixed: str) -> str:
+        if (name, text) in self._taken:
+            return self._taken[name, text]
+        taken = {used for (base, _), used in self._taken.items() if base == name}
+        if taken:
+            self.clashes.add(name)
+        used = prefixed if taken or (self.several and name in self.clashes) else name
+        while used in taken:
+            used += "2" if used[-1].islower() else "_2"
+        self._taken[name, text] = used
+        return used
+
+
+def camel(name: str) -> str:
+    """long_local -> LongLocal."""
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+
+
+def number(value: int | float) -> str:
+    """128256 -> 128_256; 1e-05 -> 1e-5."""
+    grouped = "_" if value >= 10_000 else ""
+    text = f"{value:{grouped}}" if isinstance(value, int) else repr(value)
+    if isinstance(value, float) and value.is_integer() and value < 1e16:
+        text = f"{value:{grouped}.1f}"
+    return re.sub(r"e([+-]?)0*(\d)", r"e\1\2", text).replace("e+", "e")
+
+
+def lines(*parts: str | Sequence[str] | None) -> str:
+    """Parts one below the other; None is left out."""
+    flat: list[str] = []
+    for part in parts:
+        flat += [] if part is None else [part] if isinstance(part, str) else part
+    return "\n".join(flat)
+
+
+# --- names of constants -----------------------------------------------------------------------------------------------
+
+NAMES = {
+    "vocab_size": "VOCAB_SIZE", "Embedding.width": "EMBEDDING_WIDTH", "Embedding.scale": "EMBEDDING_SCALE",
+    "Head.scale": "LOGIT_SCALE", "Head.softcap": "LOGIT_SOFTCAP", "Dropout.embedding": "EMBEDDING_DROPOUT",
+    "Dropout.attention": "ATTENTION_DROPOUT", "Dropout.branch": "BRANCH_DROPOUT",
+    "eps": "NORM_EPS", "norm_eps": "NORM_EPS",
+    "DynamicTanh.alpha": "NORM_ALPHA", "Rope.theta": "ROPE_THETA", "Sinusoidal.theta": "WAVE_THETA",
+    "Sinusoidal.offset": "FIRST_POSITION", "Learned.offset": "FIRST_POSITION", "original_max_seq_len": "ORIGINAL_LEN",
+    "MoE.experts": "N_EXPERTS", "MoE.active": "ACTIVE_EXPERTS", "MoE.d_ff": "D_EXPERT",
+    "Router.factor": "EXPERT_FACTOR", "Groups.n": "N_GROUPS", "Groups.kept": "KEPT_GROUPS",
+    "BlockSparse.size": "BLOCK_SIZE", "Temperature.beta": "TEMPERATURE_BETA",
+    "Temperature.length": "TEMPERATURE_LENGTH",
+    "Temperature.offset": "TEMPERATURE_OFFSET", "d_ff": "D_FF",
+    **{f"{cls.__name__}.factor": "ROPE_FACTOR" for cls in vars(position).values()
+       if isinstance(cls, type) and "factor" in getattr(cls, "model_fields", {})},
+}  # fmt: skip
+"""Field, of any section or of one -> constant. Others are called as their field is."""
+
+COMMENTS = {
+    "LAST_KEPT": "pairs up to here rotate as without YaRN",
+    "FIRST_SLOWED": "from here on they rotate ROPE_FACTOR times slower", "ROTARY_DIM": "of each head; the others stay",
+    "SLOPES": "of the heads",
+    "WINDOW": "keys that a query sees, its own included", "SOFTCAP": "of the scores",
+    "ACTIVE_EXPERTS": "that each token passes through", "D_EXPERT": "of each expert",
+    "EXPERT_FACTOR": "on the weights of experts", "KEPT_GROUPS": "whose experts a token may choose",
+    "SUMMARY": "last keys of a block that later ones see", "MAX_DISTANCE": "further ones are alike",
+    "STRIDE": "beyond the window, one key in so many is seen", "GLOBAL_TOKENS": "at the start, seen by all",
+    "CLIP_QKV": "queries, keys and values stay within +-", "MAX_SEQ_LEN": "learned positions end here",
+}  # fmt: skip
+"""Constant -> what it says."""
+
+SAME = {"v_dim": "head_dim", "n_kv_heads": "n_heads"}
+"""Fields that go by the name of another where both are equal."""
+
+
+def constant_name(owner: Base, field: str) -> str:
+    """What the file calls a field's number."""
+    same = SAME.get(field, "")
+    field = same if getattr(owner, same, None) == getattr(owner, field) else field
+    return NAMES.get(f"{type(owner).__name__}.{field}") or NAMES.get(field) or field.upper()
+
+
+def constant(name: str, value: object) -> ast.Name:
+    """Where the file reads a constant; it stands at the top if anything does."""
+    node = ast.Name(name, ast.Load())
+    node.constant = value  # pyright: ignore[reportAttributeAccessIssue]
+    return node
+
+
+def root(value: float, width: int) -> str:
+    """How a file says a number that is the root of a width, or one over it; empty for another number."""
+    return {math.sqrt(width): "math.sqrt(width)", 1 / math.sqrt(width): "1 / math.sqrt(width)"}.get(value, "")
+
+
+# --- statements -------------------------------------------------------------------------------------------------------
 
 Names = Callable[[ast.Name], str]
 """The name of a constant in the file."""

@@ -1,13 +1,19 @@
 """A model config as one file of PyTorch: constants, functions, classes."""
 
+import json
 import re
+from collections.abc import Iterator
+from typing import Any
 
+from archlab.config.components.visibility import Visibility
+from archlab.config.core.base import Base
+from archlab.config.layers import layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
+from archlab.config.problems import Problem, raise_problems
+from archlab.config.sources import refuse_plug_ins
 from archlab.errors import UserError
-from archlab.flatten.decoder import decoder
-from archlab.flatten.kinds import kinds_of
-from archlab.flatten.known import refuse_unknown
-from archlab.flatten.page import WIDTH, Page, lines
+from archlab.flatten.decoder import decoder, kinds_of
+from archlab.flatten.text import WIDTH, Page, lines
 
 MOST_LINES = 350
 
@@ -26,12 +32,22 @@ LEGEND = {
 """What the letters of a tensor's suffix count."""
 
 
+KNOWN: dict[type[Base], str] = {
+    ModelConfig: "vocab_size d_model n_layers max_seq_len embedding block attention mixer position mlp norm dropout "
+    "head init layers",
+    Visibility: "visibility window stride global_tokens blocks",
+}
+"""Section -> its fields that the skeleton of a file has, or that are of training. Components, norms and positions are
+written from the model's own source, whatever their fields are; a new field of these sections is refused until the
+skeleton has it."""
+
+
 def flatten(model: ModelConfig, title: str, most_lines: int = MOST_LINES) -> str:
     """One self-contained file that is exactly this architecture; its `Decoder` takes our state dict as it is.
 
     UserError when it would be too long to be read, or the config makes a choice that no flattened file has.
     """
-    refuse_unknown(model)
+    _refuse_unknown(model)
     title = re.sub(r"[^\w .,+=/-]", "_", title)[:40]
     several = len(kinds_of(model)[0]) > 1
     page = Page(several)
@@ -52,6 +68,32 @@ def flatten(model: ModelConfig, title: str, most_lines: int = MOST_LINES) -> str
             f"and a flattened file has fewer than {most_lines}"
         )
     return text
+
+
+def _refuse_unknown(model: ModelConfig) -> None:
+    """ConfigError that names every choice of the model that no flattened file has."""
+    refuse_plug_ins(model, "a flattened file")
+    found = list(_unknown(resolve(model), ModelConfig, "model"))
+    for layer in dict.fromkeys(layer_configs(model)):
+        if isinstance(layer.attention, Visibility):
+            found += _unknown(layer.attention, Visibility, "model.attention")
+            if layer.attention.visibility == "prefix":  # its length would be an argument of the pass
+                found.append(
+                    Problem("model.attention.visibility", "prefix; allowed in a flattened file: causal, two_sided")
+                )
+    raise_problems(list(dict.fromkeys(found)), "the config to flatten")
+
+
+def _unknown(section: Base, schema: type[Base], path: str) -> Iterator[Problem]:
+    for name, field in schema.model_fields.items():
+        value, default = getattr(section, name), field.get_default(call_default_factory=True)
+        if name not in KNOWN[schema].split() and value != default and name != "kind":
+            yield Problem(f"{path}.{name}", f"{_text(value)}; allowed in a flattened file: {_text(default)}")
+
+
+def _text(value: Any) -> str:
+    """As one writes it in a config."""
+    return json.dumps(value.model_dump() if isinstance(value, Base) else value).replace('"', "")
 
 
 def _constants(page: Page) -> list[str]:

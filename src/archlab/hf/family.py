@@ -17,7 +17,7 @@ from archlab.config.model_schema import Layers, ModelConfig
 from archlab.config.problems import ConfigError, Problem, raise_problems
 from archlab.config.schema import Config
 from archlab.errors import UserError
-from archlab.hf.fields import REQUIRED, Field, Key, Only, Source, lookup, spelled
+from archlab.hf.fields import REQUIRED, ConfigReader, Field, Key, Only, lookup, spelled
 from archlab.hf.quantization import Quantization
 from archlab.hf.weights import Constant, Row
 
@@ -103,7 +103,7 @@ class Family:
 
         Raise UserError for a key that archlab does not understand or cannot express.
         """
-        hf, ours = Source(_canonical(values, self.aliases, where), where), dict[str, Any]()
+        hf, ours = ConfigReader(_canonical(values, self.aliases, where), where), dict[str, Any]()
         refused = [problem for part in (*EVERYWHERE, *self.fields) if (problem := _refusal(part, hf, ours))]
         others = {k: v for k, v in hf.unread().items() if k not in NO_EFFECT | self.no_effect and v is not None}
         unknown = {k: v for k, v in others.items() if k not in OTHER_TOOLS and not _is_off(v)}
@@ -186,12 +186,12 @@ def _mixture_in_common(model: ModelConfig) -> ModelConfig:
     return model.model_copy(update={"mlp": MoE.model_validate(mixture.model_dump()), "layers": layers})
 
 
-def _refusal(part: Field, hf: Source, ours: Raw) -> str | None:
+def _refusal(part: Field, hf: ConfigReader, ours: Raw) -> str | None:
     """Read one part of a config.json; why it cannot be, and then its defaults, so that the rest can be judged."""
     try:
         _read(part, hf, ours)
     except UserError as error:
-        defaults = Source({}, hf.where)
+        defaults = ConfigReader({}, hf.where)
         with suppress(UserError):
             _read(part, defaults, ours)
         hf.read |= defaults.read
@@ -199,7 +199,7 @@ def _refusal(part: Field, hf: Source, ours: Raw) -> str | None:
     return None
 
 
-def _read(part: Field, hf: Source, ours: Raw) -> None:
+def _read(part: Field, hf: ConfigReader, ours: Raw) -> None:
     """One part of a config.json; a value of the wrong type is a UserError, too."""
     before = set(hf.read)
     try:

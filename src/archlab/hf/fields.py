@@ -14,7 +14,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 
 
-class Source:
+class ConfigReader:
     """A config.json while it is read: remembers which keys were understood."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
@@ -51,7 +51,7 @@ class Source:
 class Field(Protocol):
     """One part of a translation."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Set dotted fields of `ours` from keys of the config.json."""
 
     def write(self, model: ModelConfig, hf: Raw) -> None:
@@ -100,7 +100,7 @@ class Key:
         """Field and key."""
         return {self.field: self.hf_key}
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """The key's value, or its default in the published code."""
         get = hf.or_null if self.nullable else hf.get
         value = hf.need(self.hf_key) if self.default is REQUIRED else get(self.hf_key, self.default)
@@ -117,7 +117,7 @@ class Key:
 class Flag(Key):
     """A key that is true or false, and whose null is false, as the published code's `if` has it."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """As it is, or its default."""
         value = hf.or_null(self.hf_key, self.default)
         ours[self.field] = False if value is None else value
@@ -130,7 +130,7 @@ class Always:
     field: str
     value: Any
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Set it."""
         ours[self.field] = self.value
 
@@ -148,7 +148,7 @@ class Only:
     written: bool = True
     """Whether the published code knows the key; some only stand in files."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """UserError that names the key when it holds another value."""
         found = hf.get(self.hf_key, self.value)
         if found != self.value:
@@ -175,7 +175,7 @@ class Switch:
         """What comes with it."""
         return spelled(self.more)
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """The field, and what comes with it."""
         given = hf.get(self.hf_key, self.default)
         ours[self.field] = self.on if given else "none"
@@ -217,7 +217,7 @@ class ActivationKey:
     names: Mapping[str, str] = field(default_factory=lambda: _ACTIVATIONS)
     """All that this family's code knows."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Ours for theirs."""
         name = hf.get(self.hf_key, self.default)
         known = {**self.names, **(self.meaning or {})}

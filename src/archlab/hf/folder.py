@@ -1,6 +1,11 @@
-"""Hugging Face folders: which files they have, and that none is read from outside them."""
+"""Hugging Face folders: which files they have, and how they are downloaded from the hub. No file outside them is read.
 
-from collections.abc import Iterable
+A hub id is `organisation/name` or `organisation/name@revision`. A revision is a branch, a tag or a commit of the
+model's repository. A download needs network and the extra `hub`.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
 from archlab.config.core.merge import Raw
@@ -59,3 +64,49 @@ def own_file(folder: Path, name: str) -> Path:
 def read_json(file: Path, limit: int = MEBIBYTE) -> Raw:
     """A JSON object; UserError that names the file."""
     return read_object(own_file(file.parent, file.name), limit)
+
+
+def is_hub_id(source: str) -> bool:
+    """Whether a text could be a hub id: two words with a slash between them, perhaps with a revision."""
+    return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?", source) is not None
+
+
+def download(hub_id: str) -> Path:
+    """Return the folder of a published model in the hub's cache, with its config, its weights and its tokenizer only.
+
+    Files of torch.save are downloaded only if the model has no safetensors.
+    """
+    folder = _download(hub_id, (CONFIG, INDEX, "*.safetensors", *COMPANIONS))
+    if not any((folder / name).is_file() for name in (WEIGHTS, INDEX)):
+        same_commit = f"{hub_id.partition('@')[0]}@{folder.name}"
+        folder = _download(same_commit, (PICKLED, PICKLED_INDEX, "pytorch_model-*.bin"))
+    return folder
+
+
+def download_config(hub_id: str) -> Path:
+    """Return the folder of a published model in the hub's cache, with its config only."""
+    return _download(hub_id, (CONFIG,))
+
+
+def origin_of(folder: Path, source: str) -> str:
+    """Return where a model comes from: the full path of its folder, or its hub id with the commit that was read."""
+    if folder.parent.name != "snapshots" or not is_hub_id(source):
+        return str(real_path(folder))
+    return f"{source.partition('@')[0]}@{folder.name}"
+
+
+def _download(hub_id: str, files: Sequence[str]) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise UserError(
+            f"{hub_id}: no such file or folder; as a hub id it needs the extra `hub`: pip install 'archlab[hub]'"
+        ) from None
+    name, _, revision = hub_id.partition("@")
+    try:
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=list(files)))
+    except Exception as error:  # of many libraries: no network, no such model, no access, no space
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise UserError(
+            f"{hub_id}: no such file or folder, and the Hugging Face hub does not give it: {reason}"
+        ) from None

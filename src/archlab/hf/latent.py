@@ -8,7 +8,7 @@ from archlab.config.components.position import Rope, Yarn
 from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig
 from archlab.config.model_schema import ModelConfig
-from archlab.hf.fields import Always, Field, Key, Source
+from archlab.hf.fields import Always, ConfigReader, Field, Key
 from archlab.hf.rope import RopeKeys, amplitude, kind_of
 from archlab.hf.weights import Row, linear
 
@@ -45,13 +45,13 @@ LATENT_WEIGHTS: list[Row] = [
 
 
 @dataclass(frozen=True)
-class Heads:
+class LatentHeads:
     """What files say of heads beside their number and latent attention has no choice about."""
 
     kv_heads: int | None = None
     """Default of `num_key_value_heads`; None: as many as query heads."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Stands after the number of heads and the widths."""
         heads, rope_dim = ours["attention.n_heads"], ours["attention.rope_dim"]
         for key, found, only in (
@@ -75,7 +75,7 @@ class LatentRope(RopeKeys):
     interleave_key: str | None = None
     """true or false <-> the pairing, in a family that has it."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Stands after the widths."""
         super().read(hf, ours)
         if self.interleave_key and not hf.or_null(self.interleave_key, True):

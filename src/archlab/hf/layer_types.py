@@ -9,15 +9,15 @@ from archlab.config.components.component import Absent
 from archlab.config.core.merge import Raw
 from archlab.config.layers import layer_configs
 from archlab.config.model_schema import ModelConfig
-from archlab.hf.fields import Field, Source, spelled
+from archlab.hf.fields import ConfigReader, Field, spelled
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
-def every(n: int, fixed: bool = False) -> Callable[[Source, int], list[str]]:
+def every(n: int, fixed: bool = False) -> Callable[[ConfigReader, int], list[str]]:
     """Every n-th layer is full, the others slide; older files have a key that says n, unless the code fixes it."""
 
-    def types(hf: Source, n_layers: int) -> list[str]:
+    def types(hf: ConfigReader, n_layers: int) -> list[str]:
         period = hf.get("sliding_window_pattern", n)
         if fixed and period != n:
             raise hf.refuse("sliding_window_pattern", period, f"{n}, for the published code ignores the key")
@@ -26,7 +26,7 @@ def every(n: int, fixed: bool = False) -> Callable[[Source, int], list[str]]:
     return types
 
 
-def all_full(_hf: Source, n_layers: int) -> list[str]:
+def all_full(_hf: ConfigReader, n_layers: int) -> list[str]:
     """No layer slides."""
     return [FULL] * n_layers
 
@@ -35,7 +35,7 @@ def all_full(_hf: Source, n_layers: int) -> list[str]:
 class LayerTypes:
     """`layer_types` and `sliding_window` <-> our windows, with what else differs between the two kinds."""
 
-    implied: Callable[[Source, int], list[str]] = all_full
+    implied: Callable[[ConfigReader, int], list[str]] = all_full
     """The types where the file does not list them."""
     window: int | None = 4096
     """Where the file does not say."""
@@ -47,7 +47,7 @@ class LayerTypes:
     """Written as the window where no layer slides: some published code wants a number there."""
     spelled: ClassVar = {"attention.window": "sliding_window"}
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """One kind of layer needs no pattern."""
         implied = self.implied(hf, ours["n_layers"])
         types = _types(hf, implied, {SLIDING, FULL}, ours["n_layers"])
@@ -77,7 +77,7 @@ class MixerLayers:
     """The type of a layer with a mixer."""
     mixer: Sequence[Field]
     """Keys of the mixer, all of which say fields of `mixer`."""
-    implied: Callable[[Source, int], list[str]] = all_full
+    implied: Callable[[ConfigReader, int], list[str]] = all_full
     """The types where the file does not list them."""
 
     @property
@@ -85,11 +85,11 @@ class MixerLayers:
         """The mixer's."""
         return spelled(self.mixer)
 
-    def types(self, hf: Source, n_layers: int) -> list[str]:
+    def types(self, hf: ConfigReader, n_layers: int) -> list[str]:
         """The type of each layer."""
         return _types(hf, self.implied(hf, n_layers), {self.theirs, FULL}, n_layers)
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Layers of one kind need no pattern. Stands after all fields of attention."""
         types = self.types(hf, ours["n_layers"])
         recurrent = {"attention.kind": "none"}
@@ -114,7 +114,7 @@ class MixerLayers:
             hf |= {"num_attention_heads": 1, "num_key_value_heads": 1}
 
 
-def _types(hf: Source, implied: list[str], known: set[str], n_layers: int) -> list[str]:
+def _types(hf: ConfigReader, implied: list[str], known: set[str], n_layers: int) -> list[str]:
     """One of the known types for each layer."""
     types = hf.get("layer_types", implied)
     if unknown := sorted(set(types) - known):

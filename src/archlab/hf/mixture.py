@@ -8,9 +8,8 @@ from archlab.config.components.moe import MoE
 from archlab.config.core.merge import Raw
 from archlab.config.layers import LayerConfig, layer_configs, resolve
 from archlab.config.model_schema import ModelConfig
-from archlab.hf.fields import Source
-from archlab.hf.joining import concatenate
-from archlab.hf.weights import COPY, Row, Step
+from archlab.hf.fields import ConfigReader
+from archlab.hf.weights import COPY, Conversion, Row, concatenate
 
 
 def is_mixture(layer: LayerConfig) -> bool:
@@ -33,7 +32,7 @@ def each_expert(theirs: str, gate: str = "gate_proj", up: str = "up_proj", down:
     ]
 
 
-GATE_ABOVE_UP = Step(lambda theirs, _: theirs.chunk(2, dim=1), lambda ours, _: concatenate(ours, dim=1))
+GATE_ABOVE_UP = Conversion(lambda theirs, _: theirs.chunk(2, dim=1), lambda ours, _: concatenate(ours, dim=1))
 """[experts, 2 d_ff, d_model]: in each expert the gate's rows, then the others."""
 
 
@@ -53,7 +52,7 @@ class DenseLayers:
     Stands after all other fields of the MLP.
     """
 
-    are_dense: Callable[[Source, int], Iterable[bool]]
+    are_dense: Callable[[ConfigReader, int], Iterable[bool]]
     """Of each layer, from the file."""
     write_keys: Callable[[list[bool]], Raw]
     """The keys that say so."""
@@ -61,7 +60,7 @@ class DenseLayers:
     """Of dense MLPs, where mixtures have none."""
     spelled: ClassVar = {"layers.dense.mlp.d_ff": "intermediate_size"}
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Layer kinds, crossed with those that there are already."""
         dense = list(self.are_dense(hf, ours["n_layers"]))
         mlp = {"mlp.kind": "gated", "mlp.d_ff": hf.get("intermediate_size", ours.get("mlp.d_ff"))}
@@ -113,7 +112,7 @@ class GroupKeys:
     by: str = "top2"
     spelled: ClassVar = GROUPS_SPELLED
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Null is the default, too."""
         n, kept = hf.get("n_group", self.n), hf.get("topk_group", self.kept)
         most = ours["mlp.active"] - 1 if self.by == "max" else n - 1  # with more kept, no choice is left out
@@ -134,7 +133,7 @@ class SharedExperts:
     bias_key: str | None = None
     """Of their projections, where the others have no biases."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Stands after the width of an expert."""
         number = hf.get(self.hf_key, self.default)
         if number:
@@ -153,7 +152,7 @@ class SharedExperts:
 def first_dense(default: int, bias_key: str | None = None) -> DenseLayers:
     """`first_k_dense_replace` dense layers, then mixtures."""
 
-    def are_dense(hf: Source, n_layers: int) -> list[bool]:
+    def are_dense(hf: ConfigReader, n_layers: int) -> list[bool]:
         first = hf.get("first_k_dense_replace", default)
         return [i < first for i in range(n_layers)]
 

@@ -11,7 +11,7 @@ from archlab.config.core.base import Base, Width
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
-from archlab.hf.fields import Source
+from archlab.hf.fields import ConfigReader
 
 
 class MXFP4(Base):
@@ -63,7 +63,7 @@ def method(given: object, where: str) -> Method | None:
 class Quantization:
     """The key of a config.json that says how weights are stored: the architecture is the same."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """UserError where the weights could not be read."""
         method(hf.get("quantization_config"), hf.where)
 

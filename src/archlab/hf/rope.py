@@ -8,7 +8,7 @@ from typing import Any
 from archlab.config.components.position import Longrope, Rope
 from archlab.config.core.merge import Raw
 from archlab.config.model_schema import ModelConfig
-from archlab.hf.fields import Source
+from archlab.hf.fields import ConfigReader
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class RopeKeys:
         """As older files have it."""
         return {f"{self.field}.theta": self.theta_key}
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Either spelling."""
         given = hf.get("rope_parameters") or {}
         scaling = dict(hf.get("rope_scaling") or given)
@@ -67,7 +67,7 @@ class ScaledRopeKeys(RopeKeys):
     unsaid: Mapping[str, Any] = field(default_factory=dict)
     """The scaling then."""
 
-    def read(self, hf: Source, ours: Raw) -> None:
+    def read(self, hf: ConfigReader, ours: Raw) -> None:
         """A theta alone is not read by the published code."""
         if hf.get("rope_parameters") or hf.get("rope_scaling"):
             super().read(hf, ours)
@@ -78,7 +78,7 @@ class ScaledRopeKeys(RopeKeys):
 
 
 def position(
-    hf: Source, theta: float, fraction: float, pairing: str, scaling: Mapping[str, Any], longest: int | None
+    hf: ConfigReader, theta: float, fraction: float, pairing: str, scaling: Mapping[str, Any], longest: int | None
 ) -> Raw:
     """The values of our `position` for one set of theirs."""
     return {
@@ -105,7 +105,7 @@ def kind_of(given: Mapping[str, Any]) -> str:
     return given.get("rope_type", given.get("type", "default"))
 
 
-def _scaling(hf: Source, given: Mapping[str, Any], longest: int | None) -> Raw:
+def _scaling(hf: ConfigReader, given: Mapping[str, Any], longest: int | None) -> Raw:
     kind = kind_of(given)
     if kind not in _KEYS:
         raise hf.refuse("rope_scaling.rope_type", kind, ", ".join(_KEYS))

@@ -1,45 +1,45 @@
-"""Weight maps: tables of rows between their tensor names and ours, each with a reversible step.
+"""Weight maps: tables of rows between their tensor names and ours, each with a reversible conversion.
 
-`{i}` stands for the layer's number. Ours are `Decoder` parameter names.
+`{i}` stands for the layer's number. Ours are `Decoder` parameter names. torch is imported when weights are converted: a
+config is read without it.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
-from archlab.hf.joining import concatenate
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Step:
+class Conversion:
     """Theirs to ours, and back; both get the layer, for its shapes (None outside the layers)."""
 
     split: "Callable[[Tensor, LayerConfig | None], Sequence[Tensor]]"
     join: "Callable[[Sequence[Tensor], LayerConfig | None], Tensor]"
 
 
-COPY = Step(lambda theirs, _: [theirs], lambda ours, _: ours[0])
-TRANSPOSE = Step(lambda theirs, _: [theirs.T], lambda ours, _: ours[0].T)
+COPY = Conversion(lambda theirs, _: [theirs], lambda ours, _: ours[0])
+TRANSPOSE = Conversion(lambda theirs, _: [theirs.T], lambda ours, _: ours[0].T)
 """GPT-2's Conv1D stores [in, out]."""
 
 
-def stacked(sizes: Callable[[LayerConfig], Sequence[int]]) -> Step:
+def stacked(sizes: Callable[[LayerConfig], Sequence[int]]) -> Conversion:
     """Several of ours one below the other, with these numbers of rows."""
-    return Step(
+    return Conversion(
         lambda theirs, layer: theirs.split(list(sizes(_some(layer)))),
         lambda ours, _: concatenate(ours),
     )
 
 
 def _some(layer: LayerConfig | None) -> LayerConfig:
-    assert layer is not None, "this step needs a layer's shapes"
+    assert layer is not None, "this conversion needs a layer's shapes"
     return layer
 
 
@@ -54,11 +54,11 @@ QKV = tuple(f"layers.{{i}}.attention.{x}" for x in "qkv")
 QKV_BLOCKS = stacked(_qkv_rows)
 """All query rows, then all key rows, then all value rows."""
 
-HALVES = Step(lambda theirs, _: theirs.chunk(2), lambda ours, _: concatenate(ours))
+HALVES = Conversion(lambda theirs, _: theirs.chunk(2), lambda ours, _: concatenate(ours))
 """Gate above up, or the like."""
 
 
-def per_group(groups: Callable[[LayerConfig], int], sizes: Callable[[LayerConfig], Sequence[int]]) -> Step:
+def per_group(groups: Callable[[LayerConfig], int], sizes: Callable[[LayerConfig], Sequence[int]]) -> Conversion:
     """Group by group of heads: in each so many rows of the first of ours, then of the second, and so on."""
 
     def grouped(rows: "Tensor", layer: LayerConfig) -> "Tensor":
@@ -71,7 +71,7 @@ def per_group(groups: Callable[[LayerConfig], int], sizes: Callable[[LayerConfig
     def join(ours: "Sequence[Tensor]", layer: LayerConfig | None) -> "Tensor":
         return concatenate((grouped(part, _some(layer)) for part in ours), dim=1).flatten(0, 1)
 
-    return Step(split, join)
+    return Conversion(split, join)
 
 
 def _rows_per_kv_head(layer: LayerConfig) -> Sequence[int]:
@@ -83,9 +83,9 @@ QKV_PER_HEAD = per_group(lambda layer: layer.multi_head.n_kv_heads, _rows_per_kv
 """Key/value head by key/value head: the rows of its queries, its key rows, its value rows (NeoX, BLOOM, Falcon)."""
 
 
-def then(first: Step, second: Step) -> Step:
+def then(first: Conversion, second: Conversion) -> Conversion:
     """`first` on their tensor, `second` on what comes out (one tensor)."""
-    return Step(
+    return Conversion(
         lambda theirs, layer: second.split(first.split(theirs, layer)[0], layer),
         lambda ours, layer: first.join([second.join(ours, layer)], layer),
     )
@@ -97,7 +97,7 @@ class Row:
 
     theirs: str
     ours: str | tuple[str, ...]
-    step: Step = COPY
+    conversion: Conversion = COPY
     when: Callable[[LayerConfig], bool] | None = None
     """Which layers have it; None: all that have ours."""
     each: Callable[[LayerConfig], int] | None = None
@@ -115,7 +115,7 @@ class Placed:
 
     theirs: str
     ours: tuple[str, ...]
-    step: Step
+    conversion: Conversion
     layer: LayerConfig | None
     stack: tuple[str, ...] = ()
     """Their tensors whose stack it is; empty: it is one tensor, `theirs`."""
@@ -130,13 +130,13 @@ def placed(rows: Sequence[Row], model: ModelConfig) -> Iterator[Placed]:
     """Every row of a model's table, written out layer by layer."""
     for row in rows:
         if "{i}" not in row.theirs:
-            yield Placed(row.theirs, row.names, row.step, None)
+            yield Placed(row.theirs, row.names, row.conversion, None)
             continue
         for i, layer in enumerate(layer_configs(model)):
             if row.when is None or row.when(layer):
                 theirs = row.theirs.replace("{i}", str(i))
                 stack = tuple(theirs.replace("{h}", str(h)) for h in range(row.each(layer))) if row.each else ()
-                yield Placed(theirs, tuple(name.format(i=i) for name in row.names), row.step, layer, stack)
+                yield Placed(theirs, tuple(name.format(i=i) for name in row.names), row.conversion, layer, stack)
 
 
 def written(
@@ -148,7 +148,7 @@ def written(
         present = [name for name in row.ours if name in ours]
         if present:
             left -= set(present)
-            whole = row.step.join([ours[name] for name in row.ours], row.layer)
+            whole = row.conversion.join([ours[name] for name in row.ours], row.layer)
             yield from zip(row.parts, whole.unbind() if row.stack else (whole,), strict=True)
     if left:
         raise UserError(f"{what} has no place for {', '.join(sorted(left)[:8])}")
@@ -179,7 +179,7 @@ def fixed(constants: Sequence[Constant], model: ModelConfig) -> dict[str, float]
 def linear(
     theirs: str,
     ours: str | tuple[str, ...],
-    step: Step = COPY,
+    conversion: Conversion = COPY,
     *,
     bias: bool = True,
     when: Callable[[LayerConfig], bool] | None = None,
@@ -187,4 +187,18 @@ def linear(
     """The rows of a linear map or a norm: its weight and, where there is one, its bias."""
     names = (ours,) if isinstance(ours, str) else ours
     suffixes = ("weight", "bias") if bias else ("weight",)
-    return [Row(f"{theirs}.{s}", tuple(f"{name}.{s}" for name in names), step, when) for s in suffixes]
+    return [Row(f"{theirs}.{s}", tuple(f"{name}.{s}" for name in names), conversion, when) for s in suffixes]
+
+
+def concatenate(parts: "Iterable[Tensor]", dim: int = 0) -> "Tensor":
+    """Concatenate tensors along `dim`."""
+    import torch
+
+    return torch.cat(list(parts), dim)
+
+
+def stack(parts: "Iterable[Tensor]", dim: int = 0) -> "Tensor":
+    """Stack tensors along a new axis `dim`."""
+    import torch
+
+    return torch.stack(list(parts), dim)

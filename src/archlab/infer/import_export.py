@@ -10,13 +10,12 @@ from archlab.data import tokenizer as bpe
 from archlab.data.tokenizer import TOKENIZER
 from archlab.digests import write_digests
 from archlab.errors import UserError
+from archlab.exchange.configs import read_raw_config
 from archlab.exchange.gguf.write import Format, save_gguf
 from archlab.exchange.load import load_hf
-from archlab.exchange.published import read_raw_config
 from archlab.exchange.save import save_pretrained
 from archlab.files import folder_atomic
-from archlab.hf.folder import IMPORTED
-from archlab.hf.hub import origin_of
+from archlab.hf.folder import IMPORTED, origin_of
 from archlab.hf.tensors import format_name
 from archlab.infer.load import find_folder, is_run_folder, load_model
 from archlab.model.decoder import Decoder

@@ -17,12 +17,10 @@ from archlab.data import tokenizer as bpe
 from archlab.data.tokenizer import TOKENIZER
 from archlab.errors import UserError
 from archlab.exchange.configs import kind_of, load_config
-from archlab.exchange.load import load_hf
-from archlab.exchange.published import read_origin
+from archlab.exchange.load import load_hf, read_origin
 from archlab.families.registry import FAMILIES
 from archlab.files import parse_object
-from archlab.hf.folder import companions
-from archlab.hf.hub import download
+from archlab.hf.folder import companions, download
 from archlab.hf.special_tokens import GENERATION, TOKENIZER_CONFIG, before_text, complete, put_before_text, several
 from archlab.infer.text import Codec, PublishedCodec, RunCodec
 from archlab.model.decoder import Decoder

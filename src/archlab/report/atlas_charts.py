@@ -8,8 +8,8 @@ from typing import Any
 
 import altair as alt
 
-from archlab.atlas.cells import count
-from archlab.atlas.rows import Row
+from archlab.atlas.models import AtlasRow
+from archlab.atlas.table import count
 from archlab.atlas.words import NOTHING
 
 _HEIGHT = 150
@@ -23,7 +23,7 @@ class Choice:
 
     name: str
     title: str
-    of: Callable[[Row], str]
+    of: Callable[[AtlasRow], str]
     field: str | None = None
     """Models in which this field of the config is a stand-in are left out."""
 
@@ -63,7 +63,7 @@ class Shape:
     name: str
     title: str
     caption: str
-    of: Callable[[Row], float | None]
+    of: Callable[[AtlasRow], float | None]
     """None where a model has no such part; it is left out then."""
     format: Callable[[float], str]
     ticks: tuple[float, ...]
@@ -85,19 +85,19 @@ SHAPES = (
 )  # fmt: skip
 
 
-def kinds(rows: Sequence[Row], choice: Choice) -> dict[str, int]:
+def kinds(rows: Sequence[AtlasRow], choice: Choice) -> dict[str, int]:
     """What there is of a choice, in order of appearance -> how many families have it in one size at least."""
     found = dict.fromkeys((row.family, choice.of(row)) for row in counted(rows, choice))
     return dict(Counter(kind for _, kind in found))
 
 
-def counted(rows: Sequence[Row], choice: Choice) -> list[Row]:
+def counted(rows: Sequence[AtlasRow], choice: Choice) -> list[AtlasRow]:
     """The models that have such a part, and of which the choice is known."""
     known = (row for row in rows if choice.field is None or not row.about.doubts(choice.field))
     return [row for row in known if choice.of(row) != NOTHING]
 
 
-def shares(rows: Sequence[Row], choice: Choice) -> alt.Chart:
+def shares(rows: Sequence[AtlasRow], choice: Choice) -> alt.Chart:
     """One bar per year, stacked in order of appearance.
 
     A family counts once, however many sizes it has; where they differ, each size is its part of one.
@@ -127,7 +127,7 @@ def shares(rows: Sequence[Row], choice: Choice) -> alt.Chart:
     )
 
 
-def shape(rows: Sequence[Row], drawn: Shape) -> alt.LayerChart:
+def shape(rows: Sequence[AtlasRow], drawn: Shape) -> alt.LayerChart:
     """A dot per model on a logarithmic axis, and a bar at the median of every year."""
     by_year: defaultdict[int, list[tuple[str, float]]] = defaultdict(list)
     for row in rows:

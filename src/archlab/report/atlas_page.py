@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from archlab.atlas.cells import FIGURES, HEADINGS, LEGEND, LEGEND_OF_MORE, MARKS, MORE, cells, more, remarks
-from archlab.atlas.rows import Row
+from archlab.atlas.models import AtlasRow
+from archlab.atlas.table import FIGURES, HEADINGS, LEGEND, LEGEND_OF_MORE, MARKS, MORE, cells, more, remarks
 from archlab.files import write_page
 from archlab.report import html
 from archlab.report.atlas_charts import CHOICES, SHAPES, kinds, shape, shares
@@ -12,12 +12,12 @@ from archlab.report.atlas_sizes import KINDS, by_size
 from archlab.report.palette import MODES, PALETTES, dots_theme
 
 
-def write_atlas(rows: Sequence[Row], path: Path) -> Path:
+def write_atlas(rows: Sequence[AtlasRow], path: Path) -> Path:
     """Write the page, and the folders above it; its path."""
     return write_page(path, render(rows))
 
 
-def render(rows: Sequence[Row]) -> str:
+def render(rows: Sequence[AtlasRow]) -> str:
     """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
     choices = [(choice, found) for choice in CHOICES if (found := kinds(rows, choice))]
     shapes = [drawn for drawn in SHAPES if any(row.size and drawn.of(row) for row in rows)]

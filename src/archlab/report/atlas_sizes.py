@@ -6,8 +6,8 @@ from typing import Any
 
 import altair as alt
 
-from archlab.atlas.cells import count
-from archlab.atlas.rows import Row
+from archlab.atlas.models import AtlasRow
+from archlab.atlas.table import count
 from archlab.report.atlas_charts import Shape, ends, upright
 
 KINDS = ("plain MLP", "gated MLP", "mixture of experts", "no MLP")
@@ -29,7 +29,7 @@ Box = tuple[float, float, float, float]
 """Left, right, upper and lower end in pixels."""
 
 
-def by_size(rows: Sequence[Row], drawn: Shape) -> alt.LayerChart:
+def by_size(rows: Sequence[AtlasRow], drawn: Shape) -> alt.LayerChart:
     """A dot per model of known size on two logarithmic axes, and lines at the rule of thumb."""
     dots = [
         {"model": row.about.name, "size": row.size, "value": value, "kind": _kind(row),
@@ -57,7 +57,7 @@ def by_size(rows: Sequence[Row], drawn: Shape) -> alt.LayerChart:
     return alt.LayerChart(layer=layers, width="container", height=_HEIGHT, description=f"{drawn.title} by size")
 
 
-def _kind(row: Row) -> str:
+def _kind(row: AtlasRow) -> str:
     if row.gated is None:
         return KINDS[3]
     return KINDS[2] if row.n_experts else KINDS[row.gated]

@@ -1,6 +1,6 @@
 """Notes: shapes, and settings of training, outside what is usually published."""
 
-from archlab.atlas.entries import Entry
+from archlab.atlas.models import PublishedModel
 from archlab.review import measures
 from archlab.review.published import RangeNear
 from archlab.review.shape_rule import (
@@ -43,11 +43,11 @@ def _head_width_for(case: Case) -> Between:
     return Between(64 if is_large(case) else 8, None)
 
 
-def _published_dropout(entry: Entry) -> list[Reading]:
+def _published_dropout(entry: PublishedModel) -> list[Reading]:
     return [] if entry.about.dropout is None else [Reading("dropout", entry.about.dropout)]
 
 
-def _published_decay(entry: Entry) -> list[Reading]:
+def _published_decay(entry: PublishedModel) -> list[Reading]:
     return [] if entry.about.weight_decay is None else [Reading("train.weight_decay", entry.about.weight_decay)]
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import median, quantiles
 
-from archlab.atlas.entries import Entry, entries
+from archlab.atlas.models import PublishedModel, entries
 from archlab.config.core.base import Base
 from archlab.pricing.units import count
 from archlab.review.shape_rule import Between, Case, Measure, Reading, ShapeRule, Usual, shown
@@ -28,7 +28,7 @@ class Distribution(Base):
 
 
 @cache
-def published() -> tuple[tuple[Entry, Case], ...]:
+def published() -> tuple[tuple[PublishedModel, Case], ...]:
     """Every model of the atlas."""
     return tuple((entry, Case(entry.config)) for entry in entries())
 
@@ -39,7 +39,7 @@ _FEWEST = 5
 """Fewer models do not say what is usual."""
 
 
-def near(case: Case) -> list[tuple[Entry, Case]]:
+def near(case: Case) -> list[tuple[PublishedModel, Case]]:
     """Published models of about the same size that archlab can build; the atlas has only a part of the others."""
     size = case.counted.active
     buildable = ((entry, other) for entry, other in published() if entry.about.buildable)
@@ -74,7 +74,7 @@ class Published:
     def __init__(self, judged: Case) -> None:
         self._judged = judged
 
-    def _models(self, rule: ShapeRule) -> list[tuple[Entry, Case]]:
+    def _models(self, rule: ShapeRule) -> list[tuple[PublishedModel, Case]]:
         models = near(self._judged) if isinstance(rule.usual, RangeNear) else published()
         return [(entry, case) for entry, case in models if entry.config.model != self._judged.config.model]
 
@@ -99,7 +99,7 @@ class Published:
                 found.append((farthest * side, f"{entry.about.name} ({shown(farthest)})"))
         return [text for _, text in sorted(found, key=lambda pair: pair[0], reverse=True)]
 
-    def _readings(self, rule: ShapeRule) -> list[tuple[Entry, list[Reading]]]:
+    def _readings(self, rule: ShapeRule) -> list[tuple[PublishedModel, list[Reading]]]:
         measured = (
             (entry, rule.published(entry) if rule.published else list(rule.measure(case)))
             for entry, case in self._models(rule)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Protocol
 
-from archlab.atlas.entries import Entry
+from archlab.atlas.models import PublishedModel
 from archlab.config.layers import LayerConfig, layer_configs
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
@@ -183,7 +183,7 @@ class ShapeRule:
     """What it costs, where someone has measured it."""
     claims: tuple[int, ...] = ()
     """Numbers of the ledger's claims that are about it."""
-    published: Callable[[Entry], list[Reading]] | None = None
+    published: Callable[[PublishedModel], list[Reading]] | None = None
     """What to compare with in the atlas. None: what `measure` finds there."""
 
     def broken(self, case: Case) -> list[tuple[Reading, Usual]]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Literal
 
 from archlab.atlas import words
-from archlab.atlas.entries import Entry
+from archlab.atlas.models import PublishedModel
 from archlab.config.components.component import Absent
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.io import facts, find_preset, presets
@@ -127,7 +127,7 @@ class Family:
         return getattr(member.counted, self.by)
 
 
-def family_of(like: str, by: By, atlas: Sequence[Entry], *, mixtures: bool) -> Family:
+def family_of(like: str, by: By, atlas: Sequence[PublishedModel], *, mixtures: bool) -> Family:
     """The family or the preset of that name; of a family that has both, the dense models unless mixtures are asked for.
 
     UserError where there is none, or none whose shape can be proposed.
@@ -144,7 +144,7 @@ def family_of(like: str, by: By, atlas: Sequence[Entry], *, mixtures: bool) -> F
     return Family(sorted(of_kind, key=lambda member: getattr(member.counted, by)), by)
 
 
-def _named(like: str, atlas: Sequence[Entry]) -> list[FamilyMember]:
+def _named(like: str, atlas: Sequence[PublishedModel]) -> list[FamilyMember]:
     members = [
         FamilyMember(entry.preset, entry.config) for entry in atlas if entry.family == like and entry.about.buildable
     ]
@@ -173,7 +173,7 @@ def can_be_scaled(member: FamilyMember) -> bool:
     return complete and len({(x.n_heads, x.query_width) for x in words.attentions(member.layers)}) == 1
 
 
-def nearest_published(proposed: FamilyMember, atlas: Sequence[Entry]) -> Entry:
+def nearest_published(proposed: FamilyMember, atlas: Sequence[PublishedModel]) -> PublishedModel:
     """The model of the atlas whose shape is nearest: in widths and depth, and a little in the vocabulary."""
     models = [(entry, FamilyMember(entry.preset, entry.config)) for entry in atlas]
     able = [(_distance(model, proposed), entry) for entry, model in models if can_be_scaled(model)]

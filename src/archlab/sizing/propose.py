@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from archlab.atlas.entries import Entry, entries
+from archlab.atlas.models import PublishedModel, entries
 from archlab.config.core.merge import Raw, expand
 from archlab.config.io import build_config, overlay, parse_overrides
 from archlab.config.problems import Problem, is_under, raise_problems
@@ -51,7 +51,7 @@ class Proposal:
     """Fields that differ from the preset."""
     family: Sequence[FamilyMember]
     """Those of the family between which it lies."""
-    nearest: Entry
+    nearest: PublishedModel
     untied: Reading | None
     """Share of the parameters that a head of its own would have, if that is why the proposal ties the head."""
 

@@ -1,19 +1,60 @@
-"""The evolution of the architecture: one row per published model, computed from its resolved layers."""
+"""The atlas of published architectures: what is known of each model, its config, and a row of numbers and words."""
+
+import re
+from dataclasses import dataclass
+from importlib.resources.abc import Traversable
 
 from pydantic import computed_field
 
 from archlab.atlas import words
-from archlab.atlas.entries import Entry, entries
 from archlab.atlas.tricks import tricks
 from archlab.config.about import About
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.core.base import Base
+from archlab.config.io import build_config, facts, presets, read_entry
 from archlab.config.layers import layer_configs
+from archlab.config.schema import Config
 from archlab.pricing.params import parameters
 
+_SIZE = re.compile(r"-((\d+x)?a?\d+(\.\d+)?[bm]|mini|small|medium|base|large|xl|xxl|air|lite|maverick|scout)\b.*")
+"""In a preset's name: its size, and what stands behind it."""
 
-class Row(Base):
-    """One model; numbers and words that follow from its config, and what is known about it."""
+
+@dataclass(frozen=True)
+class PublishedModel:
+    """One model of the atlas."""
+
+    preset: str
+    """What `archlab show` calls it."""
+    about: About
+    config: Config
+    """The model; of one that cannot be built, its decoder block as far as the schema goes."""
+
+    @property
+    def family(self) -> str:
+        """What its makers released together in several sizes: the preset's name up to the size."""
+        return _SIZE.sub("", self.preset)
+
+
+def entries() -> list[PublishedModel]:
+    """All of them by year, then by family, version and size."""
+    found = [_entry(name, file) for name, file in {**presets(), **facts()}.items()]
+    return sorted(filter(None, found), key=lambda entry: (entry.about.year, _natural(entry.preset)))
+
+
+def _entry(name: str, file: Traversable) -> PublishedModel | None:
+    """None for a preset of our own, which says nothing about a publication."""
+    about, raw = read_entry(file)
+    return PublishedModel(name, about, build_config(raw, (), str(file))) if about else None
+
+
+def _natural(name: str) -> list[tuple[float, str]]:
+    """Numbers in a name compare as numbers: 8b before 70b."""
+    return [(float(number or 0), word) for number, word in re.findall(r"(\d+\.?\d*)|([^\d]+)", name)]
+
+
+class AtlasRow(Base):
+    """One model: numbers and words computed from its resolved layers, and what is known about it."""
 
     preset: str
     family: str
@@ -81,19 +122,19 @@ class Row(Base):
         return self.d_model / self.n_layers
 
 
-def rows() -> list[Row]:
+def rows() -> list[AtlasRow]:
     """The whole atlas, by year."""
     return [row(entry) for entry in entries()]
 
 
-def row(entry: Entry) -> Row:
+def row(entry: PublishedModel) -> AtlasRow:
     """One entry's row."""
     model, about = entry.config.model, entry.about
     layers = layer_configs(model)
     counted = parameters(model) if about.buildable else None
     attention = next(iter(words.attentions(layers)), None)
     mixture = next(iter(words.mixtures(layers)), None)
-    return Row(
+    return AtlasRow(
         preset=entry.preset,
         family=entry.family,
         about=about,
