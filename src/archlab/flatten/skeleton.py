@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from archlab.config.layers import LayerConfig, final_norm
 from archlab.config.model_schema import ModelConfig
-from archlab.model.context import Context
+from archlab.model.context import Context, ForwardPass
 from archlab.model.decoder import Head, TokenEmbedding
 from archlab.model.norms import make_norm
 from archlab.model.positions import make_positions, make_shared_bias
