@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 from archlab.study.answer import answer
+from archlab.study.comparisons import heading, measured
 from archlab.study.outcome_schema import (
     AnyOutcome,
     BestRate,
@@ -16,7 +17,6 @@ from archlab.study.outcome_schema import (
     TokensTo,
     TrainingSpeed,
 )
-from archlab.study.outcomes.compared import heading, measured
 from archlab.study.record import (
     ArmSummary,
     Curve,

@@ -9,12 +9,11 @@ from scipy import stats
 from archlab.config.check import validate
 from archlab.config.core.yaml_text import to_yaml
 from archlab.errors import UserError
+from archlab.study.arm import overrides_of_arms
+from archlab.study.comparisons import contrast_summaries, factor_contrasts, heading, measured
 from archlab.study.contrast_answer import contrast_answer
-from archlab.study.contrasts import contrast_summaries, factor_contrasts
-from archlab.study.cross import overrides_of_arms
 from archlab.study.design import arms
 from archlab.study.outcome_schema import BitsPerByte
-from archlab.study.outcomes.compared import heading, measured
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study
 from tiny import MODEL, TRAIN

@@ -19,9 +19,11 @@ from archlab.errors import UserError
 from archlab.infer.load import load_run
 from archlab.pricing.flops import computed_training_flops
 from archlab.pricing.params import parameters
+from archlab.study.checks import named_outcomes
+from archlab.study.comparisons import measured
 from archlab.study.design import arms
-from archlab.study.documents import compare_documents
-from archlab.study.forecast import forecast
+from archlab.study.details import compare_documents
+from archlab.study.forecast import as_rehearsed, forecast
 from archlab.study.outcome_schema import (
     Answers,
     AnyOutcome,
@@ -46,13 +48,9 @@ from archlab.study.outcome_schema import (
     WindowPart,
 )
 from archlab.study.outcomes import timing
-from archlab.study.outcomes.compared import measured
 from archlab.study.outcomes.gather import Found, gather
-from archlab.study.outcomes.log import from_log
-from archlab.study.outcomes.named import named_outcomes
-from archlab.study.outcomes.sweep import from_sweep
+from archlab.study.outcomes.log import from_log, from_sweep
 from archlab.study.outcomes.weights import kept, measure
-from archlab.study.rehearsed import as_rehearsed
 from archlab.study.runs import Ended
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import with_kinds
@@ -414,7 +412,7 @@ def test_the_intensity_of_decoding_is_flops_over_bytes():
 def test_steps_of_one_arm_foretell_the_others_by_their_flops(monkeypatch: pytest.MonkeyPatch):
     found = study(arms={"a": {}, "twice": {"model.n_layers": 4}})
     designed = arms(found)
-    monkeypatch.setattr("archlab.study.rehearsed.seconds_of", lambda step, steps: [0.5, 0.25])
+    monkeypatch.setattr("archlab.study.forecast.seconds_of", lambda step, steps: [0.5, 0.25])
     clock = as_rehearsed(designed[0].config)
     assert clock
     steps = resolve_train(designed[0].config).steps

@@ -11,12 +11,10 @@ from archlab.config.core.yaml_text import to_yaml
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.pricing.params import parameters
-from archlab.study.contrasts import comparisons
+from archlab.study.comparisons import comparisons, measured, planned_trends, size_trends
 from archlab.study.design import arms
 from archlab.study.outcome_schema import BitsPerByte
-from archlab.study.outcomes.compared import measured
 from archlab.study.schema import StudyConfig
-from archlab.study.trends import planned_trends, size_trends
 from tiny import MODEL, TRAIN
 
 SIZES = [100_000, 200_000, 400_000]

@@ -6,8 +6,8 @@ from archlab.cli.arguments import Flag, check_one_answer
 from archlab.cli.terminal import print_json, print_table
 from archlab.console import console
 from archlab.errors import UserError
+from archlab.evidence.claims import cited, find_claim, mistakes, sources
 from archlab.evidence.ledger import Entry, ledger
-from archlab.evidence.read import cited, find_claim, mistakes, sources
 from archlab.report import ledger_words as words
 from archlab.report.ledger_list import listed
 

@@ -11,6 +11,7 @@ from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -20,12 +21,13 @@ from archlab.config.identity import config_hash
 from archlab.config.io import studies
 from archlab.data.split import MOST_FOLDS, n_test_folds
 from archlab.errors import UserError
-from archlab.study.contrasts import effects, factor_contrasts
-from archlab.study.outcomes.compared import measured
+from archlab.pricing.flops import computed_training_flops
+from archlab.study.comparisons import effects, factor_contrasts, measured
+from archlab.study.design import arms
 from archlab.study.record import Heading, Measured, StudySummary
-from archlab.study.scales import AS_IT_STANDS, library_study, scales_of
 from archlab.study.schema import AddedSeeds, StudyConfig
 from archlab.study.stats import Folds, Values
+from archlab.study.study_file import AS_IT_STANDS, library_study, scales_of
 
 _NOT_MEANING = {"question", "claim", "labels", "scales"}
 """Fields of a study that change no result."""
@@ -262,3 +264,31 @@ def _n_folds(config: StudyConfig) -> int:
 
 def _line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
+
+
+_STUDY, _ARM = "norm-kind", "rms"
+"""Its runs are timed, and this arm is mini-llama as it is, the base of most studies."""
+
+
+class Pace(Base):
+    """Of a machine."""
+
+    flops_per_second: float
+    """Of training, as computed."""
+    tokens_per_second: float
+    """Of that model."""
+    processor: str
+
+
+def committed_pace() -> Pace | None:
+    """None where no such results are committed."""
+    results = committed().get(results_name(_STUDY, AS_IT_STANDS))
+    if results is None:
+        return None
+    (arm,) = (arm for arm in arms(library_study(_STUDY, AS_IT_STANDS)) if arm.name == _ARM)
+    speed = fmean(value for value in results.values["training_speed"][_ARM].values() if value is not None)
+    return Pace(
+        flops_per_second=speed * computed_training_flops(arm.config),
+        tokens_per_second=speed,
+        processor=results.about.environment["processor"],
+    )

@@ -3,21 +3,23 @@
 Supported: every expectation was found. Contradicted: the opposite of one was found. Undecided: all else, for "not
 distinguishable" says neither. What is counted and not measured decides nothing. A prediction that its run could not
 test is undecided, so that this makes a verdict more careful and never less. Each is of the scale that was run, and
-of no other.
+of no other. How well our order of arms agrees with a published one decides nothing either.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import atanh, sqrt, tanh
 from typing import Literal
 
+import numpy as np
+from scipy import stats
+
 from archlab.config.core.base import Base
-from archlab.evidence.compared import Compared, compared
-from archlab.evidence.rankings import Agreement, agreement
+from archlab.evidence.claims import Claim, Expectation, Ranking
+from archlab.evidence.compared import Compared, compared, is_difference, unpredicted
 from archlab.evidence.results import Results, results_name
-from archlab.evidence.schema import Claim, Expectation
-from archlab.evidence.unpredicted import is_difference, unpredicted
 from archlab.study.record import Comparison
-from archlab.study.scales import AS_IT_STANDS, library_study
 from archlab.study.stats import ALPHA
+from archlab.study.study_file import AS_IT_STANDS, library_study
 
 Finding = Literal["as claimed", "the opposite", "undecided", "not run yet"]
 """Of one expectation."""
@@ -46,6 +48,21 @@ class Judged(Compared):
             return f"{self.found}: could not be tested here"
         is_small = self.comparison.verdict in ("better", "worse", "differs") and is_within_margin(self.comparison)
         return f"{self.found}: {super().why}" + (", but by less than the margin" if is_small else "")
+
+
+class Agreement(Base):
+    """Of our means with published numbers."""
+
+    ranking: Ranking
+    arms: int
+    """Those that both have."""
+    rho: float | None
+    """Spearman's rank correlation: 1 the same order, -1 the reverse. null with fewer than four arms."""
+    low: float | None
+    """Lower end of its 95% interval over the choice of arms, with the variance of Bonett and Wright (2000). null where
+    `rho` is, or where it is 1 or -1."""
+    high: float | None
+    """Upper end."""
 
 
 class ClaimAtScale(Base):
@@ -163,3 +180,23 @@ def _matters(found: Comparison) -> bool:
 def _differs(found: Comparison, sign: int) -> bool:
     is_found = found.verdict in ("better", "worse", "differs")
     return is_found and found.difference is not None and found.difference * sign > 0
+
+
+def agreement(ranking: Ranking, results: Results) -> Agreement:
+    """Of the outcome that the study's answer is about. An arm of which no run ended well takes no part."""
+    means = {arm: found.mean for arm, found in results.compared().items() if found.mean is not None}
+    arms = [arm for arm in ranking.values if arm in means]
+    if len(arms) < 4:
+        return Agreement(ranking=ranking, arms=len(arms), rho=None, low=None, high=None)
+    sign = 1 if results.heading(None).better != "higher" else -1
+    rho = _spearman([ranking.values[arm] for arm in arms], [sign * means[arm] for arm in arms])
+    if abs(rho) > 1 - 1e-9:
+        return Agreement(ranking=ranking, arms=len(arms), rho=rho, low=None, high=None)
+    reach = float(stats.norm.isf(0.025)) * sqrt((1 + rho**2 / 2) / (len(arms) - 3))
+    return Agreement(
+        ranking=ranking, arms=len(arms), rho=rho, low=tanh(atanh(rho) - reach), high=tanh(atanh(rho) + reach)
+    )
+
+
+def _spearman(these: Sequence[float], those: Sequence[float]) -> float:
+    return float(np.corrcoef(stats.rankdata(these), stats.rankdata(those))[0, 1])

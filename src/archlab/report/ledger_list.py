@@ -7,7 +7,7 @@ from rich.text import Text
 
 from archlab.evidence.ledger import Entry
 from archlab.report import ledger_words as words
-from archlab.study.scales import AS_IT_STANDS
+from archlab.study.study_file import AS_IT_STANDS
 
 _NUMBER = 3
 """Columns of the number and of the space behind it."""

@@ -4,8 +4,8 @@ each in full, and errors in circulation."""
 from collections.abc import Sequence
 from pathlib import Path
 
+from archlab.evidence.claims import cited, mistakes, sources
 from archlab.evidence.ledger import Entry
-from archlab.evidence.read import cited, mistakes, sources
 from archlab.files import write_page
 from archlab.report import html, ledger_words
 from archlab.report.ledger_chart import predictions

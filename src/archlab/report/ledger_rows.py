@@ -9,7 +9,7 @@ from archlab.report.rows import Row
 from archlab.study.formatting import amount, difference, interval
 from archlab.study.outcome_schema import Better, Unit
 from archlab.study.record import Comparison, Heading
-from archlab.study.scales import AS_IT_STANDS
+from archlab.study.study_file import AS_IT_STANDS
 
 _RELATIVE: dict[Unit, str] = {"tokens/s": "speed", "bytes": "memory"}
 """Units of which only the share of the reference's mean says something: what all outcomes of that unit are about."""

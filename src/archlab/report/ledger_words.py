@@ -3,16 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from archlab.evidence.claims import Effect, Source, sources
 from archlab.evidence.compared import Compared
 from archlab.evidence.ledger import Entry
-from archlab.evidence.rankings import Agreement
-from archlab.evidence.read import sources
 from archlab.evidence.results import Ran
-from archlab.evidence.schema import Effect, Source
-from archlab.evidence.verdicts import ClaimAtScale, Judged, Verdict
+from archlab.evidence.verdicts import Agreement, ClaimAtScale, Judged, Verdict
 from archlab.pricing.units import count
 from archlab.study.formatting import plural, span
-from archlab.study.scales import AS_IT_STANDS
+from archlab.study.study_file import AS_IT_STANDS
 
 LEDGER = ("claim", "verdict", "said", "found here")
 """Columns of all claims."""

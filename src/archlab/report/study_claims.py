@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from archlab.config.identity import flatten
-from archlab.evidence.changes import explaining
+from archlab.evidence.claims import cited
 from archlab.evidence.ledger import Entry, about_study
-from archlab.evidence.read import cited
+from archlab.evidence.look_up import explaining
 from archlab.evidence.results import in_library
 from archlab.evidence.verdicts import ClaimAtScale
 from archlab.report.ledger_words import at_scale, found_here, verdict

@@ -5,13 +5,12 @@ from textwrap import TextWrapper
 
 from rich.text import Text
 
-from archlab.evidence.pace import Pace
-from archlab.evidence.schema import Claim
+from archlab.evidence.claims import Claim
+from archlab.evidence.results import Pace
 from archlab.pricing.units import seconds, si
 from archlab.report.columns import FIXED
-from archlab.study.forecast import Forecast
+from archlab.study.forecast import Forecast, Listed
 from archlab.study.formatting import listed, plural
-from archlab.study.overview import Listed
 
 _INDENT = "  "
 

@@ -7,25 +7,32 @@ from pathlib import Path
 from archlab.config.core.text import print_to_stderr
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
+from archlab.study.arm import Arm
+from archlab.study.checks import named_outcomes
 from archlab.study.collect import summarise
-from archlab.study.contrasts import comparisons
-from archlab.study.corpora import Corpora, open_corpora, read_corpora, reading
-from archlab.study.design import Arm, arms
-from archlab.study.executors.executor import Executor, RunProgress
+from archlab.study.comparisons import comparisons
+from archlab.study.design import arms
+from archlab.study.executors.executor import Executor, RunProgress, usual_threads
 from archlab.study.executors.local import Local
-from archlab.study.executors.needs import usual_threads
-from archlab.study.folder import changed_fields, claim, old_summary
-from archlab.study.more_seeds import seeds_in_all
+from archlab.study.folder import (
+    Corpora,
+    added_later,
+    changed_fields,
+    claim,
+    old_summary,
+    open_corpora,
+    read_corpora,
+    planned_seeds,
+    reading,
+    remove_stale,
+)
 from archlab.study.outcomes.gather import Found, gather
-from archlab.study.outcomes.named import named_outcomes
 from archlab.study.outcomes.timing import OnTiming, forget_timings, read_timings, time_all, unseen
-from archlab.study.plan import Plan
-from archlab.study.planned import added_later, read_plan
-from archlab.study.provenance import remove_stale
+from archlab.study.plan import Plan, Tuned, tune
 from archlab.study.record import StudySummary, has_summary, write_summary
 from archlab.study.runs import Ended, Run
 from archlab.study.schema import AddedSeeds, Seeds, StudyConfig, first_seeds
-from archlab.study.tuning import Tuned, tune
+from archlab.study.stats import seeds_in_all
 from archlab.training.compiling import is_compiled
 from archlab.training.device import choose_device, environment, planned_device
 
@@ -179,7 +186,7 @@ class Study:
                 raise UserError(f"{self.folder}: no run finished{''.join(lines)}")
             raise UserError(f"{self.folder}: no finished run; `archlab study run` makes them")
         warnings = tuned.warnings
-        if (planned := read_plan(self.folder)) is not None:
+        if (planned := planned_seeds(self.folder)) is not None:
             warnings = [*warnings, *added_later(self._seeds(tuned, planned), seeds)]
         summary = summarise(self.name, plan, found, runs, every, self.folder, reasons, tuned.points, warnings)
         write_summary(self.folder, summary)

@@ -9,8 +9,7 @@ from typing import Protocol, TypeVar
 
 from archlab.config.training import resolve_train
 from archlab.interrupt import on_forced_exit, raise_if_interrupted
-from archlab.study.executors.executor import OnProgress, RunProgress
-from archlab.study.executors.task import settled
+from archlab.study.executors.executor import OnProgress, RunProgress, settled
 from archlab.study.runs import Run
 from archlab.training.checkpoint import METRICS
 
