@@ -18,11 +18,11 @@ from archlab.errors import UserError
 from archlab.evidence import results as results_module
 from archlab.evidence.claims import Claim, Expectation, Ranking, claims, keys_in_use, sources
 from archlab.evidence.compared import level_in_words
-from archlab.evidence.ledger import Entry, ledger
+from archlab.evidence.ledger import LedgerEntry, ledger
 from archlab.evidence.results import (
-    About,
     ArmOfResults,
     Results,
+    ResultsHeader,
     committed,
     committed_pace,
     digest,
@@ -66,7 +66,7 @@ def planted(
     scatter = np.random.default_rng(5)
     shared = scatter.normal(2, 0.1, seeds)
     first = next(iter(differences))
-    about = About(
+    about = ResultsHeader(
         study="gates", scale="cpu", digest="", date="2026-01-01", command="", environment={}, corpus="", margin=margin,
         first=None, outcomes=[heading], arms=[arm(name, None if name == first else first) for name in differences],
     )  # fmt: skip
@@ -541,8 +541,8 @@ def test_a_verdict_never_stands_without_its_caveat(capsys: pytest.CaptureFixture
     assert 'contradicted">opposite found at this scale' in page
 
 
-def entry_of(claim: Claim, *scales: ClaimAtScale) -> Entry:
-    return Entry(claim=claim, found=list(scales), runs=[], changed=[])
+def entry_of(claim: Claim, *scales: ClaimAtScale) -> LedgerEntry:
+    return LedgerEntry(claim=claim, found=list(scales), runs=[], changed=[])
 
 
 def test_without_runs_the_page_has_no_picture_and_no_script():

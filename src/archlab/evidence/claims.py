@@ -22,7 +22,7 @@ bad. equivalent, not worse and not better hold where a difference beyond the mar
 is not enough."""
 
 
-class Source(Base):
+class Publication(Base):
     """A paper, a report or a repository."""
 
     authors: Line
@@ -154,9 +154,9 @@ _Read = TypeVar("_Read")
 
 
 @cache
-def sources() -> dict[str, Source]:
+def sources() -> dict[str, Publication]:
     """Key -> who published what, and where."""
-    return _checked(dict[str, Source], _raw("sources"))
+    return _checked(dict[str, Publication], _raw("sources"))
 
 
 @cache
@@ -172,7 +172,7 @@ def mistakes() -> list[Mistake]:
     return _checked(list[Mistake], _raw("mistakes")["mistakes"])
 
 
-def cited(keys: Iterable[str]) -> list[Source]:
+def cited(keys: Iterable[str]) -> list[Publication]:
     """The sources of these keys."""
     return [sources()[key] for key in keys]
 

@@ -10,9 +10,9 @@ from archlab.evidence.claims import Claim
 from archlab.evidence.results import Results, results_name
 from archlab.evidence.topics import topics
 from archlab.study.arm import said, short_names
-from archlab.study.comparisons import Planned, factor_contrasts
+from archlab.study.comparisons import PlannedContrast, factor_contrasts
 from archlab.study.formatting import difference, effect
-from archlab.study.record import Comparison, Heading, Measured
+from archlab.study.record import Comparison, Heading, OutcomeStatistics
 
 
 class Compared(Base):
@@ -102,14 +102,14 @@ def compared(results: Results, outcome: str | None = None, margin: float | None 
     return found
 
 
-def _share(outcome: Heading, comparison: Comparison, reference: Measured | None) -> float | None:
+def _share(outcome: Heading, comparison: Comparison, reference: OutcomeStatistics | None) -> float | None:
     """Of speeds and bytes, which say little without it."""
     if outcome.unit not in ("tokens/s", "bytes") or reference is None or not reference.mean:
         return None
     return None if comparison.difference is None else comparison.difference / reference.mean
 
 
-def contrast_in_words(contrast: Planned) -> tuple[str, str]:
+def contrast_in_words(contrast: PlannedContrast) -> tuple[str, str]:
     """What is compared with what: `post-norm on average` and `pre-norm`; of an interaction `effect of no warm-up with
     post-norm` and `that with pre-norm`."""
     *given, (factor, (first, other)) = contrast.factors.items()

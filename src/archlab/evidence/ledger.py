@@ -8,7 +8,7 @@ from archlab.config.identity import flatten, resolved
 from archlab.evidence.claims import Claim, Effect, claim_of, claims
 from archlab.evidence.compared import Compared, unpredicted
 from archlab.evidence.look_up import explaining, plain
-from archlab.evidence.results import About, Ran, Results, committed, digest, results_name
+from archlab.evidence.results import Ran, Results, ResultsHeader, committed, digest, results_name
 from archlab.evidence.topics import Topic, topics
 from archlab.evidence.verdicts import ClaimAtScale, judge
 from archlab.study.arm import Arm
@@ -17,7 +17,7 @@ from archlab.study.design import arms
 from archlab.study.study_file import AS_IT_STANDS, library_study
 
 
-class Entry(Base):
+class LedgerEntry(Base):
     """A claim and what was found."""
 
     claim: Claim
@@ -29,14 +29,14 @@ class Entry(Base):
     """Names of results whose study asks for other runs today."""
 
 
-def ledger(results: Mapping[str, Results] | None = None, chosen: Iterable[Claim] | None = None) -> list[Entry]:
+def ledger(results: Mapping[str, Results] | None = None, chosen: Iterable[Claim] | None = None) -> list[LedgerEntry]:
     """By the numbers of the claims. `results` None: those that come with archlab; `chosen` None: all claims."""
     known = committed() if results is None else results
     scales = sorted({one.about.scale for one in known.values()} - {AS_IT_STANDS})
     return [_entry(claim, known, scales) for claim in (claims().values() if chosen is None else chosen)]
 
 
-def about_study(study: str) -> list[Entry]:
+def about_study(study: str) -> list[LedgerEntry]:
     """The claims that a study which comes with archlab is about, with what was found by its own runs.
 
     Verdicts are those on the whole claims, of which other studies may test a part.
@@ -44,7 +44,7 @@ def about_study(study: str) -> list[Entry]:
     return [_of_study(entry, study) for entry in ledger(chosen=claim_of(study))]
 
 
-def _of_study(entry: Entry, study: str) -> Entry:
+def _of_study(entry: LedgerEntry, study: str) -> LedgerEntry:
     found = [
         one.model_copy(
             update={
@@ -65,12 +65,12 @@ def _of_study(entry: Entry, study: str) -> Entry:
     )
 
 
-def _entry(claim: Claim, results: Mapping[str, Results], scales: Iterable[str]) -> Entry:
+def _entry(claim: Claim, results: Mapping[str, Results], scales: Iterable[str]) -> LedgerEntry:
     judged = [judge(claim, results, scale) for scale in (AS_IT_STANDS, *scales)]
     found = [one for one in judged if one.scale == AS_IT_STANDS or one.verdict not in ("not run yet", "no study yet")]
     named = (results_name(study, one.scale) for one in found for study in claim.studies)
     runs = {name: results[name].ran for name in named if name in results}
-    return Entry(
+    return LedgerEntry(
         claim=claim,
         found=found,
         runs=list(runs.values()),
@@ -78,7 +78,7 @@ def _entry(claim: Claim, results: Mapping[str, Results], scales: Iterable[str]) 
     )
 
 
-def _has_changed(about: About) -> bool:
+def _has_changed(about: ResultsHeader) -> bool:
     return digest(library_study(about.study, about.scale)) != about.digest
 
 
@@ -86,7 +86,7 @@ _LETTERS = 3
 """Of a name that is looked for in a sentence, at least."""
 
 
-def measured(name: str, entries: Sequence[Entry]) -> Iterator[Compared]:
+def measured(name: str, entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
     """Comparisons of arms that change to the topic of that name, and of what it names itself, as the studies stand;
     none that follows from the config, as a cache's size does. What it names comes first, and what a study's answer is
     about before other outcomes."""
@@ -95,7 +95,7 @@ def measured(name: str, entries: Sequence[Entry]) -> Iterator[Compared]:
     yield from sorted(found, key=lambda one: (_called(one) not in named, not _is_answer(one)))
 
 
-def _compared(entries: Sequence[Entry]) -> Iterator[Compared]:
+def _compared(entries: Sequence[LedgerEntry]) -> Iterator[Compared]:
     """All that claims predict; of the rest what is about the outcome of the study's answer."""
     for entry in entries:
         yield from (one for one in entry.found[0].judged if one.comparison and not one.is_counted)
@@ -111,7 +111,7 @@ def _is_answer(found: Compared) -> bool:
     return found.outcome == committed()[results_name(found.study, AS_IT_STANDS)].heading(None)
 
 
-def published(topic: Topic, entries: Sequence[Entry]) -> Iterator[Effect]:
+def published(topic: Topic, entries: Sequence[LedgerEntry]) -> Iterator[Effect]:
     """Effects that name the topic."""
     spellings = [plain(text) for text in (topic.title, *topic.aliases)]
     for effect in (one for entry in entries for one in entry.claim.published):

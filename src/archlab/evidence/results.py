@@ -22,9 +22,9 @@ from archlab.config.io import studies
 from archlab.data.split import MOST_FOLDS, n_test_folds
 from archlab.errors import UserError
 from archlab.pricing.flops import computed_training_flops
-from archlab.study.comparisons import effects, factor_contrasts, measured
+from archlab.study.comparisons import effects, factor_contrasts, outcome_statistics
 from archlab.study.design import arms
-from archlab.study.record import Heading, Measured, StudySummary
+from archlab.study.record import Heading, OutcomeStatistics, StudySummary
 from archlab.study.schema import AddedSeeds, StudyConfig
 from archlab.study.stats import Folds, Values
 from archlab.study.study_file import AS_IT_STANDS, library_study, scales_of
@@ -49,7 +49,7 @@ class ArmOfResults(Base):
     """Of training, per run."""
 
 
-class About(Base):
+class ResultsHeader(Base):
     """The first line of a file."""
 
     study: str
@@ -77,7 +77,7 @@ class About(Base):
 class Ran(Base):
     """What was run, without what came of it."""
 
-    about: About
+    about: ResultsHeader
     seeds: int
     """Of each arm."""
 
@@ -85,13 +85,13 @@ class Ran(Base):
 class Results(Base):
     """One file."""
 
-    about: About
+    about: ResultsHeader
     values: dict[str, dict[str, dict[int, float | None]]]
     """Outcome -> arm -> seed or round -> value; null where the run diverged, left out where there is none."""
     folds: dict[int, int]
     """Seed -> the part of the text that judges it."""
 
-    def compared(self, outcome: str | None = None, margin: float | None = None) -> dict[str, Measured]:
+    def compared(self, outcome: str | None = None, margin: float | None = None) -> dict[str, OutcomeStatistics]:
         """Arms and contrasts with what they are compared to, corrected for each other, as in the study's own summary.
 
         `outcome` None: the one that the answer is about; none of one that was not measured. `margin` None: the study's
@@ -102,7 +102,7 @@ class Results(Base):
         heading = self.heading(outcome)
         is_primary = heading.name == self.about.outcomes[0].name
         by_seed = heading.source not in ("timing", "config")
-        return measured(
+        return outcome_statistics(
             heading,
             self.values[heading.name],
             {arm.name: arm.reference for arm in self.about.arms if arm.reference},
@@ -202,7 +202,7 @@ def record(summary: StudySummary, study: str, scale: str, date: str) -> Iterator
 def read_results(lines: str) -> Results:
     """A results file's text."""
     first, *rows = map(json.loads, lines.splitlines())
-    about = About.model_validate(first)
+    about = ResultsHeader.model_validate(first)
     values = {heading.name: {arm.name: dict[int, float | None]() for arm in about.arms} for heading in about.outcomes}
     for row in rows:
         for outcome, value in row["values"].items():
@@ -224,9 +224,9 @@ def results_files() -> dict[str, Traversable]:
     return {file.name.removesuffix(".jsonl"): file for file in files if file.name.endswith(".jsonl")}
 
 
-def _about(summary: StudySummary, config: StudyConfig, study: str, scale: str, date: str) -> About:
+def _about(summary: StudySummary, config: StudyConfig, study: str, scale: str, date: str) -> ResultsHeader:
     scaled = f"archlab study run {study}" + (f" --scale {scale}" if scale != AS_IT_STANDS else "")
-    return About(
+    return ResultsHeader(
         study=study,
         scale=scale,
         digest=digest(config),

@@ -21,18 +21,18 @@ from archlab.study.record import Comparison
 from archlab.study.stats import ALPHA
 from archlab.study.study_file import AS_IT_STANDS, library_study
 
-Finding = Literal["as claimed", "the opposite", "undecided", "not run yet"]
+ExpectationVerdict = Literal["as claimed", "the opposite", "undecided", "not run yet"]
 """Of one expectation."""
 
-Verdict = Literal["supported", "contradicted", "undecided", "not run yet", "no study yet"]
+ClaimVerdict = Literal["supported", "contradicted", "undecided", "not run yet", "no study yet"]
 """Of a claim at a scale; "no study yet" where it predicts nothing that its runs could decide."""
 
 
-class Judged(Compared):
+class JudgedExpectation(Compared):
     """An expectation beside what was found."""
 
     expected: Expectation
-    found: Finding
+    found: ExpectationVerdict
     untested: str | None = None
     """Why the run could not test it, so that it is undecided whatever its numbers say; null where it could, and where
     nothing was run."""
@@ -69,8 +69,8 @@ class ClaimAtScale(Base):
     """What our runs say of a claim."""
 
     scale: str
-    verdict: Verdict
-    judged: list[Judged]
+    verdict: ClaimVerdict
+    judged: list[JudgedExpectation]
     unpredicted: list[Compared]
     """Differences that were found and of which the claim predicts nothing. They decide nothing."""
     rankings: list[Agreement]
@@ -85,7 +85,7 @@ def judge(claim: Claim, results: Mapping[str, Results], scale: str) -> ClaimAtSc
         for ranking in claim.rankings
         if (found := results.get(results_name(ranking.study, scale)))
     ]
-    tested: list[Finding] = [one.found for one in judged if not one.is_counted]
+    tested: list[ExpectationVerdict] = [one.found for one in judged if not one.is_counted]
     return ClaimAtScale(
         scale=scale,
         verdict=_verdict(tested),
@@ -95,7 +95,7 @@ def judge(claim: Claim, results: Mapping[str, Results], scale: str) -> ClaimAtSc
     )
 
 
-def _verdict(found: list[Finding]) -> Verdict:
+def _verdict(found: list[ExpectationVerdict]) -> ClaimVerdict:
     if not found:
         return "no study yet"
     if set(found) == {"not run yet"}:
@@ -105,10 +105,10 @@ def _verdict(found: list[Finding]) -> Verdict:
     return "supported" if set(found) == {"as claimed"} else "undecided"
 
 
-def _judged(expected: Expectation, results: Results | None, scale: str) -> Judged:
+def _judged(expected: Expectation, results: Results | None, scale: str) -> JudgedExpectation:
     run = compared(results, expected.outcome, expected.margin).get(expected.arm) if results else None
     if run is None or run.comparison is None:
-        return Judged(
+        return JudgedExpectation(
             study=expected.study,
             arm=expected.arm,
             expected=expected,
@@ -123,10 +123,10 @@ def _judged(expected: Expectation, results: Results | None, scale: str) -> Judge
     untested = expected.untested if scale == AS_IT_STANDS else None
     is_told = run.has_sides and not untested
     found = finding(expected, run.comparison) if is_told else "undecided"
-    return Judged(**dict(run), expected=expected, found=found, untested=untested)
+    return JudgedExpectation(**dict(run), expected=expected, found=found, untested=untested)
 
 
-def finding(expected: Expectation, found: Comparison) -> Finding:
+def finding(expected: Expectation, found: Comparison) -> ExpectationVerdict:
     """Whether what was expected was found, its opposite, or neither.
 
     A difference that was found, and that is shown to be smaller than the margin, does not matter. A difference speaks
@@ -149,7 +149,7 @@ def finding(expected: Expectation, found: Comparison) -> Finding:
             return _either(_is_equivalent(found) or _is_worse(found), _matters(found) and _is_better(found))
 
 
-def _either(found: bool, opposite: bool) -> Finding:
+def _either(found: bool, opposite: bool) -> ExpectationVerdict:
     return "as claimed" if found else "the opposite" if opposite else "undecided"
 
 

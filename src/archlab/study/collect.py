@@ -19,20 +19,20 @@ from archlab.study.comparisons import (
     contrast_summaries,
     factor_contrasts,
     heading,
-    measured,
+    outcome_statistics,
     planned_trends,
     size_trends,
 )
 from archlab.study.contrast_answer import contrast_answer, trend_answer
-from archlab.study.details import curve_of, compare_documents, probed_arm
+from archlab.study.details import compare_documents, curve_of, probed_arm
 from archlab.study.fit import describe_equal
 from archlab.study.folder import mixed
 from archlab.study.formatting import listed, plural
 from archlab.study.outcome_schema import BY_SEED, Outcome
-from archlab.study.outcomes.gather import Found, gather
+from archlab.study.outcomes.gather import StudyRuns, gather
 from archlab.study.outcomes.log import sweep_points
-from archlab.study.plan import Plan, doubts_of_folds
-from archlab.study.record import ArmSummary, Judged, Measured, StudySummary, TuningPoint
+from archlab.study.plan import StudyPlan, doubts_of_folds
+from archlab.study.record import ArmSummary, OutcomeStatistics, OutcomeSummary, StudySummary, TuningPoint
 from archlab.study.runs import Ended, Run
 from archlab.study.schema import AddedSeeds, StudyConfig
 from archlab.study.stats import share
@@ -41,8 +41,8 @@ from archlab.study.study_file import read_study
 
 def summarise(
     name: str,
-    plan: Plan,
-    found: Found,
+    plan: StudyPlan,
+    found: StudyRuns,
     runs: Mapping[str, Mapping[int, Run]],
     every: Sequence[Ended],
     folder: Path,
@@ -66,12 +66,12 @@ def summarise(
     seeds = list(runs[arms[0].name])
     folds = plan.shared_folds(seeds)
 
-    def judged(name: str, outcome: Outcome, margin: float | None = None) -> Judged:
+    def judged(name: str, outcome: Outcome, margin: float | None = None) -> OutcomeSummary:
         values = gather(outcome, found)
         by_seed = outcome.source in BY_SEED
         shared = folds if by_seed else None
-        tested = measured(outcome, values, references, margin, first if by_seed else None, contrasts, shared)
-        return Judged(
+        tested = outcome_statistics(outcome, values, references, margin, first if by_seed else None, contrasts, shared)
+        return OutcomeSummary(
             outcome=heading(name, outcome),
             arms={arm: tested[arm] for arm in values},
             contrasts=contrast_summaries(planned, values, tested, shared),
@@ -132,7 +132,7 @@ def summarise(
     )
 
 
-def _without_a_value(name: str, outcome: Outcome, found: Found) -> Iterator[str]:
+def _without_a_value(name: str, outcome: Outcome, found: StudyRuns) -> Iterator[str]:
     """Of arms that have no value on seeds whose runs finished: the comparison is of the others."""
     if outcome.source not in ("log", "weights"):
         return
@@ -152,7 +152,9 @@ def _is_ours(name: str, study: StudyConfig) -> bool:
     return name in studies() and read_study(name)[1] == study
 
 
-def _arm(arm: Arm, ended: Mapping[int, Ended], runs: Mapping[int, Run], primary: Measured, context: int) -> ArmSummary:
+def _arm(
+    arm: Arm, ended: Mapping[int, Ended], runs: Mapping[int, Run], primary: OutcomeStatistics, context: int
+) -> ArmSummary:
     config = arm.config
     summaries = {seed: e.summary for seed, e in ended.items()}
     diverged = [seed for seed, s in summaries.items() if s.status == "diverged"]

@@ -21,7 +21,7 @@ from archlab.pricing.params import parameters
 from archlab.pricing.units import count
 from archlab.study.arm import Arm, said, short_names
 from archlab.study.outcome_schema import Outcome
-from archlab.study.record import Comparison, FactorContrast, Heading, Measured, SizeTrend, Trend
+from archlab.study.record import Comparison, FactorContrast, Heading, OutcomeStatistics, SizeTrend, Trend
 from archlab.study.stats import Contrast, Folds, Values, Weights, compare, exactly, independent, pairwise, weighted
 
 
@@ -39,7 +39,7 @@ class Crossed(Protocol):
         ...
 
 
-class Planned(NamedTuple):
+class PlannedContrast(NamedTuple):
     """A contrast of factors, before there are values."""
 
     factors: Mapping[str, tuple[Any, Any]]
@@ -56,7 +56,7 @@ def comparisons(arms: Sequence[Arm]) -> dict[str, Contrast]:
     return {**pairwise(references), **factors, **{name: trend.change for name, trend in planned_trends(arms).items()}}
 
 
-def factor_contrasts(arms: Sequence[Crossed]) -> dict[str, Planned]:
+def factor_contrasts(arms: Sequence[Crossed]) -> dict[str, PlannedContrast]:
     """By name: the interactions of every two factors, then what each does on average; none where there is one factor,
     for the arms' own comparisons say what that does."""
     levels: dict[str, list[Any]] = {}
@@ -78,7 +78,10 @@ def factor_contrasts(arms: Sequence[Crossed]) -> dict[str, Planned]:
 
 
 def contrast_summaries(
-    planned: Mapping[str, Planned], values: Mapping[str, Values], tested: Mapping[str, Measured], folds: Folds
+    planned: Mapping[str, PlannedContrast],
+    values: Mapping[str, Values],
+    tested: Mapping[str, OutcomeStatistics],
+    folds: Folds,
 ) -> list[FactorContrast]:
     """`values`: of the arms; `tested`: of the contrasts."""
     return [
@@ -92,21 +95,21 @@ def contrast_summaries(
     ]
 
 
-def _interaction(arms: Sequence[Crossed], factors: Mapping[str, tuple[Any, Any]]) -> tuple[str, Planned]:
+def _interaction(arms: Sequence[Crossed], factors: Mapping[str, tuple[Any, Any]]) -> tuple[str, PlannedContrast]:
     (given, (first, other)), (factor, step) = factors.items()
     effects = (_effect(arms, factor, step, {given: first}), _effect(arms, factor, step, {given: other}))
     names = short_names(arms[0].factors)
     changed = said(names[factor], step[1])
     where = [f"where {said(names[given], level)}" for level in (first, other)]
     total = {**effects[1], **{arm: -weight for arm, weight in effects[0].items()}}
-    return f"{changed} {where[1]}", Planned(factors, Contrast(total, where[0]), effects)
+    return f"{changed} {where[1]}", PlannedContrast(factors, Contrast(total, where[0]), effects)
 
 
-def _average(arms: Sequence[Crossed], factors: Mapping[str, tuple[Any, Any]]) -> tuple[str, Planned]:
+def _average(arms: Sequence[Crossed], factors: Mapping[str, tuple[Any, Any]]) -> tuple[str, PlannedContrast]:
     ((factor, step),) = factors.items()
     name = short_names(arms[0].factors)[factor]
     first, other = (f"{said(name, level)} on average" for level in step)
-    return other, Planned(factors, Contrast(_effect(arms, factor, step, {}), first), None)
+    return other, PlannedContrast(factors, Contrast(_effect(arms, factor, step, {}), first), None)
 
 
 def _effect(arms: Sequence[Crossed], factor: str, step: tuple[Any, Any], given: Mapping[str, Any]) -> Weights:
@@ -118,7 +121,7 @@ def _effect(arms: Sequence[Crossed], factor: str, step: tuple[Any, Any], given: 
     return {**dict.fromkeys(other, 1 / len(other)), **dict.fromkeys(first, -1 / len(first))}
 
 
-def effects(contrast: Planned, values: Mapping[str, Values], folds: Folds) -> tuple[float, float] | None:
+def effects(contrast: PlannedContrast, values: Mapping[str, Values], folds: Folds) -> tuple[float, float] | None:
     """As in `Planned`, the means over the seeds that all arms have; None of what is no interaction."""
     seeds = [seed for seed, value in weighted(values, contrast.sum.weights).items() if value is not None]
     if contrast.effects is None or not seeds:
@@ -158,7 +161,9 @@ def planned_trends(arms: Sequence[Arm]) -> dict[str, PlannedTrend]:
     return found
 
 
-def size_trends(planned: Mapping[str, PlannedTrend], tested: Mapping[str, Measured], folds: Folds) -> list[SizeTrend]:
+def size_trends(
+    planned: Mapping[str, PlannedTrend], tested: Mapping[str, OutcomeStatistics], folds: Folds
+) -> list[SizeTrend]:
     """`tested`: of the arms, and of the changes."""
     return [_trend(name, one, tested, folds) for name, one in planned.items()]
 
@@ -176,7 +181,7 @@ def _differences(column: Sequence[Arm], references: Sequence[Arm], weights: Sequ
     return ours | {arm.name: -weight for arm, weight in zip(references, weights, strict=True)}
 
 
-def _trend(name: str, planned: PlannedTrend, tested: Mapping[str, Measured], folds: Folds) -> SizeTrend:
+def _trend(name: str, planned: PlannedTrend, tested: Mapping[str, OutcomeStatistics], folds: Folds) -> SizeTrend:
     found = [tested[arm.name].comparison for arm in planned.arms]
     change = tested[name].comparison
     line = None
@@ -215,7 +220,7 @@ def heading(name: str, outcome: Outcome) -> Heading:
     return Heading(name=name, title=outcome.title, unit=outcome.unit, better=outcome.better, source=outcome.source)
 
 
-def measured(
+def outcome_statistics(
     outcome: Outcome | Heading,
     values: Mapping[str, Values],
     references: Mapping[str, str],
@@ -223,7 +228,7 @@ def measured(
     first: Collection[int] | None = None,
     contrasts: Mapping[str, Contrast] | None = None,
     folds: Folds = None,
-) -> dict[str, Measured]:
+) -> dict[str, OutcomeStatistics]:
     """Arm -> its values, compared with those of its reference; and contrast -> its values, compared with zero."""
     if outcome.source == "config":
         comparisons = exactly(values, references, outcome.better, contrasts)
@@ -233,9 +238,9 @@ def measured(
     return {name: _measured(found, comparisons.get(name), folds) for name, found in every.items()}
 
 
-def _measured(values: Values, comparison: Comparison | None, folds: Folds) -> Measured:
+def _measured(values: Values, comparison: Comparison | None, folds: Folds) -> OutcomeStatistics:
     known = independent(values, folds)
-    return Measured(
+    return OutcomeStatistics(
         values=dict(values),
         mean=statistics.fmean(known) if known else None,
         deviation=statistics.stdev(known) if len(known) > 1 else None,

@@ -1,4 +1,4 @@
-"""Fitting architectures to a size: a study's base to each size of its ladder, an arm to a quantity that is held equal."""
+"""Fitting to a size: a study's base to each size of its ladder, an arm to a quantity that is held equal."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

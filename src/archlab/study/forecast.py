@@ -118,7 +118,7 @@ def _flops_of_a_step(config: Config) -> float:
     return computed_training_flops(config) * resolve_train(config).batch_tokens
 
 
-class Listed(Base):
+class ListedStudy(Base):
     """One of them."""
 
     name: str
@@ -133,11 +133,11 @@ class Listed(Base):
     """Scale -> what it takes."""
 
 
-def listed_studies(names: Iterable[str], clocks: Mapping[str, Clock]) -> Iterator[Listed]:
+def listed_studies(names: Iterable[str], clocks: Mapping[str, Clock]) -> Iterator[ListedStudy]:
     """Those of the names, in their order. `clocks`: scale -> how its time is foretold; without one it is not."""
     for name in names:
         study = library_study(name, AS_IT_STANDS)
-        yield Listed(
+        yield ListedStudy(
             name=name,
             question=study.question,
             claim=study.claim,

@@ -24,7 +24,7 @@ _FEW_FOLDS = 5
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """What a study's file says, with its arms and the texts that they read."""
 
     config: StudyConfig
@@ -102,7 +102,7 @@ class Plan:
         return n_folds
 
 
-def doubts_of_folds(plan: Plan, seeds: Sequence[int]) -> Iterator[str]:
+def doubts_of_folds(plan: StudyPlan, seeds: Sequence[int]) -> Iterator[str]:
     """Warnings where few folds judge many seeds, or where a tokenizer has learned from a fold that judges."""
     corpus = plan.corpora[plan.arms[0].name]
     n_folds = plan.config.folds or corpus.test_folds
@@ -129,7 +129,7 @@ class Tuned(NamedTuple):
     """Every point of the grid for every one of these arms."""
 
 
-def tune(plan: Plan, ended: Callable[[Run], Ended | None]) -> Tuned:
+def tune(plan: StudyPlan, ended: Callable[[Run], Ended | None]) -> Tuned:
     """`ended`: what a run left, or None while it has not ended."""
     points, tries = grid(plan.config), plan.tuning()
     if not points:
@@ -162,7 +162,7 @@ def _mean_loss(runs: Sequence[Ended]) -> float:
     return fmean(1 - (s.accuracy or 0) if s.bits_per_byte is None else s.bits_per_byte for s in scores)
 
 
-def _edges(plan: Plan, best: Raw) -> Iterator[str]:
+def _edges(plan: StudyPlan, best: Raw) -> Iterator[str]:
     """A warning for each number that is the smallest or the largest of its grid."""
     for field, values in plan.config.tune.items():
         numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)

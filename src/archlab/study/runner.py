@@ -21,14 +21,14 @@ from archlab.study.folder import (
     claim,
     old_summary,
     open_corpora,
-    read_corpora,
     planned_seeds,
+    read_corpora,
     reading,
     remove_stale,
 )
-from archlab.study.outcomes.gather import Found, gather
+from archlab.study.outcomes.gather import StudyRuns, gather
 from archlab.study.outcomes.timing import OnTiming, forget_timings, read_timings, time_all, unseen
-from archlab.study.plan import Plan, Tuned, tune
+from archlab.study.plan import StudyPlan, Tuned, tune
 from archlab.study.record import StudySummary, has_summary, write_summary
 from archlab.study.runs import Ended, Run
 from archlab.study.schema import AddedSeeds, Seeds, StudyConfig, first_seeds
@@ -61,9 +61,9 @@ class Study:
         return read_corpora(self.arms, self.folder) or open_corpora(self.arms)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> StudyPlan:
         """Its runs."""
-        return Plan(self.config, self.arms, self.corpora, self.outcomes, self.threads)
+        return StudyPlan(self.config, self.arms, self.corpora, self.outcomes, self.threads)
 
     def run(self, start_phase: StartPhase, renew: bool = False, on_timing: OnTiming = unseen) -> StudySummary:
         """Everything that has not been run yet, then the summary of what there is, which is also written.
@@ -130,7 +130,7 @@ class Study:
             plan.compared(arm, seed) for arm in self.arms for seed in self.config.seed_list
         ]
 
-    def _found(self, tuned: Tuned, seeds: Sequence[int]) -> Found:
+    def _found(self, tuned: Tuned, seeds: Sequence[int]) -> StudyRuns:
         """All that has ended, of these seeds."""
         plan = self.plan
         ended = {
@@ -143,7 +143,7 @@ class Study:
                 left = {value: found for value, run in runs.items() if (found := self._ended(run))}
                 if runs and len(left) == len(runs):
                     swept.setdefault(arm.name, {})[seed] = left
-        return Found(tuned.arms, ended, swept, read_timings(self.outcomes.values(), tuned.arms, self.folder))
+        return StudyRuns(tuned.arms, ended, swept, read_timings(self.outcomes.values(), tuned.arms, self.folder))
 
     def _ended(self, run: Run) -> Ended | None:
         """None while it has not ended, and for one whose files are damaged, which counts as failed."""

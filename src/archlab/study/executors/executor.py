@@ -154,7 +154,7 @@ _MARGIN = 1.25
 
 
 @dataclass(frozen=True)
-class Needs:
+class RunNeeds:
     """Of one run."""
 
     cores: int
@@ -167,13 +167,13 @@ class Needs:
         return f"{plural(self.cores, 'core')}{gpus} and {binary(self.memory)} of memory"
 
 
-def needs(configs: Sequence[Config], threads: int) -> Needs:
+def needs(configs: Sequence[Config], threads: int) -> RunNeeds:
     """Enough for a run of each, with so many threads; they are of one study."""
     on = planned_device(configs[0].train).type
-    return Needs(threads, int(on == "cuda"), max(map(_memory, configs)))
+    return RunNeeds(threads, int(on == "cuda"), max(map(_memory, configs)))
 
 
-def needs_of(runs: Sequence[Run]) -> Needs:
+def needs_of(runs: Sequence[Run]) -> RunNeeds:
     """Enough for each of the runs; those of an arm differ in what costs nothing, such as their seeds."""
     unseeded = (run.config.train.model_copy(update={"seed": 0}) for run in runs)
     by_shape = {str((run.config.model, train)): run.config for run, train in zip(runs, unseeded, strict=True)}

@@ -17,7 +17,7 @@ Timed = Mapping[Outcome, Mapping[str, Values]]
 """Outcome -> arm -> round -> value."""
 
 
-class Found(NamedTuple):
+class StudyRuns(NamedTuple):
     """All that a study has."""
 
     arms: Sequence[Arm]
@@ -27,7 +27,7 @@ class Found(NamedTuple):
     timed: Timed
 
 
-def gather(outcome: Outcome, found: Found) -> dict[str, Values]:
+def gather(outcome: Outcome, found: StudyRuns) -> dict[str, Values]:
     """Arm -> seed or round -> value; None where the run diverged. Left out where there is none for another reason."""
     match outcome.source:
         case "log":
@@ -43,7 +43,7 @@ def gather(outcome: Outcome, found: Found) -> dict[str, Values]:
             return {arm.name: {0: counted(outcome, arm.config)} for arm in found.arms}
 
 
-def _of_runs(found: Found, value_of: Callable[[Ended], float | None]) -> dict[str, Values]:
+def _of_runs(found: StudyRuns, value_of: Callable[[Ended], float | None]) -> dict[str, Values]:
     return {
         arm: {
             seed: value
