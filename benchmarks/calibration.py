@@ -26,10 +26,9 @@ from rounds import finish, options
 from scipy import special, stats
 
 from archlab.evidence.results import committed
-from archlab.study.more_seeds import seeds_in_all
 from archlab.study.power import POWER, smallest_effect
 from archlab.study.schema import AddedSeeds
-from archlab.study.stats import ALPHA, compare, pairwise, share
+from archlab.study.stats import ALPHA, compare, pairwise, seeds_in_all, share
 
 Against = Literal["base", "previous"]
 AGAINST: tuple[Against, ...] = ("base", "previous")

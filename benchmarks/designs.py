@@ -19,8 +19,9 @@ from calibration import ALPHA, CHECKED, NOISE, STUDIES, any_below, holm, noise, 
 from rounds import finish, options
 
 from archlab.config.check import validate
-from archlab.study.contrasts import comparisons
-from archlab.study.design import Arm, arms
+from archlab.study.arm import Arm
+from archlab.study.comparisons import comparisons
+from archlab.study.design import arms
 from archlab.study.power import POWER, smallest_effect
 from archlab.study.schema import StudyConfig
 from archlab.study.stats import Folds, compare

@@ -15,8 +15,8 @@ from pydantic import BaseModel
 import archlab
 from archlab.cli.app import TRUST_OPTION, VERBS, main
 from archlab.config.core.base import Base
+from archlab.evidence.claims import claims, sources
 from archlab.evidence.field_help import field_help
-from archlab.evidence.read import claims, sources
 from archlab.evidence.topics import chapters, topics
 from archlab.report import html
 from archlab.report.drawings.pictures import pictures
@@ -27,7 +27,7 @@ from archlab.report.guide.python_api import described
 from archlab.report.guide.reference import ReferencePage, groups
 from archlab.report.guide.write import write_guide
 from archlab.report.ledger_words import said
-from archlab.study.json_schema import SCHEMAS
+from archlab.study.authoring import SCHEMAS
 from archlab.study.outcome_schema import AnyOutcome
 
 DOCS = Path(archlab.__file__).parent.parent.parent / "docs"

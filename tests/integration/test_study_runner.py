@@ -29,7 +29,8 @@ from archlab.report.study_tables import factor_table, size_table, sweep_table
 from archlab.report.sweep_chart import sweep
 from archlab.report.sweep_rows import sweep_rows
 from archlab.study import folder as study_folder
-from archlab.study.executors import local, task
+from archlab.study.executors import executor as task
+from archlab.study.executors import local
 from archlab.study.executors.executor import RunProgress
 from archlab.study.executors.local import Local
 from archlab.study.folder import claim

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 from archlab.study.answer import answer
+from archlab.study.comparisons import heading, outcome_statistics
 from archlab.study.outcome_schema import (
     AnyOutcome,
     BestRate,
@@ -16,14 +17,13 @@ from archlab.study.outcome_schema import (
     TokensTo,
     TrainingSpeed,
 )
-from archlab.study.outcomes.compared import heading, measured
 from archlab.study.record import (
     ArmSummary,
     Curve,
     DocumentDifference,
     DocumentView,
-    Judged,
-    Measured,
+    OutcomeStatistics,
+    OutcomeSummary,
     StudySummary,
     TuningPoint,
 )
@@ -92,12 +92,14 @@ def rich() -> StudySummary:
     noise = np.random.default_rng(3)
     references = {arm.name: "relu" for arm in found.arms[1:]}
 
-    def other(outcome: AnyOutcome, size: float, n: int) -> Judged:
+    def other(outcome: AnyOutcome, size: float, n: int) -> OutcomeSummary:
         values = {
             arm.name: {i: size * (1 + k + float(noise.normal(0, 0.02)) * (n > 1)) for i in range(n)}
             for k, arm in enumerate(found.arms)
         }
-        return Judged(outcome=heading(outcome.kind, outcome), arms=measured(outcome, values, references))
+        return OutcomeSummary(
+            outcome=heading(outcome.kind, outcome), arms=outcome_statistics(outcome, values, references)
+        )
 
     others = [
         other(LargestGradient(), 0.4, 4),
@@ -141,7 +143,10 @@ def hostile() -> StudySummary:
     """Every text that a user may write, written by someone who wants a script to run."""
     bad = "<b>x</b><script>alert(1)</script>"
     found = study({bad: (bad, 2.6, {}), "b": ('"quoted" & co', 2.7, {bad: bad})}, seeds=[0, 1], against="base")
-    arms = {arm.name: Measured(**{name: getattr(arm, name) for name in Measured.model_fields}) for arm in found.arms}
+    arms = {
+        arm.name: OutcomeStatistics(**{name: getattr(arm, name) for name in OutcomeStatistics.model_fields})
+        for arm in found.arms
+    }
     return found.model_copy(
         update={
             "name": bad,
@@ -153,7 +158,7 @@ def hostile() -> StudySummary:
             "command": bad,
             "arms": [found.arms[0], found.arms[1].model_copy(update={"documents": documents(bad)})],
             "outcome": found.outcome.model_copy(update={"title": bad}),
-            "others": [Judged(outcome=found.outcome.model_copy(update={"name": bad, "title": bad}), arms=arms)],
+            "others": [OutcomeSummary(outcome=found.outcome.model_copy(update={"name": bad, "title": bad}), arms=arms)],
             "tuning": [TuningPoint(arm=bad, values={bad: bad}, results=[2.6], chosen=True)],
         }
     )

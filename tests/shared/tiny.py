@@ -9,9 +9,8 @@ import torch
 from archlab.config.io import build_config
 from archlab.config.schema import Config
 from archlab.study.executors import local
-from archlab.study.executors.executor import OnProgress, RunProgress
+from archlab.study.executors.executor import OnProgress, RunProgress, train_run
 from archlab.study.executors.local import Local
-from archlab.study.executors.task import train_run
 from archlab.study.runs import Run
 
 torch.set_num_threads(1)

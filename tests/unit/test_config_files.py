@@ -15,7 +15,7 @@ from archlab.config.identity import config_hash, resolved
 from archlab.config.io import build_config, presets, studies
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config, read_config
-from archlab.study.json_schema import SCHEMAS, json_schema
+from archlab.study.authoring import SCHEMAS, json_schema
 
 CONFIG_FILES = jsonschema.Draft202012Validator(json_schema())
 

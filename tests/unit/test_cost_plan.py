@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from archlab.cli import app
 from archlab.config.layers import LayerConfig
 from archlab.errors import UserError
-from archlab.evidence.read import sources
+from archlab.evidence.claims import sources
 from archlab.exchange.configs import load_config
 from archlab.pricing.budget import Spent, at_published_mfu
 from archlab.pricing.hardware import load_hardware

@@ -16,36 +16,33 @@ from archlab.cli.app import main
 from archlab.config.io import studies
 from archlab.errors import UserError
 from archlab.evidence import results as results_module
-from archlab.evidence.ledger import Entry, ledger
-from archlab.evidence.levels import level_in_words
-from archlab.evidence.pace import committed_pace
-from archlab.evidence.rankings import agreement
-from archlab.evidence.read import claims, keys_in_use, sources
+from archlab.evidence.claims import Claim, Expectation, Ranking, claims, keys_in_use, sources
+from archlab.evidence.compared import level_in_words
+from archlab.evidence.ledger import LedgerEntry, ledger
 from archlab.evidence.results import (
-    About,
     ArmOfResults,
     Results,
+    ResultsHeader,
     committed,
+    committed_pace,
     digest,
     identified,
     read_results,
     record,
     results_files,
 )
-from archlab.evidence.schema import Claim, Expectation, Ranking
 from archlab.evidence.topics import Topic, topics
-from archlab.evidence.verdicts import ClaimAtScale, judge
+from archlab.evidence.verdicts import ClaimAtScale, agreement, judge
 from archlab.exchange.configs import load_config
 from archlab.report.ledger_chart import FINDINGS, predictions
 from archlab.report.ledger_page import render
 from archlab.report.ledger_rows import panels
 from archlab.report.ticks import both_sides
-from archlab.study.contrasts import factor_contrasts
-from archlab.study.cross import levels_of, overrides_of_arms
-from archlab.study.forecast import at_pace
-from archlab.study.overview import bytes_per_token
+from archlab.study.arm import levels_of, overrides_of_arms
+from archlab.study.comparisons import factor_contrasts
+from archlab.study.forecast import at_pace, bytes_per_token
 from archlab.study.record import Heading
-from archlab.study.scales import library_study
+from archlab.study.study_file import library_study
 
 HOME = Path(__file__).parents[2]
 LOSS = Heading(name="bits_per_byte", title="loss on held-out text", unit="bits per byte", better="lower", source="log")
@@ -69,7 +66,7 @@ def planted(
     scatter = np.random.default_rng(5)
     shared = scatter.normal(2, 0.1, seeds)
     first = next(iter(differences))
-    about = About(
+    about = ResultsHeader(
         study="gates", scale="cpu", digest="", date="2026-01-01", command="", environment={}, corpus="", margin=margin,
         first=None, outcomes=[heading], arms=[arm(name, None if name == first else first) for name in differences],
     )  # fmt: skip
@@ -544,8 +541,8 @@ def test_a_verdict_never_stands_without_its_caveat(capsys: pytest.CaptureFixture
     assert 'contradicted">opposite found at this scale' in page
 
 
-def entry_of(claim: Claim, *scales: ClaimAtScale) -> Entry:
-    return Entry(claim=claim, found=list(scales), runs=[], changed=[])
+def entry_of(claim: Claim, *scales: ClaimAtScale) -> LedgerEntry:
+    return LedgerEntry(claim=claim, found=list(scales), runs=[], changed=[])
 
 
 def test_without_runs_the_page_has_no_picture_and_no_script():

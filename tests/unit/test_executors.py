@@ -21,12 +21,19 @@ from archlab.pricing.params import parameters
 from archlab.pricing.summary import step_memory_of
 from archlab.study.executors import elsewhere, local
 from archlab.study.executors.elsewhere import ATTEMPTS, BrokenError, LostError, run_elsewhere
-from archlab.study.executors.executor import RunProgress
+from archlab.study.executors.executor import (
+    MOST_BESIDE_A_GPU,
+    Errand,
+    RunProgress,
+    needs,
+    needs_of,
+    settled,
+    train_run,
+    usual_threads,
+)
 from archlab.study.executors.local import usual_workers, visible_gpus
 from archlab.study.executors.named import make_executor
-from archlab.study.executors.needs import MOST_BESIDE_A_GPU, needs, needs_of, usual_threads
 from archlab.study.executors.slurm import slurm_options
-from archlab.study.executors.task import Errand, settled, train_run
 from archlab.study.runs import Run
 from archlab.training import loop as training
 from archlab.training.callback import Callback
@@ -196,7 +203,7 @@ def test_what_a_run_needs() -> None:
 
 def test_threads_and_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small models side by side, a large one with all cores, a run for each GPU."""
-    monkeypatch.setattr("archlab.study.executors.needs.cores", lambda: 32)
+    monkeypatch.setattr("archlab.study.executors.executor.cores", lambda: 32)
     monkeypatch.setattr("archlab.study.executors.local.cores", lambda: 32)
     small, large = tiny.config(), load_config("tiny-llama", "model.d_model=1024", "train.device=cpu")
     assert (usual_threads([small]), usual_workers(1, [])) == (1, 32)

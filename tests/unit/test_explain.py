@@ -25,7 +25,7 @@ from archlab.evidence.price import configured, prices
 from archlab.evidence.topics import Chapter, Topic, chapters, topics
 from archlab.evidence.usage import usage, values
 from archlab.study.design import arms
-from archlab.study.scales import AS_IT_STANDS, library_study
+from archlab.study.study_file import AS_IT_STANDS, library_study
 
 TESTS = Path(__file__).parents[1]
 TOPICS = dict(topics())

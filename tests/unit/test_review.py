@@ -10,7 +10,7 @@ from archlab.atlas.models import entries
 from archlab.cli import app
 from archlab.config.io import build_config, presets, studies
 from archlab.config.layers import layer_configs
-from archlab.evidence.read import claims, sources
+from archlab.evidence.claims import claims, sources
 from archlab.exchange.configs import load_config
 from archlab.pricing.params import parameters
 from archlab.review.findings import RULES, findings, warnings

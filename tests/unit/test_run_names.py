@@ -14,10 +14,11 @@ from archlab.config.identity import config_hash
 from archlab.config.io import studies
 from archlab.exchange.configs import load_config
 from archlab.study import runs
-from archlab.study.design import Arm, arms
+from archlab.study.arm import Arm
+from archlab.study.design import arms
 from archlab.study.runs import Run
-from archlab.study.scales import library_study, scales_of
 from archlab.study.schema import Budget, StudyConfig
+from archlab.study.study_file import library_study, scales_of
 from archlab.training.device import Device
 
 RECORD = Path(__file__).parent / "run_names.json"

@@ -5,14 +5,14 @@ import re
 import pytest
 
 import sample_study
-from archlab.evidence.changes import explaining
+from archlab.evidence.claims import claims, find_claim
 from archlab.evidence.ledger import about_study, ledger
-from archlab.evidence.read import claims, find_claim
+from archlab.evidence.look_up import explaining
 from archlab.report.ledger_words import verdict
 from archlab.report.page import render
 from archlab.report.study_claims import claims_of, explained, lines
 from archlab.study.record import StudySummary
-from archlab.study.scales import library_study
+from archlab.study.study_file import library_study
 
 
 def run_of(study: str, scale: str) -> StudySummary:

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from archlab.study.collect import curve_of
+from archlab.study.details import curve_of
 from archlab.study.record import Curve
 from archlab.study.runs import Ended
 from archlab.training.summary import RunSummary

@@ -17,14 +17,12 @@ from archlab.model.decoder import Decoder
 from archlab.pricing.hardware import Measurements, Rate, Rates, load_hardware
 from archlab.pricing.summary import cost
 from archlab.pricing.work import computed_training_flops, training_flops
+from archlab.study.checks import named_outcomes, overridden
 from archlab.study.design import arms, grid
-from archlab.study.field_rules import overridden
+from archlab.study.fit import describe_equal, quantity
 from archlab.study.forecast import as_timed, at_best, forecast
-from archlab.study.match import describe_equal, quantity
-from archlab.study.outcomes.named import named_outcomes
-from archlab.study.scales import library_study, scales_of
 from archlab.study.schema import StudyConfig
-from archlab.study.study_file import read_study
+from archlab.study.study_file import library_study, read_study, scales_of
 from tiny import MODEL, TRAIN
 
 

@@ -19,9 +19,11 @@ from archlab.errors import UserError
 from archlab.infer.load import load_run
 from archlab.pricing.params import parameters
 from archlab.pricing.work import computed_training_flops
+from archlab.study.checks import named_outcomes
+from archlab.study.comparisons import outcome_statistics
 from archlab.study.design import arms
-from archlab.study.documents import compare_documents
-from archlab.study.forecast import forecast
+from archlab.study.details import compare_documents
+from archlab.study.forecast import as_rehearsed, forecast
 from archlab.study.outcome_schema import (
     Answers,
     AnyOutcome,
@@ -46,13 +48,9 @@ from archlab.study.outcome_schema import (
     WindowPart,
 )
 from archlab.study.outcomes import timing
-from archlab.study.outcomes.compared import measured
-from archlab.study.outcomes.gather import Found, gather
-from archlab.study.outcomes.log import from_log
-from archlab.study.outcomes.named import named_outcomes
-from archlab.study.outcomes.sweep import from_sweep
+from archlab.study.outcomes.gather import StudyRuns, gather
+from archlab.study.outcomes.log import from_log, from_sweep
 from archlab.study.outcomes.weights import kept, measure
-from archlab.study.rehearsed import as_rehearsed
 from archlab.study.runs import Ended
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import with_kinds
@@ -378,19 +376,19 @@ def test_values_by_seed_leave_out_what_is_missing_and_keep_what_diverged():
         "a": {0: ended(2.0, measured={outcome: 2.5}), 1: ended(None), 2: ended(2.0, measured={outcome: None})},
         "b": {0: ended(2.0, measured={outcome: 2.25}), 1: ended(2.1, measured={outcome: 3.0})},
     }
-    values = gather(outcome, Found(arms(found), runs, {}, {}))
+    values = gather(outcome, StudyRuns(arms(found), runs, {}, {}))
     assert values == {"a": {0: 2.5, 1: None}, "b": {0: 2.25, 1: 3.0}}
-    assert measured(outcome, values, {"b": "a"})["b"].comparison.verdict == "reference diverged"
+    assert outcome_statistics(outcome, values, {"b": "a"})["b"].comparison.verdict == "reference diverged"
 
 
 def test_what_is_counted_is_compared_without_a_test():
     found = study(arms={"a": {}, "less": {"model.attention.n_kv_heads": 1}, "same": {"model.norm.eps": 1e-4}})
     outcome = StateBytes(context=100)
     designed = arms(found)
-    values = gather(outcome, Found(designed, {}, {}, {}))
+    values = gather(outcome, StudyRuns(designed, {}, {}, {}))
     a = designed[0].config.model
     assert values["a"] == {0: 2 * 2 * a.n_layers * a.attention.n_kv_heads * (a.d_model // a.attention.n_heads) * 100}
-    compared = measured(outcome, values, {"less": "a", "same": "a"})
+    compared = outcome_statistics(outcome, values, {"less": "a", "same": "a"})
     assert (compared["less"].comparison.verdict, compared["same"].comparison.verdict) == ("better", "equal")
     assert compared["less"].comparison.p is None
 
@@ -401,7 +399,7 @@ def test_the_intensity_of_decoding_is_flops_over_bytes():
     long = {"model.max_seq_len": 1 << 16, "model.attention.n_heads": 4, "model.attention.n_kv_heads": 4}
     designed = arms(study(arms={"mha": long, "mqa": {**long, "model.attention.n_kv_heads": 1}}))
     batch, context = 8, 50_000
-    values = gather(Intensity(batch=batch, context=context), Found(designed, {}, {}, {}))
+    values = gather(Intensity(batch=batch, context=context), StudyRuns(designed, {}, {}, {}))
     for arm in designed:
         m = arm.config.model
         weights, heads = parameters(m).total, m.attention.n_kv_heads
@@ -414,7 +412,7 @@ def test_the_intensity_of_decoding_is_flops_over_bytes():
 def test_steps_of_one_arm_foretell_the_others_by_their_flops(monkeypatch: pytest.MonkeyPatch):
     found = study(arms={"a": {}, "twice": {"model.n_layers": 4}})
     designed = arms(found)
-    monkeypatch.setattr("archlab.study.rehearsed.seconds_of", lambda step, steps: [0.5, 0.25])
+    monkeypatch.setattr("archlab.study.forecast.seconds_of", lambda step, steps: [0.5, 0.25])
     clock = as_rehearsed(designed[0].config)
     assert clock
     steps = resolve_train(designed[0].config).steps

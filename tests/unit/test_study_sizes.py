@@ -11,12 +11,10 @@ from archlab.config.core.yaml_text import to_yaml
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
 from archlab.pricing.params import parameters
-from archlab.study.contrasts import comparisons
+from archlab.study.comparisons import comparisons, outcome_statistics, planned_trends, size_trends
 from archlab.study.design import arms
 from archlab.study.outcome_schema import BitsPerByte
-from archlab.study.outcomes.compared import measured
 from archlab.study.schema import StudyConfig
-from archlab.study.trends import planned_trends, size_trends
 from tiny import MODEL, TRAIN
 
 SIZES = [100_000, 200_000, 400_000]
@@ -113,7 +111,7 @@ def trend_of(gain, noise=0.005, seeds=5):
     planned = planned_trends(designed)
     references = {arm.name: arm.reference for arm in designed if arm.reference}
     changes = {name: trend.change for name, trend in planned.items()}
-    tested = measured(BitsPerByte(), values, references, None, None, changes)
+    tested = outcome_statistics(BitsPerByte(), values, references, None, None, changes)
     (trend,) = size_trends(planned, tested, None)
     return trend, tested, values
 

@@ -11,12 +11,11 @@ from scipy import optimize, stats
 
 import sample_study
 from archlab.study.answer import answer
-from archlab.study.more_seeds import seeds_in_all
 from archlab.study.outcome_schema import Source
 from archlab.study.power import POWER, pairs_for, smallest_effect, smallest_effect_interval
 from archlab.study.record import Comparison
 from archlab.study.schema import AddedSeeds
-from archlab.study.stats import ALPHA, Better, compare, estimate, holm, pairwise, share
+from archlab.study.stats import ALPHA, Better, compare, estimate, holm, pairwise, seeds_in_all, share
 
 BASE = {0: 2.70, 1: 2.72, 2: 2.69, 3: 2.71, 4: 2.73}
 ARM = {0: 2.66, 1: 2.69, 2: 2.66, 3: 2.66, 4: 2.70}

@@ -6,10 +6,10 @@ import pytest
 
 from archlab.cli.app import main
 from archlab.config.core.yaml_text import parse_yaml, read_yaml
+from archlab.study.authoring import EXAMPLE, template
 from archlab.study.design import arms
 from archlab.study.schema import StudyConfig
 from archlab.study.study_file import read_study
-from archlab.study.template import EXAMPLE, template
 
 
 def test_it_is_a_study_that_can_be_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

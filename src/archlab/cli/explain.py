@@ -7,12 +7,11 @@ from typing import Any
 from archlab.cli.arguments import Flag
 from archlab.cli.terminal import print_json
 from archlab.console import console
+from archlab.evidence.claims import cited, claims, sources
 from archlab.evidence.field_help import FieldHelp
-from archlab.evidence.ledger import ledger
+from archlab.evidence.ledger import ledger, measured, published
 from archlab.evidence.look_up import look_up
-from archlab.evidence.measured import measured, published
 from archlab.evidence.price import BASE, CONTEXT, Price, equal_size, price_rows, prices
-from archlab.evidence.read import cited, claims, sources
 from archlab.evidence.topics import Chapter, Topic, chapters, topics_that_set
 from archlab.evidence.usage import Usage, in_words, usage, values
 from archlab.report.ledger_words import in_a_line, measured_line, published_line

@@ -6,8 +6,8 @@ from archlab.cli.arguments import Flag, check_one_answer
 from archlab.cli.terminal import print_json, print_table
 from archlab.console import console
 from archlab.errors import UserError
-from archlab.evidence.ledger import Entry, ledger
-from archlab.evidence.read import cited, find_claim, mistakes, sources
+from archlab.evidence.claims import cited, find_claim, mistakes, sources
+from archlab.evidence.ledger import LedgerEntry, ledger
 from archlab.report import ledger_words as words
 from archlab.report.ledger_list import listed
 
@@ -41,14 +41,14 @@ def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = F
         _print_one(entries[0])
 
 
-def _as_json(entries: list[Entry], *, with_mistakes: bool) -> dict[str, object]:
+def _as_json(entries: list[LedgerEntry], *, with_mistakes: bool) -> dict[str, object]:
     found: dict[str, object] = {"claims": [entry.model_dump(mode="json") for entry in entries]}
     if with_mistakes:
         found["mistakes"] = [one.model_dump(mode="json") for one in mistakes()]
     return found | {"sources": {key: source.model_dump(mode="json") for key, source in sources().items()}}
 
 
-def _print_all(entries: list[Entry]) -> None:
+def _print_all(entries: list[LedgerEntry]) -> None:
     out = console()
     for line in listed(entries, out.width):
         out.print(line, soft_wrap=True)
@@ -62,7 +62,7 @@ def _print_all(entries: list[Entry]) -> None:
         out.print(f"But:  {mistake.fact}" + (f" ({by})" if by else ""))
 
 
-def _print_one(entry: Entry) -> None:
+def _print_one(entry: LedgerEntry) -> None:
     out = console()
     out.print(f"{entry.claim.number}. {entry.claim.name}\n{entry.claim.statement}\n\nSaid by")
     for source in cited(entry.claim.sources):

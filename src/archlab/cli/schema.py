@@ -3,7 +3,7 @@
 from typing import Literal
 
 from archlab.cli.terminal import print_json
-from archlab.study.json_schema import json_schema
+from archlab.study.authoring import json_schema
 
 
 def run(kind: Literal["config", "study"] = "config", /) -> None:

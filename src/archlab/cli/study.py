@@ -22,7 +22,7 @@ from archlab.study.record import StudySummary
 
 if TYPE_CHECKING:
     from archlab.pricing.hardware import Hardware
-    from archlab.study.design import Arm
+    from archlab.study.arm import Arm
     from archlab.study.schema import StudyConfig
 
 app = App(name="study", help="Run a comparison, or read one.", default_parameter=NO_NEGATIVES)
@@ -119,13 +119,12 @@ def list_studies(*, json: Flag = False) -> None:
         JSON instead.
     """
     from archlab.config.io import studies
-    from archlab.evidence.pace import committed_pace
-    from archlab.evidence.read import claim_of
+    from archlab.evidence.claims import claim_of
+    from archlab.evidence.results import committed_pace
     from archlab.pricing.hardware import load_hardware
     from archlab.report.study_list import basis, entry
-    from archlab.study.forecast import as_timed, at_best, at_pace
-    from archlab.study.overview import listed_studies
-    from archlab.study.scales import AS_IT_STANDS, QUICKEST
+    from archlab.study.forecast import as_timed, at_best, at_pace, listed_studies
+    from archlab.study.study_file import AS_IT_STANDS, QUICKEST
 
     this, pace = _this_machine(), committed_pace()
     clock = as_timed(this) if this else at_pace(pace.flops_per_second) if pace else None
@@ -163,8 +162,8 @@ def new(study: str | None = None, /, *, out: Path | None = None) -> None:
         The file to write, which must not be there. Left out: it is printed.
     """
     from archlab.files import write_atomic
+    from archlab.study.authoring import EXAMPLE, template
     from archlab.study.study_file import read_study
-    from archlab.study.template import EXAMPLE, template
 
     values = EXAMPLE if study is None else read_study(study)[1].model_dump(mode="json", exclude_unset=True)
     if out is None:
@@ -192,9 +191,9 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
     from archlab.config.training import resolve_train
     from archlab.pricing.params import parameters
     from archlab.review.findings import in_one_line, warnings
-    from archlab.study.corpora import reading
+    from archlab.study.checks import named_outcomes
     from archlab.study.design import arms, grid
-    from archlab.study.outcomes.named import named_outcomes
+    from archlab.study.folder import reading
     from archlab.study.schema import most_seeds
     from archlab.study.study_file import read_study
 
@@ -252,7 +251,7 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
 def _predicted(study: str) -> Iterator[str]:
     """What the ledger's claims predict for a study that comes with archlab."""
     from archlab.config.io import studies
-    from archlab.evidence.read import claim_of
+    from archlab.evidence.claims import claim_of
     from archlab.report.study_list import predicted
 
     for claim in claim_of(study) if study in studies() else ():
@@ -261,8 +260,7 @@ def _predicted(study: str) -> Iterator[str]:
 
 def _in_all(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
     from archlab.pricing.units import seconds
-    from archlab.study.forecast import as_timed, forecast
-    from archlab.study.rehearsed import STEPS, as_rehearsed
+    from archlab.study.forecast import STEPS, as_rehearsed, as_timed, forecast
     from archlab.study.schema import most_seeds
 
     this, first = _this_machine(), designed[0]
@@ -276,8 +274,8 @@ def _in_all(config: "StudyConfig", designed: Sequence["Arm"]) -> str:
 
 
 def _at_once(designed: Sequence["Arm"]) -> str:
+    from archlab.study.executors.executor import needs, usual_threads
     from archlab.study.executors.local import usual_workers, visible_gpus
-    from archlab.study.executors.needs import needs, usual_threads
 
     configs = [arm.config for arm in designed]
     each = needs(configs, usual_threads(configs))

@@ -1,11 +1,18 @@
 """What the runs of a study found of one of its comparisons: an arm beside its reference, or a contrast of factors."""
 
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from archlab.config.core.base import Base
-from archlab.evidence.levels import contrast_in_words
-from archlab.evidence.results import Results
-from archlab.study.contrasts import factor_contrasts
+from archlab.config.core.yaml_text import to_yaml_line
+from archlab.evidence.claims import Claim
+from archlab.evidence.results import Results, results_name
+from archlab.evidence.topics import topics
+from archlab.study.arm import said, short_names
+from archlab.study.comparisons import PlannedContrast, factor_contrasts
 from archlab.study.formatting import difference, effect
-from archlab.study.record import Comparison, Heading, Measured
+from archlab.study.record import Comparison, Heading, OutcomeStatistics
 
 
 class Compared(Base):
@@ -95,8 +102,61 @@ def compared(results: Results, outcome: str | None = None, margin: float | None 
     return found
 
 
-def _share(outcome: Heading, comparison: Comparison, reference: Measured | None) -> float | None:
+def _share(outcome: Heading, comparison: Comparison, reference: OutcomeStatistics | None) -> float | None:
     """Of speeds and bytes, which say little without it."""
     if outcome.unit not in ("tokens/s", "bytes") or reference is None or not reference.mean:
         return None
     return None if comparison.difference is None else comparison.difference / reference.mean
+
+
+def contrast_in_words(contrast: PlannedContrast) -> tuple[str, str]:
+    """What is compared with what: `post-norm on average` and `pre-norm`; of an interaction `effect of no warm-up with
+    post-norm` and `that with pre-norm`."""
+    *given, (factor, (first, other)) = contrast.factors.items()
+    if not given:
+        return f"{level_in_words(factor, other)} on average", level_in_words(factor, first)
+    ((where, levels),) = given
+    one, another = (f"with {level_in_words(where, level)}" for level in levels)
+    return f"effect of {level_in_words(factor, other)} {another}", f"that {one}"
+
+
+def level_in_words(path: str, level: Any) -> str:
+    """`post-norm`, where a topic is made by this value; `weight decay 0.3` and `no warm-up`, where one is about the
+    field, whatever its value; else as on the command line."""
+    about = [topic for _, topic in topics() if path in topic.fields]
+    if len(about) == 1 and all(map(_is_number, (level, *about[0].fields.values()))):
+        what = _in_a_sentence(about[0].title)
+        return f"{what} {to_yaml_line(level)}" if level else f"no {what}"
+    titles = [topic.title for topic in about if topic.fields == {path: level}]
+    return _in_a_sentence(titles[0]) if titles else said(short_names([path])[path], level)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _in_a_sentence(title: str) -> str:
+    """With a small letter where the first word is not a name of its own, as RoPE is."""
+    return title[0].lower() + title[1:] if re.match(r"[A-Z][a-z]+\b", title) else title
+
+
+def unpredicted(claim: Claim, results: Mapping[str, Results], scale: str) -> Iterator[Compared]:
+    """By the outcome that a study's answer is about, and by those of which the claim predicts something for others;
+    none of what is counted. Where factors are crossed, their contrasts say what the arms do."""
+    for study in claim.studies:
+        if ran := results.get(results_name(study, scale)):
+            answer = ran.heading(None).name
+            predicted = [(one.outcome or answer, one.arm) for one in claim.expected if one.study == study]
+            for outcome in dict.fromkeys([answer, *(outcome for outcome, _ in predicted)]):
+                found = compared(ran, outcome).values()
+                is_crossed = any(one.is_contrast for one in found)
+                for one in found:
+                    is_asked = (outcome, one.arm) not in predicted and one.is_contrast == is_crossed
+                    if is_asked and not one.is_counted:
+                        yield one
+
+
+def is_difference(found: Compared) -> bool:
+    """Whether one was found, whose side can be told."""
+    differences = ("better", "worse", "differs", "diverged", "reference diverged")
+    return found.has_sides and found.comparison is not None and found.comparison.verdict in differences

@@ -15,7 +15,7 @@ from archlab.config.schema import Config
 _SECTION = "a section"
 
 
-class Reading(Base):
+class FieldVariant(Base):
     """A field as some kinds of its section have it."""
 
     kinds: list[str]
@@ -30,7 +30,7 @@ class FieldHelp(Base):
     """A dotted field."""
 
     path: str
-    readings: list[Reading]
+    readings: list[FieldVariant]
     """One, unless kinds of the section have different fields of that name."""
     values: dict[str, str]
     """Each word that it may be -> what the schema says of it, if anything."""
@@ -47,7 +47,7 @@ def field_help(schema: type[BaseModel] = Config) -> dict[str, FieldHelp]:
     found: dict[str, FieldHelp] = {}
     for path, owner, name in _walk(schema, ""):
         field, kind = owner.model_fields[name], _kind(owner)
-        new = _reading(owner, name, kind)
+        new = _variant(owner, name, kind)
         known = found.setdefault(path, FieldHelp(path=path, readings=[], values={}))
         same = [r for r in known.readings if (r.text, r.allowed, r.default) == (new.text, new.allowed, new.default)]
         if same:
@@ -75,17 +75,17 @@ def _kind(owner: type[BaseModel]) -> str | None:
     return owner.model_fields["kind"].default if "kind" in owner.model_fields else None
 
 
-def _reading(owner: type[BaseModel], name: str, kind: str | None) -> Reading:
+def _variant(owner: type[BaseModel], name: str, kind: str | None) -> FieldVariant:
     field = owner.model_fields[name]
     default = None if field.is_required() else _default(field)
-    return Reading(
+    return FieldVariant(
         kinds=[kind] if kind else [], text=_one_line(field.description), allowed=allowed(owner, name), default=default
     )
 
 
-def _of_kinds(help_: FieldHelp) -> Reading:
+def _of_kinds(help_: FieldHelp) -> FieldVariant:
     """Of a section's kind: which there are; the first is not always the default, which the section says."""
-    return Reading(kinds=[], text="Which kind.", allowed=", ".join(help_.values), default=None)
+    return FieldVariant(kinds=[], text="Which kind.", allowed=", ".join(help_.values), default=None)
 
 
 def _default(field: FieldInfo) -> str:

@@ -1,15 +1,16 @@
-"""What a person means by a word: a topic, or fields of the schema."""
+"""Which topics, or fields of the schema, a person means by a word, and which explain what an arm changes."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 from archlab.config.problems import nearest
 from archlab.config.vocabulary import meant
 from archlab.errors import UserError
 from archlab.evidence.field_help import FieldHelp, field_help
 from archlab.evidence.topics import Chapter, Topic, chapters, topics
-from archlab.study.json_schema import SCHEMAS
+from archlab.study.authoring import SCHEMAS
 
 Named = tuple[str, Topic]
 
@@ -93,3 +94,40 @@ def _unknown(text: str) -> list[FieldHelp]:
     spelled = [spelling for name, topic in topics() for spelling in (*topic.aliases, name)]
     hint = nearest(text, [*spelled, *_every_field()], _CLOSE)
     raise UserError(f"{text!r} is no topic{hint or ';'} `archlab explain` lists all, and any field of a config is one")
+
+
+def explaining(changed: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:
+    """What `archlab explain` takes for what was changed in a resolved config; both are by dotted fields.
+
+    First topics that are made by the changes, those with most changed fields first; then fields that topics are made
+    by, too, but with other values.
+    """
+    left = set(changed)
+    for name, topic in [*_made(changed, config), *_called(changed, config)]:
+        if left & topic.fields.keys():
+            left -= topic.fields.keys()
+            yield name
+    told = {path for _, topic in topics() for path in topic.fields}
+    yield from (path for path in changed if path in left & told)
+
+
+def _made(changed: Mapping[str, Any], config: Mapping[str, Any]) -> list[Named]:
+    """Topics that the config has, and of which a field was changed; the plainest first of those with as many."""
+    found = [
+        (name, topic)
+        for name, topic in topics()
+        if topic.fields.keys() & changed.keys()
+        and all(path in config and config[path] == value for path, value in topic.fields.items())
+    ]
+    return sorted(found, key=lambda one: (-len(one[1].fields.keys() & changed.keys()), len(one[1].fields)))
+
+
+def _called(changed: Mapping[str, Any], config: Mapping[str, Any]) -> list[Named]:
+    """Topics that go by the name of a value, as `latent`; none whose words are not all in the config: what GELU is to a
+    plain MLP is GEGLU to a gated one."""
+    named = ((path, by_name().get(plain(value))) for path, value in changed.items() if isinstance(value, str))
+    return [found for path, found in named if found and path in found[1].fields and _has_words(found[1], config)]
+
+
+def _has_words(topic: Topic, config: Mapping[str, Any]) -> bool:
+    return all(config.get(path) == value for path, value in topic.fields.items() if isinstance(value, str))

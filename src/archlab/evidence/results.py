@@ -11,6 +11,7 @@ from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -20,12 +21,13 @@ from archlab.config.identity import config_hash
 from archlab.config.io import studies
 from archlab.data.split import MOST_FOLDS, n_test_folds
 from archlab.errors import UserError
-from archlab.study.contrasts import effects, factor_contrasts
-from archlab.study.outcomes.compared import measured
-from archlab.study.record import Heading, Measured, StudySummary
-from archlab.study.scales import AS_IT_STANDS, library_study, scales_of
+from archlab.pricing.work import computed_training_flops
+from archlab.study.comparisons import effects, factor_contrasts, outcome_statistics
+from archlab.study.design import arms
+from archlab.study.record import Heading, OutcomeStatistics, StudySummary
 from archlab.study.schema import AddedSeeds, StudyConfig
 from archlab.study.stats import Folds, Values
+from archlab.study.study_file import AS_IT_STANDS, library_study, scales_of
 
 _NOT_MEANING = {"question", "claim", "labels", "scales"}
 """Fields of a study that change no result."""
@@ -47,7 +49,7 @@ class ArmOfResults(Base):
     """Of training, per run."""
 
 
-class About(Base):
+class ResultsHeader(Base):
     """The first line of a file."""
 
     study: str
@@ -75,7 +77,7 @@ class About(Base):
 class Ran(Base):
     """What was run, without what came of it."""
 
-    about: About
+    about: ResultsHeader
     seeds: int
     """Of each arm."""
 
@@ -83,13 +85,13 @@ class Ran(Base):
 class Results(Base):
     """One file."""
 
-    about: About
+    about: ResultsHeader
     values: dict[str, dict[str, dict[int, float | None]]]
     """Outcome -> arm -> seed or round -> value; null where the run diverged, left out where there is none."""
     folds: dict[int, int]
     """Seed -> the part of the text that judges it."""
 
-    def compared(self, outcome: str | None = None, margin: float | None = None) -> dict[str, Measured]:
+    def compared(self, outcome: str | None = None, margin: float | None = None) -> dict[str, OutcomeStatistics]:
         """Arms and contrasts with what they are compared to, corrected for each other, as in the study's own summary.
 
         `outcome` None: the one that the answer is about; none of one that was not measured. `margin` None: the study's
@@ -100,7 +102,7 @@ class Results(Base):
         heading = self.heading(outcome)
         is_primary = heading.name == self.about.outcomes[0].name
         by_seed = heading.source not in ("timing", "config")
-        return measured(
+        return outcome_statistics(
             heading,
             self.values[heading.name],
             {arm.name: arm.reference for arm in self.about.arms if arm.reference},
@@ -200,7 +202,7 @@ def record(summary: StudySummary, study: str, scale: str, date: str) -> Iterator
 def read_results(lines: str) -> Results:
     """A results file's text."""
     first, *rows = map(json.loads, lines.splitlines())
-    about = About.model_validate(first)
+    about = ResultsHeader.model_validate(first)
     values = {heading.name: {arm.name: dict[int, float | None]() for arm in about.arms} for heading in about.outcomes}
     for row in rows:
         for outcome, value in row["values"].items():
@@ -222,9 +224,9 @@ def results_files() -> dict[str, Traversable]:
     return {file.name.removesuffix(".jsonl"): file for file in files if file.name.endswith(".jsonl")}
 
 
-def _about(summary: StudySummary, config: StudyConfig, study: str, scale: str, date: str) -> About:
+def _about(summary: StudySummary, config: StudyConfig, study: str, scale: str, date: str) -> ResultsHeader:
     scaled = f"archlab study run {study}" + (f" --scale {scale}" if scale != AS_IT_STANDS else "")
-    return About(
+    return ResultsHeader(
         study=study,
         scale=scale,
         digest=digest(config),
@@ -262,3 +264,31 @@ def _n_folds(config: StudyConfig) -> int:
 
 def _line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
+
+
+_STUDY, _ARM = "norm-kind", "rms"
+"""Its runs are timed, and this arm is mini-llama as it is, the base of most studies."""
+
+
+class Pace(Base):
+    """Of a machine."""
+
+    flops_per_second: float
+    """Of training, as computed."""
+    tokens_per_second: float
+    """Of that model."""
+    processor: str
+
+
+def committed_pace() -> Pace | None:
+    """None where no such results are committed."""
+    results = committed().get(results_name(_STUDY, AS_IT_STANDS))
+    if results is None:
+        return None
+    (arm,) = (arm for arm in arms(library_study(_STUDY, AS_IT_STANDS)) if arm.name == _ARM)
+    speed = fmean(value for value in results.values["training_speed"][_ARM].values() if value is not None)
+    return Pace(
+        flops_per_second=speed * computed_training_flops(arm.config),
+        tokens_per_second=speed,
+        processor=results.about.environment["processor"],
+    )

@@ -17,7 +17,7 @@ _CONDITION = re.compile(r"([\w.]+)(!=|<=|>=|=|<|>)(.+)")
 _FIELD = re.compile(r"(model|train|about)\.[\w.]+")
 
 
-class Condition(NamedTuple):
+class LayerCondition(NamedTuple):
     """What one layer must meet."""
 
     path: str
@@ -79,13 +79,13 @@ def _entries() -> list[PublishedModel]:
     return entries()
 
 
-def _parse(text: str) -> Condition:
+def _parse(text: str) -> LayerCondition:
     if not (found := _CONDITION.fullmatch(text)):
         raise UserError(f"{text!r}: allowed: a field, {' '.join(COMPARE)}, and a value or a field")
-    return Condition(found[1], found[2], tuple(parse_yaml(value, text) for value in found[3].split("|")))
+    return LayerCondition(found[1], found[2], tuple(parse_yaml(value, text) for value in found[3].split("|")))
 
 
-def _holds(parsed: Sequence[Condition], entry: PublishedModel, layer: LayerConfig) -> bool:
+def _holds(parsed: Sequence[LayerCondition], entry: PublishedModel, layer: LayerConfig) -> bool:
     return all(
         any(_compares(x.sign, _value(x.path, entry, layer), _wanted(value, entry, layer)) for value in x.wanted)
         for x in parsed

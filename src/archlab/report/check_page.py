@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from archlab.evidence.read import cited
+from archlab.evidence.claims import cited
 from archlab.files import write_page
 from archlab.report import check_words, html
 from archlab.review.findings import Finding, summary

@@ -6,8 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from archlab.config.layers import layer_configs
-from archlab.evidence.read import cited, claims, sources
-from archlab.evidence.schema import Claim
+from archlab.evidence.claims import Claim, cited, claims, sources
 from archlab.pricing.partition import Cut
 from archlab.pricing.units import count
 from archlab.review.findings import Finding

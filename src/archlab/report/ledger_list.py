@@ -5,15 +5,15 @@ from textwrap import TextWrapper
 
 from rich.text import Text
 
-from archlab.evidence.ledger import Entry
+from archlab.evidence.ledger import LedgerEntry
 from archlab.report import ledger_words as words
-from archlab.study.scales import AS_IT_STANDS
+from archlab.study.study_file import AS_IT_STANDS
 
 _NUMBER = 3
 """Columns of the number and of the space behind it."""
 
 
-def listed(entries: Sequence[Entry], width: int) -> Iterator[Text]:
+def listed(entries: Sequence[LedgerEntry], width: int) -> Iterator[Text]:
     """In lines of at most `width` columns."""
     names = max(len(entry.claim.name) for entry in entries) + 2
     verdicts = max(len(words.verdict(one)) for entry in entries for one in entry.found) + 2

@@ -4,8 +4,8 @@ each in full, and errors in circulation."""
 from collections.abc import Sequence
 from pathlib import Path
 
-from archlab.evidence.ledger import Entry
-from archlab.evidence.read import cited, mistakes, sources
+from archlab.evidence.claims import cited, mistakes, sources
+from archlab.evidence.ledger import LedgerEntry
 from archlab.files import write_page
 from archlab.report import html, ledger_words
 from archlab.report.ledger_chart import predictions
@@ -13,12 +13,12 @@ from archlab.report.ledger_rows import panels
 from archlab.report.palette import MODES, PALETTES, vega_theme
 
 
-def write_ledger(entries: Sequence[Entry], path: Path) -> Path:
+def write_ledger(entries: Sequence[LedgerEntry], path: Path) -> Path:
     """Write the page, and the folders above it; its path."""
     return write_page(path, render(entries))
 
 
-def render(entries: Sequence[Entry], guide: str | None = None) -> str:
+def render(entries: Sequence[LedgerEntry], guide: str | None = None) -> str:
     """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere. `guide`: the first page
     of its site, if any."""
     drawn = panels(entries)

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from archlab.evidence.ledger import Entry
-from archlab.evidence.verdicts import Judged
+from archlab.evidence.ledger import LedgerEntry
+from archlab.evidence.verdicts import JudgedExpectation
 from archlab.report.rows import Row
 from archlab.study.formatting import amount, difference, interval
 from archlab.study.outcome_schema import Better, Unit
 from archlab.study.record import Comparison, Heading
-from archlab.study.scales import AS_IT_STANDS
+from archlab.study.study_file import AS_IT_STANDS
 
 _RELATIVE: dict[Unit, str] = {"tokens/s": "speed", "bytes": "memory"}
 """Units of which only the share of the reference's mean says something: what all outcomes of that unit are about."""
@@ -24,7 +24,7 @@ class Panel(NamedTuple):
     rows: list[Row]
 
 
-def panels(entries: Sequence[Entry]) -> list[Panel]:
+def panels(entries: Sequence[LedgerEntry]) -> list[Panel]:
     """Of all that was run, at every scale; the picture with most rows first."""
     found: dict[tuple[str, Unit, Better], Panel] = {}
     for entry in entries:
@@ -43,7 +43,7 @@ def _panel(outcome: Heading) -> Panel:
     return Panel(outcome.model_copy(update={"title": about, "unit": "share"}) if about else outcome, bool(about), [])
 
 
-def _row(entry: Entry, scale: str, judged: Judged, outcome: Heading, found: Comparison) -> Row:
+def _row(entry: LedgerEntry, scale: str, judged: JudgedExpectation, outcome: Heading, found: Comparison) -> Row:
     is_relative = outcome.unit in _RELATIVE
     unit: Unit = "share" if is_relative else outcome.unit
     per = judged.share / found.difference if is_relative and judged.share and found.difference else 1.0

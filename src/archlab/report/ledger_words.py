@@ -3,16 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from archlab.evidence.claims import Effect, Publication, sources
 from archlab.evidence.compared import Compared
-from archlab.evidence.ledger import Entry
-from archlab.evidence.rankings import Agreement
-from archlab.evidence.read import sources
+from archlab.evidence.ledger import LedgerEntry
 from archlab.evidence.results import Ran
-from archlab.evidence.schema import Effect, Source
-from archlab.evidence.verdicts import ClaimAtScale, Judged, Verdict
+from archlab.evidence.verdicts import Agreement, ClaimAtScale, ClaimVerdict, JudgedExpectation
 from archlab.pricing.units import count
 from archlab.study.formatting import plural, span
-from archlab.study.scales import AS_IT_STANDS
+from archlab.study.study_file import AS_IT_STANDS
 
 LEDGER = ("claim", "verdict", "said", "found here")
 """Columns of all claims."""
@@ -45,7 +43,7 @@ _SIDES = {"as claimed": "as claimed", "the opposite": "against", "undecided": "u
 """What a finding says of its claim."""
 
 
-_VERDICTS: dict[Verdict, str] = {"contradicted": "opposite found at this scale"}
+_VERDICTS: dict[ClaimVerdict, str] = {"contradicted": "opposite found at this scale"}
 """Verdicts that are written in other words than JSON has: of small models alone, nothing is contradicted."""
 
 
@@ -54,26 +52,26 @@ def verdict(found: ClaimAtScale) -> str:
     return _VERDICTS.get(found.verdict, found.verdict)
 
 
-def row(entry: Entry) -> tuple[str, str, str, str]:
+def row(entry: LedgerEntry) -> tuple[str, str, str, str]:
     """Return a row of the ledger, under LEDGER."""
     claim = entry.claim
     return f"{claim.number}. {claim.name}", verdicts(entry), claim.in_short, _found_at_all(entry)
 
 
-def _found_at_all(entry: Entry) -> str:
+def _found_at_all(entry: LedgerEntry) -> str:
     """Return a line per scale, and a last one with the caveat."""
     lines = (("; ".join(filter(None, (found_here(one), beside(one)))), one.scale) for one in entry.found)
     said = [line if scale == AS_IT_STANDS else f"{scale}: {line}" for line, scale in lines if line]
     return "\n".join([*said, f"But: {entry.claim.caveat_in_short}."])
 
 
-def verdicts(entry: Entry) -> str:
+def verdicts(entry: LedgerEntry) -> str:
     """Return `supported`, and on further lines the verdicts of other scales."""
     first, *others = entry.found
     return "\n".join([verdict(first), *(f"{one.scale}: {verdict(one)}" for one in others)])
 
 
-def in_a_line(entry: Entry) -> str:
+def in_a_line(entry: LedgerEntry) -> str:
     """Return `4. gates: Gated MLPs beat plain ones. This as a whole, here: undecided; 3 of 5 as claimed. But: ...`.
 
     The verdict is of all that the claim predicts, which may be more than what a topic is about.
@@ -132,7 +130,7 @@ def untested(found: ClaimAtScale) -> list[str]:
     return [f"Could not be tested here: {', '.join(labels)}. {reason}" for reason, labels in about.items()]
 
 
-def expected(judged: Judged) -> tuple[str, str, str, str]:
+def expected(judged: JudgedExpectation) -> tuple[str, str, str, str]:
     """Under EXPECTED."""
     needs = judged.expected.verdict in ("equivalent", "not worse", "not better")
     margin = judged.expected.margin or (judged.comparison.margin if judged.comparison and needs else None)
@@ -173,7 +171,7 @@ def ranked(found: Agreement) -> str:
     return f"Rank correlation with {of}: {found.rho:.2f}{around}."
 
 
-def said(source: Source) -> str:
+def said(source: Publication) -> str:
     """`Kaplan and others 2020, Scaling Laws for Neural Language Models, arXiv 2001.08361 (verified)`."""
     parts = [part for part in (f"{source.authors} {source.year}", source.title, source.where) if part]
     return f"{', '.join(parts)} ({source.certainty})"
@@ -190,7 +188,7 @@ def where(ran: Ran) -> str:
     return f"{ran.about.command} ({_size([ran])}; {', '.join(how)})"
 
 
-def scale(entries: Sequence[Entry]) -> str:
+def scale(entries: Sequence[LedgerEntry]) -> str:
     """Of what all verdicts are."""
     runs = [ran for entry in entries for ran in entry.runs]
     said = "Every verdict is of the scale that was run, and of no other"
@@ -215,12 +213,12 @@ def at_scale(found: ClaimAtScale) -> str:
     return "as the studies stand" if found.scale == AS_IT_STANDS else f"at the scale {found.scale}"
 
 
-def commands(entry: Entry) -> list[str]:
+def commands(entry: LedgerEntry) -> list[str]:
     """What runs its studies."""
     return [f"archlab study run {study}" for study in entry.claim.studies]
 
 
-def has_changed(entry: Entry) -> str:
+def has_changed(entry: LedgerEntry) -> str:
     """A sentence where studies were changed after they were run; else empty."""
     if not entry.changed:
         return ""

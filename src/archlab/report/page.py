@@ -8,7 +8,7 @@ from typing import NamedTuple
 import altair as alt
 
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
-from archlab.evidence.read import cited
+from archlab.evidence.claims import cited
 from archlab.files import write_atomic
 from archlab.pricing.units import binary, count, seconds
 from archlab.report import curve_charts, html, ledger_words, palette, row_charts

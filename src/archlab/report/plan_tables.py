@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from archlab.config.schema import Config
-from archlab.evidence.read import sources
+from archlab.evidence.claims import sources
 from archlab.pricing.budget import (
     HIGHEST_MFU,
     LOWEST_MFU,

@@ -6,7 +6,7 @@ from archlab.report.probe_charts import over_depth, over_steps, over_training
 from archlab.report.probe_measures import LOG_Z, OF_LAYERS, measured
 from archlab.report.study_probes import Probe, over_layers_in_words
 from archlab.report.watched import Watched
-from archlab.study.probed import over_layers, probes_of
+from archlab.study.details import over_layers, probes_of
 from archlab.training.run_folder import PROBES
 
 

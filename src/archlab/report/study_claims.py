@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from archlab.config.identity import flatten
-from archlab.evidence.changes import explaining
-from archlab.evidence.ledger import Entry, about_study
-from archlab.evidence.read import cited
+from archlab.evidence.claims import cited
+from archlab.evidence.ledger import LedgerEntry, about_study
+from archlab.evidence.look_up import explaining
 from archlab.evidence.results import in_library
 from archlab.evidence.verdicts import ClaimAtScale
 from archlab.report.ledger_words import at_scale, found_here, verdict
@@ -16,7 +16,7 @@ _MOST = 6
 """Topics that are named."""
 
 
-def claims_of(summary: StudySummary) -> tuple[str, list[Entry]]:
+def claims_of(summary: StudySummary) -> tuple[str, list[LedgerEntry]]:
     """The name of the study where it comes with archlab, whatever its scale, and the claims that it is about; else
     nothing."""
     name, _ = in_library(summary) or ("", "")

@@ -5,18 +5,17 @@ from textwrap import TextWrapper
 
 from rich.text import Text
 
-from archlab.evidence.pace import Pace
-from archlab.evidence.schema import Claim
+from archlab.evidence.claims import Claim
+from archlab.evidence.results import Pace
 from archlab.pricing.units import seconds, si
 from archlab.report.columns import FIXED
-from archlab.study.forecast import Forecast
+from archlab.study.forecast import Forecast, ListedStudy
 from archlab.study.formatting import listed, plural
-from archlab.study.overview import Listed
 
 _INDENT = "  "
 
 
-def entry(study: Listed, claims: Sequence[Claim], width: int) -> Iterator[Text]:
+def entry(study: ListedStudy, claims: Sequence[Claim], width: int) -> Iterator[Text]:
     """A study, and the claims of the ledger that it tests, in lines of at most `width` columns."""
     numbers = f"  claim {listed([str(claim.number) for claim in claims])}" if claims else ""
     yield Text.assemble((study.name, "bold"), (numbers, "dim"))
@@ -56,7 +55,7 @@ def predicted(study: str, claim: Claim) -> str:
     return ", ".join(said)
 
 
-def _lines(study: Listed, claims: Iterable[Claim]) -> Iterator[tuple[str, str]]:
+def _lines(study: ListedStudy, claims: Iterable[Claim]) -> Iterator[tuple[str, str]]:
     """Label and text."""
     yield "", study.question
     if study.claim:

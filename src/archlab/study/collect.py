@@ -4,7 +4,6 @@ import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from archlab.config.core.text import visible
 from archlab.config.identity import resolved
@@ -15,35 +14,35 @@ from archlab.pricing.memory import kv_cache_bytes
 from archlab.pricing.params import parameters
 from archlab.pricing.work import computed_training_flops
 from archlab.study.answer import answer
-from archlab.study.contrast_answer import contrast_answer
-from archlab.study.contrasts import contrast_summaries, factor_contrasts
-from archlab.study.design import Arm
-from archlab.study.documents import compare_documents
-from archlab.study.formatting import four_digits, listed, plural
-from archlab.study.match import describe_equal
+from archlab.study.arm import Arm
+from archlab.study.comparisons import (
+    contrast_summaries,
+    factor_contrasts,
+    heading,
+    outcome_statistics,
+    planned_trends,
+    size_trends,
+)
+from archlab.study.contrast_answer import contrast_answer, trend_answer
+from archlab.study.details import compare_documents, curve_of, probed_arm
+from archlab.study.fit import describe_equal
+from archlab.study.folder import mixed
+from archlab.study.formatting import listed, plural
 from archlab.study.outcome_schema import BY_SEED, Outcome
-from archlab.study.outcomes.compared import heading, measured
-from archlab.study.outcomes.gather import Found, gather
-from archlab.study.outcomes.sweep import sweep_points
-from archlab.study.plan import Plan, doubts_of_folds
-from archlab.study.probed import probed_arm
-from archlab.study.provenance import mixed
-from archlab.study.record import ArmSummary, Curve, Judged, Measured, StudySummary, TuningPoint
+from archlab.study.outcomes.gather import StudyRuns, gather
+from archlab.study.outcomes.log import sweep_points
+from archlab.study.plan import StudyPlan, doubts_of_folds
+from archlab.study.record import ArmSummary, OutcomeStatistics, OutcomeSummary, StudySummary, TuningPoint
 from archlab.study.runs import Ended, Run
 from archlab.study.schema import AddedSeeds, StudyConfig
 from archlab.study.stats import share
 from archlab.study.study_file import read_study
-from archlab.study.trend_answer import trend_answer
-from archlab.study.trends import planned_trends, size_trends
-
-_PARTS = 100
-"""Of the curves of a run's updates, at most."""
 
 
 def summarise(
     name: str,
-    plan: Plan,
-    found: Found,
+    plan: StudyPlan,
+    found: StudyRuns,
     runs: Mapping[str, Mapping[int, Run]],
     every: Sequence[Ended],
     folder: Path,
@@ -67,12 +66,12 @@ def summarise(
     seeds = list(runs[arms[0].name])
     folds = plan.shared_folds(seeds)
 
-    def judged(name: str, outcome: Outcome, margin: float | None = None) -> Judged:
+    def judged(name: str, outcome: Outcome, margin: float | None = None) -> OutcomeSummary:
         values = gather(outcome, found)
         by_seed = outcome.source in BY_SEED
         shared = folds if by_seed else None
-        tested = measured(outcome, values, references, margin, first if by_seed else None, contrasts, shared)
-        return Judged(
+        tested = outcome_statistics(outcome, values, references, margin, first if by_seed else None, contrasts, shared)
+        return OutcomeSummary(
             outcome=heading(name, outcome),
             arms={arm: tested[arm] for arm in values},
             contrasts=contrast_summaries(planned, values, tested, shared),
@@ -133,7 +132,7 @@ def summarise(
     )
 
 
-def _without_a_value(name: str, outcome: Outcome, found: Found) -> Iterator[str]:
+def _without_a_value(name: str, outcome: Outcome, found: StudyRuns) -> Iterator[str]:
     """Of arms that have no value on seeds whose runs finished: the comparison is of the others."""
     if outcome.source not in ("log", "weights"):
         return
@@ -153,7 +152,9 @@ def _is_ours(name: str, study: StudyConfig) -> bool:
     return name in studies() and read_study(name)[1] == study
 
 
-def _arm(arm: Arm, ended: Mapping[int, Ended], runs: Mapping[int, Run], primary: Measured, context: int) -> ArmSummary:
+def _arm(
+    arm: Arm, ended: Mapping[int, Ended], runs: Mapping[int, Run], primary: OutcomeStatistics, context: int
+) -> ArmSummary:
     config = arm.config
     summaries = {seed: e.summary for seed, e in ended.items()}
     diverged = [seed for seed, s in summaries.items() if s.status == "diverged"]
@@ -182,29 +183,6 @@ def _arm(arm: Arm, ended: Mapping[int, Ended], runs: Mapping[int, Run], primary:
         probes=probed_arm(ended),
         config=plain,
     )
-
-
-def curve_of(seed: int, run: Ended) -> Curve:
-    """Its evaluations as they are, its updates in parts."""
-    measure = "bits_per_byte" if any("bits_per_byte" in m for m in run.metrics) else "accuracy"
-    points = [(m["tokens"], m[measure]) for m in run.metrics if measure in m]
-    parts = list(_parts(run))
-    return Curve(
-        seed=seed,
-        tokens=[tokens for tokens, _ in points],
-        values=[value for _, value in points],
-        trained=[part[-1]["tokens"] for part in parts],
-        losses=[four_digits(statistics.fmean(m["loss"] for m in part)) for part in parts],
-        gradients=[four_digits(max(m["grad_norm"] for m in part)) for part in parts],
-    )
-
-
-def _parts(run: Ended) -> Iterator[list[dict[str, Any]]]:
-    """The log of its updates in parts as equal as can be."""
-    updates = [m for m in run.metrics if "lr" in m]
-    n = min(_PARTS, len(updates))
-    for i in range(n):
-        yield updates[i * len(updates) // n : (i + 1) * len(updates) // n]
 
 
 def _seconds(run: Ended) -> float:

@@ -21,66 +21,14 @@ from archlab.data.open import tokens_per_byte
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
 from archlab.pricing.work import computed_training_flops
-from archlab.study.cross import levels_of, overrides_of_arms, section_of, usual_label
-from archlab.study.field_rules import DECIDED_BY, SAME_FOR_ALL, misplaced_fields, overridden
+from archlab.study.arm import Arm, levels_of, overrides_of_arms, section_of, usual_label
+from archlab.study.checks import DECIDED_BY, SAME_FOR_ALL, misplaced_fields, overridden
+from archlab.study.fit import at_sizes, matched, quantity
 from archlab.study.formatting import listed
-from archlab.study.match import matched, quantity
 from archlab.study.schema import StudyConfig
-from archlab.study.sizes import at, at_sizes
 
 _NEVER_FOLLOWS = ("train.seq_len",)
 """Derived too, but from the model, and it decides how an arm is judged: an arm that changes it has to say so."""
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One alternative, ready to run except for its seed."""
-
-    name: str
-    label: str
-    config: Config
-    overrides: Raw
-    """The fields that the study's file changes for it, relative to its reference."""
-    adjusted: Raw
-    """What was adjusted to hold the study's quantity equal."""
-    follows: Raw
-    """Derived fields that changed with them: the width of a head, where the number of heads was changed."""
-    tuned: Raw
-    """Values of `train` fields that tuning found, here or earlier."""
-    reference: str | None
-    """The arm it is compared with; None for the first."""
-    factors: Raw
-    """Factor -> its level; empty where the study's file names its arms."""
-    plain_label: str
-    """Its label without its size."""
-    size: int | None = None
-    """Parameters to which its base was scaled; None where the study names no sizes."""
-
-    def at(self, size: int | None) -> "Arm":
-        """The same arm, called after its size."""
-        name, label = at(self.name, size), at(self.plain_label, size)
-        return replace(self, name=name, label=label, reference=self.reference and at(self.reference, size), size=size)
-
-    def with_values(self, values: Raw) -> "Arm":
-        """The same arm with some `train` fields set, as found by tuning."""
-        raw = overlay(self.config.model_dump(), values, Config)
-        return replace(self, config=build_config(raw, source=f"arm {self.name}"), tuned={**self.tuned, **values})
-
-    def seeded(self, seed: int, fold: int) -> Config:
-        """The config of one run, which is judged on that fold of the text."""
-        config = self._training(seed=seed)
-        return config.model_copy(update={"data": config.data.model_copy(update={"fold": fold})})
-
-    def compiled(self, compile: bool) -> "Arm":
-        """The same arm with compiled layers, or without."""
-        return replace(self, config=self._training(compile=compile))
-
-    def training(self, tokens: int) -> "Arm":
-        """The same arm on so many tokens."""
-        return replace(self, config=self._training(tokens=tokens))
-
-    def _training(self, **values: Any) -> Config:
-        return self.config.model_copy(update={"train": self.config.train.model_copy(update=values)})
 
 
 @dataclass(frozen=True)

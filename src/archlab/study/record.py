@@ -102,7 +102,7 @@ class Heading(Base):
     """Whether values are by seed, by round of timing, or one for the arm."""
 
 
-class Measured(Base):
+class OutcomeStatistics(Base):
     """One outcome of one arm."""
 
     values: dict[int, float | None]
@@ -115,7 +115,7 @@ class Measured(Base):
     """null for the arm that all others start from."""
 
 
-class FactorContrast(Measured):
+class FactorContrast(OutcomeStatistics):
     """What one level of a factor does over its first one: on average over all other factors, or, of an interaction, at
     one level of another factor more than at the first level of that. `values` are these differences by seed."""
 
@@ -133,7 +133,7 @@ Trend = Literal["grows", "shrinks", "flips", "cannot be told"]
 """Of a difference from the smallest size to the largest."""
 
 
-class SizeTrend(Measured):
+class SizeTrend(OutcomeStatistics):
     """The difference of one arm to its reference over a ladder of sizes. `values` are, by seed, how much the straight
     line through the differences over the logarithm of the size changes from the smallest size to the largest."""
 
@@ -151,11 +151,11 @@ class SizeTrend(Measured):
     trend: Trend
 
 
-class Judged(Base):
+class OutcomeSummary(Base):
     """All that is said of one outcome. Its comparisons are corrected for each other alone."""
 
     outcome: Heading
-    arms: dict[str, Measured]
+    arms: dict[str, OutcomeStatistics]
     contrasts: list[FactorContrast] = Field(default_factory=list)
     sizes: list[SizeTrend] = Field(default_factory=list)
 
@@ -203,7 +203,7 @@ class ProbedArm(Base):
     is measured of the whole model."""
 
 
-class ArmSummary(Measured):
+class ArmSummary(OutcomeStatistics):
     """One arm of a study, with the outcome that the answer is about."""
 
     name: Shown
@@ -281,7 +281,7 @@ class StudySummary(Base):
     """Run -> why it failed; running the study again tries it again."""
     outcome: Heading
     """What the arms' values are."""
-    others: list[Judged] = Field(default_factory=list)
+    others: list[OutcomeSummary] = Field(default_factory=list)
     """What else was measured."""
     evaluated: Literal["bits per byte", "share"]
     """Unit of the learning curves, and of tuning."""
@@ -348,13 +348,13 @@ class StudySummary(Base):
             for seed in arm.seeds
         ]
 
-    def _outcomes(self) -> Iterator[tuple[Heading, Mapping[str, Measured]]]:
+    def _outcomes(self) -> Iterator[tuple[Heading, Mapping[str, OutcomeStatistics]]]:
         yield self.outcome, {arm.name: arm for arm in self.arms}
         for other in self.others:
             yield other.outcome, other.arms
 
 
-def _value(outcome: Heading, measured: Measured, seed: int) -> float | None:
+def _value(outcome: Heading, measured: OutcomeStatistics, seed: int) -> float | None:
     return measured.values.get(seed) if outcome.source in BY_SEED else measured.mean
 
 

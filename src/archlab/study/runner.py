@@ -7,25 +7,32 @@ from pathlib import Path
 from archlab.config.core.text import print_to_stderr
 from archlab.config.training import resolve_train
 from archlab.errors import UserError
+from archlab.study.arm import Arm
+from archlab.study.checks import named_outcomes
 from archlab.study.collect import summarise
-from archlab.study.contrasts import comparisons
-from archlab.study.corpora import Corpora, open_corpora, read_corpora, reading
-from archlab.study.design import Arm, arms
-from archlab.study.executors.executor import Executor, RunProgress
+from archlab.study.comparisons import comparisons
+from archlab.study.design import arms
+from archlab.study.executors.executor import Executor, RunProgress, usual_threads
 from archlab.study.executors.local import Local
-from archlab.study.executors.needs import usual_threads
-from archlab.study.folder import changed_fields, claim, old_summary
-from archlab.study.more_seeds import seeds_in_all
-from archlab.study.outcomes.gather import Found, gather
-from archlab.study.outcomes.named import named_outcomes
+from archlab.study.folder import (
+    Corpora,
+    added_later,
+    changed_fields,
+    claim,
+    old_summary,
+    open_corpora,
+    planned_seeds,
+    read_corpora,
+    reading,
+    remove_stale,
+)
+from archlab.study.outcomes.gather import StudyRuns, gather
 from archlab.study.outcomes.timing import OnTiming, forget_timings, read_timings, time_all, unseen
-from archlab.study.plan import Plan
-from archlab.study.planned import added_later, read_plan
-from archlab.study.provenance import remove_stale
+from archlab.study.plan import StudyPlan, Tuned, tune
 from archlab.study.record import StudySummary, has_summary, write_summary
 from archlab.study.runs import Ended, Run
 from archlab.study.schema import AddedSeeds, Seeds, StudyConfig, first_seeds
-from archlab.study.tuning import Tuned, tune
+from archlab.study.stats import seeds_in_all
 from archlab.training.compiling import is_compiled
 from archlab.training.device import choose_device, environment, planned_device
 
@@ -54,9 +61,9 @@ class Study:
         return read_corpora(self.arms, self.folder) or open_corpora(self.arms)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> StudyPlan:
         """Its runs."""
-        return Plan(self.config, self.arms, self.corpora, self.outcomes, self.threads)
+        return StudyPlan(self.config, self.arms, self.corpora, self.outcomes, self.threads)
 
     def run(self, start_phase: StartPhase, renew: bool = False, on_timing: OnTiming = unseen) -> StudySummary:
         """Everything that has not been run yet, then the summary of what there is, which is also written.
@@ -123,7 +130,7 @@ class Study:
             plan.compared(arm, seed) for arm in self.arms for seed in self.config.seed_list
         ]
 
-    def _found(self, tuned: Tuned, seeds: Sequence[int]) -> Found:
+    def _found(self, tuned: Tuned, seeds: Sequence[int]) -> StudyRuns:
         """All that has ended, of these seeds."""
         plan = self.plan
         ended = {
@@ -136,7 +143,7 @@ class Study:
                 left = {value: found for value, run in runs.items() if (found := self._ended(run))}
                 if runs and len(left) == len(runs):
                     swept.setdefault(arm.name, {})[seed] = left
-        return Found(tuned.arms, ended, swept, read_timings(self.outcomes.values(), tuned.arms, self.folder))
+        return StudyRuns(tuned.arms, ended, swept, read_timings(self.outcomes.values(), tuned.arms, self.folder))
 
     def _ended(self, run: Run) -> Ended | None:
         """None while it has not ended, and for one whose files are damaged, which counts as failed."""
@@ -179,7 +186,7 @@ class Study:
                 raise UserError(f"{self.folder}: no run finished{''.join(lines)}")
             raise UserError(f"{self.folder}: no finished run; `archlab study run` makes them")
         warnings = tuned.warnings
-        if (planned := read_plan(self.folder)) is not None:
+        if (planned := planned_seeds(self.folder)) is not None:
             warnings = [*warnings, *added_later(self._seeds(tuned, planned), seeds)]
         summary = summarise(self.name, plan, found, runs, every, self.folder, reasons, tuned.points, warnings)
         write_summary(self.folder, summary)

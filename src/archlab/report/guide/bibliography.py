@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 
-from archlab.evidence.read import claims, mistakes, sources
+from archlab.evidence.claims import claims, mistakes, sources
 from archlab.evidence.topics import topics
 from archlab.report.guide.documents import HOW_TO, address, text_of
 from archlab.report.guide.lecture import topic_addresses

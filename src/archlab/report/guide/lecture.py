@@ -7,10 +7,9 @@ import altair as alt
 from markupsafe import Markup
 
 from archlab.config.core.base import Base
-from archlab.evidence.ledger import ledger
-from archlab.evidence.measured import measured, published
+from archlab.evidence.claims import cited, claims
+from archlab.evidence.ledger import ledger, measured, published
 from archlab.evidence.price import BASE, CONTEXT, equal_size, price_rows, prices
-from archlab.evidence.read import cited, claims
 from archlab.evidence.topics import Chapter, Topic, chapters
 from archlab.evidence.usage import Usage, in_words, usage
 from archlab.report import html

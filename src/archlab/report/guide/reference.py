@@ -5,7 +5,7 @@ from functools import cache
 from typing import NamedTuple
 
 from archlab.evidence.field_help import FieldHelp, field_help
-from archlab.study.json_schema import SCHEMAS
+from archlab.study.authoring import SCHEMAS
 
 
 class Group(NamedTuple):

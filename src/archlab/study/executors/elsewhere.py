@@ -9,8 +9,7 @@ from typing import Protocol, TypeVar
 
 from archlab.config.training import resolve_train
 from archlab.interrupt import on_forced_exit, raise_if_interrupted
-from archlab.study.executors.executor import OnProgress, RunProgress
-from archlab.study.executors.task import settled
+from archlab.study.executors.executor import OnProgress, RunProgress, settled
 from archlab.study.runs import Run
 from archlab.training.checkpoint import METRICS
 
@@ -33,44 +32,44 @@ class BrokenError(Exception):
     """A task could not even begin, or has a bug; another try would end alike."""
 
 
-Task = TypeVar("Task")
+TaskHandle = TypeVar("TaskHandle")
 
 
-class Place(Protocol[Task]):
+class Place(Protocol[TaskHandle]):
     """Takes runs, and trains each in its folder."""
 
     retry_after: float
     """Seconds before a run that another process trains is handed out again."""
 
-    def start(self, runs: Sequence[Run]) -> list[Task]:
+    def start(self, runs: Sequence[Run]) -> list[TaskHandle]:
         """Hand out the runs; a task for each."""
         ...
 
-    def ended(self, tasks: Sequence[Task], seconds: float) -> list[Task]:
+    def ended(self, tasks: Sequence[TaskHandle], seconds: float) -> list[TaskHandle]:
         """Those that have ended; it waits so long for the first one."""
         ...
 
-    def result(self, task: Task) -> list[RunProgress]:
+    def result(self, task: TaskHandle) -> list[RunProgress]:
         """What an ended task tells, last how its run ended; LostError or BrokenError where it does not."""
         ...
 
-    def stop(self, tasks: Sequence[Task]) -> None:
+    def stop(self, tasks: Sequence[TaskHandle]) -> None:
         """End the tasks, each with a checkpoint, and wait until they have ended, where the place sees to it."""
         ...
 
-    def kill(self, tasks: Sequence[Task]) -> None:
+    def kill(self, tasks: Sequence[TaskHandle]) -> None:
         """End them at once."""
         ...
 
 
 def run_elsewhere(
-    place: Place[Task], runs: Sequence[Run], study: Path, at_once: int | None, on_progress: OnProgress
+    place: Place[TaskHandle], runs: Sequence[Run], study: Path, at_once: int | None, on_progress: OnProgress
 ) -> list[RunProgress]:
     """Train every run, `at_once` at a time or as many as the place takes; see `Executor.run_all`."""
     raise_if_interrupted()
     waiting = [(0.0, settled(run)) for run in runs]
     """Each with the time from which it may be handed out."""
-    tasks, attempts, failed = dict[Task, Run](), Counter[str](), list[RunProgress]()
+    tasks, attempts, failed = dict[TaskHandle, Run](), Counter[str](), list[RunProgress]()
     watch = _Watch(study)
     try:
         while waiting or tasks:
@@ -105,7 +104,7 @@ def run_elsewhere(
                 place.stop(list(tasks))
 
 
-def _told(place: Place[Task], task: Task, run: Run, attempts: int) -> list[RunProgress]:
+def _told(place: Place[TaskHandle], task: TaskHandle, run: Run, attempts: int) -> list[RunProgress]:
     """What an ended task tells; of a lost one a note that its run is taken up again, until that was done too often."""
     try:
         return place.result(task)

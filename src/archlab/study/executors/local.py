@@ -17,8 +17,7 @@ import torch
 
 from archlab.cores import cores
 from archlab.interrupt import on_forced_exit, raise_if_interrupted
-from archlab.study.executors.executor import OnProgress, RunProgress
-from archlab.study.executors.task import train_run
+from archlab.study.executors.executor import OnProgress, RunProgress, train_run
 from archlab.study.runs import Run
 from archlab.training.callback import Callback, StepMetrics
 from archlab.training.device import choose_device

@@ -12,9 +12,7 @@ from typing import Any, TypeAlias
 from archlab.errors import UserError
 from archlab.interrupt import interrupts_blocked
 from archlab.study.executors.elsewhere import BrokenError, LostError, run_elsewhere
-from archlab.study.executors.executor import OnProgress, RunProgress
-from archlab.study.executors.needs import Needs, needs_of
-from archlab.study.executors.task import Errand
+from archlab.study.executors.executor import Errand, OnProgress, RunNeeds, RunProgress, needs_of
 from archlab.study.runs import Run
 
 Reference: TypeAlias = Any
@@ -49,7 +47,7 @@ class _Cluster:
 
     retry_after = 1.0
 
-    def __init__(self, errand: Errand, wanted: Needs) -> None:
+    def __init__(self, errand: Errand, wanted: RunNeeds) -> None:
         self._ray, self._wanted = _connected(), wanted
         self._errand = errand
 

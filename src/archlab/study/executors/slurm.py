@@ -19,9 +19,7 @@ from archlab.config.problems import choose
 from archlab.errors import UserError
 from archlab.interrupt import interrupts_blocked
 from archlab.study.executors.elsewhere import BrokenError, LostError, run_elsewhere
-from archlab.study.executors.executor import OnProgress, RunProgress
-from archlab.study.executors.needs import Needs, needs_of
-from archlab.study.executors.task import Errand
+from archlab.study.executors.executor import Errand, OnProgress, RunNeeds, RunProgress, needs_of
 from archlab.study.runs import Run
 
 Job: TypeAlias = Any
@@ -96,7 +94,7 @@ def check_slurm(options: Mapping[str, Any]) -> None:
 class _Queue:
     """Slurm's; with `cluster: local` submitit's own, on this machine."""
 
-    def __init__(self, errand: Errand, wanted: Needs, options: Mapping[str, Any]) -> None:
+    def __init__(self, errand: Errand, wanted: RunNeeds, options: Mapping[str, Any]) -> None:
         self._submitit, self._errand, self._wanted, self._options = _submitit(), errand, wanted, options
         self._is_local = options.get("cluster") == "local"
         self.retry_after = 1.0 if self._is_local else 30.0

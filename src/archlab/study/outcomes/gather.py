@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from archlab.study.design import Arm
-from archlab.study.outcome_schema import Outcome
-from archlab.study.outcomes.counted import counted
-from archlab.study.outcomes.log import from_log
-from archlab.study.outcomes.sweep import Swept, from_sweep
+from archlab.config.schema import Config
+from archlab.pricing.memory import kv_cache_bytes, recurrent_bytes
+from archlab.pricing.summary import cost
+from archlab.pricing.work import matrix_flops_per_byte
+from archlab.study.arm import Arm
+from archlab.study.outcome_schema import Intensity, Outcome, StateBytes
+from archlab.study.outcomes.log import Swept, from_log, from_sweep
 from archlab.study.runs import Ended
 from archlab.study.stats import Values
 
@@ -15,7 +17,7 @@ Timed = Mapping[Outcome, Mapping[str, Values]]
 """Outcome -> arm -> round -> value."""
 
 
-class Found(NamedTuple):
+class StudyRuns(NamedTuple):
     """All that a study has."""
 
     arms: Sequence[Arm]
@@ -25,7 +27,7 @@ class Found(NamedTuple):
     timed: Timed
 
 
-def gather(outcome: Outcome, found: Found) -> dict[str, Values]:
+def gather(outcome: Outcome, found: StudyRuns) -> dict[str, Values]:
     """Arm -> seed or round -> value; None where the run diverged. Left out where there is none for another reason."""
     match outcome.source:
         case "log":
@@ -41,7 +43,7 @@ def gather(outcome: Outcome, found: Found) -> dict[str, Values]:
             return {arm.name: {0: counted(outcome, arm.config)} for arm in found.arms}
 
 
-def _of_runs(found: Found, value_of: Callable[[Ended], float | None]) -> dict[str, Values]:
+def _of_runs(found: StudyRuns, value_of: Callable[[Ended], float | None]) -> dict[str, Values]:
     return {
         arm: {
             seed: value
@@ -50,3 +52,14 @@ def _of_runs(found: Found, value_of: Callable[[Ended], float | None]) -> dict[st
         }
         for arm, runs in found.ended.items()
     }
+
+
+def counted(outcome: Outcome, config: Config) -> float:
+    """Its value."""
+    match outcome:
+        case StateBytes():
+            return float(kv_cache_bytes(config.model, outcome.context or 1) + recurrent_bytes(config.model))
+        case Intensity():
+            return matrix_flops_per_byte(cost(config, outcome.batch, outcome.context).work["decoding"])
+        case _:
+            raise TypeError(f"nothing counts a {type(outcome).__name__}")

@@ -17,7 +17,7 @@ from archlab.config.sources import sources
 from archlab.digests import verify, write_with_digests
 from archlab.errors import UserError
 from archlab.infer.speed import WARM_UP, profile, rehearse, rehearse_decoding, seconds_of
-from archlab.study.design import Arm
+from archlab.study.arm import Arm
 from archlab.study.outcome_schema import DecodingSpeed, NormShare, Outcome, PeakMemory, TrainingSpeed
 from archlab.study.stats import Values
 from archlab.training.device import choose_device

@@ -1,11 +1,14 @@
 """Outcomes of a run's last weights. Each is measured once and kept in the run's folder."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from archlab.config.components.position import Learned
 from archlab.config.identity import config_hash
@@ -20,9 +23,28 @@ from archlab.infer.generate import generate
 from archlab.infer.load import load_run
 from archlab.model.decoder import Decoder
 from archlab.study.outcome_schema import Answers, Beyond, Outcome, PlugInOutcome, Repetition, TokensPerByte, WindowPart
-from archlab.study.outcomes.finished import FinishedRun, own_value
 from archlab.training.device import Device, choose_device
 from archlab.training.evaluate import predict
+
+
+class FinishedRun(NamedTuple):
+    """A run that has ended, with its last weights."""
+
+    folder: Path
+    config: Config
+    model: Decoder
+    """Ready for inference, on the run's device."""
+    tokens: Tensor
+    """[windows, T + 1] int64, of held-out text, on the same device: each is predicted from those before it."""
+
+
+def own_value(outcome: PlugInOutcome, run: FinishedRun) -> float | None:
+    """UserError where the plug-in gives no finite number, and not None either."""
+    found = outcome.registered.make(run, outcome.own)
+    if found is None or (isinstance(found, int | float) and math.isfinite(found)):
+        return None if found is None else float(found)
+    raise UserError(f"outcome {outcome.name}: its function gave {found!r}; allowed: a finite number, or None")
+
 
 _RUN = 4
 """Tokens; what a text repeats are runs of so many."""

@@ -1,13 +1,20 @@
-"""What is claimed, by whom, and what is told wrongly: the shape of the YAML files beside this one."""
+"""What is claimed, by whom, and what is told wrongly: read from the YAML files beside this one."""
 
 import re
-from typing import Annotated, Literal
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from archlab.config.about import Certainty
 from archlab.config.core.base import Base, Positive
 from archlab.config.core.text import Line
+from archlab.config.core.yaml_text import read_yaml
+from archlab.config.problems import nearest
+from archlab.errors import UserError
+from archlab.evidence.topics import topics
 
 Predicted = Literal["better", "worse", "higher", "lower", "equivalent", "not worse", "not better"]
 """What a claim says of an arm beside its reference. higher, lower: of an outcome whose values are neither good nor
@@ -15,7 +22,7 @@ bad. equivalent, not worse and not better hold where a difference beyond the mar
 is not enough."""
 
 
-class Source(Base):
+class Publication(Base):
     """A paper, a report or a repository."""
 
     authors: Line
@@ -141,3 +148,65 @@ class Mistake(Base):
     """What is so."""
     sources: Annotated[tuple[Line, ...], Field(strict=False)] = ()
     """Keys of where it stands; empty where it follows from counting (docs/cost.md)."""
+
+
+_Read = TypeVar("_Read")
+
+
+@cache
+def sources() -> dict[str, Publication]:
+    """Key -> who published what, and where."""
+    return _checked(dict[str, Publication], _raw("sources"))
+
+
+@cache
+def claims() -> dict[int, Claim]:
+    """Number -> claim, in the order of their numbers."""
+    found = sorted(_checked(list[Claim], _raw("claims")["claims"]), key=lambda claim: claim.number)
+    return {claim.number: claim for claim in found}
+
+
+@cache
+def mistakes() -> list[Mistake]:
+    """Errors in circulation, those of architecture before those of counting."""
+    return _checked(list[Mistake], _raw("mistakes")["mistakes"])
+
+
+def cited(keys: Iterable[str]) -> list[Publication]:
+    """The sources of these keys."""
+    return [sources()[key] for key in keys]
+
+
+def keys_in_use() -> Iterator[str]:
+    """Every key that a claim, a mistake or a topic names."""
+    for claim in claims().values():
+        yield from claim.sources
+        yield from (effect.source for effect in claim.published)
+        yield from (ranking.source for ranking in claim.rankings)
+    for mistake in mistakes():
+        yield from mistake.sources
+    for _, topic in topics():
+        yield from topic.sources
+
+
+def claim_of(study: str) -> list[Claim]:
+    """The claims that a study is about."""
+    return [claim for claim in claims().values() if study in claim.studies]
+
+
+def find_claim(text: str) -> Claim:
+    """The claim of that number or name; UserError where there is none."""
+    by_name = {claim.name: claim for claim in claims().values()}
+    named = by_name | {str(number): claim for number, claim in claims().items()}
+    if text not in named:
+        hint = nearest(text, by_name) or f"; allowed: 1 to {max(claims())}, or a claim's name"
+        raise UserError(f"no claim {text!r}{hint}")
+    return named[text]
+
+
+def _raw(name: str) -> dict[str, Any]:
+    return read_yaml(resources.files("archlab.evidence") / f"{name}.yaml")
+
+
+def _checked(kind: type[_Read], raw: Any) -> _Read:
+    return TypeAdapter(kind).validate_python(raw)

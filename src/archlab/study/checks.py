@@ -1,16 +1,32 @@
-"""Which fields a study may set in which place: names that exist, and no field that the study itself decides."""
+"""What the fields of a study may say: only known names and outcomes, and no field that the study decides."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from archlab.config.core.merge import Raw, expand
 from archlab.config.identity import flatten
-from archlab.config.problems import Problem, choose, is_under
+from archlab.config.problems import Problem, choose, is_under, raise_problems
+from archlab.config.tasks import AnyTask
 from archlab.errors import UserError
-from archlab.study.cross import overrides_of_arms, section_of
-from archlab.study.outcome_schema import KINDS
+from archlab.study.arm import Arm, at_size, overrides_of_arms, section_of
+from archlab.study.outcome_schema import (
+    KINDS,
+    Accuracy,
+    Answers,
+    BestLoss,
+    BestRate,
+    Beyond,
+    BitsPerByte,
+    OnTheWay,
+    Outcome,
+    Probe,
+    Sensitivity,
+    StateBytes,
+    TokensPerByte,
+    TokensTo,
+    WindowPart,
+)
 from archlab.study.record import COLUMNS
 from archlab.study.schema import StudyConfig
-from archlab.study.sizes import at
 
 DECIDED_BY = {"train.tokens": "budget", "train.seed": "seeds", "data.fold": "folds", "plugins": "plugins"}
 """Fields that the study sets itself -> the part of the study that decides them."""
@@ -29,7 +45,7 @@ def misplaced_fields(study: StudyConfig) -> Iterator[Problem]:
     arms = overrides_of_arms(study)
     for section in ("tuned", "labels"):
         for name in getattr(study, section):
-            at_sizes = [at(arm, size) for arm in arms for size in study.sizes if section == "tuned"]
+            at_sizes = [at_size(arm, size) for arm in arms for size in study.sizes if section == "tuned"]
             if name not in (*arms, *at_sizes):
                 yield Problem(f"{section}.{name}", f"no such arm{choose(name, list(arms))}")
     yield from _references(study, list(arms))
@@ -136,3 +152,44 @@ def _decided_elsewhere(section: str, overrides: Raw) -> Iterator[Problem]:
 
 def _decided(field: str) -> str:
     return f"is decided by the study's {DECIDED_BY[field]}, for all arms; leave it out"
+
+
+_OF_TEXT = (BitsPerByte, TokensTo, OnTheWay, WindowPart, Beyond, TokensPerByte, Sensitivity, BestLoss, BestRate)
+"""Outcomes that a task does not have."""
+
+
+def named_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> dict[str, Outcome]:
+    """Name -> outcome. ConfigError for one that the study's text or task does not have."""
+    is_task = isinstance(arms[0].config.data.task, AnyTask)
+    always = Accuracy() if is_task else BitsPerByte()
+    named: dict[str, Outcome] = {always.kind: always, **study.measure}
+    probed = all(arm.config.train.probe_every for arm in arms)
+    raise_problems([*_problems(named, is_task), *([] if probed else _without_probes(named))], "the study")
+    context = min(arm.config.model.max_seq_len for arm in arms)
+    named = {name: _with_context(outcome, context) for name, outcome in named.items()}
+    first = study.primary or always.kind
+    return {first: named[first], **named}
+
+
+def _problems(named: dict[str, Outcome], is_task: bool) -> Iterator[Problem]:
+    for name, outcome in named.items():
+        if is_task and isinstance(outcome, _OF_TEXT):
+            yield Problem(
+                f"measure.{name}", f"{outcome.title}: a task has no bytes of text; allowed: accuracy and answers"
+            )
+        if not is_task and isinstance(outcome, Answers):
+            yield Problem(f"measure.{name}", "is of runs that learn a task; allowed where `set` has a data.task")
+        if not is_task and isinstance(outcome, Accuracy):
+            yield Problem(f"measure.{name}", "text has no answers; allowed where `set` has a data.task")
+
+
+def _without_probes(named: dict[str, Outcome]) -> Iterator[Problem]:
+    for name, outcome in named.items():
+        if isinstance(outcome, Probe):
+            yield Problem(f"measure.{name}", "nothing is probed; say in `set` train.probe_every, for all arms")
+
+
+def _with_context(outcome: Outcome, context: int) -> Outcome:
+    if isinstance(outcome, StateBytes) and outcome.context is None:
+        return outcome.model_copy(update={"context": context})
+    return outcome
