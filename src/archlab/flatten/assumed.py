@@ -2,7 +2,9 @@
 wide is float32; attention is torch's fused kernel, or written out where that cannot do it."""
 
 import ast
+import dataclasses
 
+from archlab.config.components.kernel_choice import KernelNeeds
 from archlab.config.components.multi_head import MultiHead
 from archlab.config.layers import LayerConfig
 from archlab.flatten.operations import lift, plain
@@ -24,8 +26,7 @@ class Assumed(Specialiser):
 
     def replaced(self, function: Function | Class, arguments: list[Value], keywords: dict[str, Value]) -> Value | None:
         """What a file has in the place of a call; None: its source."""
-        name, owner = getattr(function.node, "name", ""), getattr(function, "owner", None)
-        match name, arguments:
+        match getattr(function.node, "name", ""), arguments:
             case "at_least_float32", [x]:
                 return Code(ast.Call(ast.Attribute(lift(x), "float", ast.Load()), [], []))
             case "wide", _:
@@ -53,11 +54,11 @@ class Assumed(Specialiser):
                 return self.evaluate(call, names, module("archlab.model.masks"))
             case ("dense", [mask]) | ("as_added", [mask, _]):
                 return mask
-            case "in_call", [_, _, _, _, sinks] if owner is not None:
-                return Record(owner.made_by, {**owner.attributes, "sinks": Known(not isinstance(sinks, Known))})
-            case "choose_kernel", [_, Record(attributes=needs)]:
-                is_written_out = plain(needs["softcap"]) or plain(needs["sinks"])
-                return self.top("reference" if is_written_out else "sdpa", module("archlab.model.kernels"))
+            case "in_call", [Known(value=KernelNeeds() as needs), _, _, _, _, sinks]:
+                return Known(dataclasses.replace(needs, sinks=not isinstance(sinks, Known)))
+            case "choose_kernel", [_, Known(value=KernelNeeds() as needs)]:
+                kernel = "reference" if needs.softcap or needs.sinks else "sdpa"
+                return self.top(kernel, module("archlab.model.kernels"))
             case "_is_better_wide", [_, bias]:
                 return Known(not isinstance(bias, Known))
             case "_fuses_equal_widths_only", _:
