@@ -68,7 +68,7 @@ class AboutText(Base):
     """Name, size and folds of a text or of a mixture of texts."""
 
     names: tuple[Shown, ...]
-    """TextSource of each text: a path, or `python-stdlib 3.11.4`."""
+    """Source of each text: a path, or `python-stdlib 3.11.4`."""
     bytes: int
     """Bytes of all texts, as UTF-8."""
     n_folds: int

@@ -35,7 +35,7 @@ def said(found: Finding) -> Iterator[str]:
     """Whole sentences."""
     yield found.why
     if found.measured:
-        yield f"PublishedResult {_measured(found.measured)}."
+        yield f"Measured {_measured(found.measured)}."
     if found.published:
         yield f"Published: {found.published}."
     if found.others:
