@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from archlab.config.components.component import Component, StateTensor
-    from archlab.config.core.plugins import Options, register_mixer, register_mlp, register_optimizer
+    from archlab.config.components.plugins import Options, register_mixer, register_mlp, register_optimizer
     from archlab.exchange.configs import load_config
     from archlab.exchange.save import save_pretrained
     from archlab.infer.generate import Session, generate, left_pad
@@ -48,7 +48,7 @@ __all__ = [
 _HOME = {
     "Component": "archlab.config.components.component",
     "Decoder": "archlab.model.decoder",
-    "Options": "archlab.config.core.plugins",
+    "Options": "archlab.config.components.plugins",
     "Projection": "archlab.model.projection",
     "Session": "archlab.infer.generate",
     "StateTensor": "archlab.config.components.component",
@@ -58,9 +58,9 @@ _HOME = {
     "left_pad": "archlab.infer.generate",
     "load_config": "archlab.exchange.configs",
     "load_study": "archlab.study.record",
-    "register_mixer": "archlab.config.core.plugins",
-    "register_mlp": "archlab.config.core.plugins",
-    "register_optimizer": "archlab.config.core.plugins",
+    "register_mixer": "archlab.config.components.plugins",
+    "register_mlp": "archlab.config.components.plugins",
+    "register_optimizer": "archlab.config.components.plugins",
     "register_outcome": "archlab.study.outcome_schema",
     "run_study": "archlab.report.run_study",
     "save_pretrained": "archlab.exchange.save",

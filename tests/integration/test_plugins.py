@@ -19,7 +19,8 @@ from torch._dynamo.testing import CompileCounter
 
 import archlab
 import tiny
-from archlab.config.core import plugins, trust
+from archlab.config.components import plugins
+from archlab.config.core import trust
 from archlab.config.core.yaml_text import read_yaml, to_yaml
 from archlab.config.identity import resolved
 from archlab.config.io import build_config

@@ -13,7 +13,8 @@ import pytest
 import archlab
 import tiny
 from archlab.cli.app import main
-from archlab.config.core import plugins, trust
+from archlab.config.components import plugins
+from archlab.config.core import trust
 from archlab.config.core.yaml_text import to_yaml
 from archlab.errors import OWN_CODE, UserError
 from archlab.study.design import arms

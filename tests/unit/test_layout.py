@@ -37,6 +37,18 @@ def test_no_folder_imports_from_one_below_it():
     assert wrong == []
 
 
+@pytest.mark.parametrize(("folder", "allowed"), [("core", {"core"}), ("components", {"core", "components"})])
+def test_a_folder_of_config_imports_no_later_one(folder, allowed):
+    wrong = [
+        f"{file.name} imports {node.module}"
+        for file in (HOME / "config" / folder).glob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("archlab.config.")
+        if str(node.module).split(".")[2] not in allowed
+    ]
+    assert wrong == []
+
+
 def test_no_folder_imports_from_one_below_it_through_a_root_module():
     roots = {file.stem: set(imported(file)) for file in HOME.glob("*.py") if not file.stem.startswith("__")}
 

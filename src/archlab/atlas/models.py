@@ -25,14 +25,14 @@ class PublishedModel:
     """One model of the atlas."""
 
     preset: str
-    """What `archlab show` calls it."""
+    """Name of the preset, as `archlab show` takes it."""
     about: About
     config: Config
     """The model; of one that cannot be built, its decoder block as far as the schema goes."""
 
     @property
     def family(self) -> str:
-        """What its makers released together in several sizes: the preset's name up to the size."""
+        """Name of the sizes that were released together: the preset's name up to the size."""
         return _SIZE.sub("", self.preset)
 
 
@@ -58,7 +58,7 @@ class AtlasRow(Base):
 
     preset: str
     family: str
-    """What its makers released together in several sizes."""
+    """Name of the sizes that were released together."""
     about: About
     buildable: bool
     parameters: int | None

@@ -17,7 +17,7 @@ FIELDS = frozenset({
 })  # fmt: skip
 """Fields of a row that stand under these headings."""
 MORE = ("head", "h/d", "active", "context", "lang", "drop", "decay")
-"""Where there is room."""
+"""Headings of further columns, for wide tables."""
 MORE_FIELDS = {"head_dim", "heads_over_d", "active_parameters", "context", "languages", "dropout", "weight_decay"}
 FIGURES = ("size", "ff/d", "d/L", "vocab", *MORE)
 """Headings of numbers."""
@@ -37,7 +37,7 @@ LEGEND_OF_MARKS = (
 )
 
 MARKS = {"verified": "", "secondary": " *", "from memory": " ~"}
-"""What follows a model's name, by certainty."""
+"""Mark after a model's name, by certainty."""
 
 _SHORT = {"LayerNorm": "LN", "RMSNorm": "RMS"}
 

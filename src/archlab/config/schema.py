@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from archlab.config.components.plugins import PlugIns, load_plugins
 from archlab.config.core.base import (
     DERIVED,
     Base,
@@ -19,7 +20,6 @@ from archlab.config.core.base import (
     Share,
     Tokens,
 )
-from archlab.config.core.plugins import PlugIns, load_plugins
 from archlab.config.core.trust import accept
 from archlab.config.model_schema import ModelConfig
 from archlab.config.optimizer import AdamW, LrMultipliers, Optimizer

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pydantic import ValidationError
 
 from archlab.config.components.plug_in import PlugIn
-from archlab.config.core.plugins import registered_by
+from archlab.config.components.plugins import registered_by
 from archlab.config.layers import COMPONENTS, with_overrides
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import Problem, raise_problems

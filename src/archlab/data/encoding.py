@@ -148,7 +148,7 @@ def _excerpts(before: str, after: str) -> str:
     return " became ".join(ascii(text[begin : begin + _SHOWN]) for text in (before, after))
 
 
-# --- in a process that encodes ----------------------------------------------------------------------------
+# --- in a process that encodes ----------------------------------------------------------------------------------------
 
 _encoder: _Encoder
 
@@ -170,7 +170,7 @@ def _encode(pieces: list[Piece]) -> list[Encoded]:
     return _encoder.encode(pieces)
 
 
-# --- encoding by tiktoken ---------------------------------------------------------------------------------
+# --- encoding by tiktoken ---------------------------------------------------------------------------------------------
 #
 # A tokenizer.json says which pairs merge, and in which order. tiktoken merges the two neighbours that make the token of
 # the lowest id. Both give the same tokens if ids follow the order of the merges and every token, encoded alone, comes

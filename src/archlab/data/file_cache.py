@@ -78,7 +78,7 @@ def _read(entry: Path) -> dict[str, Any] | None:
     return content if text == _with_checksum(content) else None
 
 
-# --- checksums of files ------------------------------------------------------------------------------------
+# --- checksums of files -----------------------------------------------------------------------------------------------
 
 LARGE = 128 * MEBIBYTE
 """Bytes from which on reading them all is worth a word: about half a second."""

@@ -140,7 +140,7 @@ def _goes_on(fold: Tokens, starts: np.ndarray, seq_len: int, end_of_text: int) -
     return np.array([False, *(at(int(before), int(start)) for before, start in pairwise(starts))])
 
 
-# --- which windows: pure functions of seed and step, so resuming is one integer ----------------------------
+# --- which windows: pure functions of seed and step, so resuming is one integer ---------------------------------------
 
 
 def samples(step: int, batch_size: int) -> range:

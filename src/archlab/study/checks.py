@@ -1,4 +1,4 @@
-"""What the fields of a study may say: only known names and outcomes, and no field that the study decides."""
+"""Checks of a study's fields: known names and outcomes, and no field that the study decides."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

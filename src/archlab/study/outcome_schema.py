@@ -12,8 +12,8 @@ from pydantic import (
 )
 
 from archlab.config.components.plug_in import PlugIn
+from archlab.config.components.plugins import Options, Section, register
 from archlab.config.core.base import Count, Kinded, Part, Positive, Share
-from archlab.config.core.plugins import Options, Section, register
 from archlab.config.core.text import Line
 from archlab.config.tasks import Task
 from archlab.errors import UserError

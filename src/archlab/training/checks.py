@@ -1,4 +1,4 @@
-"""Everything that is checked before a run opens its data: `check_run` is the list."""
+"""Checks of a run before it opens its data: `check_run` is the list."""
 
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.moe import MoE
@@ -30,9 +30,9 @@ def check_run(config: Config, train: TrainConfig, device: Device, world: World) 
 
 
 def shared_by(n_processes: int, config: Config) -> TrainConfig:
-    """Return the resolved settings of each of so many processes that read windows of their own.
+    """Return the resolved settings of each of `n_processes` that read windows of their own.
 
-    ConfigError if they cannot share a batch evenly.
+    Raise ConfigError if they cannot share a batch evenly.
     """
     train = resolve_train(config)
     own, rest = divmod(train.rows, n_processes)

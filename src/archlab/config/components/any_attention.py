@@ -103,7 +103,7 @@ class AnyAttention(Visibility, QueryHeads):
         yield Operation("softmax", "scores", flops=SOFTMAX_FLOPS * scores, moved=2 * made, saved=2 * made, made=made)
 
     def kernel_needs(self, site: Site) -> KernelNeeds:
-        """What a layer asks of its kernel, before a call."""
+        """Return the requirements of a layer on its kernel, before a call."""
         return KernelNeeds(
             softcap=self.softcap is not None,
             dropout=site.dropout.attention > 0,
@@ -111,9 +111,9 @@ class AnyAttention(Visibility, QueryHeads):
         )
 
     def _needs_in_pass(self, site: Site, this: Pass) -> KernelNeeds:
-        """What a pass asks of its kernel. Which documents are packed, and so how they are cut, is not known."""
-        needs = replace(self.kernel_needs(site), on_cuda=False, is_cached=this.is_cached)
-        needs = replace(needs, dropout=needs.dropout and not this.is_cached)
+        """Return the requirements of a pass on a CPU's kernel. Where packed documents are cut is not known."""
+        layer = self.kernel_needs(site)
+        needs = replace(layer, on_cuda=False, is_cached=this.is_cached, dropout=layer.dropout and not this.is_cached)
         if this.counting == "visible" or this.held:
             return needs
         masked = this.counting == "packed" or not is_plain_causal(self, this.context)

@@ -1,4 +1,4 @@
-"""Which kernel computes attention: what each one cannot do, and which of the others `auto` takes.
+"""Kernels of attention: the limits of each, and which one `auto` takes.
 
 Prices (`any_attention.py`), the kernels themselves (`model/kernels.py`) and a run's record
 (`training/attention_kernels.py`) all read this table. It has no torch, so that pricing needs none.
@@ -15,7 +15,7 @@ KernelName = Literal["flex", "blocked", "products", "sdpa", "reference"]
 
 @dataclass(frozen=True)
 class KernelNeeds:
-    """What a layer, and then a call, ask of a kernel. Every kernel does grouped heads and any scale."""
+    """Requirements of a layer, and then of a call, on a kernel. Every kernel does grouped heads and any scale."""
 
     softcap: bool = False
     dropout: bool = False
@@ -24,13 +24,13 @@ class KernelNeeds:
     """Tokens of a text up to which `products` trains faster than `sdpa` on this machine."""
     # From here on of a call; before it they stand for the easiest.
     masked: bool = False
-    """By more than plain causality."""
+    """Whether the mask hides more than plain causality does."""
     is_cut: bool = False
     """Whether blocks of queries compute at most half of the square."""
     sinks: bool = False
     is_cached: bool = False
     width: int = 64
-    """Of a query or a value, the wider of them."""
+    """Width of a query or of a value, whichever is larger."""
     on_cuda: bool = True
     float64: bool = False
     gradients: bool = False
@@ -39,12 +39,12 @@ class KernelNeeds:
 
 @dataclass(frozen=True)
 class KernelRules:
-    """Where a kernel cannot or should not be used, and what it computes."""
+    """Limits of one kernel, and the pairs that it computes."""
 
     lacks: Callable[[KernelNeeds], str | None]
-    """What of the needs it cannot meet, in words; None when it can."""
+    """Name of a need that the kernel cannot meet; None if it meets all."""
     suits: Callable[[KernelNeeds], bool]
-    """Whether `auto` may take it where it can."""
+    """Whether `auto` may take the kernel if it meets the needs."""
     pairs: Callable[[KernelNeeds], Literal["visible", "blocks", "all"]]
     """Pairs of a query and a key that it computes: those that are visible, those of blocks of queries, or all."""
 
@@ -70,9 +70,11 @@ def _flex_lacks(needs: KernelNeeds) -> str | None:
 
 
 def _flex_suits(needs: KernelNeeds) -> bool:
-    """Where torch's fused kernel lacks something, or computes what is masked. It compiles for every shape, and a
-    cache's shapes grow; on a CPU that needs a C++ compiler; on a GPU heads must be 16 wide, wide ones may not fit, and
-    the gradients of a bias are added up one by one."""
+    """Whether flex is worth its compilation: torch's fused kernel lacks something, or would compute masked pairs.
+
+    Flex compiles for every shape, and a cache's shapes grow. On a CPU it needs a C++ compiler. On a GPU heads must be
+    16 wide, wide ones may not fit, and the gradients of a bias are added up one by one.
+    """
     is_wanted = needs.softcap or needs.masked
     return is_wanted and needs.on_cuda and not needs.is_cached and not needs.bias and 16 <= needs.width <= 128
 
@@ -96,19 +98,20 @@ RULES: dict[KernelName, KernelRules] = {
 
 
 def kernel_for(name: str, needs: KernelNeeds) -> KernelName:
-    """The named kernel, or for `auto` the first that can do what is needed; UserError when the named one cannot."""
+    """Return the named kernel, or for `auto` the first that suits the needs and meets them.
+
+    Raise UserError if the named kernel cannot meet them.
+    """
     if name == "auto":
         return next(kernel for kernel, rules in RULES.items() if rules.suits(needs) and rules.lacks(needs) is None)
-    able = [kernel for kernel, rules in RULES.items() if rules.lacks(needs) is None]
-    for kernel, rules in RULES.items():
-        if kernel == name and kernel in able:
-            return kernel
-        if kernel == name:
-            raise UserError(f"kernel {name} cannot do {rules.lacks(needs)}; allowed: auto, {', '.join(able)}")
-    raise UserError(f"kernel {name!r}; allowed: auto, {', '.join(RULES)}")
+    if name not in RULES:
+        raise UserError(f"kernel {name!r}; allowed: auto, {', '.join(RULES)}")
+    able: dict[str, KernelName] = {kernel: kernel for kernel, rules in RULES.items() if rules.lacks(needs) is None}
+    if name not in able:
+        raise UserError(f"kernel {name} cannot do {RULES[name].lacks(needs)}; allowed: auto, {', '.join(able)}")
+    return able[name]
 
 
 def writes_scores(needs: KernelNeeds) -> bool:
-    """Whether a CPU's kernel writes all scores to memory, because the fused one cannot do what is asked: `reference`
-    does, and so does torch's attention with dropout."""
+    """Whether a CPU's kernel writes all scores to memory: `reference` does, and torch's attention with dropout."""
     return RULES["sdpa"].lacks(needs) is not None or needs.dropout

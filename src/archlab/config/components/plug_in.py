@@ -8,9 +8,9 @@ from pydantic import ValidationError, field_validator
 from pydantic_core.core_schema import ValidationInfo
 
 from archlab.config.components.component import Component, Site, StateTensor
+from archlab.config.components.plugins import Registered, Section, find, names
 from archlab.config.components.work import Operation, Pass
 from archlab.config.core.base import Base, Float32
-from archlab.config.core.plugins import Registered, Section, find, names
 from archlab.config.core.text import Line
 from archlab.errors import UserError
 

@@ -2,8 +2,8 @@
 
 from archlab.config.components.any_attention import AnyAttention
 from archlab.config.components.plug_in import PlugInOptimizer
+from archlab.config.components.plugins import registered_by
 from archlab.config.components.position import WITHOUT_QUERIES
-from archlab.config.core.plugins import registered_by
 from archlab.config.model_schema import ModelConfig
 from archlab.config.problems import choose
 from archlab.config.rules.mup_rules import MUP_CONFIG_RULES, MUP_MODEL_RULES
