@@ -5,7 +5,6 @@ import math
 import pickle
 import re
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,13 +18,12 @@ from torch._dynamo.testing import CompileCounter
 
 import archlab
 import tiny
-from archlab.config.components import plugins
 from archlab.config.core import trust
 from archlab.config.core.yaml_text import read_yaml, to_yaml
 from archlab.config.identity import resolved
 from archlab.config.io import build_config
 from archlab.config.schema import Config
-from archlab.errors import OWN_CODE, UserError, user_message
+from archlab.errors import UserError, user_message
 from archlab.flatten.write import flatten
 from archlab.pricing.work import forward_flops
 from archlab.study.executors.local import Local
@@ -35,34 +33,14 @@ from archlab.study.study_file import read_study
 from archlab.training.callback import Callback
 from archlab.training.optim import make_optimizer
 from archlab.training.train import train
+from plugin_state import as_a_new_process
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text(encoding="utf-8")
 FILES = {
     name: text for text in re.findall(r"^```\w+\n(.*?)^```", DOCUMENT, re.M | re.S) for name in re.findall(r"\A# (\S+)\n", text)
 }  # fmt: skip
-STORES = (plugins._registered, plugins._read, OWN_CODE, trust._named, trust._ran)
-"""What a process knows of plug-ins."""
+pytestmark = pytest.mark.usefixtures("new_process")
 SQUARED = {"kind": "plugin", "name": "squared", "options": {"d_ff": 48}}
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """As in a new process, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("ARCHLAB_STATE", str(tmp_path / "state"))
-    kept = [store.copy() for store in STORES]
-    as_a_new_process()
-    yield
-    for store, before in zip(STORES, kept, strict=True):
-        store.clear()
-        store.update(before)  # pyright: ignore[reportArgumentType, reportCallIssue]
-
-
-def as_a_new_process() -> None:
-    """Has imported none."""
-    for store in STORES:
-        store.clear()
 
 
 def write(text: str, name: str = "own.py") -> Path:

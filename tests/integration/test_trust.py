@@ -4,7 +4,6 @@ import os
 import pickle
 import py_compile
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -13,41 +12,22 @@ import pytest
 import archlab
 import tiny
 from archlab.cli.app import main
-from archlab.config.components import plugins
 from archlab.config.core import trust
 from archlab.config.core.yaml_text import to_yaml
-from archlab.errors import OWN_CODE, UserError
+from archlab.errors import UserError
 from archlab.study.design import arms
 from archlab.study.study_file import read_study, study_from_values
 from archlab.training.callback import Callback
 from archlab.training.train import train
+from plugin_state import as_a_new_process
 
-STORES = (plugins._registered, plugins._read, OWN_CODE, trust._named, trust._ran)
+pytestmark = pytest.mark.usefixtures("new_process")
 OWN = """
 import archlab, pathlib, torch
 pathlib.Path({ran!r}).touch()
 archlab.register_optimizer("own", archlab.Options, lambda groups, options: torch.optim.SGD(groups))
 """
 """A plug-in that leaves a trace when it is imported."""
-
-
-def as_a_new_process() -> None:
-    for store in STORES:
-        store.clear()
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """As in a new process, on a machine of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("ARCHLAB_STATE", str(tmp_path / "state"))
-    kept = [store.copy() for store in STORES]
-    as_a_new_process()
-    yield
-    for store, before in zip(STORES, kept, strict=True):
-        store.clear()
-        store.update(before)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 @pytest.fixture

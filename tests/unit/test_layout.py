@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import archlab
+from archlab.config.core.yaml_text import read_yaml
 from archlab.families.registry import FAMILIES
 
 HOME = Path(archlab.__file__).parent
@@ -66,6 +67,24 @@ def test_no_folder_imports_from_one_below_it_through_a_root_module():
         if lowest(root) > place
     ]
     assert wrong == []
+
+
+def test_only_plug_ins_use_the_public_api():
+    """A file that a study of the library names under `plugins` is user code that comes with archlab. It imports only
+    the public names, and no other file uses them, because behind them stands the whole house."""
+    library = HOME / "study" / "library"
+    named = {library / name for file in library.glob("*.yaml") for name in read_yaml(file).get("plugins", ())}
+    assert named == set(library.glob("*.py"))
+    assert [file.name for file in named if list(imported(file))] == []
+    users = {
+        file
+        for floor in FLOORS
+        for file in (HOME / floor).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "archlab"
+        if node.attr in archlab._HOME
+    }
+    assert users == named
 
 
 PRIVATE_TORCH = re.compile(r"\btorch(\.[A-Za-z]\w*)*\._(?!_)\w+|\bfrom torch[\w.]* import (\([^)]*|[^\n(]*)\b_(?!_)\w+")

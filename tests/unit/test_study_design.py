@@ -371,6 +371,7 @@ def test_arms_that_would_share_all_their_runs_are_refused(values, message):
         {"arms": {"a": {}, "b": {"train.weight_decay": 0}}},
         {"arms": {"a": {}, "b": {"train.recompute": True}}, "measure": {"memory": {"kind": "peak_memory"}}},
         {"arms": {"a": {}, "b": {"train.compile": True}}, "measure": {"training_speed": {}}},
+        {"arms": {"a": {"train.dtype": "float32"}, "b": {"train.dtype": "bfloat16"}}},
     ],
 )
 def test_arms_that_differ_in_what_is_trained_or_timed_are_taken(values):

@@ -328,6 +328,7 @@ def test_an_outcome_is_named_by_its_kind_where_it_has_no_name():
             r"measure\.best_rate .*a task has no bytes of text",
         ),
         ({"measure": ["accuracy"]}, r"measure\.accuracy .*text has no answers"),
+        ({"primary": "accuracy"}, r"primary +'accuracy' is not measured here; allowed: bits_per_byte"),
         (
             {"measure": ["beyond"], "set": {"data.task.kind": "recall"}},
             r"measure\.beyond .*a task has no bytes of text",
@@ -335,12 +336,14 @@ def test_an_outcome_is_named_by_its_kind_where_it_has_no_name():
     ],
 )
 def test_outcomes_that_cannot_be_are_refused(values: dict[str, Any], message: str):
-    def outcomes() -> object:
-        found = study(**values)
-        return named_outcomes(found, arms(found))
-
     with pytest.raises(UserError, match=message):
-        outcomes()
+        arms(study(**values))
+
+
+def test_wrong_outcomes_and_wrong_arms_are_told_together():
+    with pytest.raises(UserError, match="2 problems") as wrong:
+        arms(study(measure=["accuracy"], arms={"a": {}, "b": {"train.seed": 1}}))
+    assert all(place in str(wrong.value) for place in ("measure.accuracy", "arms.b.train.seed"))
 
 
 def test_the_primary_outcome_comes_first_and_a_task_has_its_own():

@@ -191,7 +191,6 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
     from archlab.config.training import resolve_train
     from archlab.pricing.params import parameters
     from archlab.review.findings import in_one_line, warnings
-    from archlab.study.checks import named_outcomes
     from archlab.study.design import arms, grid
     from archlab.study.folder import reading
     from archlab.study.schema import most_seeds
@@ -202,7 +201,6 @@ def show(study: str, /, *, scale: str | None = None, yaml: Flag = False) -> None
         print(to_yaml(config.model_dump(mode="json", exclude_unset=True)), end="")
         return
     designed = arms(config)
-    named_outcomes(config, designed)  # for what is wrong with them
     if found := list(dict.fromkeys(text for arm in designed for text in warnings(arm.config))):
         note(in_one_line(found))
     out, reads = console(), reading(config, designed)

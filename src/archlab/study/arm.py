@@ -8,10 +8,14 @@ from typing import Any
 from archlab.config.core.base import Overrides
 from archlab.config.core.merge import Raw
 from archlab.config.core.yaml_text import to_yaml_line
+from archlab.config.identity import NO_EFFECT_ON_RESULT
 from archlab.config.io import build_config, overlay
 from archlab.config.schema import Config
 from archlab.pricing.units import count
 from archlab.study.schema import StudyConfig
+
+NOT_TRAINED = (*NO_EFFECT_ON_RESULT, "train.compile", "train.device", "train.dtype")
+"""Fields that have no effect on what a study's run trains, given its dtype, which is part of its name."""
 
 
 @dataclass(frozen=True)

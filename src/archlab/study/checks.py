@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from archlab.config.core.merge import Raw, expand
 from archlab.config.identity import flatten
-from archlab.config.problems import Problem, choose, is_under, raise_problems
+from archlab.config.problems import Problem, choose, is_under
 from archlab.config.tasks import AnyTask
 from archlab.errors import UserError
 from archlab.study.arm import Arm, at_size, overrides_of_arms, section_of
@@ -158,20 +158,15 @@ _OF_TEXT = (BitsPerByte, TokensTo, OnTheWay, WindowPart, Beyond, TokensPerByte, 
 """Outcomes that a task does not have."""
 
 
-def named_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> dict[str, Outcome]:
-    """Name -> outcome. ConfigError for one that the study's text or task does not have."""
+def foreign_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> Iterator[Problem]:
+    """Outcomes that the study's text or task does not have, and probes where nothing is probed."""
+    if not arms:
+        return
     is_task = isinstance(arms[0].config.data.task, AnyTask)
-    always = Accuracy() if is_task else BitsPerByte()
-    named: dict[str, Outcome] = {always.kind: always, **study.measure}
-    probed = all(arm.config.train.probe_every for arm in arms)
-    raise_problems([*_problems(named, is_task), *([] if probed else _without_probes(named))], "the study")
-    context = min(arm.config.model.max_seq_len for arm in arms)
-    named = {name: _with_context(outcome, context) for name, outcome in named.items()}
-    first = study.primary or always.kind
-    return {first: named[first], **named}
-
-
-def _problems(named: dict[str, Outcome], is_task: bool) -> Iterator[Problem]:
+    is_probed = all(arm.config.train.probe_every for arm in arms)
+    named = named_outcomes(study, arms)
+    if study.primary in ("bits_per_byte", "accuracy") and study.primary not in named:
+        yield Problem("primary", f"{study.primary!r} is not measured here{choose(study.primary, list(named))}")
     for name, outcome in named.items():
         if is_task and isinstance(outcome, _OF_TEXT):
             yield Problem(
@@ -181,12 +176,17 @@ def _problems(named: dict[str, Outcome], is_task: bool) -> Iterator[Problem]:
             yield Problem(f"measure.{name}", "is of runs that learn a task; allowed where `set` has a data.task")
         if not is_task and isinstance(outcome, Accuracy):
             yield Problem(f"measure.{name}", "text has no answers; allowed where `set` has a data.task")
-
-
-def _without_probes(named: dict[str, Outcome]) -> Iterator[Problem]:
-    for name, outcome in named.items():
-        if isinstance(outcome, Probe):
+        if not is_probed and isinstance(outcome, Probe):
             yield Problem(f"measure.{name}", "nothing is probed; say in `set` train.probe_every, for all arms")
+
+
+def named_outcomes(study: StudyConfig, arms: Sequence[Arm]) -> dict[str, Outcome]:
+    """Return name -> outcome, the primary one first."""
+    always = Accuracy() if isinstance(arms[0].config.data.task, AnyTask) else BitsPerByte()
+    context = min(arm.config.model.max_seq_len for arm in arms)
+    named = {name: _with_context(outcome, context) for name, outcome in {always.kind: always, **study.measure}.items()}
+    first = study.primary if study.primary in named else always.kind
+    return {first: named[first], **named}
 
 
 def _with_context(outcome: Outcome, context: int) -> Outcome:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from archlab.config.core.base import MOST_TOKENS
 from archlab.config.core.merge import Raw, expand
 from archlab.config.core.yaml_text import to_yaml_line
-from archlab.config.identity import NO_EFFECT_ON_RESULT, config_hash, diff, flatten, resolved
+from archlab.config.identity import config_hash, diff, flatten, resolved
 from archlab.config.io import build_config, overlay
 from archlab.config.layers import PER_LAYER, parts_of_layers
 from archlab.config.problems import ConfigError, Problem, explain, is_under, raise_problems
@@ -21,8 +21,8 @@ from archlab.data.open import tokens_per_byte
 from archlab.errors import UserError
 from archlab.exchange.configs import read_config
 from archlab.pricing.work import computed_training_flops
-from archlab.study.arm import Arm, levels_of, overrides_of_arms, section_of, usual_label
-from archlab.study.checks import DECIDED_BY, SAME_FOR_ALL, misplaced_fields, overridden
+from archlab.study.arm import NOT_TRAINED, Arm, levels_of, overrides_of_arms, section_of, usual_label
+from archlab.study.checks import DECIDED_BY, SAME_FOR_ALL, foreign_outcomes, misplaced_fields, overridden
 from archlab.study.fit import at_sizes, matched, quantity
 from archlab.study.formatting import listed
 from archlab.study.schema import StudyConfig
@@ -45,8 +45,8 @@ class _Draft:
 def arms(study: StudyConfig) -> list[Arm]:
     """Every arm, matched.
 
-    UserError with every problem at once: fields that are wrong, an arm that cannot be matched, an arm that differs from
-    its reference in more than its overrides.
+    UserError with every problem at once: fields that are wrong, outcomes that the text or task does not have, an arm
+    that cannot be matched, an arm that differs from its reference in more than its overrides.
     """
     problems = list(misplaced_fields(study))
     try:
@@ -64,7 +64,7 @@ def arms(study: StudyConfig) -> list[Arm]:
             problems += wrong
     except UserError as error:
         problems.append(Problem("sizes", str(error)))
-    problems += _unread_text(designed, study)
+    problems += [*_unread_text(designed, study), *foreign_outcomes(study, designed)]
     raise_problems(list(dict.fromkeys(problems)), "the study")
     return designed
 
@@ -108,13 +108,13 @@ def _unread_text(designed: Sequence[Arm], study: StudyConfig) -> Iterator[Proble
 def _equal_arms(drafts: Sequence[_Draft], study: StudyConfig) -> Iterator[Problem]:
     """Arms that would share all their runs with an arm above them, so that a comparison says nothing."""
     of_configs = any(outcome.source in ("timing", "config") for outcome in study.measure.values())
-    unseen = () if of_configs else (*NO_EFFECT_ON_RESULT, "train.compile")
+    unseen = () if of_configs else NOT_TRAINED
     per_layer = [f"model.{section}" for section in (*PER_LAYER, "layers")]
-    first = dict[tuple[str, str], Arm]()
+    first = dict[tuple[str, str, str], Arm]()
     for arm, config in ((draft.arm, draft.untuned) for draft in drafts):
         values = flatten(resolved(config))
         others = {field: value for field, value in values.items() if not is_under([field], (*unseen, *per_layer))}
-        seen = config_hash(others), repr(parts_of_layers(config.model))
+        seen = config_hash(others), repr(parts_of_layers(config.model)), config.train.dtype
         if (other := first.setdefault(seen, arm)) is arm:
             continue
         idle = _idle_overrides(arm, other, study)

@@ -4,12 +4,7 @@ timing, or per arm."""
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from archlab.config.components.plug_in import PlugIn
 from archlab.config.components.plugins import Options, Section, register
@@ -28,7 +23,6 @@ Source = Literal["log", "weights", "timing", "config", "sweep"]
 """Where an outcome's values come from. log: what a run wrote while it trained, one value per seed. weights: what its
 last weights do, per seed. timing: all arms in turn, nothing else running, per round. config: no run at all, one exact
 value per arm. sweep: the runs of a seed at all swept rates, per seed."""
-
 
 BY_SEED: tuple[Source, ...] = ("log", "weights", "sweep")
 """Sources whose values are of runs; those of timing are of rounds, those of a config of arms."""
@@ -133,7 +127,6 @@ ProbeName = Literal[
     "first_token", "learned_sink", "dead_units", "largest_load", "dead_experts", "log_z", "log_z_rms", "embedding_rms",
 ]  # fmt: skip
 """What a probe measures, of every layer or of the model (docs/probes.md)."""
-
 
 OF_THE_MODEL: tuple[ProbeName, ...] = ("log_z", "log_z_rms", "embedding_rms")
 """Those that no layer has by itself."""

@@ -7,20 +7,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from archlab.config.core.merge import Raw
-from archlab.config.identity import NO_EFFECT_ON_RESULT, config_hash, resolved
+from archlab.config.identity import config_hash, resolved
 from archlab.config.optimizer import AdamW, LrMultipliers
 from archlab.config.schema import Config
 from archlab.config.sources import sources
+from archlab.study.arm import NOT_TRAINED
 from archlab.study.outcome_schema import Outcome
 from archlab.study.outcomes.weights import kept
 from archlab.training.device import planned_device
 from archlab.training.evaluate import DocumentScore
 from archlab.training.run_folder import RunFolder
 from archlab.training.summary import RunSummary
-
-_NOT_MEANT = (*NO_EFFECT_ON_RESULT, "train.compile", "train.device", "train.dtype")
-"""Fields that do not say what is trained. The number format does, as it is on this machine, and so do plug-ins, with
-their code."""
 
 _ADDED = (
     ("model.mup", None),
@@ -36,7 +33,7 @@ def _deciding(section: Raw, path: str) -> Raw:
     return {
         key: _deciding(value, field) if isinstance(value, dict) else value
         for key, value in section.items()
-        if (field := f"{path}.{key}") not in _NOT_MEANT and (field, value) not in _ADDED
+        if (field := f"{path}.{key}") not in NOT_TRAINED and (field, value) not in _ADDED
     }
 
 
