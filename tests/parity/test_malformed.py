@@ -1,31 +1,44 @@
-"""A config.json with any value in any place is a config or a message, never a traceback."""
+"""A wrong value anywhere in a config.json is refused or changes nothing, and is never a traceback."""
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 import transformers
 
+from archlab.config.model_schema import ModelConfig
 from archlab.errors import UserError
 from archlab.families.registry import FAMILIES
-from archlab.hf.family import Family
+from archlab.hf.family import NO_EFFECT, OTHER_TOOLS, Family, differing
 from tests.parity.cases import CASES
 
 MALFORMED = [0, -1, 1.5, 10**30, True, "x", "", [], [1], {}, {"a": 1}, None, math.nan, math.inf, [None], [[]]]
+FRACTIONS = {"beta_fast", "beta_slow"}
+"""Numbers that may have a fraction, though those of the good files have none."""
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.model_type)
-def test_malformed_values_are_messages(family: Family) -> None:
-    """Each key of a good config, made wrong in every way: a config or a UserError, nothing else."""
+def test_malformed_values_are_refused_or_change_nothing(family: Family) -> None:
+    """Each key of a good config, also inside objects, made wrong in every way: never a traceback, never obeyed."""
     good = known_good(family)
     family.model_config(good, "good")
-    for key in good:
+    harmless = NO_EFFECT | family.no_effect | OTHER_TOOLS
+    refused, obeyed = 0, list[str]()
+    for path in [path for path in paths(good) if path[0] not in harmless]:
         for value in MALFORMED:
             try:
-                family.model_config({**good, key: value}, "bad.json")
+                ours = family.model_config(with_value(good, path, value), "bad.json")
             except UserError as error:
                 assert "bad.json" in str(error)  # noqa: PT017 - a good value for one key is no error at all
+                refused += 1
+                continue
+            like = 1.0 if path[-1] in FRACTIONS else at(good, path)
+            if not is_like(value, like) and not is_as_if_absent(family, ours, good, path):
+                obeyed.append(f"{'.'.join(path)} = {value!r}")
+    assert refused
+    assert not obeyed
 
 
 @pytest.mark.parametrize(
@@ -48,6 +61,82 @@ def test_what_breaks_a_rule_is_named_by_its_key(model_type: str, key: str, value
     assert "model." not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("model_type", "change", "key", "allowed"),
+    [
+        ("falcon", {"alibi": "x"}, "alibi", "true or false"),
+        ("falcon", {"multi_query": []}, "multi_query", "true or false"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": 1.5}, "scale_attn_by_inverse_layer_idx", "true or false"),
+        ("deepseek_v3", {"first_k_dense_replace": 1.5}, "first_k_dense_replace", "a whole number"),
+        ("deepseek_v3", {"n_shared_experts": ""}, "n_shared_experts", "a whole number"),
+        ("qwen3_moe", {"mlp_only_layers": "x"}, "mlp_only_layers", "a list"),
+        ("gemma2", {"query_pre_attn_scalar": True}, "query_pre_attn_scalar", "a whole number"),
+        ("granite", {"embedding_multiplier": True}, "embedding_multiplier", "a finite number"),
+        ("mpt", {"attn_config": [1]}, "attn_config", "keys and values"),
+        ("glm4_moe", {"n_group": 2, "topk_group": 3}, "topk_group", "up to n_group, 2"),
+        ("deepseek_v2", {"topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 3}, "topk_group", "up to n_group, 2"),
+    ],
+)  # fmt: skip
+def test_the_refusal_says_what_a_key_may_hold(model_type: str, change: dict[str, Any], key: str, allowed: str) -> None:
+    family = FAMILIES[model_type]
+    with pytest.raises(UserError) as caught:
+        family.model_config({**known_good(family), **change}, "bad.json")
+    message = f"bad.json: {key} is {change[key]!r}, which archlab cannot build; allowed: {allowed}"
+    assert message in str(caught.value).splitlines()
+
+
+def test_whole_numbers_with_a_point_and_numbers_without_one_are_understood() -> None:
+    """JSON writers differ in them: 7.0 layers are seven, and a multiplier of 2 is 2.0."""
+    gemma, granite = FAMILIES["gemma2"], FAMILIES["granite"]
+    scaled = gemma.model_config({**known_good(gemma), "query_pre_attn_scalar": 16.0}, "good.json")
+    assert scaled.attention.scale == 0.25
+    assert granite.model_config({**known_good(granite), "embedding_multiplier": 2}, "good.json").embedding.scale == 2
+
+
 def known_good(family: Family) -> dict[str, Any]:
     case = next(case for case in CASES if case.model_type == family.model_type)
     return json.loads(transformers.CONFIG_MAPPING[family.model_type](**case.hf).to_json_string(use_diff=False))
+
+
+def paths(values: dict[str, Any]) -> list[tuple[str, ...]]:
+    """The path of every key, also of those inside objects."""
+    inside = [(key, *path) for key, value in values.items() if isinstance(value, dict) for path in paths(value)]
+    return [*((key,) for key in values), *inside]
+
+
+def at(values: Any, path: Sequence[str]) -> Any:
+    return at(values[path[0]], path[1:]) if path else values
+
+
+def with_value(values: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
+    key, *rest = path
+    return {**values, key: with_value(values[key], rest, value) if rest else value}
+
+
+def without(values: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    key, *rest = path
+    return {**values, key: without(values[key], rest)} if rest else {k: v for k, v in values.items() if k != key}
+
+
+def is_like(value: Any, good: Any) -> bool:
+    """Whether a value has the type of a good one, whose elements a list shares; null may be a value of its own."""
+    if value is None:
+        return True
+    if isinstance(good, bool) or isinstance(value, bool):
+        return isinstance(good, bool) and isinstance(value, bool)
+    if isinstance(good, int | float | None):
+        exact = isinstance(good, int) and isinstance(value, float)
+        return isinstance(value, int | float) and math.isfinite(value) and not exact
+    if isinstance(good, list):
+        return isinstance(value, list) and (not good or all(is_like(v, good[0]) for v in value if v))
+    return isinstance(value, type(good))
+
+
+def is_as_if_absent(family: Family, ours: ModelConfig, good: dict[str, Any], path: tuple[str, ...]) -> bool:
+    """Whether a config is that of the good file, or of the good file without the key."""
+    if not differing(ours, family.model_config(good, "good")):
+        return True
+    try:
+        return not differing(ours, family.model_config(without(good, path), "good"))
+    except UserError:
+        return False

@@ -296,7 +296,7 @@ def test_every_reason_in_the_config_is_given_at_once(hf: Path) -> None:
         ("num_hidden_layers", "two", "n_layers  'two'; allowed: a whole number"),
         ("vocab_size", [300], "vocab_size  [300]; allowed: a whole number"),
         ("rms_norm_eps", "small", "rms_norm_eps  'small'; allowed: a number"),
-        ("hidden_act", ["silu"], "hidden_act = ['silu']: cannot be read"),
+        ("hidden_act", ["silu"], "hidden_act is ['silu'], which archlab cannot build; allowed: a name"),
         ("rope_parameters", "none", "rope_parameters = 'none'"),
     ],
 )

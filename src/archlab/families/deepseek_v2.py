@@ -23,10 +23,12 @@ class TopKMethod:
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """All groups kept is no limit."""
-        method, n, kept = hf.get("topk_method", "greedy"), hf.get("n_group"), hf.get("topk_group")
+        method, n, kept = hf.get("topk_method", "greedy"), hf.get("n_group", kind=int), hf.get("topk_group", kind=int)
         if method not in ("greedy", "group_limited_greedy"):
             raise hf.refuse("topk_method", method, "greedy, group_limited_greedy")
         limits = method == "group_limited_greedy" and hf.need("topk_group") < hf.need("n_group")
+        if method == "group_limited_greedy" and kept > n:
+            raise hf.refuse("topk_group", kept, f"up to n_group, {n}")
         ours["mlp.router.groups"] = {"n": n, "kept": kept, "by": "max"} if limits else None
 
     def write(self, model: ModelConfig, hf: Raw) -> None:

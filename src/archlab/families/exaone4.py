@@ -15,7 +15,7 @@ from archlab.hf.rope import RopeKeys
 
 def by_pattern(hf: ConfigReader, n_layers: int) -> list[str]:
     """Every n-th layer is full; all are if there is no window."""
-    pattern = hf.get("sliding_window_pattern", 4)
+    pattern = hf.get("sliding_window_pattern", 4, kind=object)
     if hf.or_null("sliding_window", 4096) is None or hf.get("layer_types"):
         return [FULL] * n_layers
     if not isinstance(pattern, int):

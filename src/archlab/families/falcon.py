@@ -20,7 +20,7 @@ class Generation:
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Parallel branches and their norms, key/value heads."""
         newer, parallel = hf.get("new_decoder_architecture", False), hf.or_null("parallel_attn", True)
-        norms, single = hf.get("num_ln_in_parallel_attn"), hf.or_null("multi_query", True)
+        norms, single = hf.get("num_ln_in_parallel_attn", kind=int), hf.or_null("multi_query", True)
         heads = ours["attention.n_heads"]
         kv_heads = hf.get("num_kv_heads", heads)
         if newer and not parallel:

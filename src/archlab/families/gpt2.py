@@ -38,7 +38,7 @@ class PlainMLP:
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Kind and width."""
-        given = hf.get(self.hf_key) if self.hf_key else None
+        given = hf.get(self.hf_key, kind=int) if self.hf_key else None
         ours |= {"mlp.kind": "plain", "mlp.d_ff": given or 4 * ours["d_model"]}
 
     def write(self, model: ModelConfig, hf: Raw) -> None:

@@ -6,7 +6,7 @@ from archlab.families.olmo import BIASES
 from archlab.families.qwen3 import qk_rms_norm
 from archlab.hf.family import Family
 from archlab.hf.fields import Always, ConfigReader, Key, Only
-from archlab.hf.rope import RopeKeys, position
+from archlab.hf.rope import RopeKeys, position, refuse_flags
 from archlab.hf.weights import linear
 
 
@@ -19,6 +19,7 @@ class AlphaRope(RopeKeys):
         if given.get("rope_type", given.get("type")) != "dynamic" or not given.get("alpha"):
             super().read(hf, ours)
             return
+        refuse_flags(hf, given)
         rotary_dim = ours["attention.head_dim"] or ours["d_model"] // ours["attention.n_heads"]
         theta, exponent = given.get("rope_theta", hf.get(self.theta_key, self.theta)), rotary_dim / (rotary_dim - 2)
         ours["position"] = position(hf, theta * given["alpha"] ** exponent, 1.0, self.pairing, {}, None)

@@ -57,7 +57,7 @@ class Again:
 
 def types_of(hf: ConfigReader, n_layers: int) -> list[str]:
     """`full_attn_idxs` names the layers with attention; without it all have it."""
-    full = hf.get("full_attn_idxs", range(n_layers))
+    full = hf.get("full_attn_idxs", list(range(n_layers)))
     return [FULL if i in full else CONV for i in range(n_layers)]
 
 

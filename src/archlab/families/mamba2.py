@@ -37,7 +37,7 @@ class StepLimit:
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Infinity as JSON has it, and as transformers 5 writes it."""
-        least, most = (_number(limit) for limit in hf.get("time_step_limit", (0.0, math.inf)))
+        least, most = (_number(limit) for limit in hf.get("time_step_limit", [0.0, math.inf]))
         ours["mixer.dt_min"], ours["mixer.dt_max"] = least, None if most == math.inf else most
 
     def write(self, model: ModelConfig, hf: Raw) -> None:

@@ -19,7 +19,7 @@ class RotaryDim(RopeKeys):
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """A fraction wins."""
         super().read(hf, ours)
-        rotary_dim = hf.get("rotary_dim")
+        rotary_dim = hf.get("rotary_dim", kind=int)
         given = (hf.get("rope_parameters") or hf.get("rope_scaling") or {}).get(self.fraction_key)
         if rotary_dim and given is None and hf.get(self.fraction_key) is None:
             ours["position"]["fraction"] = rotary_dim / ours["attention.head_dim"]

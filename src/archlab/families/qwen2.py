@@ -21,7 +21,7 @@ class Windows(LayerTypes):
 
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """A listed sliding layer has no window while the switch is off."""
-        if not hf.get("use_sliding_window", False) and SLIDING in hf.get("layer_types", ()):
+        if not hf.get("use_sliding_window", False) and SLIDING in hf.get("layer_types", []):
             raise hf.refuse("use_sliding_window", False, f"true, for layer_types has {SLIDING}")
         super().read(hf, ours)
 

@@ -18,9 +18,11 @@ class Layers(LayerTypes):
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Without lists every fourth layer has none, and those slide if `use_sliding_window` says so."""
         count, interval = ours["n_layers"], hf.get("no_rope_layer_interval", 4)
-        rope = hf.get("no_rope_layers") or [int((i + 1) % interval != 0) for i in range(count)]
-        window, slides = hf.get("sliding_window"), hf.get("use_sliding_window", False)
-        types = hf.get("layer_types") or [SLIDING if slides and window and not has_rope else FULL for has_rope in rope]
+        rope = hf.get("no_rope_layers", kind=list) or [int((i + 1) % interval != 0) for i in range(count)]
+        window, slides = hf.get("sliding_window", kind=int), hf.get("use_sliding_window", False)
+        types = hf.get("layer_types", kind=list) or [
+            SLIDING if slides and window and not has_rope else FULL for has_rope in rope
+        ]
         for key, given, known in (("no_rope_layers", rope, {0, 1}), ("layer_types", types, {FULL, SLIDING})):
             if len(given) < count or not known.issuperset(given):
                 raise hf.refuse(key, given, f"{' or '.join(map(str, known))} for each of the {count} layers")

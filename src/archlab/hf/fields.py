@@ -4,6 +4,7 @@ A family's translation is a list of these, read in both directions: a value that
 cannot be written is found by reading it back (see family.py).
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -21,16 +22,22 @@ class ConfigReader:
         self._values, self.where = values, where
         self.read: set[str] = set()
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key that this family understands; absent and null are the default."""
-        self.read.add(key)
-        value = self._values.get(key)
+    def get(self, key: str, default: Any = None, kind: type | None = None) -> Any:
+        """Return the value of a key that this family understands; absent and null are the default.
+
+        Raise UserError for a value whose type is neither `kind` nor, without `kind`, that of the default.
+        """
+        value = self.or_null(key, default, kind)
         return default if value is None else value
 
-    def or_null(self, key: str, default: Any = None) -> Any:
+    def or_null(self, key: str, default: Any = None, kind: type | None = None) -> Any:
         """As `get`, for a key whose null says something: absent is the default, null is None."""
         self.read.add(key)
-        return self._values.get(key, default)
+        value = self._values.get(key, default)
+        kind = kind or type(default)
+        if value is not None and kind in _TYPES and not _is_a(kind, value):
+            raise self.refuse(key, value, _TYPES[kind])
+        return value
 
     def need(self, key: str) -> Any:
         """The value of a key that must be there."""
@@ -46,6 +53,20 @@ class ConfigReader:
     def unread(self) -> dict[str, Any]:
         """Keys that nothing has understood, with their values."""
         return {key: value for key, value in self._values.items() if key not in self.read}
+
+
+_TYPES: Mapping[type, str] = {
+    bool: "true or false", int: "a whole number", float: "a finite number", str: "a name", list: "a list",
+    dict: "keys and values",
+}  # fmt: skip
+
+
+def _is_a(kind: type, value: Any) -> bool:
+    """Whether a value of JSON is of that kind: true is not a number, and 2.0 is a whole one."""
+    if kind in (int, float):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and math.isfinite(value) and (kind is float or value == int(value))
+    return isinstance(value, kind)
 
 
 class Field(Protocol):
@@ -103,7 +124,8 @@ class Key:
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """The key's value, or its default in the published code."""
         get = hf.or_null if self.nullable else hf.get
-        value = hf.need(self.hf_key) if self.default is REQUIRED else get(self.hf_key, self.default)
+        kind = object if self.there is _same else None  # the schema judges a value that stays as it is
+        value = hf.need(self.hf_key) if self.default is REQUIRED else get(self.hf_key, self.default, kind)
         ours[self.field] = None if value is None else self.there(value)
 
     def write(self, model: ModelConfig, hf: Raw) -> None:

@@ -115,6 +115,8 @@ class GroupKeys:
     def read(self, hf: ConfigReader, ours: Raw) -> None:
         """Null is the default, too."""
         n, kept = hf.get("n_group", self.n), hf.get("topk_group", self.kept)
+        if kept > n:
+            raise hf.refuse("topk_group", kept, f"up to n_group, {n}")
         most = ours["mlp.active"] - 1 if self.by == "max" else n - 1  # with more kept, no choice is left out
         ours["mlp.router.groups"] = {"n": n, "kept": kept, "by": self.by} if kept <= min(most, n - 1) else None
 

@@ -81,6 +81,7 @@ def position(
     hf: ConfigReader, theta: float, fraction: float, pairing: str, scaling: Mapping[str, Any], longest: int | None
 ) -> Raw:
     """The values of our `position` for one set of theirs."""
+    refuse_flags(hf, scaling)
     return {
         "kind": "rope", "theta": float(theta), "fraction": float(fraction), "pairing": pairing,
         "scaling": _scaling(hf, scaling, longest),
@@ -103,6 +104,13 @@ _ELSEWHERE = {
 def kind_of(given: Mapping[str, Any]) -> str:
     """The scaling's name, under either key."""
     return given.get("rope_type", given.get("type", "default"))
+
+
+def refuse_flags(hf: ConfigReader, given: Mapping[str, Any]) -> None:
+    """Raise UserError for true or false in place of a number, which Python would take for 1 or 0."""
+    for key, value in given.items():
+        if isinstance(value, bool) and key not in ("truncate", "finetuned"):
+            raise hf.refuse(f"rope_scaling.{key}", value, "a number")
 
 
 def _scaling(hf: ConfigReader, given: Mapping[str, Any], longest: int | None) -> Raw:
