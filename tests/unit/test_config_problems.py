@@ -516,7 +516,8 @@ def test_every_rule_is_broken_by_a_row():
     ],
 )
 def test_what_looks_alike_but_works_is_taken(overrides):
-    load_config("tiny-llama", "model.attention.qk_norm={kind: rmsnorm, weight: false}", *overrides)
+    plain = load_config("tiny-llama", "model.attention.qk_norm={kind: rmsnorm, weight: false}")
+    assert load_config("tiny-llama", "model.attention.qk_norm={kind: rmsnorm, weight: false}", *overrides) != plain
 
 
 def test_a_setting_that_every_layer_replaces_is_refused():

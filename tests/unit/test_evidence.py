@@ -31,7 +31,7 @@ from archlab.evidence.results import (
     record,
     results_files,
 )
-from archlab.evidence.topics import Topic, topics
+from archlab.evidence.topics import topics
 from archlab.evidence.verdicts import ClaimAtScale, agreement, judge
 from archlab.exchange.configs import load_config
 from archlab.report.ledger_chart import FINDINGS, predictions
@@ -108,13 +108,17 @@ def test_no_paper_is_in_the_list_twice():
     assert len({source.where for source in sources().values()}) == len(sources())
 
 
-@pytest.mark.parametrize(("name", "topic"), list(topics()))
-def test_whose_table_or_finding_a_topic_tells_of_is_among_its_sources(name: str, topic: Topic):
+def test_whose_table_or_finding_a_topic_tells_of_is_among_its_sources():
     """So that a reader finds in its line of sources what its text speaks of."""
-    text = " ".join((topic.does, topic.why, topic.costs))
-    cited = " ".join(f"{source.authors} {source.title}" for source in map(sources().__getitem__, topic.sources))
-    for author in set(re.findall(r"([A-Z][a-zä]+)'s (?:tables?|plot)|([A-Z][a-z]+) (?:found|reports)", text)):
-        assert "".join(author) in cited, f"{name}: {author}"
+    told, missing = 0, list[str]()
+    for name, topic in topics():
+        text = " ".join((topic.does, topic.why, topic.costs))
+        cited = " ".join(f"{source.authors} {source.title}" for source in map(sources().__getitem__, topic.sources))
+        for author in set(re.findall(r"([A-Z][a-zä]+)'s (?:tables?|plot)|([A-Z][a-z]+) (?:found|reports)", text)):
+            told += 1
+            missing += [f"{name}: {author}"] if "".join(author) not in cited else []
+    assert told >= 10
+    assert missing == []
 
 
 def test_the_number_of_a_paper_in_arxiv_begins_with_its_year():

@@ -206,4 +206,6 @@ def test_values_out_of_range_are_refused(field: str, values: list[Any], message:
 
 
 def test_values_in_range_are_taken() -> None:
-    Sampling(temperature=2, top_k=np.int64(3), top_p=1, min_p=0, repetition_penalty=np.float32(1.5), seed=0)
+    taken = Sampling(temperature=2, top_k=np.int64(3), top_p=1, min_p=0, repetition_penalty=np.float32(1.5), seed=0)
+    assert (taken.temperature, taken.top_k, taken.top_p, taken.min_p) == (2, 3, 1, 0)
+    assert (taken.repetition_penalty, taken.seed) == (1.5, 0)

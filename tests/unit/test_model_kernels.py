@@ -1,6 +1,7 @@
 """The kernels of attention: each against the formula written out, what each refuses, and which is taken."""
 
 from collections import Counter
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -57,12 +58,15 @@ def traced_flex(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("traced_flex")
 @pytest.mark.parametrize(
-    ("kernel", "kv_heads"), [(kernel, n) for kernel in KERNELS for n in ([2] if kernel == "flex" else [4, 2, 1])]
+    ("kernel", "kv_heads", "masked", "biased", "sunk", "cap"),
+    [
+        (kernel, kv_heads, masked, biased, sunk, cap)
+        for kernel in KERNELS
+        for kv_heads in ([2] if kernel == "flex" else [4, 2, 1])
+        for masked, biased, sunk, cap in product((False, True), (False, True), (False, True), (None, 0.8))
+        if not RULES[kernel].lacks(KernelNeeds(softcap=cap is not None, bias=biased, masked=masked, sinks=sunk))
+    ],
 )
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("sunk", [False, True])
-@pytest.mark.parametrize("cap", [None, 0.8])
 def test_kernels_are_the_formula(
     kernel: str,
     kv_heads: int,
@@ -73,8 +77,6 @@ def test_kernels_are_the_formula(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of flex one grouping, for torch groups its heads: the grid of tests/invariants has the others."""
-    if RULES[kernel].lacks(KernelNeeds(softcap=cap is not None, bias=biased, masked=masked, sinks=sunk)):
-        return
     monkeypatch.setattr(products_module, "BLOCK", 3)
     q, k, v = (RNG.normal(size=(2, heads, 7, width)) for heads, width in ((4, 4), (kv_heads, 4), (kv_heads, 3)))
     seen = np.broadcast_to(np.tril(np.ones((7, 7), dtype=bool)), (2, 7, 7)).copy()

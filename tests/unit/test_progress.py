@@ -146,8 +146,11 @@ def test_a_job_of_unknown_length_is_named_in_a_terminal_alone(monkeypatch, capsy
 def test_nobody_reads_any_more(monkeypatch):
     """A closed terminal ends no training."""
 
+    refused = []
+
     class Closed(Terminal):
         def write(self, text):
+            refused.append(text)
             raise OSError(5, "Input/output error")
 
         flush = write
@@ -157,3 +160,4 @@ def test_nobody_reads_any_more(monkeypatch):
         bar.print("one")
         note("two")
         bar.update(0.5, "1/2")
+    assert refused

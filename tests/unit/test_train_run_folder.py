@@ -65,7 +65,9 @@ def test_another_config_is_refused_with_the_fields_that_differ(claimed, tokenize
 
 
 def test_fields_that_do_not_decide_the_result_may_change(claimed, tokenizer):
-    claimed.claim(config("train.eval_every=3", "train.checkpoint_every=7"), ENV, tokenizer)
+    held = (claimed.path / "config.yaml").read_bytes()
+    assert claimed.claim(config("train.eval_every=3", "train.checkpoint_every=7"), ENV, tokenizer) == []
+    assert (claimed.path / "config.yaml").read_bytes() == held
 
 
 def test_the_same_tokens_may_lie_elsewhere_but_other_tokens_are_refused(claimed, tokenizer):
