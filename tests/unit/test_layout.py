@@ -3,6 +3,7 @@
 import ast
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -158,6 +159,12 @@ def test_the_readme_prints_them_in_this_order():
     table = readme[readme.index("## How it is laid out") :]
     places = [table.index(f"`{floor}/`") for floor in FLOORS]
     assert places == sorted(places)
+
+
+def test_no_two_test_files_share_a_name():
+    """pytest imports a test file by its name alone, so two of one name cannot run in one call."""
+    names = Counter(file.name for file in Path(__file__).parents[1].rglob("test_*.py"))
+    assert [name for name, files in names.items() if files > 1] == []
 
 
 def test_it_can_be_installed_beside_others():
