@@ -124,19 +124,17 @@ class RunFolder:
         """
         names = self._begin()
         self.verify()
-        before = _read_object(self.path / "env.json") if "env.json" in names else {}
-        held = load_config(self.path) if "config.yaml" in names else config
+        before = self.environment()
         notes: list[str] = []
         new: dict[str, str | bytes] = {}
-        if IMPORTED in names and "env.json" not in names:
-            self._check_imported(diff(held, config), tokenizer, env.get("document_token"))
+        if "config.yaml" not in names:
             new |= _with_plugins(config, self.path)
-        elif "config.yaml" in names:
-            if self._check_same(held, config, env, before):
-                notes.append(self._extend(held, config))
-        else:
+        elif IMPORTED in names and not before:
+            self._check_imported(diff(load_config(self.path), config), tokenizer, env.get("document_token"))
             new |= _with_plugins(config, self.path)
-        if "env.json" not in names:  # also when a kill came between these files
+        elif self._check_same(held := load_config(self.path), config, env, before):
+            notes.append(self._extend(held, config))
+        if not before:  # also when a kill came between these files
             if IMPORTED not in names and tokenizer:
                 new["tokenizer.json"] = tokenizer.read_bytes()
             new["env.json"] = json.dumps(env, indent=2)
@@ -342,7 +340,13 @@ class RunFolder:
         if not path.exists():
             return {}
         verify(path)
-        return _read_object(path)
+        try:
+            found = json.loads(path.read_bytes())
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise UserError(f"{path}: damaged; {RESTORE_OR_REMAKE}")
+        return found
 
 
 class SeenByOthers(RunFolder):
@@ -392,13 +396,3 @@ def _checked(line: Any) -> dict[str, Any]:
 
 def _is_measure(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value) and value >= 0
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: damaged; {RESTORE_OR_REMAKE}")
-    return found
