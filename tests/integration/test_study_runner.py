@@ -764,6 +764,12 @@ def test_the_fold_for_tuning_judges_no_comparison(lab):
         lab.run(set={"data.path": str(lab.text), "data.held_out": 0.6}, **settings)
 
 
+def test_too_few_folds_are_refused_before_the_text_is_prepared(lab, monkeypatch):
+    monkeypatch.setattr("archlab.study.runner.open_corpora", lambda arms: pytest.fail("the text was prepared"))
+    with pytest.raises(UserError, match="folds: 50 for tests"):
+        lab.run(folds=50)
+
+
 # --- folders --------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from glob import has_magic
 from pathlib import Path
+from typing import ClassVar
 
 from archlab.config.core.base import Base
 from archlab.config.core.text import Shown
@@ -12,7 +13,7 @@ from archlab.config.tasks import AnyTask
 from archlab.data.corpus import HUB, Corpus
 from archlab.data.prepare import open_data, split_of
 from archlab.data.shards import MANIFEST, DataFolder
-from archlab.data.tasks.task_data import TaskData
+from archlab.data.tasks.task_data import N_FOLDS, TaskData
 from archlab.data.text_data import TextData, TextSource
 from archlab.data.tokenizer import TOKENIZER
 from archlab.data.training_data import TrainingData
@@ -90,6 +91,7 @@ class AboutTask(Base):
 
     kind: str
     description: str
+    n_folds: ClassVar[int] = N_FOLDS
 
     def short(self) -> str:
         """Return `the task recall`."""

@@ -89,13 +89,25 @@ def _open(config: Config) -> CorpusRecord:
 def reading(study: StudyConfig, arms: Sequence[Arm]) -> str:
     """Say what all arms read, before any text becomes tokens: its name, its bytes and its folds, in one line.
 
-    Raise UserError if the text cannot be read.
+    Raise UserError if the text cannot be read or has too few folds.
     """
-    about = about_data(arms[0].config.data)
+    data = arms[0].config.data
+    about = about_data(data)
+    judging = judging_folds(study, data, about.n_folds)
     if isinstance(about, AboutTask):
         return str(about)
-    judging = study.folds or n_test_folds(about.n_folds)
     return f"{about}, {judging} of which judge{'' if judging > 1 else 's'} the runs"
+
+
+def judging_folds(study: StudyConfig, data: DataConfig, n_folds: int) -> int:
+    """Return how many of a text's folds judge the runs. Raise UserError if it has too few; tuning needs one more."""
+    judging = study.folds or n_test_folds(n_folds)
+    most = n_folds - bool(study.tune)
+    if judging > most:
+        taken = ", and the last one is for tuning" if study.tune else ""
+        found = f"with data.held_out {data.held_out} the text has {n_folds}{taken}"
+        raise UserError(f"folds: {judging} for tests; {found}; allowed: up to {most}")
+    return judging
 
 
 def write_corpora(corpora: Corpora, study: Path) -> None:
@@ -166,8 +178,9 @@ def claim(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
     """Make the folder this study's, or check that it is."""
     # Copied, so that the folder stays whole when those files change or go.
     plugins, copied = copies(config.plugins, folder)
+    base = read_config(config.base)
     if Path(config.base).exists():
-        copied[_BASE] = to_yaml(read_config(config.base)).encode()
+        copied[_BASE] = to_yaml(base).encode()
     with disk_errors(folder):
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder}: is a file; --out names a folder")
@@ -184,7 +197,7 @@ def claim(folder: Path, config: StudyConfig, corpora: Corpora) -> None:
     elif foreign:
         raise UserError(f"{folder}: holds something else ({foreign[0]}) and no study.yaml; name an empty folder")
     values = config.model_dump(mode="json", exclude_defaults=True)
-    remember([*config.plugins, *plugins_of(read_config(config.base))])
+    remember([*config.plugins, *plugins_of(base)])
     if copied:
         write_with_digests(folder, {**copied})
     if plugins:

@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 from archlab.config.core.merge import Raw
 from archlab.config.tasks import AnyTask
-from archlab.errors import UserError
 from archlab.study.arm import Arm
 from archlab.study.design import grid
-from archlab.study.folder import Corpora, CorpusRecord
+from archlab.study.folder import Corpora, judging_folds
 from archlab.study.outcome_schema import Outcome
 from archlab.study.record import TuningPoint
 from archlab.study.runs import Ended, Run
@@ -37,15 +36,14 @@ class StudyPlan:
 
     def compared(self, arm: Arm, seed: int) -> Run:
         """The run of one arm and seed; the folds for tests take turns."""
-        corpus = self.corpora[arm.name]
-        config = arm.seeded(seed, seed % self._test_folds(corpus))
+        config = arm.seeded(seed, seed % self._judging_folds(arm))
         measures = tuple(outcome for outcome in self.outcomes.values() if outcome.source == "weights")
-        return Run(f"{arm.label}, seed {seed}", config, corpus.fingerprint, self.threads, measures)
+        return Run(f"{arm.label}, seed {seed}", config, self.corpora[arm.name].fingerprint, self.threads, measures)
 
     def swept(self, arm: Arm, seed: int) -> dict[float, Run]:
         """By the value of the swept field; empty where the study sweeps none."""
         return {
-            value: self._with(arm, {field: value}, seed, seed % self._test_folds(self.corpora[arm.name]))
+            value: self._with(arm, {field: value}, seed, seed % self._judging_folds(arm))
             for field, values in self.config.sweep.items()
             for value in values
         }
@@ -69,15 +67,10 @@ class StudyPlan:
         """Every tuning run."""
         return (run for rows in self.tuning().values() for runs in rows for run in runs)
 
-    def check(self) -> None:
-        """UserError for what cannot be run."""
-        for corpus in self.corpora.values():
-            self._test_folds(corpus)
-
     @property
     def n_folds(self) -> int | None:
         """Folds that judge the seeds in turn; None where one judges all, so that no seed is about other text."""
-        n_folds = self._test_folds(self.corpora[self.arms[0].name])
+        n_folds = self._judging_folds(self.arms[0])
         return n_folds if n_folds > 1 else None
 
     def shared_folds(self, seeds: Sequence[int]) -> Folds:
@@ -91,15 +84,9 @@ class StudyPlan:
         config = arm.with_values(values).seeded(seed, fold)
         return Run(f"{arm.label}{said}, seed {seed}", config, self.corpora[arm.name].fingerprint, self.threads)
 
-    def _test_folds(self, corpus: CorpusRecord) -> int:
-        """Folds on which seeds are judged; UserError where the text has too few, one more being for tuning."""
-        n_folds = self.config.folds or corpus.test_folds
-        most = corpus.n_folds - bool(self.config.tune)
-        if n_folds > most:
-            taken = ", and the last one is for tuning" if self.config.tune else ""
-            found = f"with data.held_out {corpus.data.held_out} the text has {corpus.n_folds}{taken}"
-            raise UserError(f"folds: {n_folds} for tests; {found}; allowed: up to {most}")
-        return n_folds
+    def _judging_folds(self, arm: Arm) -> int:
+        corpus = self.corpora[arm.name]
+        return judging_folds(self.config, corpus.data, corpus.n_folds)
 
 
 def doubts_of_folds(plan: StudyPlan, seeds: Sequence[int]) -> Iterator[str]:

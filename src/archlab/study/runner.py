@@ -73,13 +73,12 @@ class Study:
         """
         print_to_stderr(reading(self.config, self.arms))
         self.corpora = open_corpora(self.arms)  # it may have changed since
-        plan = self.plan
-        plan.check()
         claim(self.folder, self.config, self.corpora)
         if renew:
             now = environment(choose_device(self.arms[0].config.train))
             remove_stale(self.folder / "runs", now | {"threads": self.threads})
             forget_timings(self.folder)
+        plan = self.plan
         failed = self._run(list(plan.all_tuning()), start_phase)
         tuned = tune(plan, self._ended)
         first = self.config.seed_list

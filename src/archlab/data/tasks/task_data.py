@@ -14,6 +14,9 @@ from archlab.data.training_data import HeldOut, Windows
 STREAMS = 1_000_000
 """Of held-out windows, of which each seed of a study takes one."""
 
+N_FOLDS = 2 * STREAMS
+"""Streams have no end: one for each seed that a study may have, and as many more."""
+
 ALL_THERE_ARE = 65_536
 """Held-out tokens where a number is not given; there is no end to them."""
 
@@ -40,8 +43,8 @@ class TaskData:
 
     @property
     def n_folds(self) -> int:
-        """There is no end to streams: one for each seed that a study may have, and as many more."""
-        return 2 * STREAMS
+        """The same for every task."""
+        return N_FOLDS
 
     @property
     def tokenizer(self) -> None:
