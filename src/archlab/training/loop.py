@@ -14,7 +14,6 @@ from archlab.interrupt import stop_on_signal
 from archlab.model.cut import held
 from archlab.model.kernels import prefer_products
 from archlab.pricing.work import training_flops
-from archlab.training.attention_kernels import products_up_to, slow_attention
 from archlab.training.callback import Callback, StepMetrics
 from archlab.training.checkpoint import Retention, load_metrics, load_optimizer, load_weights, newest_checkpoint
 from archlab.training.compiling import compile_layers, recompute_layers
@@ -52,6 +51,8 @@ class RunSetup:
     data: TrainingData
     held_out: HeldOut
     is_compiled: bool
+    products_up_to: int
+    """Tokens of a text up to which attention is computed by products."""
     kernels: Mapping[str, int]
     """Name of an attention kernel -> number of layers that use it."""
 
@@ -65,21 +66,17 @@ class Training:
         self._setup, self._settings, self._device, self._world = setup, settings, device, world
         self._folder, self._callback = folder, callback
         self._model = sharded(setup.config.model, settings.seed, device.type, world)
-        prefer_products(self._model, products_up_to(device))
+        prefer_products(self._model, setup.products_up_to)
         self._optimizer = make_optimizer(self._model, settings)
-        self._done, self._passed_over, self._spike = 0, 0, None
+        self._done = 0
         self._resume()
         if world.size > 1:
             own, every = (sum(map(count, self._model.parameters())) for count in (held, Tensor.numel))
             callback.on_note(f"processes {world.division}; each holds {own:,} of {every:,} weights")
         if setup.is_compiled:
-            how = f"train.compile: {settings.compile}"
-            callback.on_note(f"layers are compiled ({how}), which takes the first step up to a minute")
             compile_layers(self._model)
         if settings.recompute:
             recompute_layers(self._model)
-        if slow := slow_attention(setup.kernels, settings.seq_len):
-            callback.on_note(slow)
         self._mfu_per_speed = training_flops(setup.config.model, settings.seq_len) / device.peak_flops() / world.size
         extension = world.broadcast_from_first(lambda: 0 if folder.is_of_study else extension_step(settings))
         self._retention = Retention(settings.keep, settings.steps, extension)

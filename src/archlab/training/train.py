@@ -11,7 +11,7 @@ from archlab.config.schema import Config
 from archlab.config.sources import sources
 from archlab.data.open import open_training_data
 from archlab.errors import UserError
-from archlab.training.attention_kernels import attention_kernels, products_up_to
+from archlab.training.attention_kernels import attention_kernels, products_up_to, slow_attention
 from archlab.training.callback import Callback, Printing
 from archlab.training.checks import check_run, decides_by_micro_batch, shared_by
 from archlab.training.compiling import is_compiled
@@ -56,15 +56,16 @@ def _set_up(config: Config, device: Device, world: World) -> RunSetup:
     with world.in_turn():
         data = open_training_data(config.data, config.model.vocab_size)
     held_out = data.held_out(settings.eval_seq_len, settings.eval_tokens, masked=settings.document_mask)
+    longest_by_products = products_up_to(device)
     kernels = attention_kernels(
         config.model,
         settings.seq_len,
         world.context_group.shard(settings.seq_len).runs if world.context_group else None,
         packed=settings.document_mask,
         on_cuda=device.type == "cuda",
-        products_up_to=products_up_to(device),
+        products_up_to=longest_by_products,
     )
-    return RunSetup(config, settings, device, world, data, held_out, compiled, kernels)
+    return RunSetup(config, settings, device, world, data, held_out, compiled, longest_by_products, kernels)
 
 
 def _check_text(setup: RunSetup, corpus: str | None) -> None:
@@ -77,7 +78,7 @@ def _check_text(setup: RunSetup, corpus: str | None) -> None:
 
 
 def _notes(setup: RunSetup) -> Iterator[str]:
-    """What the user should know of the data beside this model and this length."""
+    """What the user should know of the run before it begins."""
     settings, data, vocab_size = setup.settings, setup.data, setup.config.model.vocab_size
     if vocab_size > (known := data.known_tokens):
         rows = f"rows from {known:,} on are never used"
@@ -88,6 +89,11 @@ def _notes(setup: RunSetup) -> Iterator[str]:
                 f"{name} is read {passes:.1f} times; what is repeated more than {WORTH_REPEATING} times teaches "
                 "less and less (Muennighoff 2023)"
             )
+    if setup.is_compiled:
+        how = f"train.compile: {settings.compile}"
+        yield f"layers are compiled ({how}), which takes the first step up to a minute"
+    if slow := slow_attention(setup.kernels, settings.seq_len):
+        yield slow
 
 
 def _run(setup: RunSetup, folder: RunFolder, callback: Callback, notes: list[str]) -> RunSummary:
