@@ -37,6 +37,18 @@ def test_no_folder_imports_from_one_below_it():
     assert wrong == []
 
 
+def test_only_commands_and_plug_ins_import_the_package_itself():
+    """Its public names come from every folder down to `report`. The files of `library` are plug-ins, as of a user."""
+    users = {
+        file.relative_to(HOME).parts[0]
+        for file in HOME.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if (isinstance(node, ast.ImportFrom) and node.module == "archlab" and node.level == 0)
+        or (isinstance(node, ast.Import) and any(alias.name == "archlab" for alias in node.names))
+    }
+    assert users == {"cli", "library"}
+
+
 @pytest.mark.parametrize(("folder", "allowed"), [("core", {"core"}), ("components", {"core", "components"})])
 def test_a_folder_of_config_imports_no_later_one(folder, allowed):
     wrong = [

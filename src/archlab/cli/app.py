@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Parameter
 
-import archlab
 from archlab.cli.usage import usage
 from archlab.config.core.text import print_to_stderr
 from archlab.config.core.trust import trusting
 from archlab.console import console, visible_stdout
 from archlab.errors import user_message
 from archlab.interrupt import INTERRUPTED, was_interrupted
+from archlab.version import __version__
 
 VERBS = (
     ("demo", "study:demo", "Train the ladder from 2017's block to today's on this machine, and compare its steps."),
@@ -70,7 +70,7 @@ def make_app() -> App:
         name="archlab",
         help=HELP,
         help_epilogue=TRUST_HELP,
-        version=archlab.__version__,
+        version=__version__,
         default_parameter=NO_NEGATIVES,
         result_action="return_value",
         exit_on_error=False,

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import archlab
 from archlab.cli.app import TRUST_HELP, make_app
 from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.terminal import print_json, print_table
@@ -61,9 +62,10 @@ def guide(*, out: Path) -> None:
         The folder to write it into; its index.html is the first page.
     """
     from archlab.report.drawings.pictures import pictures
+    from archlab.report.guide.python_api import python_api
     from archlab.report.guide.write import write_guide
 
-    print(write_guide(out, pictures(), commands()))
+    print(write_guide(out, pictures(), commands(), python_api(archlab)))
 
 
 def commands() -> str:
