@@ -47,10 +47,10 @@ def transformers(shape: Shape, mode: str, format_: str, batch: int) -> Round:
 
 def ours(overrides: list[str], mode: str, format_: str, batch: int, context: int = PROMPT) -> Round:
     """`archlab.generate`."""
-    from archlab.allocator import keep_freed_memory
     from archlab.exchange.configs import load_config
     from archlab.infer.generate import generate
     from archlab.infer.int8 import to_int8
+    from archlab.machine import keep_freed_memory
     from archlab.model.decoder import Decoder
 
     keep_freed_memory()

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from rounds import Round, finish, measure, options
 
-from archlab.cores import cores
 from archlab.data.open import open_training_data
 from archlab.exchange.configs import load_config
+from archlab.machine import cores
 from archlab.study.executors.executor import OnProgress, RunProgress, train_run
 from archlab.study.executors.named import make_executor
 from archlab.study.runs import Run

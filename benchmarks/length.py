@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from rounds import Round, finish, measure, options
 
-from archlab.allocator import keep_freed_memory
 from archlab.exchange.configs import load_config
 from archlab.infer.speed import rehearse
+from archlab.machine import keep_freed_memory
 from archlab.model.decoder import Decoder
 from archlab.model.state import Cache
 from archlab.training.device import choose_device

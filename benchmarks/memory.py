@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from rounds import Round, finish, measure, options
 
-from archlab.allocator import keep_freed_memory
 from archlab.data.training_data import HeldOut
 from archlab.exchange import save
 from archlab.exchange.configs import load_config
@@ -27,6 +26,7 @@ from archlab.families.registry import find_family
 from archlab.hf.family import Family
 from archlab.hf.weights import placed
 from archlab.infer.speed import rehearse
+from archlab.machine import keep_freed_memory
 from archlab.model.decoder import Decoder
 from archlab.training.device import Device
 from archlab.training.evaluate import evaluate

@@ -21,7 +21,6 @@ from pathlib import Path
 
 from rounds import Round, finish, measure, options
 
-from archlab.cores import cores
 from archlab.data import encoding
 from archlab.data import tokenizer as bpe
 from archlab.data.corpus import STDLIB, Corpus
@@ -29,6 +28,7 @@ from archlab.data.encoding import encoded
 from archlab.data.prepare import prepare
 from archlab.data.spelling import spelling
 from archlab.data.split import choose_split
+from archlab.machine import cores
 
 VOCAB_SIZE = 32_768
 TEXT, TOKENIZER = "text.jsonl", "tokenizer.json"

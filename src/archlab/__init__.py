@@ -6,6 +6,8 @@ Everything here is imported on first use, so that `import archlab` is fast and d
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from archlab.version import __version__
+
 if TYPE_CHECKING:
     from archlab.config.components.component import Component, StateTensor
     from archlab.config.components.plugins import Options, register_mixer, register_mlp, register_optimizer
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from archlab.study.record import load_study
     from archlab.training.train import train
 
-__version__ = "0.1.0"
 __all__ = [
     "Component",
     "Decoder",

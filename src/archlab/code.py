@@ -2,10 +2,14 @@
 
 import ast
 import hashlib
+import subprocess
 import sys
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+
+HOME = Path(__file__).parent
+"""The folder of the package archlab."""
 
 _DECIDING = ("config", "data", "model", "pricing", "training")
 """The packages whose code decides a run's result."""
@@ -16,10 +20,19 @@ def code_digest() -> str:
     """12 hex digits that change with the code that decides a run's result, and not with what is said about it."""
     digest = hashlib.sha256()
     for package in _DECIDING:
-        home = Path(__file__).parent / package
-        for file in sorted(home.rglob("*.py")):
-            digest.update(f"{file.relative_to(home)}\0{meaning(file.read_text(encoding='utf-8'))}\0".encode())
+        folder = HOME / package
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(f"{file.relative_to(folder)}\0{meaning(file.read_text(encoding='utf-8'))}\0".encode())
     return digest.hexdigest()[:12]
+
+
+def commit() -> str | None:
+    """Commit of the checkout that archlab runs from, `-dirty` if it has changes; None if archlab is installed."""
+    command = ("git", "-C", str(HOME), "describe", "--always", "--dirty", "--exclude=*")
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def meaning(source: str) -> str:

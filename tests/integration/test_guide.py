@@ -272,7 +272,7 @@ def test_a_source_is_cited_alike_on_the_pages_of_topics_and_in_the_bibliography(
 def test_pictures_stand_where_topics_name_them(tmp_path: Path):
     chart = alt.Chart(alt.Data(values=[{"x": 1}])).mark_point().encode(x="x:Q")
     pictures = {"rotation": lambda: chart, "pre-norm": lambda: "<svg><title>pre</title></svg>"}
-    write_guide(tmp_path, pictures, "# Commands\n")
+    write_guide(tmp_path, pictures, "# Commands\n", "# From Python\n")
     positions, norms, shapes = (
         (tmp_path / page).read_text(encoding="utf-8")
         for page in ("05-positions.html", "01-norms.html", "06-shapes.html")

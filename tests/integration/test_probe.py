@@ -15,8 +15,9 @@ from archlab.model.decoder import Decoder
 from archlab.model.kernels import Attend
 from archlab.training.callback import Callback
 from archlab.training.device import Device
+from archlab.training.measures import OF_LAYERS
 from archlab.training.probe_attention import Reached, WatchedAttend
-from archlab.training.probes import OF_LAYERS, Probing, dead_units, probe, watched
+from archlab.training.probes import Probing, dead_units, probe, watched
 from archlab.training.run_folder import RunFolder
 from archlab.training.train import train
 from tiny import config

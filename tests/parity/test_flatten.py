@@ -263,7 +263,7 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_it_does_not_load_torch() -> None:
-    code = "import sys, archlab.cli.flatten as f; f.run('gpt-2'); assert 'torch' not in sys.modules"
+    code = "import sys, archlab.cli.configs as f; f.flatten('gpt-2'); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 

@@ -8,7 +8,7 @@ import pytest
 FREED = """
 import re, torch
 from pathlib import Path
-from archlab.allocator import keep_freed_memory
+from archlab.machine import keep_freed_memory
 
 def resident():
     return int(re.findall(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[0]) / 1024

@@ -14,12 +14,10 @@ from archlab.cli import app
 from archlab.config.components.position import Rope
 from archlab.infer import probe as infer_probe
 from archlab.infer.probe import rope_products
-from archlab.report.probe_measures import OF_LAYERS as SHOWN
-from archlab.report.probe_measures import OF_MODEL
 from archlab.report.probe_tables import over_depth
 from archlab.training.callback import Callback
 from archlab.training.device import Device
-from archlab.training.probes import OF_LAYERS
+from archlab.training.measures import OF_LAYERS, OF_MODEL
 from archlab.training.train import train
 from tiny import config, write_text
 
@@ -44,10 +42,6 @@ def probed(capsys, *arguments):
 def drawn(spec):
     """The points of a chart."""
     return spec["datasets"][spec["data"]["name"]] if "name" in spec["data"] else spec["data"]["values"]
-
-
-def test_what_is_measured_is_what_is_shown():
-    assert tuple(SHOWN) == OF_LAYERS
 
 
 def test_json_has_the_tables_numbers(capsys):

@@ -5,7 +5,7 @@ from importlib import import_module
 import pytest
 
 from archlab.cli import app
-from archlab.cli.words import WORDS
+from archlab.cli.usage import WORDS
 
 WAYS = sorted({command for ways in WORDS.values() for command, _ in ways})
 

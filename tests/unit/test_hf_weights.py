@@ -18,8 +18,8 @@ from archlab.cli import app
 from archlab.errors import UserError
 from archlab.exchange.load import check_hf
 from archlab.hf.folder import download, is_hub_id
+from archlab.hf.imported import imported
 from archlab.hf.tensors import Tensors
-from archlab.training.run_folder import imported
 
 torch.set_num_threads(1)
 WEIGHTS, PICKLED = "model.safetensors", "pytorch_model.bin"

@@ -8,7 +8,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from archlab.cli import report
+from archlab.cli import pages
 from archlab.cli.app import main
 from archlab.errors import UserError
 from archlab.report import run_page
@@ -235,17 +235,17 @@ def test_the_command_prints_a_line_per_run_in_80_columns(tmp_path, capsys, monke
 
 def test_a_live_page_is_written_until_all_runs_have_ended(tmp_path, capsys, monkeypatch):
     path = begun(tmp_path / "run", steps=20)
-    pages = []
+    written = []
 
     def sleep(seconds):
         assert seconds == 3
-        pages.append((path / "report.html").read_text())
-        if len(pages) == 2:
+        written.append((path / "report.html").read_text())
+        if len(written) == 2:
             begun(path, steps=20, ended="finished")
 
-    monkeypatch.setattr(report.time, "sleep", sleep)
+    monkeypatch.setattr(pages.time, "sleep", sleep)
     assert main(["report", str(path), "--live", "3"]) == 0
-    assert len(pages) == 2
-    assert all('content="3"' in page for page in pages)
+    assert len(written) == 2
+    assert all('content="3"' in page for page in written)
     assert 'http-equiv="refresh"' not in (path / "report.html").read_text()
     assert "is written anew every 3 s" in capsys.readouterr().err

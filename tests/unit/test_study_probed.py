@@ -8,12 +8,11 @@ import pytest
 
 import sample_study
 from archlab.report.page import render
-from archlab.report.probe_measures import OF_LAYERS as SHOWN
 from archlab.report.study_probes import depth_probes, time_probes
 from archlab.study.details import LARGEST, OF_LAYERS, probed_arm
+from archlab.study.outcome_schema import OF_EVERY_LAYER, Probe
 from archlab.study.runs import Ended
 from archlab.training.callback import Callback
-from archlab.training.probes import OF_LAYERS as MEASURED
 from archlab.training.probes import training_probes
 from archlab.training.run_folder import RunFolder
 from archlab.training.summary import RunSummary
@@ -79,10 +78,22 @@ def test_only_probes_that_all_seeds_have_are_kept_and_few_of_many():
     assert probed_arm({0: ended({0: {"gradient": [1.0]}}), 1: ended({5: {"gradient": [1.0]}})}) is None
 
 
-def test_what_is_kept_is_measured_and_can_be_shown():
-    assert set(OF_LAYERS) <= set(MEASURED)
-    assert set(OF_LAYERS) <= SHOWN.keys()
-    assert set(LARGEST) <= set(OF_LAYERS)
+def test_what_is_kept_of_every_probe():
+    assert OF_LAYERS == (
+        "gradient", "stream_rms", "update_ratio", "largest_score", "entropy", "first_token", "learned_sink",
+        "dead_units", "largest_load",
+    )  # fmt: skip
+    assert LARGEST == ("largest_score", "largest_load")
+
+
+def test_what_a_study_can_compare_of_probes():
+    names = Probe.model_json_schema()["properties"]["of"]["enum"]
+    assert names == [
+        "gradient", "stream_gradient", "stream_rms", "drift", "update_ratio", "largest_score", "entropy",
+        "entropy_share", "first_token", "learned_sink", "dead_units", "largest_load", "dead_experts", "log_z",
+        "log_z_rms", "embedding_rms",
+    ]  # fmt: skip
+    assert OF_EVERY_LAYER == ("gradient", "stream_gradient", "stream_rms", "drift", "update_ratio")
 
 
 def test_the_page_draws_what_was_recorded_and_nothing_else():

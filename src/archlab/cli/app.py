@@ -6,40 +6,44 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Parameter
 
-import archlab
 from archlab.cli.usage import usage
 from archlab.config.core.text import print_to_stderr
 from archlab.config.core.trust import trusting
 from archlab.console import console, visible_stdout
 from archlab.errors import user_message
 from archlab.interrupt import INTERRUPTED, was_interrupted
+from archlab.version import __version__
 
 VERBS = (
-    ("demo", "demo:run", "Train the ladder from 2017's block to today's on this machine, and compare its steps."),
+    ("demo", "study:demo", "Train the ladder from 2017's block to today's on this machine, and compare its steps."),
     ("list", "list:run", "What there is: presets, hardware, families and studies."),
-    ("show", "show:run", "A config with every default and derived value written out."),
-    ("schema", "schema:run", "The JSON schema of config or study files, for editors."),
-    ("diff", "diff:run", "What differs between two configs, field by field."),
+    ("show", "configs:show", "A config with every default and derived value written out."),
+    ("schema", "configs:schema", "The JSON schema of config or study files, for editors."),
+    ("diff", "configs:diff", "What differs between two configs, field by field."),
     ("draw", "draw:run", "A block diagram of a config, as SVG or PNG."),
     ("explain", "explain:run", "A choice, a field or a word: its formula, why, who uses it, what it costs."),
-    ("guide", "guide:run", "The documents as a static site: tutorials, how-to's, a lecture, the ledger, a reference."),
-    ("flatten", "flatten:run", "A config as one PyTorch file, with nothing in it that this model does not use."),
+    (
+        "guide",
+        "pages:guide",
+        "The documents as a static site: tutorials, how-to's, a lecture, the ledger, a reference.",
+    ),
+    ("flatten", "configs:flatten", "A config as one PyTorch file, with nothing in it that this model does not use."),
     ("check", "check:run", "Whether the shape of a config is sound: what works badly, what is unusual."),
     ("size", "size:run", "A shape for a number of parameters, FLOPs or bytes, in a published family's proportions."),
     ("cost", "cost:run", "Parameters, FLOPs, KV cache and memory of a config, counted without building it."),
     ("hardware", "hardware:run", "A device that costs are computed for, or this machine, measured."),
     ("data", "data:run", "Text to token shards."),
     ("train", "train:run", "Train a model; run again, it resumes."),
-    ("report", "report:run", "Curves, spikes, probes and speed of runs as one page, also while they train."),
-    ("eval", "eval:run", "Bits per byte on held-out text."),
-    ("lm-eval", "lm_eval:run", "Score a model on tasks of lm_eval: a run, a published model or a hub id."),
+    ("report", "pages:report", "Curves, spikes, probes and speed of runs as one page, also while they train."),
+    ("eval", "evaluate:evaluate", "Bits per byte on held-out text."),
+    ("lm-eval", "evaluate:lm_eval", "Score a model on tasks of lm_eval: a run, a published model or a hub id."),
     ("generate", "generate:run", "Continue a text with a trained model."),
-    ("import", "import_:run", "Make a run folder of a published model."),
-    ("export", "export:run", "Write a trained model as a Hugging Face folder, or for llama.cpp."),
-    ("inspect", "inspect:run", "What a run or a published model is, and whether it would load."),
-    ("convert", "convert:run", "Turn multi-head into grouped-query attention."),
+    ("import", "exchange:import_folder", "Make a run folder of a published model."),
+    ("export", "exchange:export_run", "Write a trained model as a Hugging Face folder, or for llama.cpp."),
+    ("inspect", "exchange:inspect_folder", "What a run or a published model is, and whether it would load."),
+    ("convert", "exchange:convert_heads", "Turn multi-head into grouped-query attention."),
     ("bench", "bench:app", "How fast a config trains or decodes on this machine."),
-    ("profile", "profile:run", "Where a training step's time goes here, against its FLOPs and bytes."),
+    ("profile", "bench:profile", "Where a training step's time goes here, against its FLOPs and bytes."),
     ("probe", "probe:run", "Gradients, stream and attention of a config before any training, layer by layer."),
     ("study", "study:app", "Run a comparison, or read one."),
     ("ledger", "ledger:run", "Claims about architecture, what was published, and what runs here found."),
@@ -66,7 +70,7 @@ def make_app() -> App:
         name="archlab",
         help=HELP,
         help_epilogue=TRUST_HELP,
-        version=archlab.__version__,
+        version=__version__,
         default_parameter=NO_NEGATIVES,
         result_action="return_value",
         exit_on_error=False,

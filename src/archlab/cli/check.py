@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from archlab.cli.arguments import AtLeastOne, Flag, check_one_answer
-from archlab.cli.loading import load_shape
+from archlab.cli.arguments import AtLeastOne, Flag, check_one_answer, load_shape
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.core.text import note
 from archlab.console import console

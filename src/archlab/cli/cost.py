@@ -5,8 +5,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from archlab.cli.arguments import Devices, Flag, Price, SeveralAtLeastOne, check_one_answer
-from archlab.cli.loading import load_several
+from archlab.cli.arguments import Devices, Flag, Price, SeveralAtLeastOne, check_one_answer, load_several
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.core.text import note
 from archlab.config.schema import Config

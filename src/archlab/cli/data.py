@@ -6,10 +6,10 @@ from typing import Annotated
 
 from archlab.cli.arguments import AtLeastOne, Flag, MayBeginWithDash
 from archlab.config.core.text import note
-from archlab.cores import cores
 from archlab.data.contents import TEXT, TextTemplate
 from archlab.data.prepare import prepare, shown
 from archlab.errors import UserError
+from archlab.machine import cores
 
 
 def run(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from archlab.cli.loading import load_shape
+from archlab.cli.arguments import load_shape
 from archlab.config.core.text import note
 from archlab.config.layers import distinct_layers
 from archlab.errors import UserError

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from archlab.cli.arguments import AtLeastOne, Flag, SeveralAtLeastOne, check_one_answer
-from archlab.cli.loading import load_several
+from archlab.cli.arguments import AtLeastOne, Flag, SeveralAtLeastOne, check_one_answer, load_several
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.schema import Config
 from archlab.errors import UserError

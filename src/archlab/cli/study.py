@@ -1,4 +1,4 @@
-"""`archlab study run|report|list|new|show`."""
+"""`archlab study run|report|list|new|show`, and `archlab demo`."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -311,3 +311,14 @@ def present(summary: StudySummary, folder: Path) -> None:
             write_picture(summary, folder)
     except UserError as error:
         note(f"report.png is not written: {error}")
+
+
+def demo(*, out: Path = Path("studies/ladder")) -> None:
+    """Train the ladder from 2017's block to today's on this machine, and show which step bought what.
+
+    Parameters
+    ----------
+    out
+        The study's folder; run again, it goes on where it stopped.
+    """
+    run("ladder", out=out)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
-from archlab.cli.loading import load_and_notes
+from archlab.cli.arguments import load_and_notes
 from archlab.config.core.text import collected_notes
 from archlab.config.training import resolve_train
 from archlab.errors import UserError

@@ -23,27 +23,27 @@ from archlab.errors import UserError
 
 def presets() -> dict[str, Traversable]:
     """Preset name -> its file, sorted by name."""
-    return _yaml_files("archlab.atlas", "presets")
+    return _yaml_files("presets")
 
 
 def facts() -> dict[str, Traversable]:
     """Name of a published model that archlab cannot build -> its file in the atlas, sorted by name."""
-    return _yaml_files("archlab.atlas", "facts")
+    return _yaml_files("facts")
 
 
 def studies() -> dict[str, Traversable]:
     """Name of a study that comes with archlab -> its file, sorted by name."""
-    return _yaml_files("archlab.study", "library")
+    return _yaml_files("studies")
 
 
 def devices() -> dict[str, Traversable]:
     """Name of a device that models run on -> its file, sorted by name."""
-    return _yaml_files("archlab.pricing", "devices")
+    return _yaml_files("devices")
 
 
-def _yaml_files(package: str, folder: str) -> dict[str, Traversable]:
-    home = resources.files(package) / folder
-    files = home.iterdir() if home.is_dir() else iter(())
+def _yaml_files(folder: str) -> dict[str, Traversable]:
+    """Name -> YAML file of a folder in `archlab/library`, sorted by name."""
+    files = (resources.files("archlab") / "library" / folder).iterdir()
     return dict(sorted((f.name.removesuffix(".yaml"), f) for f in files if f.name.endswith(".yaml")))
 
 

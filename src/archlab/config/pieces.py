@@ -1,7 +1,7 @@
 """Of how many tokens training and scoring have the logits at once."""
 
-from archlab.allocator import LARGEST_KEPT
 from archlab.config.components.work import FLOAT32_BYTES
+from archlab.machine import LARGEST_KEPT
 
 LOGITS_AT_ONCE = {"cpu": 2**22, "cuda": 2**26}
 """By the kind of device: 16 MiB in float32 stay in a processor's cache; a GPU wants more work at a time."""

@@ -18,9 +18,6 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 """Names of the same files in the older format of torch.save, which is read if there is no safetensors file."""
 
-IMPORTED = "imported.json"
-"""File of a run folder that began with published weights; it holds what config.json said beside the architecture."""
-
 COMPANIONS = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
     "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json",

@@ -18,7 +18,8 @@ from archlab.config.core.merge import Raw
 from archlab.config.core.text import note_once
 from archlab.errors import UserError
 from archlab.files import parse_object
-from archlab.hf.folder import CONFIG, IMPORTED, companions, read_json
+from archlab.hf.folder import CONFIG, companions, read_json
+from archlab.hf.imported import IMPORTED, imported
 
 TOKENIZER, TOKENIZER_CONFIG, SPECIAL_MAP, ADDED, GENERATION = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "generation_config.json",
@@ -64,8 +65,8 @@ class SpecialTokens:
 
 def model_ids(folder: Path) -> dict[str, Any]:
     """`bos_token_id` and the like of the folder's config.json; of an imported run, those it was imported with."""
-    if (folder / IMPORTED).is_file():
-        return checked_ids(read_json(folder / IMPORTED).get("special_ids") or {}, str(folder / IMPORTED))
+    if begun := imported(folder):
+        return checked_ids(begun.special_ids, str(folder / IMPORTED))
     return checked_ids(read_json(folder / CONFIG), str(folder / CONFIG)) if (folder / CONFIG).is_file() else {}
 
 

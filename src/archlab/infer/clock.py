@@ -14,15 +14,6 @@ from archlab.config.components.work import Kind
 from archlab.model.decoder import Decoder
 from archlab.model.torch_private import DispatchMode, backward_node
 
-_BY_MODULE: dict[str, Kind] = {
-    "archlab.model.norms": "norms",
-    "archlab.model.activations": "activations",
-    "archlab.model.mamba2": "scans",
-    "archlab.model.gated_delta": "scans",
-    "archlab.model.rglru": "scans",
-}
-"""Where a module is defined -> the kind of what it computes; of scans, but for products and convolutions."""
-
 
 class Clocked(NamedTuple):
     """Operations of one kind in one step."""
@@ -55,7 +46,8 @@ class _Clock(DispatchMode):
         self._hooks = [hook for module in model.modules() for hook in self._watch(module)]
 
     def _watch(self, module: nn.Module) -> Iterator[Any]:
-        if kind := _BY_MODULE.get(type(module).__module__):
+        """A module whose operations are of one kind says so by its attribute `timed_as`."""
+        if kind := getattr(module, "timed_as", None):
             yield module.register_forward_pre_hook(lambda *_: self._inside.append(kind))
             yield module.register_forward_hook(lambda _, given, result: self._leave(given, result))
 

@@ -15,11 +15,11 @@ from archlab.exchange.gguf.write import Format, save_gguf
 from archlab.exchange.load import load_hf
 from archlab.exchange.save import save_pretrained
 from archlab.files import folder_atomic
-from archlab.hf.folder import IMPORTED, origin_of
+from archlab.hf.folder import origin_of
+from archlab.hf.imported import IMPORTED, Imported, imported
 from archlab.hf.tensors import format_name
 from archlab.infer.load import find_folder, is_run_folder, load_model
 from archlab.model.decoder import Decoder
-from archlab.training.run_folder import Imported, imported
 from archlab.training.saving import save_checkpoint
 
 

@@ -21,13 +21,14 @@ from archlab.exchange.load import load_hf, read_origin
 from archlab.families.registry import FAMILIES
 from archlab.files import parse_object
 from archlab.hf.folder import companions, download
+from archlab.hf.imported import Imported, imported
 from archlab.hf.special_tokens import GENERATION, TOKENIZER_CONFIG, before_text, complete, put_before_text, several
 from archlab.infer.text import Codec, PublishedCodec, RunCodec
 from archlab.model.decoder import Decoder
 from archlab.model.origin import Origin
 from archlab.training.checkpoint import load_weights, newest_checkpoint
 from archlab.training.device import torch_device
-from archlab.training.run_folder import Imported, RunFolder, imported
+from archlab.training.run_folder import RunFolder
 
 
 def from_pretrained(

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from archlab.allocator import keep_freed_memory
 from archlab.config.components.work import FLOAT32_BYTES, KINDS, Kind
 from archlab.config.core.base import Base
 from archlab.config.schema import Config, TrainConfig
@@ -19,6 +18,7 @@ from archlab.data.training_data import Windows
 from archlab.errors import UserError
 from archlab.infer.clock import clocked, time_by_kind
 from archlab.infer.generate import Session
+from archlab.machine import keep_freed_memory
 from archlab.model.decoder import Decoder
 from archlab.model.kernels import prefer_products
 from archlab.pricing.memory import Format, training_memory

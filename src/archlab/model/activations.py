@@ -13,6 +13,7 @@ from archlab.model.arithmetic import at_least_float32
 class XIELU(nn.Module):
     """x > 0: a x^2 + x/2; else (expm1(min(x, -1e-6)) - x) b + x/2, with a, b learned and b > 1/2 (Huang 2024)."""
 
+    timed_as = "activations"
     BETA, EPS = 0.5, -1e-6
 
     def __init__(self) -> None:
@@ -33,6 +34,8 @@ class XIELU(nn.Module):
 
 class Function(nn.Module):
     """An activation without parameters."""
+
+    timed_as = "activations"
 
     def __init__(self, name: str) -> None:
         super().__init__()

@@ -23,6 +23,8 @@ from archlab.model.state import State, is_step
 class GatedDelta(nn.Module):
     """S <- a S; S <- S + k (beta (v - S^T k))^T; o = S^T q. Queries, keys and values come from a convolution."""
 
+    timed_as = "scans"
+
     def __init__(self, config: GatedDeltaConfig, d_model: int) -> None:
         super().__init__()
         self.config = config

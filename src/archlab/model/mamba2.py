@@ -22,6 +22,8 @@ from archlab.model.state import State, is_step
 class Mamba2(nn.Module):
     """S <- exp(-dt exp(A_log)) S + dt x B^T and y = S C + D x in every head; x, B and C come from a convolution."""
 
+    timed_as = "scans"
+
     def __init__(self, config: Mamba2Config, d_model: int) -> None:
         super().__init__()
         self.config = config

@@ -19,6 +19,8 @@ Shape = tuple[int, ...]
 class LayerNorm(nn.Module):
     """(x - mean) / sqrt(var + eps) * w + b."""
 
+    timed_as = "norms"
+
     def __init__(self, config: schema.AnyLayerNorm, shape: Shape) -> None:
         super().__init__()
         self.eps, self.offset, self.per_feature = config.eps, float(config.unit_offset), len(shape) == 1
@@ -41,6 +43,8 @@ class LayerNorm(nn.Module):
 
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * w."""
+
+    timed_as = "norms"
 
     def __init__(self, config: schema.AnyRMSNorm, shape: Shape) -> None:
         super().__init__()
@@ -93,6 +97,8 @@ class _RMSNormed(torch.autograd.Function):
 class PartialRMSNorm(nn.Module):
     """x / sqrt(mean(first^2) + eps) * w, `first` the first share of the features."""
 
+    timed_as = "norms"
+
     def __init__(self, config: schema.PartialRMSNorm, shape: Shape) -> None:
         super().__init__()
         self.eps, self.n_first = config.eps, max(1, math.ceil(config.share * shape[-1]))
@@ -109,6 +115,8 @@ class PartialRMSNorm(nn.Module):
 class ScaleNorm(nn.Module):
     """g x / max(||x||, eps)."""
 
+    timed_as = "norms"
+
     def __init__(self, config: schema.ScaleNorm, shape: Shape) -> None:
         super().__init__()
         self.eps = config.eps
@@ -123,6 +131,8 @@ class ScaleNorm(nn.Module):
 
 class DynamicTanh(nn.Module):
     """tanh(alpha x) * w + b."""
+
+    timed_as = "norms"
 
     def __init__(self, config: schema.DynamicTanh, shape: Shape) -> None:
         super().__init__()
@@ -158,6 +168,8 @@ def make_norm(config: schema.Norm | QKNorm, *shape: int) -> nn.Module:
 class HeadNorm(nn.Module):
     """The norm of queries or keys. Its scope is each head, or all heads side by side."""
 
+    timed_as = "norms"
+
     def __init__(self, config: MultiHead, heads: int) -> None:
         super().__init__()
         scope = "head" if isinstance(config.qk_norm, schema.NoNorm) else config.qk_norm.scope
@@ -179,6 +191,7 @@ class HeadNorm(nn.Module):
 class BranchNorms(nn.Module):
     """The norms around one branch. An empty slot passes its input through."""
 
+    timed_as = "norms"
     before: nn.Module
     after: nn.Module
     stream: nn.Module

@@ -18,6 +18,8 @@ from archlab.model.state import State
 class BlockGate(nn.Module):
     """sigmoid(W u + b), W of one block per group of channels."""
 
+    timed_as = "scans"
+
     def __init__(self, channels: int, groups: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(groups, channels // groups, channels // groups))
@@ -34,6 +36,8 @@ class BlockGate(nn.Module):
 
 class RGLRU(nn.Module):
     """S <- a S + sqrt(1 - a^2) i u, a = exp(-8 r softplus(Lambda)); out(gelu(gate) * S). u comes from a convolution."""
+
+    timed_as = "scans"
 
     def __init__(self, config: RGLRUConfig, d_model: int) -> None:
         super().__init__()

@@ -6,7 +6,6 @@ from typing import Literal, TypeVar
 
 from pydantic import ConfigDict, Field, computed_field
 
-from archlab.allocator import LARGEST_KEPT
 from archlab.config.components.norm import NoNorm
 from archlab.config.components.position import Learned, Sinusoidal
 from archlab.config.components.work import (
@@ -25,6 +24,7 @@ from archlab.config.model_schema import ModelConfig
 from archlab.config.pieces import rows_at_once
 from archlab.config.schema import Config
 from archlab.config.training import resolve_train
+from archlab.machine import LARGEST_KEPT
 from archlab.pricing.params import parameters, shared_positions
 
 _Key = TypeVar("_Key")

@@ -12,8 +12,8 @@ import altair as alt
 from archlab.pricing.units import count
 from archlab.report.arm_lines import opacity, single_out
 from archlab.report.marks import dashes
-from archlab.report.probe_measures import Measure, Row
 from archlab.report.ticks import LARGE, LENGTH, logarithmic
+from archlab.training.measures import Measure, Row
 
 _HEIGHT = 200
 _Points = Sequence[Mapping[str, Any]]

@@ -10,7 +10,7 @@ from archlab.report import html
 from archlab.report.cost_tables import Table
 from archlab.report.palette import MODES, PALETTES, dots_theme
 from archlab.report.probe_charts import over_depth, over_steps, rope_products
-from archlab.report.probe_measures import Row, measured
+from archlab.training.measures import Row, measured
 
 
 def write_probes(

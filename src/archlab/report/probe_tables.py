@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from archlab.report.columns import FIXED
 from archlab.report.cost_tables import Table
-from archlab.report.probe_measures import OF_MODEL, Measure, Row, measured
+from archlab.training.measures import OF_MODEL, Measure, Row, measured
 
 COLUMNS = "▁▂▃▄▅▆▇█"
 MISSING = "·"

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from archlab.report.probe_charts import over_depth, over_steps, over_training
-from archlab.report.probe_measures import LOG_Z, OF_LAYERS, measured
 from archlab.report.study_probes import Probe, over_layers_in_words
 from archlab.report.watched import Watched
 from archlab.study.details import over_layers, probes_of
+from archlab.training.measures import LOG_Z, OF_LAYERS, measured
 from archlab.training.run_folder import PROBES
 
 

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import altair as alt
 
 from archlab.report.probe_charts import over_depth, over_training
-from archlab.report.probe_measures import LOG_Z, OF_LAYERS
 from archlab.report.rows import labels
 from archlab.study.details import LARGEST
 from archlab.study.record import ProbedArm, StudySummary
+from archlab.training.measures import LOG_Z, OF_LAYERS
 
 
 class Probe(NamedTuple):

@@ -12,6 +12,7 @@ from archlab.study.formatting import four_digits
 from archlab.study.record import Curve, DocumentDifference, DocumentView, ProbedArm
 from archlab.study.runs import Ended
 from archlab.study.stats import ALPHA
+from archlab.training.measures import OF_LAYERS as MEASURES
 from archlab.training.probes import Number
 from archlab.training.run_folder import PROBES
 
@@ -103,13 +104,10 @@ def _shown(pairs: Sequence[_Pair]) -> list[DocumentDifference]:
     return [DocumentDifference(begins=p.begins, difference=p.bits / p.bytes, bytes=p.bytes) for p in pairs]
 
 
-OF_LAYERS = (
-    "gradient", "stream_rms", "update_ratio", "largest_score", "entropy", "first_token", "learned_sink", "dead_units",
-    "largest_load",
-)  # fmt: skip
+OF_LAYERS = tuple(name for name, measure in MEASURES.items() if measure.in_studies)
 OF_MODEL = ("log_z",)
 
-LARGEST = ("largest_score", "largest_load")
+LARGEST = tuple(name for name, measure in MEASURES.items() if measure.takes_largest)
 """Measures of which one layer decides: over time, the largest of all layers, not their mean."""
 
 _MOST = 50

@@ -2,7 +2,7 @@
 timing, or per arm."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
@@ -12,6 +12,7 @@ from archlab.config.core.base import Count, Kinded, Part, Positive, Share
 from archlab.config.core.text import Line
 from archlab.config.tasks import Task
 from archlab.errors import UserError
+from archlab.training.measures import OF_LAYERS
 
 Better = Literal["lower", "higher", "neither"]
 """Which values of an outcome are good; neither: a difference is only a difference."""
@@ -122,17 +123,17 @@ class Spikes(Outcome):
     heading: ClassVar[str] = "spikes of loss or gradient"
 
 
-ProbeName = Literal[
-    "gradient", "stream_gradient", "stream_rms", "drift", "update_ratio", "largest_score", "entropy", "entropy_share",
-    "first_token", "learned_sink", "dead_units", "largest_load", "dead_experts", "log_z", "log_z_rms", "embedding_rms",
-]  # fmt: skip
-"""What a probe measures, of every layer or of the model (docs/probes.md)."""
+OF_THE_MODEL = ("log_z", "log_z_rms", "embedding_rms")
+"""Measures of a probe that no layer has by itself."""
 
-OF_THE_MODEL: tuple[ProbeName, ...] = ("log_z", "log_z_rms", "embedding_rms")
-"""Those that no layer has by itself."""
-
-OF_EVERY_LAYER: tuple[ProbeName, ...] = ("gradient", "stream_gradient", "stream_rms", "drift", "update_ratio")
+OF_EVERY_LAYER = tuple(name for name, measure in OF_LAYERS.items() if measure.in_every_layer)
 """Those that every layer has."""
+
+if TYPE_CHECKING:
+    ProbeName = str
+else:
+    ProbeName = Literal[*OF_LAYERS, *OF_THE_MODEL]
+"""What a probe measures, of every layer or of the model (docs/probes.md)."""
 
 
 class Probe(Outcome):

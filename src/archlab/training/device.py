@@ -2,23 +2,21 @@
 
 import os
 import platform
-import subprocess
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-import archlab
-from archlab.code import code_digest
+from archlab.code import code_digest, commit
 from archlab.config.schema import TrainConfig
 from archlab.data.file_cache import cached
 from archlab.errors import UserError
 from archlab.pricing.memory import Format
 from archlab.pricing.units import binary
 from archlab.training.rates import product_flops
+from archlab.version import __version__
 
 WORTHWHILE = 1.2
 """Speed of bfloat16's products over float32's from which they are used: autocast also converts."""
@@ -132,9 +130,9 @@ def _cpu_gains_by_bfloat16() -> bool:
 def environment(device: Device) -> dict[str, Any]:
     """What besides the config and the text decides a run's numbers."""
     return {
-        "archlab": archlab.__version__,
+        "archlab": __version__,
         "code": code_digest(),
-        "commit": _commit(),
+        "commit": commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -144,12 +142,3 @@ def environment(device: Device) -> dict[str, Any]:
         "dtype": device.format,
         "threads": torch.get_num_threads(),
     }
-
-
-def _commit() -> str | None:
-    """Of the checkout that archlab runs from, `-dirty` with changes; None where it is installed."""
-    command = ("git", "-C", str(Path(archlab.__file__).parent), "describe", "--always", "--dirty", "--exclude=*")
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None

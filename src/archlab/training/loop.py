@@ -10,6 +10,7 @@ from torch import Tensor
 from archlab.config.schema import Config, TrainConfig
 from archlab.data.training_data import HeldOut, TrainingData
 from archlab.errors import UserError
+from archlab.hf.imported import imported
 from archlab.interrupt import stop_on_signal
 from archlab.model.cut import held
 from archlab.model.kernels import prefer_products
@@ -21,7 +22,7 @@ from archlab.training.device import Device
 from archlab.training.evaluate import Predictions, Score, predict
 from archlab.training.optim import make_optimizer
 from archlab.training.probes import Probing
-from archlab.training.run_folder import RunFolder, imported
+from archlab.training.run_folder import RunFolder
 from archlab.training.saving import Saver
 from archlab.training.schedule import extension_step
 from archlab.training.shard import sharded

@@ -24,6 +24,7 @@ from archlab.training.checkpoint import METRICS
 from archlab.training.compiling import uncompiled
 from archlab.training.device import Device
 from archlab.training.loss import logits_in_pieces, objective
+from archlab.training.measures import OF_LAYERS
 from archlab.training.probe_attention import WatchedAttend
 from archlab.training.run_folder import PROBES, RunFolder
 from archlab.training.step import chosen, hidden_and_targets
@@ -36,12 +37,6 @@ PROBED_TOKENS = 512
 
 Number = float | None
 """null: there is nothing to measure, or what was measured is not finite."""
-
-OF_LAYERS = (
-    "gradient", "stream_gradient", "stream_rms", "drift", "update_ratio", "largest_score", "entropy", "entropy_share",
-    "first_token", "learned_sink", "dead_units", "largest_load", "dead_experts",
-)  # fmt: skip
-"""What is measured of every layer, in the order in which it is shown."""
 
 
 @dataclass(frozen=True)

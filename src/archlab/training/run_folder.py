@@ -18,7 +18,6 @@ from pydantic import TypeAdapter
 from tokenizers import Tokenizer
 
 from archlab.config.components.plugins import copies
-from archlab.config.core.base import Base
 from archlab.config.core.merge import expand, merge
 from archlab.config.core.trust import remember
 from archlab.config.core.yaml_text import read_yaml, to_yaml, to_yaml_line
@@ -41,7 +40,7 @@ from archlab.files import (
     remove_leftovers,
     write_atomic,
 )
-from archlab.hf.folder import IMPORTED
+from archlab.hf.imported import IMPORTED
 from archlab.training.checkpoint import METRICS, remove_after
 from archlab.training.evaluate import DocumentScore
 from archlab.training.schedule import LENGTH, step_to_extend
@@ -72,30 +71,6 @@ _LOOK = 0.1
 _CHANGES_ROUNDING = ("threads", "torch", "processor", "processes")
 """Parts of the environment. Where one differs, numbers are rounded in another way: a run that goes on is then only
 nearly the uninterrupted one."""
-
-
-class Imported(Base):
-    """What is known of the published weights with which a run begins."""
-
-    family: str
-    special_ids: dict[str, Any]
-    """`bos_token_id` and the like, as in config.json."""
-    dtype: str | None
-    """The published number format; null when it was mixed."""
-    source: str | None = None
-    """The full path of the published model's folder, or its hub id with the commit. null: made before this was kept."""
-
-
-def imported(run: Path) -> Imported | None:
-    """The published weights with which a run began; None where it began with random ones."""
-    path = run / IMPORTED
-    if not path.is_file():
-        return None
-    verify(path, "import the model again")
-    try:
-        return Imported.model_validate_json(path.read_text())
-    except ValueError:
-        raise UserError(f"{path}: damaged; import the model again") from None
 
 
 Changed = dict[str, tuple[Any, Any]]

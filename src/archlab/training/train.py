@@ -5,12 +5,12 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
-from archlab.allocator import keep_freed_memory
 from archlab.config.core.text import collected_notes
 from archlab.config.schema import Config
 from archlab.config.sources import sources
 from archlab.data.open import open_training_data
 from archlab.errors import UserError
+from archlab.machine import keep_freed_memory
 from archlab.training.attention_kernels import attention_kernels, products_up_to, slow_attention
 from archlab.training.callback import Callback, Printing
 from archlab.training.checks import check_run, decides_by_micro_batch, shared_by

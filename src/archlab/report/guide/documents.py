@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from urllib.parse import urlsplit
 
-import archlab
+from archlab.code import HOME
 from archlab.report.guide.markdown import Links, Rendered, render
 from archlab.report.guide.reference import address_of_code
 
@@ -35,9 +35,8 @@ HOW_TO = (
 
 def documents_folder() -> Path:
     """Where they lie: in a wheel inside the package, in a checkout two folders above it."""
-    package = Path(archlab.__file__).parent
-    inside = package / "docs"
-    return inside if inside.is_dir() else package.parent.parent / "docs"
+    inside = HOME / "docs"
+    return inside if inside.is_dir() else HOME.parent.parent / "docs"
 
 
 def address(name: str) -> str:

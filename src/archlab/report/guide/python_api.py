@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator
 from itertools import repeat
 from textwrap import dedent, indent
+from types import ModuleType
 from typing import Any
-
-import archlab
 
 _INTRO = """# From Python
 
@@ -21,8 +20,8 @@ _WIDTH = 88
 Defined = ast.FunctionDef | ast.ClassDef
 
 
-def python_api() -> str:
-    """A heading per name of `archlab.__all__`."""
+def python_api(archlab: ModuleType) -> str:
+    """A heading per name of the package's `__all__`."""
     named = ((name, getattr(archlab, name)) for name in archlab.__all__ if not name.startswith("__"))
     return "\n".join([_INTRO, *(described(f"archlab.{name}", value) for name, value in named)])
 

@@ -13,7 +13,6 @@ from archlab.report.guide.documents import HOW_TO, TUTORIALS, address, document,
 from archlab.report.guide.lecture import Draws, chapter_addresses, chapter_values, topic_addresses
 from archlab.report.guide.markdown import Rendered, line, render, slug
 from archlab.report.guide.parts import BIBLIOGRAPHY, COMMANDS, INDEX, LEDGER, PYTHON, parts
-from archlab.report.guide.python_api import python_api
 from archlab.report.guide.reference import addresses, config_addresses, reference_pages
 from archlab.report.ledger_words import HOW_SURE
 
@@ -21,12 +20,12 @@ Page = tuple[str, str, dict[str, Any]]
 """Its address, its template, and what that shows."""
 
 
-def write_guide(folder: Path, pictures: Draws, commands: str) -> Path:
-    """Write the site into a folder; its first page. `commands`: their help, as Markdown."""
+def write_guide(folder: Path, pictures: Draws, commands: str, python_api: str) -> Path:
+    """Write the site into a folder; its first page. `commands`: their help, `python_api`: the names; as Markdown."""
     make_folder(folder)
     rendered = {address(name): document(name) for name in (*TUTORIALS, *HOW_TO)}
     links = links_from(PurePosixPath())
-    rendered |= {COMMANDS: render(commands, links), PYTHON: render(python_api(), links)}
+    rendered |= {COMMANDS: render(commands, links), PYTHON: render(python_api, links)}
     common = {
         "parts": parts({place: text.title for place, text in rendered.items()}),
         "chapters": chapters(),

@@ -12,9 +12,9 @@ import torch
 
 from archlab.code import code_digest
 from archlab.config.schema import Config
-from archlab.cores import cores
 from archlab.errors import user_message
 from archlab.files import real_path
+from archlab.machine import cores
 from archlab.pricing.memory import training_memory
 from archlab.pricing.params import parameters
 from archlab.pricing.summary import step_memory_of

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias, cast
 
 import torch
 
-from archlab.cores import cores
 from archlab.interrupt import on_forced_exit, raise_if_interrupted
+from archlab.machine import cores
 from archlab.study.executors.executor import OnProgress, RunProgress, train_run
 from archlab.study.runs import Run
 from archlab.training.callback import Callback, StepMetrics

@@ -1,15 +1,19 @@
-"""`archlab report`."""
+"""`archlab report` and `archlab guide`: pages to read in a browser."""
 
 import time
 from pathlib import Path
 
+import archlab
+from archlab.cli.app import TRUST_HELP, make_app
 from archlab.cli.arguments import AtLeastOne, Flag
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.core.text import note
 from archlab.errors import UserError
 
 
-def run(run: Path, /, *more: Path, out: Path | None = None, live: AtLeastOne | None = None, json: Flag = False) -> None:
+def report(
+    run: Path, /, *more: Path, out: Path | None = None, live: AtLeastOne | None = None, json: Flag = False
+) -> None:
     """Curves, spikes, probes and speed of a run, or of several side by side, as one page; also while they train.
 
     Parameters
@@ -47,3 +51,26 @@ def run(run: Path, /, *more: Path, out: Path | None = None, live: AtLeastOne | N
     write_runs(runs, page)
     print_table(COLUMNS, run_rows(runs), right=COLUMNS[2:])
     print(f"report: {page}")
+
+
+def guide(*, out: Path) -> None:
+    """Write the documents as a static site: tutorials, how-to's, a lecture of every topic, and a reference.
+
+    Parameters
+    ----------
+    out
+        The folder to write it into; its index.html is the first page.
+    """
+    from archlab.report.drawings.pictures import pictures
+    from archlab.report.guide.python_api import python_api
+    from archlab.report.guide.write import write_guide
+
+    print(write_guide(out, pictures(), commands(), python_api(archlab)))
+
+
+def commands() -> str:
+    """What `--help` says of every command, as Markdown; its table of contents is the site's business."""
+    text = make_app().generate_docs(output_format="markdown")
+    about, _, _ = text.partition("\n## Table of Contents")
+    _, heading, verbs = text.partition("\n## archlab ")
+    return f"{about.replace('# archlab', '# Commands', 1)}\n{TRUST_HELP}\n{heading}{verbs}"

@@ -1,0 +1,108 @@
+"""`archlab show`, `schema`, `diff` and `flatten`: a config, written out."""
+
+from pathlib import Path
+from typing import Literal
+
+from archlab.cli.arguments import Flag, check_one_answer, load_with_notes
+from archlab.cli.terminal import print_json, print_table
+from archlab.config.core.yaml_text import to_yaml, to_yaml_line
+from archlab.config.describe import layer_table
+from archlab.config.identity import diff as config_diff
+from archlab.config.identity import resolved
+from archlab.config.layers import layer_configs
+from archlab.exchange.configs import load_config
+
+
+def show(config: str, /, *overrides: str, layers: Flag = False, json: Flag = False) -> None:
+    """Show a config with every default and derived value written out, as YAML.
+
+    Parameters
+    ----------
+    config
+        A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id.
+    overrides
+        Fields to change, as in model.norm.kind=layernorm.
+    layers
+        A table of the layers instead, identical neighbours on one line.
+    json
+        JSON instead.
+    """
+    loaded = load_with_notes(config, overrides)
+    if layers and json:
+        print_json([layer.model_dump(mode="json") for layer in layer_configs(loaded.model)])
+    elif layers:
+        rows = layer_table(loaded.model)
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
+    elif json:
+        print_json(resolved(loaded))
+    else:
+        print(to_yaml(resolved(loaded)), end="")
+
+
+def schema(kind: Literal["config", "study"] = "config", /) -> None:
+    """Print the JSON schema of a kind of file.
+
+    Saved as archlab.json, an editor uses it for a YAML file that begins with
+    `# yaml-language-server: $schema=archlab.json`.
+
+    Parameters
+    ----------
+    kind
+        Which file: the config of a model and its training, or a study.
+    """
+    from archlab.study.authoring import json_schema
+
+    print_json(json_schema(kind))
+
+
+def diff(a: str, b: str, /, *, model_only: Flag = False, html: Path | None = None, json: Flag = False) -> None:
+    """Show every field in which two configs differ, once defaults and derived values are written out.
+
+    Parameters
+    ----------
+    a
+        A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id.
+    b
+        The other one.
+    model_only
+        Leave out how they are trained and on what.
+    html
+        Write a page to this file instead: both block diagrams side by side, what differs set off, and the fields.
+    json
+        JSON instead: field -> [value in A, value in B].
+    """
+    check_one_answer(json, html)
+    first, second = load_config(a), load_config(b)
+    differences = config_diff(first, second)
+    if model_only:
+        differences = {field: pair for field, pair in differences.items() if field.startswith("model.")}
+    if html is not None:
+        from archlab.report.drawings.diff_page import write_diff
+
+        print(write_diff((a, first), (b, second), differences, html))
+    elif json:
+        print_json(differences)
+    elif differences:
+        rows = [
+            (field, *("-" if value is None else to_yaml_line(value) for value in pair))
+            for field, pair in differences.items()
+        ]
+        print_table(("field", a, b), rows)
+    else:
+        print("no difference")
+
+
+def flatten(config: str, /, *overrides: str) -> None:
+    """Print a config as one PyTorch file: only what this model uses, dimensions named, under 350 lines.
+
+    Parameters
+    ----------
+    config
+        A preset's name, a YAML file, a run folder, a Hugging Face folder or a hub id.
+    overrides
+        Fields to change, as in model.n_layers=2.
+    """
+    from archlab.flatten.write import flatten as flattened
+
+    title = " ".join((Path(config).name.removesuffix(".yaml"), *overrides))
+    print(flattened(load_config(config, *overrides).model, title), end="")
