@@ -26,7 +26,7 @@ from archlab.report.guide.markdown import line
 from archlab.report.guide.python_api import described
 from archlab.report.guide.reference import ReferencePage, groups
 from archlab.report.guide.write import write_guide
-from archlab.report.ledger_words import said
+from archlab.report.ledger.words import said
 from archlab.study.authoring import SCHEMAS
 from archlab.study.outcome_schema import AnyOutcome
 

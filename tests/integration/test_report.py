@@ -20,19 +20,20 @@ from vl_convert import vegalite_to_svg
 import sample_study
 from archlab.cli.study import present
 from archlab.errors import UserError
-from archlab.report import curve_charts, row_charts
-from archlab.report.columns import fitted
-from archlab.report.curve_charts import LINES_SHOW
-from archlab.report.curve_rows import Axis, Quantity, mean_rows
-from archlab.report.page import render, write_page, write_picture
-from archlab.report.palette import MODES, PALETTES, SHAPES, VERDICTS, arm_colours
-from archlab.report.picture import drawn, picture
-from archlab.report.ranges import without_outliers
-from archlab.report.row_charts import DIFFERENCES_SHOW, levels_show
-from archlab.report.rows import labels
-from archlab.report.table import terminal_table
-from archlab.report.ticks import axis, plain, spaced
-from archlab.report.tuning_rows import tuned_fields, tuning_rows
+from archlab.report.charts.axes import axis, plain, spaced
+from archlab.report.charts.palette import MODES, PALETTES, SHAPES, VERDICTS, arm_colours
+from archlab.report.charts.ranges import without_outliers
+from archlab.report.study import arms as row_charts
+from archlab.report.study import curves as curve_charts
+from archlab.report.study.arms import DIFFERENCES_SHOW, levels_show
+from archlab.report.study.curve_rows import Axis, Quantity, mean_rows
+from archlab.report.study.curves import LINES_SHOW
+from archlab.report.study.page import render, write_page, write_picture
+from archlab.report.study.picture import drawn, picture
+from archlab.report.study.rows import labels
+from archlab.report.study.table import terminal_table
+from archlab.report.study.tuning_rows import tuned_fields, tuning_rows
+from archlab.report.text_table import fitted
 from archlab.study.formatting import amount, interval, p_value
 from archlab.study.outcome_schema import Unit
 from archlab.study.record import StudySummary, Verdict
@@ -278,7 +279,7 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
 
 
 def test_a_failed_write_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("archlab.report.page.picture", lambda _: b"new")
+    monkeypatch.setattr("archlab.report.study.page.picture", lambda _: b"new")
     (tmp_path / "report.png").write_bytes(b"old")
 
     def full(*_: object) -> None:

@@ -24,7 +24,7 @@ from archlab.config.layers import layer_configs
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.pricing.params import parameters
-from archlab.report.atlas_charts import CHOICES, counted, kinds, shares
+from archlab.report.atlas import CHOICES, counted, kinds, shares
 from archlab.report.atlas_page import render
 from archlab.report.atlas_sizes import KINDS
 from html_page import Page

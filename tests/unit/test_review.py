@@ -13,7 +13,7 @@ from archlab.config.layers import layer_configs
 from archlab.evidence.claims import claims, sources
 from archlab.exchange.configs import load_config
 from archlab.pricing.params import parameters
-from archlab.report import check_words
+from archlab.report import check as check_words
 from archlab.review.findings import RULES, findings, warnings
 from archlab.review.published import Published
 from archlab.review.shape_rule import Case

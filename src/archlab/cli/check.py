@@ -7,7 +7,7 @@ from archlab.cli.loading import load_shape
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.core.text import note
 from archlab.console import console
-from archlab.report.check_words import as_json, lines, stages
+from archlab.report.check import as_json, lines, stages
 from archlab.review.findings import findings, summary
 from archlab.review.shape_rule import Case
 

@@ -29,8 +29,8 @@ def run(run: Path, /, *more: Path, out: Path | None = None, live: AtLeastOne | N
         raise UserError("--json and --live: allowed: one of them")
     if json and out is not None:
         raise UserError("--json and --out: allowed: one of them, for JSON is printed")
-    from archlab.report.run_page import COLUMNS, run_rows, standing, write_runs
-    from archlab.report.watched import watch
+    from archlab.report.run.page import COLUMNS, run_rows, standing, write_runs
+    from archlab.report.run.watched import watch
 
     paths = [run, *more]
     runs = watch(paths)

@@ -7,9 +7,9 @@ from archlab.atlas.models import AtlasRow
 from archlab.atlas.table import FIGURES, HEADINGS, LEGEND, LEGEND_OF_MORE, MARKS, MORE, cells, more, remarks
 from archlab.files import write_page
 from archlab.report import html
-from archlab.report.atlas_charts import CHOICES, SHAPES, kinds, shape, shares
+from archlab.report.atlas import CHOICES, SHAPES, kinds, shape, shares
 from archlab.report.atlas_sizes import KINDS, by_size
-from archlab.report.palette import MODES, PALETTES, dots_theme
+from archlab.report.charts.palette import MODES, PALETTES, dots_theme
 
 
 def write_atlas(rows: Sequence[AtlasRow], path: Path) -> Path:

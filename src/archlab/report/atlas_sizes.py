@@ -8,7 +8,7 @@ import altair as alt
 
 from archlab.atlas.models import AtlasRow
 from archlab.atlas.table import count
-from archlab.report.atlas_charts import Shape, ends, upright
+from archlab.report.atlas import Shape, ends, upright
 
 KINDS = ("plain MLP", "gated MLP", "mixture of experts", "no MLP")
 """The colours, in order."""

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from archlab.evidence.claims import cited
 from archlab.files import write_page
-from archlab.report import check_words, html
+from archlab.report import check as check_words
+from archlab.report import html
 from archlab.review.findings import Finding, summary
 
 

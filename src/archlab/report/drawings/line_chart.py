@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import altair as alt
 
-from archlab.report.marks import dash_turns
+from archlab.report.charts.marks import dash_turns
 
 _HEIGHT = 240
 Points = Sequence[Mapping[str, Any]]

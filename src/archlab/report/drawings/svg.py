@@ -6,8 +6,8 @@ from xml.sax.saxutils import escape, quoteattr
 from zlib import crc32
 
 from archlab.config.core.text import visible
+from archlab.report.charts.palette import MODES, PALETTES, Mode
 from archlab.report.drawings.lettering import FAMILY, folded, text_width
-from archlab.report.palette import MODES, PALETTES, Mode
 
 Svg = NewType("Svg", str)
 """One whole `<svg>` element."""

@@ -8,7 +8,7 @@ from archlab.evidence.topics import topics
 from archlab.report.guide.documents import HOW_TO, address, text_of
 from archlab.report.guide.lecture import topic_addresses
 from archlab.report.guide.parts import COMMANDS, LEDGER
-from archlab.report.ledger_words import said
+from archlab.report.ledger.words import said
 from archlab.review.findings import RULES
 
 _NUMBER = re.compile(r"arXiv (\d{4}\.\d{5})")

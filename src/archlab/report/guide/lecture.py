@@ -13,9 +13,9 @@ from archlab.evidence.price import BASE, CONTEXT, equal_size, price_rows, prices
 from archlab.evidence.topics import Chapter, Topic, chapters
 from archlab.evidence.usage import Usage, in_words, usage
 from archlab.report import html
+from archlab.report.charts.palette import MODES, dots_theme
 from archlab.report.guide.reference import address_of_code
-from archlab.report.ledger_words import in_a_line, measured_line, published_line
-from archlab.report.palette import MODES, dots_theme
+from archlab.report.ledger.words import in_a_line, measured_line, published_line
 
 Draws = Mapping[str, Callable[[], str | alt.TopLevelMixin]]
 """Name of a picture -> what draws it: SVG, or a chart, which takes its colours from the page."""

@@ -7,7 +7,7 @@ from typing import Any
 from archlab.evidence.ledger import ledger
 from archlab.evidence.topics import chapters, topics, topics_that_set
 from archlab.files import make_folder, write_atomic
-from archlab.report import html, ledger_page
+from archlab.report import html
 from archlab.report.guide.bibliography import bibliography
 from archlab.report.guide.documents import HOW_TO, TUTORIALS, address, document, links_from
 from archlab.report.guide.lecture import Draws, chapter_addresses, chapter_values, topic_addresses
@@ -15,7 +15,8 @@ from archlab.report.guide.markdown import Rendered, line, render, slug
 from archlab.report.guide.parts import BIBLIOGRAPHY, COMMANDS, INDEX, LEDGER, PYTHON, parts
 from archlab.report.guide.python_api import python_api
 from archlab.report.guide.reference import addresses, config_addresses, reference_pages
-from archlab.report.ledger_words import HOW_SURE
+from archlab.report.ledger import page as ledger_page
+from archlab.report.ledger.words import HOW_SURE
 
 Page = tuple[str, str, dict[str, Any]]
 """Its address, its template, and what that shows."""

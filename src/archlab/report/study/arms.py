@@ -1,0 +1,168 @@
+"""Pictures with a row per arm: where each arm stands, and how far it is from its reference.
+
+Colours come from the config that palette.py makes, so one chart serves light and dark.
+"""
+
+from collections.abc import Sequence
+
+import altair as alt
+
+from archlab.report.charts.axes import axis
+from archlab.report.charts.comparisons import (
+    MARK_DOWN,
+    ROW,
+    by_row,
+    caps,
+    dots,
+    ground,
+    higher_where_narrow,
+    intervals,
+    off_axis,
+    texts,
+)
+from archlab.report.charts.marks import Width, layered, tooltip
+from archlab.report.charts.palette import SHAPES, VERDICTS
+from archlab.report.charts.ranges import padded, without_outliers
+from archlab.report.study.rows import Row, difference_rows, ends, labels, level_rows, place_on_axis, seed_rows
+from archlab.study.formatting import with_unit
+from archlab.study.outcome_schema import Unit
+from archlab.study.record import Heading, StudySummary
+
+_SIDE = {"lower": " (left is better)", "higher": " (right is better)", "neither": ""}
+
+
+DIFFERENCES_SHOW = "Paired by seed, with the interval of the difference, at the level at which the verdict was reached."
+"""Caption of `differences`."""
+
+
+def levels_show(summary: StudySummary) -> str:
+    """Return the caption of `levels`."""
+    reference = reference_of(summary)
+    return f"Ticks are seeds, the dot their mean, the line its 95% interval; the broad bar comes from {reference}."
+
+
+def reference_of(summary: StudySummary) -> str:
+    """Return the name of the arm that the others are compared with, or words for it if there are several."""
+    if summary.against == "previous":
+        return "the step before"
+    if summary.against == "base" and not summary.sizes:
+        return labels(summary)[summary.arms[0].name]
+    return "the arm that it is compared with"
+
+
+def levels_are_cut(summary: StudySummary) -> bool:
+    """Whether an arm stands beyond the axis of its picture: the one with `whole` then shows it, interval and all."""
+    return _is_cut(level_rows(summary))
+
+
+def differences_are_cut(summary: StudySummary) -> bool:
+    """As `levels_are_cut`, of the differences."""
+    return _is_cut(difference_rows(summary))
+
+
+def _is_cut(rows: Sequence[Row]) -> bool:
+    return len(_near(rows, whole=False)) < len(_values(rows))
+
+
+def levels(summary: StudySummary, width: Width = "container", *, whole: bool = False) -> alt.LayerChart:
+    """The outcome of every arm: a tick per seed, their mean, and the 95% interval of the mean.
+
+    An arm that is far from the others is a triangle at the edge, unless the `whole` range is wanted.
+    """
+    rows, seeds = level_rows(summary), seed_rows(summary)
+    near = _near(rows, whole)
+    inside = {row["arm"] for row in rows if row["value"] in near}
+    shown = ends(rows, near) + [seed["value"] for seed in seeds if seed["arm"] in inside]
+    x = _XAxis(shown or [0.0, 1.0], axis_title(summary.outcome), summary.outcome.unit)
+    place_on_axis(rows, x.low, x.high)
+    named = list(labels(summary).values())
+    colour = alt.Color("arm:N", scale=alt.Scale(domain=named, range="category"), legend=None)
+    base = by_row(rows).encode(color=colour, tooltip=tooltip("arm", "text"))
+    ticks = by_row([seed for seed in seeds if x.low <= seed["value"] <= x.high], rows).encode(
+        color=colour, x=x("value")
+    )
+    start = summary.arms[0].mean if summary.against == "base" and summary.arms[0].mean in near else None
+    layers = [
+        *ground(rows, start, x),
+        _moves(base, x),
+        *intervals(base, x),
+        ticks.mark_tick(thickness=1.5, size=13, opacity=0.6, yOffset=MARK_DOWN),
+        dots(base, x),
+        *off_axis(base, x),
+        *texts(rows, width),
+    ]
+    description = f"{summary.outcome.title} of every arm, with the 95% interval of its mean"
+    return higher_where_narrow(layered(layers, width, ROW * len(rows), description), rows)
+
+
+def differences(
+    summary: StudySummary,
+    width: Width = "container",
+    *,
+    legend: bool = False,
+    whole: bool = False,
+    compared_only: bool = False,
+) -> alt.LayerChart | None:
+    """Every arm minus its reference, with its interval; None where nothing was compared.
+
+    `whole` as for `levels`; `compared_only`: the arms without a reference have no row.
+    """
+    if not any(arm.comparison for arm in summary.arms):
+        return None
+    rows = [row for row in difference_rows(summary) if not compared_only or row["verdict"]]
+    near = _near(rows, whole)
+    shown = [0.0, *ends(rows, near)]
+    x = _XAxis(shown, axis_title(summary.outcome, "difference"), summary.outcome.unit, of_differences=True)
+    place_on_axis(rows, x.low, x.high)
+    found = [verdict for verdict in VERDICTS if any(row["verdict"] == verdict for row in rows)]
+    key = alt.Legend(title=None, orient="bottom", direction="horizontal", values=found) if legend else None
+    colour = alt.Color("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range="ordinal"), legend=key)
+    shape = alt.Shape("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range=list(SHAPES)), legend=key)
+    base = by_row(rows).encode(color=colour, tooltip=tooltip("arm", "verdict", "text", "detectable"))
+    layers = [
+        *ground(rows, 0.0, x),
+        *intervals(base, x),
+        *caps(base, x),
+        dots(base, x).encode(shape=shape),
+        *off_axis(base, x),
+        *texts(rows, width),
+    ]
+    description = "Paired difference of every arm to its reference, with its interval"
+    return higher_where_narrow(layered(layers, width, ROW * len(rows), description), rows)
+
+
+def axis_title(outcome: Heading, of: str = "") -> str:
+    """`difference in bits per byte (left is better)`."""
+    unit = outcome.unit if with_unit("", outcome.unit) else ""
+    shown = f"{of} in {unit}" if of and unit else of or ", ".join(filter(None, [outcome.title, unit]))
+    return shown + _SIDE[outcome.better]
+
+
+def _values(rows: Sequence[Row]) -> list[float]:
+    return [row["value"] for row in rows if row["value"] is not None]
+
+
+def _near(rows: Sequence[Row], whole: bool) -> list[float]:
+    """The values that the axis must reach."""
+    return _values(rows) if whole else without_outliers(_values(rows))
+
+
+class _XAxis:
+    """`x("low")`: a field on the one horizontal axis that all layers of a chart share."""
+
+    def __init__(self, shown: Sequence[float], title: str, unit: Unit, of_differences: bool = False) -> None:
+        self.low, self.high = padded(min(shown), max(shown))
+        self._scale = alt.Scale(domain=[self.low, self.high], nice=False, zero=False)
+        most = 5 if max(shown) > min(shown) else 1
+        self._axis = axis(title, unit, self.low, self.high, most=most, grid=False, of_differences=of_differences)
+
+    def __call__(self, field: str) -> alt.X:
+        return alt.X(f"{field}:Q", scale=self._scale, axis=self._axis)
+
+
+def _moves(base: alt.Chart, x: _XAxis) -> alt.Chart:
+    """A broad bar from where the reference stands to where the arm stands."""
+    moved = base.transform_filter("datum.origin !== null && datum.value !== null")
+    return moved.mark_rule(strokeWidth=7, opacity=0.28, clip=True, yOffset=MARK_DOWN).encode(
+        x=x("origin"), x2="value:Q"
+    )

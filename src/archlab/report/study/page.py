@@ -1,0 +1,143 @@
+"""The report of a study: one HTML file that opens offline, and a picture of its charts."""
+
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import altair as alt
+
+from archlab.config.core.yaml_text import to_yaml, to_yaml_line
+from archlab.evidence.claims import cited
+from archlab.files import write_atomic
+from archlab.pricing.units import binary, count, seconds
+from archlab.report import html
+from archlab.report.charts import palette
+from archlab.report.ledger import words as ledger_words
+from archlab.report.study import arms as row_charts
+from archlab.report.study import curves as curve_charts
+from archlab.report.study.claims import claims_of, explained
+from archlab.report.study.factor_chart import interaction
+from archlab.report.study.factors import levels_of, pairs
+from archlab.report.study.picture import picture
+from archlab.report.study.probes import depth_probes, time_probes
+from archlab.report.study.rows import labels
+from archlab.report.study.sizes import over_sizes
+from archlab.report.study.sweep_chart import sweep
+from archlab.report.study.tuning_chart import tuning
+from archlab.report.study.tuning_rows import tuned_fields
+from archlab.study.formatting import (
+    amount,
+    difference,
+    diverged,
+    interval,
+    margin_of,
+    p_value,
+    span,
+    verdict,
+    with_unit,
+)
+from archlab.study.record import StudySummary, csv_of_runs
+
+
+class _Other(NamedTuple):
+    """An outcome beside the one that the answer is about."""
+
+    name: str
+    """Of its place on the page."""
+    study: StudySummary
+    """With that outcome as the one that the arms' values are."""
+
+
+def write_page(summary: StudySummary, folder: Path) -> Path:
+    """Write `report.html` into the folder, whole or not at all; its path."""
+    page = folder / "report.html"
+    write_atomic(page, render(summary))
+    return page
+
+
+def write_picture(summary: StudySummary, folder: Path) -> None:
+    """Write `report.png` into the folder, whole or not at all; UserError where it cannot be drawn."""
+    write_atomic(folder / "report.png", picture(summary))
+
+
+def render(summary: StudySummary) -> str:
+    """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
+    template = html.template("report.html.jinja")
+    functions = (
+        _sentence,
+        margin_of,
+        p_value,
+        span,
+        seconds,
+        verdict,
+        diverged,
+        binary,
+        count,
+        to_yaml,
+        amount,
+        difference,
+        interval,
+        with_unit,
+        levels_of,
+        row_charts.levels_show,
+        row_charts.reference_of,
+    )
+    template.globals.update({function.__name__.lstrip("_"): function for function in functions}, value=to_yaml_line)
+    others = [_Other(f"other-{i}", summary.by(other.outcome.name)) for i, other in enumerate(summary.others)]
+    _, claims = claims_of(summary)
+    depth, time = depth_probes(summary), time_probes(summary)
+    charts = [*_charts(summary, others), *((probe.name, probe.chart) for probe in (*depth, *time))]
+    return template.render(
+        s=summary,
+        others=others,
+        tuned_fields=tuned_fields(summary),
+        pairs=pairs(summary),
+        depth_probes=depth,
+        time_probes=time,
+        labels=labels(summary),
+        claims=claims,
+        explained=[] if claims else explained(summary),
+        words=ledger_words,
+        cited=cited,
+        captions={
+            "differences": row_charts.DIFFERENCES_SHOW,
+            "lines": curve_charts.LINES_SHOW,
+            "thin_lines": curve_charts.THIN_LINES_SHOW,
+        },
+        by_name={arm.name: arm for arm in summary.arms},
+        colours=list(zip(*(palette.arm_colours(summary, mode) for mode in palette.MODES), strict=True)),
+        specs={name: html.full_width(chart) for name, chart in charts if chart is not None},
+        themes={mode: palette.study_theme(summary, mode) for mode in palette.MODES},
+        csv=f"data:text/csv;base64,{b64encode(csv_of_runs(summary).encode()).decode()}",
+    )
+
+
+def _sentence(title: str) -> str:
+    """With a capital first letter, the others as they are."""
+    return title[:1].upper() + title[1:]
+
+
+def _charts(summary: StudySummary, others: Sequence[_Other]) -> Iterator[tuple[str, alt.LayerChart | None]]:
+    """By the name of their place on the page; None where there is nothing to draw."""
+    yield "levels", row_charts.levels(summary)
+    yield "differences", row_charts.differences(summary)
+    if row_charts.levels_are_cut(summary):
+        yield "levels-whole", row_charts.levels(summary, whole=True)
+    if row_charts.differences_are_cut(summary):
+        yield "differences-whole", row_charts.differences(summary, whole=True)
+    for i, pair in enumerate(pairs(summary)):
+        yield f"factors-{i}", interaction(summary, pair)
+    yield "sizes", over_sizes(summary)
+    yield "curves", curve_charts.evaluations(summary)
+    yield "curves-end", curve_charts.last_half(summary)
+    yield "losses", curve_charts.updates(summary, curve_charts.LOSS)
+    yield "gradients", curve_charts.updates(summary, curve_charts.GRADIENT)
+    yield "sweep", sweep(summary)
+    for i, field in enumerate(tuned_fields(summary)):
+        yield f"tuning-{i}", tuning(summary, field)
+    for other in others:
+        if any(arm.comparison and arm.comparison.difference is not None for arm in other.study.arms):
+            yield other.name, row_charts.differences(other.study, compared_only=True)
+        if row_charts.differences_are_cut(other.study):
+            yield f"{other.name}-whole", row_charts.differences(other.study, compared_only=True, whole=True)
