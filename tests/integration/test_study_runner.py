@@ -21,9 +21,10 @@ from archlab.config.check import validate
 from archlab.config.core.yaml_text import to_yaml
 from archlab.errors import UserError
 from archlab.pricing.work import training_flops
+from archlab.report.study.arms import level_rows
 from archlab.report.study.factors import factor_rows, pairs
+from archlab.report.study.grids import aligned
 from archlab.report.study.page import render, write_page
-from archlab.report.study.rows import aligned, level_rows
 from archlab.report.study.sizes import line_rows, over_sizes, size_rows
 from archlab.report.study.sweep_chart import sweep
 from archlab.report.study.sweep_rows import sweep_rows

@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 
 import altair as alt
 
+from archlab.study.formatting import with_unit
 from archlab.study.outcome_schema import Unit
+from archlab.study.record import Heading
 
 LARGE = "replace(replace(format(datum.value, '.3~s'), 'k', 'K'), 'G', 'B')"
 """A Vega expression: `12.5K` as in our tables, where d3 writes `12.5k`."""
@@ -104,3 +106,43 @@ def _byte_unit(largest: float) -> tuple[int, str]:
     names = ("B", "KiB", "MiB", "GiB", "TiB")
     step = min(len(names) - 1, int(math.log(max(largest, 1), _KIB)))
     return _KIB**step, names[step]
+
+
+_SIDE = {"lower": " (left is better)", "higher": " (right is better)", "neither": ""}
+
+
+def axis_title(outcome: Heading, of: str = "") -> str:
+    """`difference in bits per byte (left is better)`."""
+    unit = outcome.unit if with_unit("", outcome.unit) else ""
+    shown = f"{of} in {unit}" if of and unit else of or ", ".join(filter(None, [outcome.title, unit]))
+    return shown + _SIDE[outcome.better]
+
+
+_FAR = 3.0
+"""A gap this many times the range of all other values sets apart what lies beyond it."""
+
+_PART = 4
+"""At most one in this many arms is set apart: a majority is never the exception."""
+
+
+def without_outliers(values: Sequence[float]) -> list[float]:
+    """The values, sorted, without the few at the upper or the lower end that are far from all others."""
+    kept, most = sorted(values), len(values) // _PART
+    return _cut(_cut(kept, most, upper=True), most, upper=False)
+
+
+def _cut(values: list[float], most: int, upper: bool) -> list[float]:
+    ordered = values if upper else [-value for value in reversed(values)]
+    for keep in range(len(ordered) - most, len(ordered)):
+        if keep >= 2 and ordered[keep] - ordered[keep - 1] > _FAR * (ordered[keep - 1] - ordered[0]) > 0:
+            return values[:keep] if upper else values[-keep:]
+    return values
+
+
+def padded(low: float, high: float, is_logarithmic: bool = False) -> tuple[float, float]:
+    """A little room on both sides, also where all values are one."""
+    if is_logarithmic:
+        room = (high / low) ** 0.04 if high > low else 1.1
+        return low / room, high * room
+    room = 0.04 * (high - low) or max(0.01, 0.01 * abs(high))
+    return low - room, high + room

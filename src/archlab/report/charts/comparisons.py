@@ -11,8 +11,7 @@ from typing import Any
 
 import altair as alt
 
-from archlab.report.charts.marks import Width, data
-from archlab.report.study.rows import Row
+from archlab.report.charts.marks import Row, Width, data
 
 XAxis = Callable[[str], alt.X]
 """`x("low")`: a field on the one horizontal axis that all layers of a chart share."""
@@ -114,3 +113,11 @@ def higher_where_narrow(chart: alt.LayerChart, rows: Sequence[Row]) -> alt.Layer
     if isinstance(chart.width, int):
         return chart.properties(height=height) if chart.width < _needed(rows) else chart
     return chart.properties(usermeta={"narrow": {"below": _needed(rows), "height": height}})
+
+
+def place_on_axis(rows: Sequence[Row], low: float, high: float) -> None:
+    """Add where each row is drawn: `inside` the axis, at its `left` or `right` edge if beyond it, or `nowhere`."""
+    for row in rows:
+        value = row["value"]
+        row["at"] = "nowhere" if value is None else "left" if value < low else "right" if value > high else "inside"
+        row["edge"] = None if value is None else min(max(value, low), high)

@@ -9,9 +9,8 @@ from typing import Any
 
 import altair as alt
 
-from archlab.report.charts.axes import axis, logarithmic
-from archlab.report.charts.marks import ON_A_PHONE, Width, data, tooltip
-from archlab.report.study.rows import Row
+from archlab.report.charts.axes import axis, logarithmic, without_outliers
+from archlab.report.charts.marks import ON_A_PHONE, Row, Width, data, tooltip
 from archlab.study.outcome_schema import Unit
 
 _LINE = 15
@@ -117,3 +116,15 @@ def name_rows(lines: Sequence[Row], y: YAxis, gap: float) -> list[Row]:
     for i in reversed(range(len(places))):
         places[i] = min(places[i], 1.0 if i == len(places) - 1 else places[i + 1] - gap)
     return [{"arm": name, "beside": back(bottom + place * height)} for name, place in zip(found, places, strict=True)]
+
+
+def of_lines(rows: Sequence[Row]) -> tuple[float, float]:
+    """All of the lines and their bands."""
+    return min(row["low"] for row in rows), max(row["high"] for row in rows)
+
+
+def of_ends(rows: Sequence[Row]) -> tuple[float, float]:
+    """The lines and their bands, without the few that end far from all others."""
+    last = {row["arm"]: row["mean"] for row in rows}
+    near = without_outliers([*last.values()])
+    return of_lines([row for row in rows if last[row["arm"]] in near])

@@ -1,11 +1,12 @@
 """Parts that all charts share: data that stands in the chart itself, dashes, tooltips, layers."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import altair as alt
 
-from archlab.report.study.rows import Row
+Row = dict[str, Any]
+
 
 Width = int | Literal["container"]
 """Pixels, or as wide as the place on the page."""

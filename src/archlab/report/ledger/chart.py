@@ -9,7 +9,7 @@ from statistics import median
 
 import altair as alt
 
-from archlab.report.charts.axes import axis, both_sides
+from archlab.report.charts.axes import axis, axis_title, both_sides, padded
 from archlab.report.charts.comparisons import (
     MARK_DOWN,
     ROW,
@@ -19,14 +19,12 @@ from archlab.report.charts.comparisons import (
     ground,
     higher_where_narrow,
     intervals,
+    place_on_axis,
     texts,
 )
 from archlab.report.charts.marks import Width, layered, tooltip
 from archlab.report.charts.palette import SHAPES
-from archlab.report.charts.ranges import padded
 from archlab.report.ledger.rows import Panel, ends
-from archlab.report.study.arms import axis_title
-from archlab.report.study.rows import place_on_axis
 
 FINDINGS = ("as claimed", "undecided", "the opposite")
 """In the order of the first colours and shapes of verdicts: better, not distinguishable, worse."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from archlab.evidence.ledger import LedgerEntry
 from archlab.evidence.verdicts import JudgedExpectation
-from archlab.report.study.rows import Row
+from archlab.report.charts.marks import Row
 from archlab.study.formatting import amount, difference, interval
 from archlab.study.outcome_schema import Better, Unit
 from archlab.study.record import Comparison, Heading

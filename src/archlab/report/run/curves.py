@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from archlab.pricing.units import count
+from archlab.report.charts.marks import Row
 from archlab.report.run.watched import Watched, spiked
 from archlab.report.study.curve_rows import Axis
 from archlab.report.study.curves import curves
-from archlab.report.study.rows import Row
 from archlab.study.formatting import four_digits, span
 from archlab.training.spikes import REWOUND
 

@@ -1,13 +1,12 @@
 """Pictures with a row per arm: where each arm stands, and how far it is from its reference.
 
-Colours come from the config that palette.py makes, so one chart serves light and dark.
-"""
+Colours come from the config that palette.py makes, so one chart serves light and dark."""
 
 from collections.abc import Sequence
 
 import altair as alt
 
-from archlab.report.charts.axes import axis
+from archlab.report.charts.axes import axis, axis_title, padded, without_outliers
 from archlab.report.charts.comparisons import (
     MARK_DOWN,
     ROW,
@@ -18,18 +17,15 @@ from archlab.report.charts.comparisons import (
     higher_where_narrow,
     intervals,
     off_axis,
+    place_on_axis,
     texts,
 )
-from archlab.report.charts.marks import Width, layered, tooltip
+from archlab.report.charts.marks import Row, Width, layered, tooltip
 from archlab.report.charts.palette import SHAPES, VERDICTS
-from archlab.report.charts.ranges import padded, without_outliers
-from archlab.report.study.rows import Row, difference_rows, ends, labels, level_rows, place_on_axis, seed_rows
-from archlab.study.formatting import with_unit
+from archlab.study.formatting import amount, difference, diverged, interval, verdict, with_interval
 from archlab.study.outcome_schema import Unit
-from archlab.study.record import Heading, StudySummary
-
-_SIDE = {"lower": " (left is better)", "higher": " (right is better)", "neither": ""}
-
+from archlab.study.record import ArmSummary, Comparison, StudySummary
+from archlab.study.stats import estimate, independent
 
 DIFFERENCES_SHOW = "Paired by seed, with the interval of the difference, at the level at which the verdict was reached."
 """Caption of `differences`."""
@@ -131,13 +127,6 @@ def differences(
     return higher_where_narrow(layered(layers, width, ROW * len(rows), description), rows)
 
 
-def axis_title(outcome: Heading, of: str = "") -> str:
-    """`difference in bits per byte (left is better)`."""
-    unit = outcome.unit if with_unit("", outcome.unit) else ""
-    shown = f"{of} in {unit}" if of and unit else of or ", ".join(filter(None, [outcome.title, unit]))
-    return shown + _SIDE[outcome.better]
-
-
 def _values(rows: Sequence[Row]) -> list[float]:
     return [row["value"] for row in rows if row["value"] is not None]
 
@@ -166,3 +155,98 @@ def _moves(base: alt.Chart, x: _XAxis) -> alt.Chart:
     return moved.mark_rule(strokeWidth=7, opacity=0.28, clip=True, yOffset=MARK_DOWN).encode(
         x=x("origin"), x2="value:Q"
     )
+
+
+def labels(summary: StudySummary) -> dict[str, str]:
+    """Arm -> its label; where two arms share one, their names tell them apart."""
+    every = [arm.label for arm in summary.arms]
+    return {arm.name: arm.label if every.count(arm.label) == 1 else f"{arm.label} ({arm.name})" for arm in summary.arms}
+
+
+def level_rows(summary: StudySummary) -> list[Row]:
+    """Per arm: mean, the 95% interval of the mean, and the mean of its reference as `origin`."""
+    means = {arm.name: arm.mean for arm in summary.arms}
+    return [
+        _level(arm, label, means[arm.comparison.reference] if arm.comparison else None, summary)
+        for arm, label in zip(summary.arms, labels(summary).values(), strict=True)
+    ]
+
+
+def _level(arm: ArmSummary, label: str, origin: float | None, summary: StudySummary) -> Row:
+    found, unit = estimate(independent(arm.values, summary.shared_folds)), summary.outcome.unit
+    return {
+        "arm": label,
+        "value": arm.mean,
+        "origin": origin,
+        "low": found.low if found else None,
+        "high": found.high if found else None,
+        "text": diverged(arm)
+        if arm.mean is None
+        else " · ".join(filter(None, [amount(arm.mean, unit), diverged(arm)])),
+    }
+
+
+def seed_rows(summary: StudySummary) -> list[Row]:
+    """Per value: its arm, and its seed or round."""
+    return [
+        {"arm": label, "seed": seed, "value": loss}
+        for arm, label in zip(summary.arms, labels(summary).values(), strict=True)
+        for seed, loss in arm.values.items()
+        if loss is not None
+    ]
+
+
+def difference_rows(summary: StudySummary) -> list[Row]:
+    """Per arm: the difference, its interval and its verdict; an arm without a reference has an empty row."""
+    named = labels(summary)
+    shown = {
+        arm.name: f"{named[arm.name]} vs {named[arm.comparison.reference]}"
+        if arm.comparison and summary.against != "base"
+        else named[arm.name]
+        for arm in summary.arms
+    }
+    return [_difference(arm, shown[arm.name], summary.outcome.unit) for arm in summary.arms]
+
+
+def _difference(arm: ArmSummary, label: str, unit: Unit) -> Row:
+    c = arm.comparison
+    if c is None:
+        return {
+            "arm": label,
+            "value": None,
+            "low": None,
+            "high": None,
+            "verdict": None,
+            "text": verdict(arm),
+            "detectable": "",
+        }
+    return {
+        "arm": label,
+        "value": c.difference,
+        "low": c.low,
+        "high": c.high,
+        "verdict": c.verdict,
+        "text": _difference_text(arm, c, unit),
+        "detectable": _detectable(c, unit),
+    }
+
+
+def _difference_text(arm: ArmSummary, comparison: Comparison, unit: Unit) -> str:
+    if comparison.verdict == "diverged":
+        return diverged(arm)
+    if comparison.difference is None:
+        return comparison.verdict
+    return with_interval(comparison.difference, comparison.low, comparison.high, unit)
+
+
+def _detectable(comparison: Comparison, unit: Unit) -> str:
+    if comparison.smallest_effect is None:
+        return ""
+    ends = interval(comparison.smallest_effect_low, comparison.smallest_effect_high, unit)
+    return f"{difference(comparison.smallest_effect, unit)} {ends}"
+
+
+def ends(rows: Sequence[Row], near: Sequence[float]) -> list[float]:
+    """Every value and interval end of the rows whose value is one of `near`."""
+    found = [row[end] for row in rows if row["value"] in near for end in ("value", "low", "high")]
+    return [end for end in found if end is not None]

@@ -5,7 +5,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from archlab.pricing.units import count
-from archlab.report.study.rows import Row, labels
+from archlab.report.charts.marks import Row
+from archlab.report.study.arms import labels
 from archlab.study.formatting import amount, span
 from archlab.study.outcome_schema import Unit
 from archlab.study.record import ArmSummary, Curve, StudySummary

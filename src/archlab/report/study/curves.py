@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from archlab.report.charts.axes import LARGE, logarithmic, plain, spaced
-from archlab.report.charts.lines import YAxis, colour, names, opacity, single_out, tall_enough
-from archlab.report.charts.marks import ON_A_PHONE, Width, dashes, data, layered, tooltip
-from archlab.report.charts.ranges import of_ends, of_lines, padded
+from archlab.report.charts.axes import LARGE, logarithmic, padded, plain, spaced
+from archlab.report.charts.lines import YAxis, colour, names, of_ends, of_lines, opacity, single_out, tall_enough
+from archlab.report.charts.marks import ON_A_PHONE, Row, Width, dashes, data, layered, tooltip
+from archlab.report.study.arms import labels
 from archlab.report.study.curve_rows import Axis, Quantity, diverged_rows, mean_rows
-from archlab.report.study.rows import Row, labels
 from archlab.study.record import StudySummary
 
 LOSS = Quantity(Axis("nats per token", "nats per token"), lambda curve: (curve.trained, curve.losses))

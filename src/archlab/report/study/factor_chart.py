@@ -2,9 +2,8 @@
 
 import altair as alt
 
+from archlab.report.charts.axes import axis_title, padded
 from archlab.report.charts.lines import YAxis, never_single_out
-from archlab.report.charts.ranges import padded
-from archlab.report.study.arms import axis_title
 from archlab.report.study.factors import Pair, factor_rows, factor_seed_rows, levels_of
 from archlab.report.study.grids import over_values
 from archlab.study.record import StudySummary

@@ -6,7 +6,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from archlab.config.core.yaml_text import to_yaml_line
-from archlab.report.study.rows import Row, aligned
+from archlab.report.charts.marks import Row
+from archlab.report.study.grids import aligned
 from archlab.study.formatting import amount, plural, with_unit
 from archlab.study.outcome_schema import Unit
 from archlab.study.record import ArmSummary, StudySummary

@@ -1,12 +1,13 @@
 """A picture of what several lines reach at each of a few values: a grid that was tuned or swept, levels of a factor."""
 
 from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
 
 import altair as alt
 
 from archlab.report.charts.lines import YAxis, colour, names, opacity, tall_enough
-from archlab.report.charts.marks import dashes, data, layered, tooltip
-from archlab.report.study.rows import Row
+from archlab.report.charts.marks import Row, dashes, data, layered, tooltip
 
 _HEIGHT = 220
 
@@ -56,3 +57,15 @@ def _seeds(seeds: Sequence[Row], x: alt.X, y: YAxis, named: Sequence[str]) -> li
 def _ends(rows: Sequence[Row], lost_at: float) -> list[Row]:
     """Where each line ends; that of an arm which diverged last, at its cross."""
     return [{**row, "mean": lost_at if row["line"] is None else row["line"]} for row in rows]
+
+
+def aligned(seeds: Sequence[Row]) -> list[Row]:
+    """The same rows of seeds, each `loss` without what its seed does to all points alike: how far the seed is from the
+    mean of a point, on average over the points (an `arm` and a `value`) that all seeds have."""
+    points: dict[tuple[Any, Any], dict[int, float]] = {}
+    for row in seeds:
+        if row["loss"] is not None:
+            points.setdefault((row["arm"], row["value"]), {})[row["seed"]] = row["loss"]
+    whole = [point for point in points.values() if len(point) == len({row["seed"] for row in seeds})]
+    away = {row["seed"]: fmean(point[row["seed"]] - fmean(point.values()) for point in whole) for row in seeds if whole}
+    return [row if row["loss"] is None else {**row, "loss": row["loss"] - away.get(row["seed"], 0.0)} for row in seeds]

@@ -7,7 +7,7 @@ import altair as alt
 
 from archlab.report.probe.charts import over_depth, over_training
 from archlab.report.probe.measures import LOG_Z, OF_LAYERS
-from archlab.report.study.rows import labels
+from archlab.report.study.arms import labels
 from archlab.study.details import LARGEST
 from archlab.study.record import ProbedArm, StudySummary
 

@@ -5,9 +5,7 @@ from typing import Any
 import altair as alt
 
 from archlab.pricing.units import count
-from archlab.report.charts.axes import LARGE, axis
-from archlab.report.charts.ranges import padded
-from archlab.report.study.arms import axis_title
+from archlab.report.charts.axes import LARGE, axis, axis_title, padded
 from archlab.study.formatting import with_interval
 from archlab.study.record import SizeTrend, StudySummary
 

@@ -2,10 +2,10 @@
 
 import altair as alt
 
+from archlab.report.charts.axes import padded
 from archlab.report.charts.lines import YAxis, single_out
-from archlab.report.charts.ranges import padded
-from archlab.report.study.grids import over_values
-from archlab.report.study.rows import aligned, labels
+from archlab.report.study.arms import labels
+from archlab.report.study.grids import aligned, over_values
 from archlab.report.study.sweep_rows import sweep_rows, sweep_seed_rows
 from archlab.study.record import StudySummary
 

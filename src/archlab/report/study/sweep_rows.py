@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from archlab.report.study.rows import Row, labels
+from archlab.report.charts.marks import Row
+from archlab.report.study.arms import labels
 from archlab.study.formatting import amount, plural, span
 from archlab.study.record import StudySummary, SweepPoint
 

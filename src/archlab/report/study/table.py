@@ -4,7 +4,7 @@ from rich.table import Table
 from rich.text import Text
 
 from archlab.pricing.units import count
-from archlab.report.study.rows import labels
+from archlab.report.study.arms import labels
 from archlab.report.text_table import FIXED, fitted
 from archlab.study.formatting import amount, difference, diverged_seeds, interval, p_value, verdict
 from archlab.study.outcome_schema import Unit

@@ -3,10 +3,10 @@
 import altair as alt
 
 from archlab.config.core.yaml_text import to_yaml_line
+from archlab.report.charts.axes import padded, without_outliers
 from archlab.report.charts.lines import YAxis, single_out
-from archlab.report.charts.ranges import padded, without_outliers
+from archlab.report.study.arms import labels
 from archlab.report.study.grids import over_values
-from archlab.report.study.rows import labels
 from archlab.report.study.tuning_rows import grid_values, tuning_rows
 from archlab.study.record import StudySummary
 

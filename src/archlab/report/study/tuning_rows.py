@@ -5,7 +5,8 @@ from statistics import fmean
 from typing import Any
 
 from archlab.config.core.yaml_text import to_yaml_line
-from archlab.report.study.rows import Row, labels
+from archlab.report.charts.marks import Row
+from archlab.report.study.arms import labels
 from archlab.study.formatting import amount, plural
 from archlab.study.record import StudySummary, TuningPoint
 
