@@ -21,11 +21,12 @@ import sample_study
 from archlab.cli.study import present
 from archlab.errors import UserError
 from archlab.report.charts.axes import axis, plain, spaced, without_outliers
+from archlab.report.charts.lines import Axis
 from archlab.report.charts.palette import MODES, PALETTES, SHAPES, VERDICTS, arm_colours
 from archlab.report.study import arms as row_charts
 from archlab.report.study import curves as curve_charts
 from archlab.report.study.arms import DIFFERENCES_SHOW, labels, levels_show
-from archlab.report.study.curve_rows import Axis, Quantity, mean_rows
+from archlab.report.study.curve_rows import Quantity, mean_rows
 from archlab.report.study.curves import LINES_SHOW
 from archlab.report.study.page import render, write_page, write_picture
 from archlab.report.study.picture import drawn, picture

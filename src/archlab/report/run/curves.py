@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from archlab.pricing.units import count
+from archlab.report.charts.lines import Axis, curves
 from archlab.report.charts.marks import Row
 from archlab.report.run.watched import Watched, spiked
-from archlab.report.study.curve_rows import Axis
-from archlab.report.study.curves import curves
 from archlab.study.formatting import four_digits, span
 from archlab.training.spikes import REWOUND
 

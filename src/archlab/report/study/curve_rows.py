@@ -5,23 +5,11 @@ from statistics import fmean
 from typing import NamedTuple
 
 from archlab.pricing.units import count
+from archlab.report.charts.lines import Axis
 from archlab.report.charts.marks import Row
 from archlab.report.study.arms import labels
-from archlab.study.formatting import amount, span
-from archlab.study.outcome_schema import Unit
+from archlab.study.formatting import span
 from archlab.study.record import ArmSummary, Curve, StudySummary
-
-
-class Axis(NamedTuple):
-    """The vertical one."""
-
-    title: str
-    unit: Unit
-    is_logarithmic: bool = False
-
-    def text(self, value: float) -> str:
-        """As our tables write it."""
-        return amount(value, self.unit)
 
 
 class Quantity(NamedTuple):
