@@ -26,8 +26,7 @@ from archlab.report.charts.palette import MODES, PALETTES, SHAPES, VERDICTS, arm
 from archlab.report.study import arms as row_charts
 from archlab.report.study import curves as curve_charts
 from archlab.report.study.arms import DIFFERENCES_SHOW, labels, levels_show
-from archlab.report.study.curve_rows import Quantity, mean_rows
-from archlab.report.study.curves import LINES_SHOW
+from archlab.report.study.curves import LINES_SHOW, Quantity, mean_rows
 from archlab.report.study.page import render, write_page, write_picture
 from archlab.report.study.picture import drawn, picture
 from archlab.report.study.table import terminal_table

@@ -5,9 +5,13 @@ from itertools import combinations
 from statistics import fmean
 from typing import NamedTuple
 
+import altair as alt
+
 from archlab.config.core.yaml_text import to_yaml_line
+from archlab.report.charts.axes import axis_title, padded
+from archlab.report.charts.lines import YAxis, never_single_out
 from archlab.report.charts.marks import Row
-from archlab.report.study.grids import aligned
+from archlab.report.study.grids import aligned, over_values
 from archlab.study.formatting import amount, plural, with_unit
 from archlab.study.outcome_schema import Unit
 from archlab.study.record import ArmSummary, StudySummary
@@ -75,3 +79,18 @@ def _text(level: str, mean: float | None, arms: Sequence[ArmSummary], unit: Unit
     value = "no value" if mean is None else with_unit(amount(mean, unit), unit)
     lost = sum(len(arm.diverged) for arm in arms)
     return f"{value} at {level}" + (f", {plural(lost, 'run')} diverged" if lost else "")
+
+
+def interaction(summary: StudySummary, pair: Pair) -> alt.LayerChart:
+    """The outcome over the levels of one factor: a thick line per level of the other, the mean over the seeds, and a
+    thin one per seed. A cross is where no seed has a value."""
+    rows, seeds = factor_rows(summary, pair), factor_seed_rows(summary, pair)
+    values = [row["loss"] for row in seeds] or [0.0]
+    title = axis_title(summary.outcome).partition(" (")[0]
+    y = YAxis(title, summary.outcome.unit, *padded(min(values), max(values)))
+    worst = y.low if summary.outcome.better == "higher" else y.high
+    scale = alt.Scale(domain=levels_of(summary, pair.over), padding=0.15)
+    x = alt.X("value:O", scale=scale, axis=alt.Axis(title=pair.over, labelAngle=0, grid=False))
+    named = levels_of(summary, pair.lines)
+    description = f"{summary.outcome.title} over {pair.over}, a line per {pair.lines}"
+    return over_values(rows, x, y, worst, named, description, seeds).add_params(never_single_out())
