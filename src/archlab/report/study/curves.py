@@ -1,4 +1,4 @@
-"""Pictures of a training, a line per arm: evaluations from the first step to the last, the training loss, gradients."""
+"""Pictures of a training, a line per arm: evaluations, the training loss, gradients; and the rows that they draw."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
@@ -12,6 +12,15 @@ from archlab.report.charts.marks import Row, Width
 from archlab.report.study.arms import labels
 from archlab.study.formatting import span
 from archlab.study.record import ArmSummary, Curve, StudySummary
+
+
+class Quantity(NamedTuple):
+    """What is drawn over the training tokens."""
+
+    axis: Axis
+    of: Callable[[Curve], tuple[Sequence[int], Sequence[float]]]
+    """Training tokens and values of one run."""
+
 
 LOSS = Quantity(Axis("nats per token", "nats per token"), lambda curve: (curve.trained, curve.losses))
 GRADIENT = Quantity(Axis("norm", "norm", is_logarithmic=True), lambda curve: (curve.trained, curve.gradients))
@@ -59,14 +68,6 @@ def _curves(
     return curves(
         named, means, gone, drawn.axis, width=width, from_zero=from_zero, second_half=second_half, height=height
     )
-
-
-class Quantity(NamedTuple):
-    """What is drawn over the training tokens."""
-
-    axis: Axis
-    of: Callable[[Curve], tuple[Sequence[int], Sequence[float]]]
-    """Training tokens and values of one run."""
 
 
 def mean_rows(summary: StudySummary, drawn: Quantity) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Crossed factors as the rows that their pictures draw: the outcome at every level of one at every level of another."""
+"""Pictures of two crossed factors: where lines are parallel, each does the same at all levels of the other."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -37,6 +37,33 @@ def levels_of(summary: StudySummary, factor: str) -> list[str]:
     return list(dict.fromkeys(to_yaml_line(arm.factors[factor]) for arm in summary.arms))
 
 
+def interaction(summary: StudySummary, pair: Pair) -> alt.LayerChart:
+    """The outcome over the levels of one factor: a thick line per level of the other, the mean over the seeds, and a
+    thin one per seed. A cross is where no seed has a value."""
+    rows, seeds = factor_rows(summary, pair), factor_seed_rows(summary, pair)
+    values = [row["loss"] for row in seeds] or [0.0]
+    title = axis_title(summary.outcome).partition(" (")[0]
+    y = YAxis(title, summary.outcome.unit, *padded(min(values), max(values)))
+    worst = y.low if summary.outcome.better == "higher" else y.high
+    scale = alt.Scale(domain=levels_of(summary, pair.over), padding=0.15)
+    x = alt.X("value:O", scale=scale, axis=alt.Axis(title=pair.over, labelAngle=0, grid=False))
+    named = levels_of(summary, pair.lines)
+    description = f"{summary.outcome.title} over {pair.over}, a line per {pair.lines}"
+    return over_values(rows, x, y, worst, named, description, seeds).add_params(never_single_out())
+
+
+def factor_rows(summary: StudySummary, pair: Pair) -> list[Row]:
+    """Per level of both: the mean over the seeds; null where no seed has a value."""
+    seeds = factor_seed_rows(summary, pair)
+    found = list[Row]()
+    for (line, level), arms in _cells(summary, pair).items():
+        values = [row["loss"] for row in seeds if (row["arm"], row["value"]) == (line, level)]
+        mean = fmean(values) if values else None
+        text = _point_text(level, mean, arms, summary.outcome.unit)
+        found.append({"arm": line, "value": level, "mean": mean, "mark": None, "text": text})
+    return found
+
+
 def factor_seed_rows(summary: StudySummary, pair: Pair) -> list[Row]:
     """Per level of both factors, and seed: the mean over all arms with these levels, which is that over the other
     factors; aligned, and left out where one of them has no value."""
@@ -47,18 +74,6 @@ def factor_seed_rows(summary: StudySummary, pair: Pair) -> list[Row]:
             for seed, value in _by_seed(arms).items()
         ]
     )
-
-
-def factor_rows(summary: StudySummary, pair: Pair) -> list[Row]:
-    """Per level of both: the mean over the seeds; null where no seed has a value."""
-    seeds = factor_seed_rows(summary, pair)
-    found = list[Row]()
-    for (line, level), arms in _cells(summary, pair).items():
-        values = [row["loss"] for row in seeds if (row["arm"], row["value"]) == (line, level)]
-        mean = fmean(values) if values else None
-        text = _text(level, mean, arms, summary.outcome.unit)
-        found.append({"arm": line, "value": level, "mean": mean, "mark": None, "text": text})
-    return found
 
 
 def _cells(summary: StudySummary, pair: Pair) -> dict[tuple[str, str], list[ArmSummary]]:
@@ -75,22 +90,7 @@ def _by_seed(arms: Sequence[ArmSummary]) -> dict[int, float]:
     return {seed: fmean(values) for seed, values in known.items() if len(values) == len(arms)}
 
 
-def _text(level: str, mean: float | None, arms: Sequence[ArmSummary], unit: Unit) -> str:
+def _point_text(level: str, mean: float | None, arms: Sequence[ArmSummary], unit: Unit) -> str:
     value = "no value" if mean is None else with_unit(amount(mean, unit), unit)
     lost = sum(len(arm.diverged) for arm in arms)
     return f"{value} at {level}" + (f", {plural(lost, 'run')} diverged" if lost else "")
-
-
-def interaction(summary: StudySummary, pair: Pair) -> alt.LayerChart:
-    """The outcome over the levels of one factor: a thick line per level of the other, the mean over the seeds, and a
-    thin one per seed. A cross is where no seed has a value."""
-    rows, seeds = factor_rows(summary, pair), factor_seed_rows(summary, pair)
-    values = [row["loss"] for row in seeds] or [0.0]
-    title = axis_title(summary.outcome).partition(" (")[0]
-    y = YAxis(title, summary.outcome.unit, *padded(min(values), max(values)))
-    worst = y.low if summary.outcome.better == "higher" else y.high
-    scale = alt.Scale(domain=levels_of(summary, pair.over), padding=0.15)
-    x = alt.X("value:O", scale=scale, axis=alt.Axis(title=pair.over, labelAngle=0, grid=False))
-    named = levels_of(summary, pair.lines)
-    description = f"{summary.outcome.title} over {pair.over}, a line per {pair.lines}"
-    return over_values(rows, x, y, worst, named, description, seeds).add_params(never_single_out())

@@ -19,11 +19,10 @@ from archlab.report.study import curves as curve_charts
 from archlab.report.study.arms import labels
 from archlab.report.study.claims import claims_of, explained
 from archlab.report.study.factors import interaction, levels_of, pairs
+from archlab.report.study.grids import sweep, tuned_fields, tuning
 from archlab.report.study.picture import picture
 from archlab.report.study.probes import depth_probes, time_probes
 from archlab.report.study.sizes import over_sizes
-from archlab.report.study.sweep_rows import sweep
-from archlab.report.study.tuning_rows import tuned_fields, tuning
 from archlab.study.formatting import (
     amount,
     difference,

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from archlab.pricing.units import count
 from archlab.report.charts.marks import Row
-from archlab.report.study.sweep_rows import sweep_rows
+from archlab.report.study.grids import sweep_rows
 from archlab.report.study.table import STYLES, effect, p_holm
 from archlab.report.text_table import FIXED, fitted
 from archlab.study.formatting import amount, difference
