@@ -28,9 +28,8 @@ from archlab.report.study import curves as curve_charts
 from archlab.report.study.arms import DIFFERENCES_SHOW, labels, levels_show
 from archlab.report.study.curves import LINES_SHOW, Quantity, mean_rows
 from archlab.report.study.grids import tuned_fields, tuning_rows
-from archlab.report.study.page import render, write_page, write_picture
-from archlab.report.study.picture import drawn, picture
-from archlab.report.study.table import terminal_table
+from archlab.report.study.page import drawn, picture, render, write_page, write_picture
+from archlab.report.study.tables import terminal_table
 from archlab.report.text_table import fitted
 from archlab.study.formatting import amount, interval, p_value
 from archlab.study.outcome_schema import Unit

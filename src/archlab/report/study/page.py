@@ -1,13 +1,16 @@
 """The report of a study: one HTML file that opens offline, and a picture of its charts."""
 
+import textwrap
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import altair as alt
+import vl_convert
 
 from archlab.config.core.yaml_text import to_yaml, to_yaml_line
+from archlab.errors import UserError
 from archlab.evidence.claims import cited
 from archlab.files import write_atomic
 from archlab.pricing.units import binary, count, seconds
@@ -20,7 +23,6 @@ from archlab.report.study.arms import labels
 from archlab.report.study.claims import claims_of, explained
 from archlab.report.study.factors import interaction, levels_of, pairs
 from archlab.report.study.grids import sweep, tuned_fields, tuning
-from archlab.report.study.picture import picture
 from archlab.report.study.probes import depth_probes, time_probes
 from archlab.report.study.sizes import over_sizes
 from archlab.study.formatting import (
@@ -138,3 +140,76 @@ def _charts(summary: StudySummary, others: Sequence[_Other]) -> Iterator[tuple[s
             yield other.name, row_charts.differences(other.study, compared_only=True)
         if row_charts.differences_are_cut(other.study):
             yield f"{other.name}-whole", row_charts.differences(other.study, compared_only=True, whole=True)
+
+
+_PANEL = 460
+"""Width in pixels of each of the two upper panels, before scaling."""
+
+_SCALE = 2
+_FONT = "Liberation Sans"
+"""vl-convert carries it, so the picture looks the same on every machine."""
+
+
+_HALF = 330
+"""Width of a panel of curves; the arms' names stand to the right of it."""
+
+_LINE = 80
+"""Letters in a line of a panel's caption."""
+
+
+def picture(summary: StudySummary) -> bytes:
+    """Return a PNG in light colors: levels beside differences, and the learning curves below, under the study's
+    question. Raise UserError if it cannot be drawn."""
+    whole, config = drawn(summary)
+    try:
+        return vl_convert.vegalite_to_png(whole, config=config, scale=_SCALE)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # its panics are no Exception
+        raise UserError(f"the picture cannot be drawn: {error}") from error
+
+
+def drawn(summary: StudySummary) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the picture before it is a PNG: its Vega-Lite spec and its Vega-Lite config."""
+    rows = [_rows(summary, whole=False)]
+    if row_charts.levels_are_cut(summary) or row_charts.differences_are_cut(summary):
+        rows.append(_rows(summary, whole=True))
+    parts = [*rows, *_curves(summary)]
+    question = textwrap.wrap(summary.question, 110)
+    title = alt.TitleParams(question, subtitle=textwrap.wrap(summary.answer, 150), fontSize=18, offset=18)
+    whole = alt.vconcat(*parts, spacing=36, padding=24, title=title).resolve_scale(color="independent")
+    config = palette.study_theme(summary, "light") | {
+        "background": palette.PALETTES["light"].paper,
+        "font": _FONT,
+    }
+    return whole.to_dict(validate=False), config
+
+
+def _rows(summary: StudySummary, *, whole: bool) -> alt.HConcatChart:
+    """Charts of the level of each arm and of its difference from its reference."""
+    title, beyond = summary.outcome.title, ", the whole range" if whole else ""
+    levels = row_charts.levels(summary, _PANEL, whole=whole)
+    charts = [_titled(levels, f"{title[:1].upper()}{title[1:]}{beyond}", row_charts.levels_show(summary))]
+    if differences := row_charts.differences(summary, _PANEL, legend=True, whole=whole):
+        title = "Step by step" if summary.against == "previous" else f"Against {row_charts.reference_of(summary)}"
+        charts.append(_titled(differences, f"{title}{beyond}", row_charts.DIFFERENCES_SHOW))
+    return _beside(charts)
+
+
+def _curves(summary: StudySummary) -> list[alt.HConcatChart]:
+    """The learning curves, and their second half; none if there are no evaluations."""
+    said = curve_charts.LINES_SHOW
+    if any(arm.diverged for arm in summary.arms):
+        said = f"{said} {curve_charts.THIN_LINES_SHOW}"
+    titles = {"From the first step on": said, "The second half": "The same evaluations, on axes of their own."}
+    found = (curve_charts.evaluations(summary, _HALF), curve_charts.last_half(summary, _HALF))
+    charts = [_titled(chart, *title) for chart, title in zip(found, titles.items(), strict=True) if chart]
+    return [_beside(charts)] if charts else []
+
+
+def _titled(chart: alt.LayerChart, title: str, caption: str) -> alt.LayerChart:
+    return chart.properties(title=alt.TitleParams(title, subtitle=textwrap.wrap(caption, _LINE), offset=14))
+
+
+def _beside(charts: list[alt.LayerChart]) -> alt.HConcatChart:
+    return alt.hconcat(*charts, spacing=48).resolve_scale(color="independent", shape="independent")
