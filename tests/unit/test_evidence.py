@@ -35,9 +35,7 @@ from archlab.evidence.topics import Topic, topics
 from archlab.evidence.verdicts import ClaimAtScale, agreement, judge
 from archlab.exchange.configs import load_config
 from archlab.report.charts.axes import both_sides
-from archlab.report.ledger.chart import FINDINGS, predictions
-from archlab.report.ledger.page import render
-from archlab.report.ledger.rows import panels
+from archlab.report.ledger.page import FINDINGS, panels, predictions, render
 from archlab.study.arm import levels_of, overrides_of_arms
 from archlab.study.comparisons import factor_contrasts
 from archlab.study.forecast import at_pace, bytes_per_token

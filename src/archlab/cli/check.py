@@ -57,7 +57,7 @@ def run(
     if part and json:
         note(f"{config}: {part}")
     if html is not None:
-        from archlab.report.check_page import write_check
+        from archlab.report.check import write_check
 
         print(write_check(f"{config} ({part})" if part else config, found, html))
     elif json:

@@ -9,7 +9,7 @@ from archlab.errors import UserError
 from archlab.evidence.claims import cited, find_claim, mistakes, sources
 from archlab.evidence.ledger import LedgerEntry, ledger
 from archlab.report.ledger import words
-from archlab.report.ledger.listing import listed
+from archlab.report.ledger.words import listed
 
 
 def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = False) -> None:

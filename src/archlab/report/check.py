@@ -3,13 +3,15 @@
 import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from archlab.config.layers import layer_configs
 from archlab.evidence.claims import Claim, cited, claims, sources
+from archlab.files import write_page
 from archlab.pricing.partition import Cut
 from archlab.pricing.units import count
-from archlab.review.findings import Finding
+from archlab.review.findings import Finding, summary
 from archlab.review.shape_rule import Case, PublishedResult, shown
 
 _INDENT = " " * 9
@@ -92,3 +94,23 @@ def _references(found: Finding) -> Iterator[str]:
         yield f"Source: {'; '.join(', '.join(filter(None, [one.cited, one.where])) for one in cited(found.sources))}."
     for claim in claims_about(found):
         yield f"Claim {claim.number}, {claim.name}: {command(claim)}"
+
+
+def write_check(config: str, found: Sequence[Finding], path: Path) -> Path:
+    """Write the page, and the folders above it; its path."""
+    return write_page(path, render(config, found))
+
+
+def render(config: str, found: Sequence[Finding]) -> str:
+    """The page as text: styles inlined, nothing loaded from anywhere, and no script. `config`: as it was called."""
+    from archlab.report import html
+
+    return html.template("check.html.jinja").render(
+        config=config,
+        found=found,
+        summary=summary(found),
+        said=said,
+        claims_about=claims_about,
+        command=command,
+        cited=cited,
+    )

@@ -1,7 +1,10 @@
 """How the ledger writes what it found: the same in the terminal and on the page."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import TextWrapper
+
+from rich.text import Text
 
 from archlab.evidence.claims import Effect, Publication, sources
 from archlab.evidence.compared import Compared
@@ -223,3 +226,36 @@ def has_changed(entry: LedgerEntry) -> str:
     if not entry.changed:
         return ""
     return f"{', '.join(entry.changed)}: changed since it was run, so that these results are of the study as it was."
+
+
+_NUMBER = 3
+"""Columns of the number and of the space behind it."""
+
+
+def listed(entries: Sequence[LedgerEntry], width: int) -> Iterator[Text]:
+    """In lines of at most `width` columns."""
+    name_width = max(len(entry.claim.name) for entry in entries) + 2
+    verdict_width = max(len(verdict(one)) for entry in entries for one in entry.found) + 2
+    for entry in entries:
+        texts = [("said", entry.claim.in_short)]
+        for one in entry.found:
+            as_it_stands = one.scale == AS_IT_STANDS
+            number, name = (f"{entry.claim.number:>2}", entry.claim.name) if as_it_stands else ("", one.scale)
+            head = f"{number:<{_NUMBER}}{name:<{name_width}}{verdict(one):<{verdict_width}}"
+            yield from _folded(head, counts(one), width, "bold", len(head) - verdict_width)
+            here = "; ".join(filter(None, (decisive(one), beside(one))))
+            for label, text in [*texts, *([("here", here)] if here else [])]:
+                yield from _folded(f"{'':<{_NUMBER}}{label}  ", text, width, "dim", _NUMBER + len(label))
+            texts = []
+        yield from _folded(f"{'':<{_NUMBER}}but   ", f"{entry.claim.caveat_in_short}", width, "dim", _NUMBER + 3)
+        yield Text()
+
+
+def _folded(head: str, text: str, width: int, style: str, end: int) -> Iterator[Text]:
+    """The text beside its head, of which all to `end` is in that style."""
+    folded = TextWrapper(width, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False)
+    first, *others = folded.wrap(text) or [head.rstrip()]
+    line = Text(first)
+    line.stylize(style, _NUMBER, end)
+    yield line
+    yield from map(Text, others)

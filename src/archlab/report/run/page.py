@@ -10,9 +10,13 @@ from archlab.files import write_page
 from archlab.pricing.units import count, seconds
 from archlab.report import html
 from archlab.report.charts.palette import MODES, colours, vega_theme
+from archlab.report.probe.charts import over_depth, over_steps, over_training
+from archlab.report.probe.measures import LOG_Z, OF_LAYERS, measured
 from archlab.report.run.curves import HELD_OUT, held_out, of_updates
-from archlab.report.run.probes import depth_probes, time_probes
 from archlab.report.run.watched import Watched
+from archlab.report.study.probes import Probe, over_layers_in_words
+from archlab.study.details import over_layers, probes_of
+from archlab.training.run_folder import PROBES
 
 _MISSING = "-"
 
@@ -101,3 +105,41 @@ def differing(values: Sequence[dict[str, Any]], *, all_fields: bool = False) -> 
     fields = list(dict.fromkeys(field for of_run in values for field in of_run))
     rows = [(field, [to_yaml_line(of[field]) if field in of else _MISSING for of in values]) for field in fields]
     return [(field, *cells) for field, cells in rows if all_fields or len(set(cells)) > 1]
+
+
+def depth_probes(runs: Sequence[Watched]) -> list[Probe]:
+    """Over the layers, at the newest probe of each run; none where nothing was probed."""
+    newest = {run.name: next((line[PROBES] for line in reversed(run.metrics) if PROBES in line), {}) for run in runs}
+    return [
+        Probe(f"depth-{name}", measure.title, measure.says, over_depth(newest, name, measure))
+        for name, measure in measured(newest.values()).items()
+    ]
+
+
+def time_probes(runs: Sequence[Watched]) -> list[Probe]:
+    """Over the training: of one run a line per layer, of several a line for each, with one number for all layers."""
+    if len(runs) == 1:
+        rows = [{"step": line["step"], **line[PROBES]} for line in runs[0].metrics if PROBES in line]
+        found = measured(rows).items()
+        return [Probe(f"time-{n}", measure.title, measure.says, over_steps(rows, n, measure)) for n, measure in found]
+    by_tokens = {run.name: probes_of(run.metrics) for run in runs}
+    every = [probe for of_run in by_tokens.values() for probe in of_run.values()]
+    found = [
+        (name, measure) for name, measure in {**OF_LAYERS, "log_z": LOG_Z}.items() if any(name in p for p in every)
+    ]
+    lines = {
+        name: {
+            run: (list(of_run), [over_layers(name, p[name]) if name in OF_LAYERS else p[name] for p in of_run.values()])
+            for run, of_run in (
+                (run, {tokens: p for tokens, p in of_run.items() if name in p}) for run, of_run in by_tokens.items()
+            )
+        }
+        for name, _ in found
+    }
+    return [
+        Probe(
+            f"time-{name}", measure.title, f"{measure.says}{over_layers_in_words(name)}",
+            over_training(lines[name], measure),
+        )
+        for name, measure in found
+    ]  # fmt: skip

@@ -17,8 +17,7 @@ from archlab.pricing.units import binary, count, seconds
 from archlab.report import html
 from archlab.report.charts import palette
 from archlab.report.ledger import words as ledger_words
-from archlab.report.study import arms as row_charts
-from archlab.report.study import curves as curve_charts
+from archlab.report.study import arms, curves
 from archlab.report.study.arms import labels
 from archlab.report.study.claims import claims_of, explained
 from archlab.report.study.factors import interaction, levels_of, pairs
@@ -79,8 +78,8 @@ def render(summary: StudySummary) -> str:
         interval,
         with_unit,
         levels_of,
-        row_charts.levels_show,
-        row_charts.reference_of,
+        arms.levels_show,
+        arms.reference_of,
     )
     template.globals.update({function.__name__.lstrip("_"): function for function in functions}, value=to_yaml_line)
     others = [_Other(f"other-{i}", summary.by(other.outcome.name)) for i, other in enumerate(summary.others)]
@@ -100,9 +99,9 @@ def render(summary: StudySummary) -> str:
         words=ledger_words,
         cited=cited,
         captions={
-            "differences": row_charts.DIFFERENCES_SHOW,
-            "lines": curve_charts.LINES_SHOW,
-            "thin_lines": curve_charts.THIN_LINES_SHOW,
+            "differences": arms.DIFFERENCES_SHOW,
+            "lines": curves.LINES_SHOW,
+            "thin_lines": curves.THIN_LINES_SHOW,
         },
         by_name={arm.name: arm for arm in summary.arms},
         colours=list(zip(*(palette.arm_colours(summary, mode) for mode in palette.MODES), strict=True)),
@@ -119,27 +118,27 @@ def _sentence(title: str) -> str:
 
 def _charts(summary: StudySummary, others: Sequence[_Other]) -> Iterator[tuple[str, alt.LayerChart | None]]:
     """By the name of their place on the page; None where there is nothing to draw."""
-    yield "levels", row_charts.levels(summary)
-    yield "differences", row_charts.differences(summary)
-    if row_charts.levels_are_cut(summary):
-        yield "levels-whole", row_charts.levels(summary, whole=True)
-    if row_charts.differences_are_cut(summary):
-        yield "differences-whole", row_charts.differences(summary, whole=True)
+    yield "levels", arms.levels(summary)
+    yield "differences", arms.differences(summary)
+    if arms.levels_are_cut(summary):
+        yield "levels-whole", arms.levels(summary, whole=True)
+    if arms.differences_are_cut(summary):
+        yield "differences-whole", arms.differences(summary, whole=True)
     for i, pair in enumerate(pairs(summary)):
         yield f"factors-{i}", interaction(summary, pair)
     yield "sizes", over_sizes(summary)
-    yield "curves", curve_charts.evaluations(summary)
-    yield "curves-end", curve_charts.last_half(summary)
-    yield "losses", curve_charts.updates(summary, curve_charts.LOSS)
-    yield "gradients", curve_charts.updates(summary, curve_charts.GRADIENT)
+    yield "curves", curves.evaluations(summary)
+    yield "curves-end", curves.last_half(summary)
+    yield "losses", curves.updates(summary, curves.LOSS)
+    yield "gradients", curves.updates(summary, curves.GRADIENT)
     yield "sweep", sweep(summary)
     for i, field in enumerate(tuned_fields(summary)):
         yield f"tuning-{i}", tuning(summary, field)
     for other in others:
         if any(arm.comparison and arm.comparison.difference is not None for arm in other.study.arms):
-            yield other.name, row_charts.differences(other.study, compared_only=True)
-        if row_charts.differences_are_cut(other.study):
-            yield f"{other.name}-whole", row_charts.differences(other.study, compared_only=True, whole=True)
+            yield other.name, arms.differences(other.study, compared_only=True)
+        if arms.differences_are_cut(other.study):
+            yield f"{other.name}-whole", arms.differences(other.study, compared_only=True, whole=True)
 
 
 _PANEL = 460
@@ -148,7 +147,6 @@ _PANEL = 460
 _SCALE = 2
 _FONT = "Liberation Sans"
 """vl-convert carries it, so the picture looks the same on every machine."""
-
 
 _HALF = 330
 """Width of a panel of curves; the arms' names stand to the right of it."""
@@ -171,10 +169,10 @@ def picture(summary: StudySummary) -> bytes:
 
 def drawn(summary: StudySummary) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the picture before it is a PNG: its Vega-Lite spec and its Vega-Lite config."""
-    rows = [_rows(summary, whole=False)]
-    if row_charts.levels_are_cut(summary) or row_charts.differences_are_cut(summary):
-        rows.append(_rows(summary, whole=True))
-    parts = [*rows, *_curves(summary)]
+    rows = [_arm_panels(summary, whole=False)]
+    if arms.levels_are_cut(summary) or arms.differences_are_cut(summary):
+        rows.append(_arm_panels(summary, whole=True))
+    parts = [*rows, *_curve_panels(summary)]
     question = textwrap.wrap(summary.question, 110)
     title = alt.TitleParams(question, subtitle=textwrap.wrap(summary.answer, 150), fontSize=18, offset=18)
     whole = alt.vconcat(*parts, spacing=36, padding=24, title=title).resolve_scale(color="independent")
@@ -185,24 +183,24 @@ def drawn(summary: StudySummary) -> tuple[dict[str, Any], dict[str, Any]]:
     return whole.to_dict(validate=False), config
 
 
-def _rows(summary: StudySummary, *, whole: bool) -> alt.HConcatChart:
+def _arm_panels(summary: StudySummary, *, whole: bool) -> alt.HConcatChart:
     """Charts of the level of each arm and of its difference from its reference."""
     title, beyond = summary.outcome.title, ", the whole range" if whole else ""
-    levels = row_charts.levels(summary, _PANEL, whole=whole)
-    charts = [_titled(levels, f"{title[:1].upper()}{title[1:]}{beyond}", row_charts.levels_show(summary))]
-    if differences := row_charts.differences(summary, _PANEL, legend=True, whole=whole):
-        title = "Step by step" if summary.against == "previous" else f"Against {row_charts.reference_of(summary)}"
-        charts.append(_titled(differences, f"{title}{beyond}", row_charts.DIFFERENCES_SHOW))
+    levels = arms.levels(summary, _PANEL, whole=whole)
+    charts = [_titled(levels, f"{_sentence(title)}{beyond}", arms.levels_show(summary))]
+    if differences := arms.differences(summary, _PANEL, legend=True, whole=whole):
+        title = "Step by step" if summary.against == "previous" else f"Against {arms.reference_of(summary)}"
+        charts.append(_titled(differences, f"{title}{beyond}", arms.DIFFERENCES_SHOW))
     return _beside(charts)
 
 
-def _curves(summary: StudySummary) -> list[alt.HConcatChart]:
+def _curve_panels(summary: StudySummary) -> list[alt.HConcatChart]:
     """The learning curves, and their second half; none if there are no evaluations."""
-    said = curve_charts.LINES_SHOW
+    said = curves.LINES_SHOW
     if any(arm.diverged for arm in summary.arms):
-        said = f"{said} {curve_charts.THIN_LINES_SHOW}"
+        said = f"{said} {curves.THIN_LINES_SHOW}"
     titles = {"From the first step on": said, "The second half": "The same evaluations, on axes of their own."}
-    found = (curve_charts.evaluations(summary, _HALF), curve_charts.last_half(summary, _HALF))
+    found = (curves.evaluations(summary, _HALF), curves.last_half(summary, _HALF))
     charts = [_titled(chart, *title) for chart, title in zip(found, titles.items(), strict=True) if chart]
     return [_beside(charts)] if charts else []
 
