@@ -90,7 +90,7 @@ def _over_widths(
 ) -> None:
     from archlab.infer.coordinates import coordinates
     from archlab.infer.probe import shared_context
-    from archlab.report.probe.coordinate_tables import over_widths
+    from archlab.report.probe.tables import over_widths
 
     window = context or shared_context(configs)
     found = {name: coordinates(one, name, widths, steps, window) for name, one in configs.items()}
@@ -100,7 +100,7 @@ def _over_widths(
         return
     tables = [table for name, one in found.items() for table in over_widths(name, one)]
     if html is not None:
-        from archlab.report.probe.coordinate_page import write_coordinates
+        from archlab.report.probe.page import write_coordinates
 
         print(write_coordinates(found, tables, html))
         return

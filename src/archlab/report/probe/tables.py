@@ -1,8 +1,9 @@
-"""What probes found, as tables for the terminal: over depth as a line of small columns, in 80 columns."""
+"""What probes and the coordinate check found, as tables for the terminal, in 80 columns."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from archlab.infer.coordinates import Coordinates, Place
 from archlab.report.cost.tables import Table
 from archlab.report.probe.measures import OF_MODEL, Measure, Row, measured
 from archlab.report.text_table import FIXED
@@ -79,3 +80,30 @@ def _height(place: float, span: tuple[float, float]) -> int:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
+
+
+MOST_ROWS = 12
+"""Layers of a deeper model are left out evenly."""
+
+
+def over_widths(name: str, found: Coordinates) -> Iterator[Table]:
+    """How far the updates moved what stands at each place, with the slope over the width; and how large it is then."""
+    columns = [f"{width:,}" for width in found.widths]
+    places = shown(found.places)
+    title = f"{name}: change by {found.steps} updates"
+    yield Table((title, *columns, "slope"), [(p.name, *map(_three_digits, p.change), _slope(p.slope)) for p in places])
+    yield Table((f"{name}: RMS after them", *columns), [(p.name, *map(_three_digits, p.size)) for p in places])
+
+
+def shown(places: Sequence[Place]) -> Sequence[Place]:
+    """All, or as many as a table has room for; the first and the last among them."""
+    n = min(len(places), MOST_ROWS)
+    return [places[round(i * (len(places) - 1) / max(1, n - 1))] for i in range(n)]
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _slope(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.2f}"
