@@ -20,12 +20,9 @@ from archlab.evidence.field_help import field_help
 from archlab.evidence.topics import chapters, topics
 from archlab.report import html
 from archlab.report.drawings.pictures import pictures
-from archlab.report.guide.bibliography import bibliography
-from archlab.report.guide.documents import HOW_TO, TUTORIALS
-from archlab.report.guide.markdown import line
-from archlab.report.guide.python_api import described
-from archlab.report.guide.reference import ReferencePage, groups
-from archlab.report.guide.write import write_guide
+from archlab.report.guide.documents import HOW_TO, TUTORIALS, line
+from archlab.report.guide.reference import ReferencePage, described, groups
+from archlab.report.guide.site import bibliography, write_guide
 from archlab.report.ledger.words import said
 from archlab.study.authoring import SCHEMAS
 from archlab.study.outcome_schema import AnyOutcome

@@ -16,7 +16,7 @@ from archlab.report.drawings.block import block_diagram
 from archlab.report.drawings.cycle import cycle
 from archlab.report.drawings.diff_page import render
 from archlab.report.drawings.inside import can_unfold
-from archlab.report.drawings.lettering import text_width
+from archlab.report.drawings.svg import text_width
 from tests.reference.drawn import Picture, Rect
 from tiny import config
 

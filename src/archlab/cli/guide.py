@@ -4,7 +4,7 @@ from pathlib import Path
 
 from archlab.cli.app import TRUST_HELP, make_app
 from archlab.report.drawings.pictures import pictures
-from archlab.report.guide.write import write_guide
+from archlab.report.guide.site import write_guide
 
 
 def run(*, out: Path) -> None:

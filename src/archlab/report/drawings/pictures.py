@@ -7,15 +7,14 @@ import altair as alt
 
 from archlab.exchange.configs import load_config
 from archlab.report.drawings.activation_curves import activation_curves
+from archlab.report.drawings.attention import CYCLES, cycle_visibility, head_sharing
 from archlab.report.drawings.block import block_diagram
 from archlab.report.drawings.decoding_intensity import decoding_intensity
 from archlab.report.drawings.distance_biases import alibi_biases, t5_buckets
-from archlab.report.drawings.head_sharing import head_sharing
 from archlab.report.drawings.rotation_curves import rotated_products, rotations
 from archlab.report.drawings.router_loads import router_loads
 from archlab.report.drawings.start_gradients import start_gradients
 from archlab.report.drawings.svg import Svg
-from archlab.report.drawings.visibility import CYCLES, cycle
 
 Picture = Svg | alt.Chart | alt.LayerChart
 """A chart takes its colours from the page's theme (`palette.dots_theme`); an SVG has those of both modes in it."""
@@ -30,7 +29,7 @@ def pictures() -> Mapping[str, Callable[[], Picture]]:
     }
     return {
         **{name: partial(_block, name, override) for name, override in blocks.items()},
-        **{f"mask-{name}": partial(cycle, name) for name in CYCLES},
+        **{f"mask-{name}": partial(cycle_visibility, name) for name in CYCLES},
         "activations": activation_curves,
         "rotation": rotations,
         "rotation-products": rotated_products,
