@@ -13,7 +13,7 @@ import pytest
 
 from archlab.report.charts.marks import dash_turns
 from archlab.report.charts.palette import MODES, PALETTES, Mode, colours
-from archlab.report.drawings.activation_curves import activation_curves
+from archlab.report.drawings.pictures import activation_curves
 
 AA = 4.5
 _EYES = {
