@@ -22,10 +22,10 @@ from archlab.cli.study import present
 from archlab.errors import UserError
 from archlab.report.charts.axes import axis, plain, spaced, without_outliers
 from archlab.report.charts.lines import Axis
-from archlab.report.charts.palette import MODES, PALETTES, SHAPES, VERDICTS, arm_colours
+from archlab.report.charts.palette import MODES, PALETTES, SHAPES, VERDICTS
 from archlab.report.study import arms as row_charts
 from archlab.report.study import curves as curve_charts
-from archlab.report.study.arms import DIFFERENCES_SHOW, labels, levels_show
+from archlab.report.study.arms import DIFFERENCES_SHOW, arm_colours, labels, levels_show
 from archlab.report.study.curves import LINES_SHOW, Quantity, mean_rows
 from archlab.report.study.grids import tuned_fields, tuning_rows
 from archlab.report.study.page import drawn, picture, render, write_page, write_picture

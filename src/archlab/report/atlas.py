@@ -14,8 +14,8 @@ from archlab.atlas.models import AtlasRow
 from archlab.atlas.table import FIGURES, HEADINGS, LEGEND, LEGEND_OF_MORE, MARKS, MORE, cells, count, more, remarks
 from archlab.atlas.words import NOTHING
 from archlab.files import write_page
-from archlab.report import html
-from archlab.report.charts.palette import MODES, PALETTES, dots_theme
+from archlab.report.charts.marks import DASHED, chart_of, colour, layered, tooltip
+from archlab.report.html import render_page
 
 
 def write_atlas(rows: Sequence[AtlasRow], path: Path) -> Path:
@@ -27,22 +27,22 @@ def render(rows: Sequence[AtlasRow]) -> str:
     """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
     choices = [(choice, found) for choice in CHOICES if (found := kinds(rows, choice))]
     shapes = [drawn for drawn in SHAPES if any(row.size and drawn.of(row) for row in rows)]
-    return html.template("atlas.html.jinja").render(
+    charts = {chart.name: shares(rows, chart) for chart, _ in choices}
+    charts |= {chart.name: shape(rows, chart) for chart in shapes}
+    charts |= {f"{chart.name}-by-size": by_size(rows, chart) for chart in shapes}
+    return render_page(
+        "atlas",
+        charts,
         rows=rows,
         choices=choices,
         shapes=shapes,
         mlps=MLP_KINDS,
-        colours=list(zip(*(PALETTES[mode].distinct for mode in MODES), strict=True)),
         headings=(*HEADINGS[1:], *MORE),
         figures=FIGURES,
         legend=" ".join((*LEGEND, *LEGEND_OF_MORE)),
         cells=lambda row: (*cells(row)[1:], *more(row)),
         marks=MARKS,
         remarks=remarks,
-        specs={chart.name: html.full_width(shares(rows, chart)) for chart, _ in choices}
-        | {chart.name: html.full_width(shape(rows, chart)) for chart in shapes}
-        | {f"{chart.name}-by-size": html.full_width(by_size(rows, chart)) for chart in shapes},
-        themes={mode: dots_theme(mode) for mode in MODES},
     )
 
 
@@ -151,14 +151,15 @@ def shares(rows: Sequence[AtlasRow], choice: Choice) -> alt.Chart:
     ]  # fmt: skip
     share = alt.Y("share:Q", stack="zero", scale=alt.Scale(domain=[0, 1]))
     return (
-        alt.Chart(alt.InlineData(values=data), width="container", height=_HEIGHT, description=choice.title)
+        chart_of(data)
+        .properties(width="container", height=_HEIGHT, description=choice.title)
         .mark_bar(cornerRadius=1)
         .encode(
             x=_years(Counter(year for year, _ in {(row.about.year, row.family) for row in rows})),
             y=share.axis(title=None, format="%", values=[0, 0.5, 1], grid=False),
-            color=alt.Color("kind:N", scale=alt.Scale(domain=named, range="category"), legend=None),
+            color=colour(named, "kind"),
             order="order:Q",
-            tooltip=[alt.Tooltip("kind:N"), alt.Tooltip("text:N")],
+            tooltip=tooltip("kind", "text"),
         )
     )
 
@@ -177,17 +178,13 @@ def shape(rows: Sequence[AtlasRow], drawn: Shape) -> alt.LayerChart:
     y = upright(drawn, [dot["value"] for dot in dots])
     x = _years({year: len(group) for year, group in by_year.items()})
     offset = alt.XOffset("offset:Q", scale=alt.Scale(domain=[0.15, 0.85]))
-    points = alt.Chart(alt.InlineData(values=dots)).mark_point(filled=True, size=34, opacity=0.55, style="dots")
-    bars = alt.Chart(alt.InlineData(values=middle)).mark_point(shape="stroke", size=500, strokeWidth=2, style="median")
-    return alt.LayerChart(
-        layer=[
-            points.encode(x=x, xOffset=offset, y=y, tooltip=[alt.Tooltip("model:N"), alt.Tooltip("text:N")]),
-            bars.encode(x=x, xOffset=offset, y=y),
-        ],
-        width="container",
-        height=_HEIGHT + 60,
-        description=drawn.title,
-    )
+    points = chart_of(dots).mark_point(filled=True, size=34, opacity=0.55, style="dots")
+    bars = chart_of(middle).mark_point(shape="stroke", size=500, strokeWidth=2, style="median")
+    layers = [
+        points.encode(x=x, xOffset=offset, y=y, tooltip=tooltip("model", "text")),
+        bars.encode(x=x, xOffset=offset, y=y),
+    ]
+    return layered(layers, drawn.title, _HEIGHT + 60)
 
 
 def upright(drawn: Shape, values: Sequence[float]) -> alt.Y:
@@ -250,20 +247,19 @@ def by_size(rows: Sequence[AtlasRow], drawn: Shape) -> alt.LayerChart:
     axis = alt.Axis(title=None, values=list(_SIZES), grid=False, labelExpr=_SIZE)
     x = alt.X("size:Q", scale=alt.Scale(type="log", domain=domain, nice=False), axis=axis)
     y = upright(drawn, [dot["value"] for dot in dots])
-    colour = alt.Color("kind:N", scale=alt.Scale(domain=list(MLP_KINDS), range="category"), legend=None)
-    points = alt.Chart(alt.InlineData(values=dots)).mark_point(filled=True, size=46, opacity=0.7)
-    guides = alt.Chart(alt.InlineData(values=[{"value": value} for value in drawn.guides]))
+    points = chart_of(dots).mark_point(filled=True, size=46, opacity=0.7)
+    guides = chart_of([{"value": value} for value in drawn.guides])
     layers = [
-        guides.mark_rule(strokeDash=[5, 4], style="notch").encode(y=y),
-        points.encode(x=x, y=y, color=colour, tooltip=[alt.Tooltip("model:N"), alt.Tooltip("text:N")]),
+        guides.mark_rule(strokeDash=DASHED, style="notch").encode(y=y),
+        points.encode(x=x, y=y, color=colour(MLP_KINDS, "kind"), tooltip=tooltip("model", "text")),
     ]
     sides = list(_named(dots, drawn, domain))
     for direction in (1, -1):
-        here = alt.Chart(alt.InlineData(values=[dot for dot, side in sides if side == direction]))
+        here = chart_of([dot for dot, side in sides if side == direction])
         align = "left" if direction > 0 else "right"
         text = here.mark_text(align=align, dx=direction * _GAP, fontSize=11, baseline="middle")
         layers.append(text.encode(x=x, y=y, text="model:N"))
-    return alt.LayerChart(layer=layers, width="container", height=_SIZES_HEIGHT, description=f"{drawn.title} by size")
+    return layered(layers, f"{drawn.title} by size", _SIZES_HEIGHT)
 
 
 def _mlp_kind(row: AtlasRow) -> str:

@@ -103,9 +103,10 @@ def write_check(config: str, found: Sequence[Finding], path: Path) -> Path:
 
 def render(config: str, found: Sequence[Finding]) -> str:
     """The page as text: styles inlined, nothing loaded from anywhere, and no script. `config`: as it was called."""
-    from archlab.report import html
+    from archlab.report.html import render_page
 
-    return html.template("check.html.jinja").render(
+    return render_page(
+        "check",
         config=config,
         found=found,
         summary=summary(found),

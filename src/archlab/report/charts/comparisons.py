@@ -11,7 +11,7 @@ from typing import Any
 
 import altair as alt
 
-from archlab.report.charts.marks import Row, Width, data
+from archlab.report.charts.marks import Row, Width, chart_of
 
 XAxis = Callable[[str], alt.X]
 """`x("low")`: a field on the one horizontal axis that all layers of a chart share."""
@@ -33,7 +33,7 @@ _BROKEN = 44
 def by_row(rows: Sequence[Row], order: Sequence[Row] | None = None) -> alt.Chart:
     """A chart with one row of its own per label, in their order."""
     named = [row["arm"] for row in order or rows]
-    return alt.Chart(data(rows)).encode(y=alt.Y("arm:N", sort=named, axis=None, scale=alt.Scale(domain=named)))
+    return chart_of(rows).encode(y=alt.Y("arm:N", sort=named, axis=None, scale=alt.Scale(domain=named)))
 
 
 def intervals(base: alt.Chart, x: XAxis) -> list[alt.Chart]:

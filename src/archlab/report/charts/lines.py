@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from archlab.report.charts.axes import LARGE, axis, logarithmic, padded, plain, spaced, without_outliers
-from archlab.report.charts.marks import ON_A_PHONE, Row, Width, dashes, data, layered, tooltip
+from archlab.report.charts.marks import ON_A_PHONE, Row, Width, chart_of, colour, dashes, layered, tooltip
 from archlab.study.formatting import amount
 from archlab.study.outcome_schema import Unit
 
@@ -64,11 +64,6 @@ class YAxis:
         return min(max(value, self.low - reach), self.high + reach)
 
 
-def colour(named: Sequence[str]) -> alt.Color:
-    """Each arm's own, of the page's theme."""
-    return alt.Color("arm:N", scale=alt.Scale(domain=list(named), range="category"), legend=None)
-
-
 def opacity(shown: float, faded: float, field: str = "arm") -> Any:
     """Of an arm that is singled out, or while none is; and of all others. `field` holds its name."""
     return alt.when(f"chosen === null || datum.{field} === chosen").then(alt.value(shown)).otherwise(alt.value(faded))
@@ -98,7 +93,7 @@ def names(lines: Sequence[Row], y: YAxis, width: Width, height: int, named: Sequ
         limit = {"expr": f"{ON_A_PHONE} ? {_ROOM_ON_A_PHONE} : {_ROOM}"}
         is_left_out = ON_A_PHONE if max(map(len, named), default=0) > _LETTERS_ON_A_PHONE else "false"
     said: Any = {"expr": f"{is_left_out} ? '' : datum.arm"}
-    base = alt.Chart(data(name_rows(lines, y, _LINE / height)))
+    base = chart_of(name_rows(lines, y, _LINE / height))
     text = base.mark_text(align="left", dx=6, fontSize=12, limit=limit, text=said)
     text = text.encode(x=alt.value("width"), y=y("beside"), tooltip=tooltip("arm"))
     return text.encode(color=colour(named), opacity=opacity(1, 0.25))
@@ -184,7 +179,7 @@ def curves(
     low, high = of_ends(lines) if second_half else of_lines(lines)
     y = YAxis(drawn.title, drawn.unit, *padded(low, high, drawn.is_logarithmic), drawn.is_logarithmic)
     x = _x(lines, begin, last, from_zero, width)
-    base = alt.Chart(data(means)).encode(x=x, color=colour(named), tooltip=tooltip("arm", "text"))
+    base = chart_of(means).encode(x=x, color=colour(named), tooltip=tooltip("arm", "text"))
     height = tall_enough(height, len(named)) if named_beside else height
     layers = [
         base.mark_area(clip=True).encode(y=y("low"), y2="high:Q", opacity=opacity(0.16, 0.03)),
@@ -198,7 +193,7 @@ def curves(
         *([names([*gone, *means], y, width, height, named)] if named_beside else []),
     ]
     description = f"{drawn.title} over training tokens, a line for each, with a band from the lowest to the highest"
-    return layered(layers, width, height, description).add_params(single_out())
+    return layered(layers, description, height, width).add_params(single_out())
 
 
 def _x(lines: Sequence[Row], begin: int, last: int, from_zero: bool, width: Width) -> alt.X:
@@ -228,7 +223,7 @@ def _x(lines: Sequence[Row], begin: int, last: int, from_zero: bool, width: Widt
 
 
 def _points(rows: Sequence[Row], x: alt.X, y: YAxis, named: Sequence[str]) -> alt.Chart:
-    base = alt.Chart(data(rows)).encode(x=x, y=y("mean"), color=colour(named), opacity=opacity(1, 0.12))
+    base = chart_of(rows).encode(x=x, y=y("mean"), color=colour(named), opacity=opacity(1, 0.12))
     return base.mark_point(clip=True, size=50, filled=True)
 
 
@@ -236,7 +231,7 @@ def _diverged(gone: Sequence[Row], x: alt.X, y: YAxis, named: Sequence[str]) -> 
     if not gone:
         return []
     rows = [{**row, "held": y.held(row["mean"]), "mean": y.in_reach(row["mean"])} for row in gone]
-    base = alt.Chart(data(rows))
+    base = chart_of(rows)
     base = base.encode(x=x, color=colour(named), detail="seed:N", tooltip=tooltip("arm", "text"))
     base = base.encode(opacity=opacity(0.9, 0.12))
     end = base.transform_filter("datum.last").mark_point(shape="cross", angle=45, size=110, filled=True)
@@ -246,6 +241,6 @@ def _diverged(gone: Sequence[Row], x: alt.X, y: YAxis, named: Sequence[str]) -> 
 def _marked(marks: Sequence[Row], x: alt.X, y: YAxis, named: Sequence[str]) -> list[alt.Chart]:
     if not marks:
         return []
-    base = alt.Chart(data([{**row, "held": y.held(row["mean"])} for row in marks]))
+    base = chart_of([{**row, "held": y.held(row["mean"])} for row in marks])
     base = base.encode(x=x, y=y("held"), color=colour(named), tooltip=tooltip("arm", "text"), opacity=opacity(1, 0.12))
     return [base.mark_point(shape="triangle-down", size=70, filled=True, yOffset=-8)]

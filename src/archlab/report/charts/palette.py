@@ -7,7 +7,7 @@ differ also for readers with protanopia, deuteranopia or tritanopia; tests/unit/
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from archlab.study.record import StudySummary, Verdict
+from archlab.study.record import Verdict
 
 Mode = Literal["light", "dark"]
 MODES: tuple[Mode, ...] = ("light", "dark")
@@ -72,11 +72,6 @@ PALETTES: dict[Mode, Palette] = {
 }
 
 
-def arm_colours(summary: StudySummary, mode: Mode) -> list[str]:
-    """Return one color per arm, in the study's order."""
-    return colours(len(summary.arms), mode, is_ladder=summary.against == "previous")
-
-
 def colours(n: int, mode: Mode, *, is_ladder: bool = False) -> list[str]:
     """Return the colors of `n` lines."""
     palette = PALETTES[mode]
@@ -84,11 +79,6 @@ def colours(n: int, mode: Mode, *, is_ladder: bool = False) -> list[str]:
         grey, *others = palette.ramp
         return [grey, *(_between(others, i / max(1, n - 2)) for i in range(n - 1))]
     return list(palette.distinct[:n])
-
-
-def study_theme(summary: StudySummary, mode: Mode) -> dict[str, Any]:
-    """The Vega-Lite config of a study's charts; `category` is for arms, `ordinal` for verdicts."""
-    return vega_theme(mode, arm_colours(summary, mode))
 
 
 def vega_theme(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
@@ -121,7 +111,12 @@ def vega_theme(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
             "subtitleFontSize": 12,
         },
         "text": {"color": palette.text},
-        "style": {"ground": {"color": palette.line}, "notch": {"color": palette.faint}},
+        "style": {
+            "ground": {"color": palette.line},
+            "notch": {"color": palette.faint},
+            "dots": {"color": palette.distinct[1]},
+            "median": {"color": palette.text},
+        },
     }
 
 
@@ -132,11 +127,3 @@ def _between(ramp: Sequence[str], share: float) -> str:
     ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in ramp[left : left + 2]]
     mixed = [round(a + (b - a) * (position - left)) for a, b in zip(*ends, strict=True)]
     return "#" + "".join(f"{value:02x}" for value in mixed)
-
-
-def dots_theme(mode: Mode) -> dict[str, Any]:
-    """As `vega_theme`, for pictures of single models: a dot each, and the median of several."""
-    palette = PALETTES[mode]
-    theme = vega_theme(mode, palette.distinct)
-    own = {"dots": {"color": palette.distinct[1]}, "median": {"color": palette.text}}
-    return theme | {"style": theme["style"] | own}

@@ -1,7 +1,7 @@
 """What configs cost, as one HTML file that opens offline: tables and pictures."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from archlab.pricing.pass_time import ideal
 from archlab.pricing.summary import Cost, cost
 from archlab.pricing.units import binary, si
 from archlab.pricing.work import PassName
-from archlab.report import html
 from archlab.report.charts.axes import LENGTH
-from archlab.report.charts.palette import MODES, PALETTES, dots_theme
+from archlab.report.charts.marks import DASHED, chart_of, colour, dash_turns, layered, tooltip
 from archlab.report.cost.tables import Point, beyond_limits, side_by_side
+from archlab.report.html import render_page
 
 BATCHES = tuple(2**n for n in range(10))
 
@@ -66,7 +66,9 @@ def render(
             "context": over_context(speeds, limits, asked, "decoded tokens/s"),
             "batch": over_batch(at_batch, "decoded tokens/s"),
         }
-    return html.template("cost.html.jinja").render(
+    return render_page(
+        "cost",
+        charts,
         names=list(configs),
         varied=varied,
         device=device,
@@ -76,9 +78,6 @@ def render(
         batch=batch,
         most=most,
         tables=list(side_by_side(found, device)),
-        colours=list(zip(*(PALETTES[mode].distinct for mode in MODES), strict=True)),
-        specs={name: html.full_width(chart) for name, chart in charts.items()},
-        themes={mode: dots_theme(mode) for mode in MODES},
     )
 
 
@@ -131,7 +130,6 @@ def _has_heads_to_vary(config: Config) -> bool:
     return heads != {None} and len(heads) == 1 and not sees_as(config.model, "two_sided")
 
 
-_HEIGHT = 240
 _GIB = 2**30
 _Rows = Sequence[Mapping[str, Any]]
 
@@ -167,13 +165,13 @@ def roofline(found: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.Layer
         title="FLOP/s", format="~s", values=_powers([d["speed"] for d in dots])
     )
     x = x.axis(title="FLOPs per byte moved", format="~g", tickCount=6, grid=False)
-    line = alt.Chart(alt.InlineData(values=roof)).mark_line(strokeWidth=2, style="ground").encode(x=x, y=y)
-    points = alt.Chart(alt.InlineData(values=dots)).mark_point(filled=True, size=80, opacity=0.85)
+    line = chart_of(roof).mark_line(strokeWidth=2, style="ground").encode(x=x, y=y)
+    points = chart_of(dots).mark_point(filled=True, size=80, opacity=0.85)
     shape = alt.Shape("pass:N", scale=alt.Scale(domain=list(PASSES.values()))).legend(
         title=None, orient="bottom", columns=2
     )
-    points = points.encode(x=x, y=y, color=_colour(found), shape=shape, tooltip=["config:N", "text:N"])
-    return _layers([line, points], "The roofline: what a pass could reach at its FLOPs per byte")
+    points = points.encode(x=x, y=y, color=colour([*found], "config"), shape=shape, tooltip=tooltip("config", "text"))
+    return layered([line, points], "The roofline: what a pass could reach at its FLOPs per byte")
 
 
 def _what_is_passed(passed: PassName, cost: Cost) -> str:
@@ -202,18 +200,16 @@ def memory(found: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.LayerCh
     x = alt.X("GiB:Q", scale=alt.Scale(domain=[0, 1.05 * most], nice=False)).axis(title="GiB", tickCount=5)
     kept = [part for part in ("weights", "KV cache", "recurrent states") if any(bar["part"] == part for bar in bars)]
     parts = alt.Color("part:N", scale=alt.Scale(domain=kept, range="ordinal"))
-    bar = alt.Chart(alt.InlineData(values=bars)).mark_bar(cornerRadius=1, height={"band": 0.6})
+    bar = chart_of(bars).mark_bar(cornerRadius=1, height={"band": 0.6})
     bar = bar.encode(
-        x=x, y=y, order="order:Q", color=parts.legend(title=None, orient="bottom", columns=2), tooltip="text:N"
+        x=x, y=y, order="order:Q", color=parts.legend(title=None, orient="bottom", columns=2), tooltip=tooltip("text")
     )
     limit = [{"GiB": device.memory / _GIB, "text": f"{device.name}: {binary(device.memory)}"}]
-    rule = alt.Chart(alt.InlineData(values=limit)).mark_rule(strokeDash=[4, 3], style="notch").encode(x="GiB:Q")
+    rule = chart_of(limit).mark_rule(strokeDash=DASHED, style="notch").encode(x="GiB:Q")
     is_right = device.memory / _GIB > most / 2
-    label = alt.Chart(alt.InlineData(values=limit)).mark_text(
-        align="right" if is_right else "left", dx=-5 if is_right else 5
-    )
+    label = chart_of(limit).mark_text(align="right" if is_right else "left", dx=-5 if is_right else 5)
     label = label.encode(x="GiB:Q", y=alt.value(-8), text="text:N")
-    return _layers([bar, rule, label], "Bytes of serving each config", 46 * len(costs) + 20)
+    return layered([bar, rule, label], "Bytes of serving each config", 46 * len(costs) + 20)
 
 
 _LINES = "split(datum.label, '|')"
@@ -243,7 +239,7 @@ def over_context(
             rows += [{**row, "part": "within"}] if context <= limits[name] else []
             rows += [{**row, "part": "beyond"}] if context >= last_within and last_within < values[-1][0] else []
     contexts = sorted({row["x"] for row in rows})
-    dash = alt.StrokeDash("part:N", scale=alt.Scale(domain=["within", "beyond"], range=[[1, 0], [4, 4]])).legend(None)
+    dash = alt.StrokeDash("part:N", scale=alt.Scale(domain=["within", "beyond"], range=[[1, 0], DASHED])).legend(None)
     return _over(rows, list(found), _ticks(contexts, asked), dash, "tokens of context", y_title)
 
 
@@ -256,14 +252,10 @@ def over_batch(found: Mapping[str, Mapping[int, Sequence[tuple[int, float, str]]
         for batch, y, text in values
     ]
     contexts = list(dict.fromkeys(row["context"] for row in rows))
-    dashes = [_DASHES[i % len(_DASHES)] for i in range(len(contexts))]
-    dash = alt.StrokeDash("context:N", scale=alt.Scale(domain=contexts, range=dashes))
+    dash = alt.StrokeDash("context:N", scale=alt.Scale(domain=contexts, range=dash_turns(len(contexts))))
     legend = alt.Legend(title="tokens of context", orient="bottom", symbolType="stroke", symbolSize=400)
     dash = dash.legend(legend if len(contexts) > 1 else None)
     return _over(rows, list(found), _ticks(sorted({row["x"] for row in rows})), dash, "texts side by side", y_title)
-
-
-_DASHES = ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2])
 
 
 def _ticks(values: Sequence[int], asked: Sequence[int] = ()) -> list[int]:
@@ -284,12 +276,12 @@ def _over(
     marks = _powers([row["y"] for row in shown]) if shown else []
     y = alt.Y("y:Q", scale=alt.Scale(type="log", domain=[marks[0], marks[-1]] if marks else alt.Undefined, nice=False))
     y = y.axis(title=y_title, format="~s", values=marks)
-    base = alt.Chart(alt.InlineData(values=shown)).encode(x=x, y=y, color=_colour(names))
+    base = chart_of(shown).encode(x=x, y=y, color=colour(names, "config"))
     dots = base.mark_point(filled=True).encode(
-        size=alt.condition("datum.asked", alt.value(70), alt.value(22)), tooltip=["config:N", "text:N"]
+        size=alt.condition("datum.asked", alt.value(70), alt.value(22)), tooltip=tooltip("config", "text")
     )
     line = base.mark_line(strokeWidth=2).encode(strokeDash=dash)
-    return _layers([line, dots], f"{y_title} over {x_title}")
+    return layered([line, dots], f"{y_title} over {x_title}")
 
 
 def heads(config: str, names: Sequence[str], rows: Sequence[tuple[str, int, float, float]]) -> alt.LayerChart:
@@ -307,18 +299,10 @@ def heads(config: str, names: Sequence[str], rows: Sequence[tuple[str, int, floa
     room = 3 * max(bar["speed"] for bar in bars)
     x = alt.X("speed:Q", scale=alt.Scale(domain=[0, room], nice=False)).axis(None)
     y = alt.Y("kind:N", sort=None).axis(title=None, labelLimit=180, labelExpr=_LINES)
-    base = alt.Chart(alt.InlineData(values=bars)).encode(x=x, y=y)
-    bar = base.mark_bar(cornerRadius=1, height={"band": 0.6}).encode(color=_colour(names))
+    base = chart_of(bars).encode(x=x, y=y)
+    bar = base.mark_bar(cornerRadius=1, height={"band": 0.6}).encode(color=colour(names, "config"))
     words = base.mark_text(align="left", dx=6, baseline="bottom", dy=2, lineBreak="|").encode(text="text:N")
-    return _layers([bar, words], "Decoding speed and bytes kept by kind of heads", 40 * len(bars))
-
-
-def _colour(names: Iterable[str]) -> alt.Color:
-    return alt.Color("config:N", scale=alt.Scale(domain=list(names), range="category"), legend=None)
-
-
-def _layers(layers: list[Any], description: str, height: int = _HEIGHT) -> alt.LayerChart:
-    return alt.LayerChart(layer=layers, width="container", height=height, description=description)
+    return layered([bar, words], "Decoding speed and bytes kept by kind of heads", 40 * len(bars))
 
 
 def _powers(values: Sequence[float]) -> list[float]:

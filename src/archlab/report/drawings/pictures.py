@@ -22,13 +22,13 @@ from archlab.model.rotary import rotation
 from archlab.model.router import collected_loads
 from archlab.pricing.summary import cost
 from archlab.pricing.work import matrix_flops_per_byte
-from archlab.report.charts.marks import dash_turns
+from archlab.report.charts.marks import DASHED, HEIGHT, chart_of, dash_turns, layered
 from archlab.report.drawings.attention import CYCLES, cycle_visibility, head_sharing
 from archlab.report.drawings.block import block_diagram
 from archlab.report.drawings.svg import Svg
 
 Picture = Svg | alt.Chart | alt.LayerChart
-"""A chart takes its colours from the page's theme (`palette.dots_theme`); an SVG has those of both modes in it."""
+"""A chart takes its colours from the page's theme (`html.render_page`); an SVG has those of both modes in it."""
 
 
 def pictures() -> Mapping[str, Callable[[], Picture]]:
@@ -58,7 +58,6 @@ def _block(name: str, override: str) -> Svg:
     return block_diagram(load_config("tiny-llama", override), name)
 
 
-_HEIGHT = 240
 Points = Sequence[Mapping[str, Any]]
 
 
@@ -78,7 +77,7 @@ def lines(
     key = alt.Legend(title=legend, orient="bottom", columns=4, symbolType="stroke", symbolSize=500)
     colour = alt.Color("line:N", scale=alt.Scale(domain=names, range="category"), sort=None, legend=key)
     dashed = alt.StrokeDash("line:N", scale=alt.Scale(domain=names, range=turns), sort=None, legend=key)
-    chart = alt.Chart(alt.InlineData(values=list(points)), width="container", height=_HEIGHT, description=description)
+    chart = chart_of(points).properties(width="container", height=HEIGHT, description=description)
     line = chart.mark_line(strokeWidth=2, clip=True, interpolate=interpolate)
     return line.encode(x=x, y=y, color=colour, strokeDash=dashed, tooltip=["line:N", "x:Q", "y:Q"])
 
@@ -280,9 +279,9 @@ def load_points(config: Config, seed: int = 0) -> list[dict[str, float]]:
 
 def router_loads() -> alt.LayerChart:
     """A bar per expert, and what each would have if all loads were equal."""
-    bars = alt.Chart(alt.InlineData(values=load_points(tiny_mixture()))).mark_bar(style="dots", cornerRadius=1)
+    bars = chart_of(load_points(tiny_mixture())).mark_bar(style="dots", cornerRadius=1)
     x = alt.X("expert:O").axis(title="expert", labelAngle=0)
     y = alt.Y("share:Q").axis(title="share of the tokens", format="%", tickCount=5)
-    even = alt.Chart(alt.InlineData(values=[{"share": _ACTIVE / _EXPERTS}]))
-    layers = [bars.encode(x=x, y=y), even.mark_rule(strokeDash=[5, 4], style="notch").encode(y="share:Q")]
-    return alt.LayerChart(layer=layers, width="container", height=240, description="Loads of a router's experts")
+    even = chart_of([{"share": _ACTIVE / _EXPERTS}])
+    layers = [bars.encode(x=x, y=y), even.mark_rule(strokeDash=DASHED, style="notch").encode(y="share:Q")]
+    return layered(layers, "Loads of a router's experts")

@@ -12,8 +12,6 @@ from archlab.evidence.ledger import ledger, measured, published
 from archlab.evidence.price import BASE, CONTEXT, equal_size, price_rows, prices
 from archlab.evidence.topics import Chapter, Topic, chapters
 from archlab.evidence.usage import Usage, in_words, usage
-from archlab.report import html
-from archlab.report.charts.palette import MODES, dots_theme
 from archlab.report.guide.reference import address_of_code
 from archlab.report.ledger.words import in_a_line, measured_line, published_line
 
@@ -66,8 +64,7 @@ def chapter_values(chapter: Chapter, pictures: Draws) -> dict[str, Any]:
         "chapter": chapter,
         "entries": [_entry(name, topic) for name, topic in chapter.topics.items()],
         "svgs": {name: Markup(svg) for name, svg in drawn.items() if isinstance(svg, str)},
-        "specs": {name: html.full_width(chart) for name, chart in charts.items()},
-        "themes": {mode: dots_theme(mode) for mode in MODES},
+        "charts": charts,
         "base": BASE,
         "context": CONTEXT,
     }

@@ -9,7 +9,6 @@ from archlab.evidence.claims import claims, mistakes, sources
 from archlab.evidence.ledger import ledger
 from archlab.evidence.topics import chapters, topics, topics_that_set
 from archlab.files import make_folder, write_atomic
-from archlab.report import html
 from archlab.report.guide.documents import (
     HOW_TO,
     TUTORIALS,
@@ -24,6 +23,7 @@ from archlab.report.guide.documents import (
 )
 from archlab.report.guide.lecture import Draws, chapter_addresses, chapter_values, topic_addresses
 from archlab.report.guide.reference import addresses, config_addresses, python_api, reference_pages
+from archlab.report.html import render_page
 from archlab.report.ledger import page as ledger_page
 from archlab.report.ledger.words import HOW_SURE, said
 from archlab.review.findings import RULES
@@ -45,8 +45,7 @@ def write_guide(folder: Path, pictures: Draws, commands: str) -> Path:
         "line": line,
     }
     for place, template, values in _pages(rendered, pictures):
-        page = html.template(f"guide_{template}.html.jinja").render(here=place, **common, **values)
-        write_atomic(folder / place, page)
+        write_atomic(folder / place, render_page(f"guide_{template}", here=place, **common, **values))
     write_atomic(folder / LEDGER, ledger_page.render(ledger(), guide=INDEX))
     return folder / INDEX
 

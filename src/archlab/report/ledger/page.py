@@ -13,7 +13,6 @@ from archlab.evidence.claims import cited, mistakes, sources
 from archlab.evidence.ledger import LedgerEntry
 from archlab.evidence.verdicts import JudgedExpectation
 from archlab.files import write_page
-from archlab.report import html
 from archlab.report.charts.axes import axis, axis_title, both_sides, padded
 from archlab.report.charts.comparisons import (
     MARK_DOWN,
@@ -28,7 +27,8 @@ from archlab.report.charts.comparisons import (
     texts,
 )
 from archlab.report.charts.marks import Row, Width, layered, tooltip
-from archlab.report.charts.palette import MODES, PALETTES, SHAPES, vega_theme
+from archlab.report.charts.palette import SHAPES
+from archlab.report.html import render_page
 from archlab.report.ledger import words as ledger_words
 from archlab.study.formatting import amount, difference, interval
 from archlab.study.outcome_schema import Better, Unit
@@ -58,7 +58,9 @@ def render(entries: Sequence[LedgerEntry], guide: str | None = None) -> str:
     of its site, if any."""
     drawn = panels(entries)
     by_year = sorted(sources().values(), key=lambda source: (source.year, source.authors))
-    return html.template("ledger.html.jinja").render(
+    return render_page(
+        "ledger",
+        {f"predictions-{i}": predictions(panel) for i, panel in enumerate(drawn)},
         entries=entries,
         words=ledger_words,
         cited=cited,
@@ -66,8 +68,6 @@ def render(entries: Sequence[LedgerEntry], guide: str | None = None) -> str:
         sources=by_year,
         guide=guide,
         panels=drawn,
-        specs={f"predictions-{i}": html.full_width(predictions(panel)) for i, panel in enumerate(drawn)},
-        themes={mode: vega_theme(mode, PALETTES[mode].distinct) for mode in MODES},
     )
 
 
@@ -144,7 +144,7 @@ def predictions(panel: Panel, width: Width = "container") -> alt.LayerChart:
     description = (
         f"What claims predict of {panel.outcome.title}, and the differences that were found, with their intervals"
     )
-    return higher_where_narrow(layered(layers, width, ROW * len(panel.rows), description), panel.rows)
+    return higher_where_narrow(layered(layers, description, ROW * len(panel.rows), width), panel.rows)
 
 
 class _SymlogAxis:

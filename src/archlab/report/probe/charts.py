@@ -4,7 +4,7 @@ per layer.
 Colours come from the page's theme: one per config, and its ramp from the first layer to the last.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -12,7 +12,7 @@ import altair as alt
 from archlab.pricing.units import count
 from archlab.report.charts.axes import LARGE, LENGTH, logarithmic
 from archlab.report.charts.lines import opacity, single_out
-from archlab.report.charts.marks import dashes
+from archlab.report.charts.marks import chart_of, colour, dashes, layered
 from archlab.report.probe.measures import Measure, Row
 
 _HEIGHT = 200
@@ -32,7 +32,7 @@ def over_depth(found: Mapping[str, Row], name: str, measure: Measure) -> alt.Lay
     x = x.axis(title="layer", values=_whole_ticks(deepest), format="d", grid=False)
     drawn = ["config:N", "text:N"]
     return _lines(
-        points, x, _y(points, measure), _of_configs(found), drawn, f"{measure.title} over depth", named=[*found]
+        points, x, _y(points, measure), colour([*found], "config"), drawn, f"{measure.title} over depth", named=[*found]
     )
 
 
@@ -68,7 +68,7 @@ def over_training(
     x = alt.X("x:Q", scale=alt.Scale(nice=False, zero=True))
     x = x.axis(title="training tokens", tickCount=4, labelExpr=LARGE, grid=False)
     y, drawn = _y(points, measure), ["config:N", "text:N"]
-    return _lines(points, x, y, _of_configs(found), drawn, f"{measure.title} over the training", named=[*found])
+    return _lines(points, x, y, colour([*found], "config"), drawn, f"{measure.title} over the training", named=[*found])
 
 
 def rope_products(
@@ -91,16 +91,12 @@ def rope_products(
         points,
         x,
         y,
-        _of_configs(found),
+        colour([*found], "config"),
         ["config:N", "text:N"],
         "RoPE over the distance",
         detail="kind:N",
         named=[*found],
     )
-
-
-def _of_configs(found: Iterable[str]) -> alt.Color:
-    return alt.Color("config:N", scale=alt.Scale(domain=list(found), range="category"), legend=None)
 
 
 def _lines(
@@ -115,14 +111,13 @@ def _lines(
     named: Sequence[str] = (),
 ) -> alt.LayerChart:
     """Return lines through dots. `named`: the configs, if the lines are of configs; each has its own dashes then."""
-    base = alt.Chart(alt.InlineData(values=points)).encode(x=x, y=y, color=colour)
+    base = chart_of(points).encode(x=x, y=y, color=colour)
     base = base.encode(detail=detail) if detail else base
     base = base.encode(opacity=opacity(1, 0.12, "config"))
     dots = base.mark_point(filled=True, size=22).encode(tooltip=tooltip)
     line = base.mark_line(strokeWidth=1.8)
     layers = [line.encode(strokeDash=dashes(named, "config")) if named else line, dots]
-    chart = alt.LayerChart(layer=layers, width="container", height=_HEIGHT, description=description)
-    return chart.add_params(single_out())
+    return layered(layers, description, _HEIGHT).add_params(single_out())
 
 
 def _y(points: _Points, measure: Measure) -> alt.Y:

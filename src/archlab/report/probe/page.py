@@ -9,10 +9,10 @@ from archlab.files import write_page
 from archlab.infer.coordinates import Coordinates
 from archlab.infer.probe import Start
 from archlab.pricing.units import count
-from archlab.report import html
 from archlab.report.charts.axes import logarithmic
-from archlab.report.charts.palette import MODES, PALETTES, dots_theme
+from archlab.report.charts.marks import chart_of, layered, tooltip
 from archlab.report.cost.tables import Table
+from archlab.report.html import render_page
 from archlab.report.probe.charts import over_depth, over_steps, rope_products
 from archlab.report.probe.measures import Row, measured
 from archlab.report.probe.tables import shown
@@ -36,16 +36,15 @@ def render_probes(starts: Mapping[str, Start], trained: Mapping[str, Sequence[Ro
     runs = [(name, f"run-{i}-", measured(of_run)) for i, (name, of_run) in enumerate(trained.items())]
     for name, prefix, of_run in runs:
         charts |= {f"{prefix}{key}": over_steps(trained[name], key, measure) for key, measure in of_run.items()}
-    return html.template("probe.html.jinja").render(
+    return render_page(
+        "probe",
+        charts,
         names=list(starts),
         sizes=[count(start.parameters) for start in starts.values()],
         first=next(iter(starts.values())),
         measures=measures,
         runs=runs,
         tables=tables,
-        colours=list(zip(*(PALETTES[mode].distinct for mode in MODES), strict=True)),
-        specs={name: html.full_width(chart) for name, chart in charts.items()},
-        themes={mode: dots_theme(mode) for mode in MODES},
     )
 
 
@@ -62,13 +61,12 @@ def render_coordinates(found: Mapping[str, Coordinates], tables: Sequence[Table]
     changes = [x for one in found.values() for place in one.places for x in place.change if x > 0]
     ends = (min(changes, default=0.1) / 1.3, max(changes, default=1.0) * 1.3)
     charts = {f"config-{i}": _over_widths(one, ends) for i, one in enumerate(found.values())}
-    return html.template("coordinates.html.jinja").render(
+    return render_page(
+        "coordinates",
+        charts,
         names=list(found),
         first=next(iter(found.values())),
         tables=tables,
-        colours=[],
-        specs={name: html.full_width(chart) for name, chart in charts.items()},
-        themes={mode: dots_theme(mode) for mode in MODES},
     )
 
 
@@ -90,9 +88,7 @@ def _over_widths(found: Coordinates, ends: tuple[float, float]) -> alt.LayerChar
     y = y.axis(title=None, values=logarithmic(*ends), format="~g")
     legend = alt.Legend(title=None, orient="bottom", columns=4, symbolType="stroke")
     colour = alt.Color("place:N", scale=alt.Scale(domain=places, range="ramp"), sort=None, legend=legend)
-    base = alt.Chart(alt.InlineData(values=points)).encode(x=x, y=y, color=colour)
-    dots = base.mark_point(filled=True, size=26).encode(tooltip=["text:N"])
+    base = chart_of(points).encode(x=x, y=y, color=colour)
+    dots = base.mark_point(filled=True, size=26).encode(tooltip=tooltip("text"))
     description = "Change of activations by a few updates over the width of the model, a line per layer"
-    return alt.LayerChart(
-        layer=[base.mark_line(strokeWidth=1.8), dots], width="container", height=_HEIGHT, description=description
-    )
+    return layered([base.mark_line(strokeWidth=1.8), dots], description, _HEIGHT)

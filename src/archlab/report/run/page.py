@@ -8,8 +8,8 @@ from archlab.config.core.yaml_text import to_yaml, to_yaml_line
 from archlab.config.identity import flatten, resolved
 from archlab.files import write_page
 from archlab.pricing.units import count, seconds
-from archlab.report import html
-from archlab.report.charts.palette import MODES, colours, vega_theme
+from archlab.report.charts.palette import MODES, colours
+from archlab.report.html import render_page
 from archlab.report.probe.charts import over_depth, over_steps, over_training
 from archlab.report.probe.measures import LOG_Z, OF_LAYERS, measured
 from archlab.report.run.curves import HELD_OUT, held_out, of_updates
@@ -37,8 +37,10 @@ def render(runs: Sequence[Watched], again: int | None = None) -> str:
         **{probe.name: probe.chart for probe in (*depth, *time)},
     }
     named = [run.name for run in runs]
-    of_modes = {mode: colours(len(runs), mode) for mode in MODES}
-    return html.template("run.html.jinja").render(
+    return render_page(
+        "run",
+        charts,
+        {mode: colours(len(runs), mode) for mode in MODES},
         runs=runs,
         again=again,
         columns=COLUMNS,
@@ -52,9 +54,6 @@ def render(runs: Sequence[Watched], again: int | None = None) -> str:
         marked=any(run.spikes for run in runs),
         noted=[(run.name, note) for run in runs for note in run.notes()],
         named=named,
-        colours=list(zip(*of_modes.values(), strict=True)),
-        specs={name: html.full_width(chart) for name, chart in charts.items() if chart is not None},
-        themes={mode: vega_theme(mode, of_modes[mode]) for mode in MODES},
     )
 
 

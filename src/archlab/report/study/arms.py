@@ -20,8 +20,13 @@ from archlab.report.charts.comparisons import (
     place_on_axis,
     texts,
 )
-from archlab.report.charts.marks import Row, Width, layered, tooltip
-from archlab.report.charts.palette import SHAPES, VERDICTS
+from archlab.report.charts.marks import Row, Width, colour, layered, tooltip
+from archlab.report.charts.palette import (
+    SHAPES,
+    VERDICTS,
+    Mode,
+    colours,
+)
 from archlab.study.formatting import amount, difference, diverged, interval, verdict, with_interval
 from archlab.study.outcome_schema import Unit
 from archlab.study.record import ArmSummary, Comparison, StudySummary
@@ -72,10 +77,9 @@ def levels(summary: StudySummary, width: Width = "container", *, whole: bool = F
     x = _XAxis(shown or [0.0, 1.0], axis_title(summary.outcome), summary.outcome.unit)
     place_on_axis(rows, x.low, x.high)
     named = list(labels(summary).values())
-    colour = alt.Color("arm:N", scale=alt.Scale(domain=named, range="category"), legend=None)
-    base = by_row(rows).encode(color=colour, tooltip=tooltip("arm", "text"))
+    base = by_row(rows).encode(color=colour(named), tooltip=tooltip("arm", "text"))
     ticks = by_row([seed for seed in seeds if x.low <= seed["value"] <= x.high], rows).encode(
-        color=colour, x=x("value")
+        color=colour(named), x=x("value")
     )
     start = summary.arms[0].mean if summary.against == "base" and summary.arms[0].mean in near else None
     layers = [
@@ -88,7 +92,7 @@ def levels(summary: StudySummary, width: Width = "container", *, whole: bool = F
         *texts(rows, width),
     ]
     description = f"{summary.outcome.title} of every arm, with the 95% interval of its mean"
-    return higher_where_narrow(layered(layers, width, ROW * len(rows), description), rows)
+    return higher_where_narrow(layered(layers, description, ROW * len(rows), width), rows)
 
 
 def differences(
@@ -124,7 +128,7 @@ def differences(
         *texts(rows, width),
     ]
     description = "Paired difference of every arm to its reference, with its interval"
-    return higher_where_narrow(layered(layers, width, ROW * len(rows), description), rows)
+    return higher_where_narrow(layered(layers, description, ROW * len(rows), width), rows)
 
 
 def _values(rows: Sequence[Row]) -> list[float]:
@@ -250,3 +254,8 @@ def ends(rows: Sequence[Row], near: Sequence[float]) -> list[float]:
     """Every value and interval end of the rows whose value is one of `near`."""
     found = [row[end] for row in rows if row["value"] in near for end in ("value", "low", "high")]
     return [end for end in found if end is not None]
+
+
+def arm_colours(summary: StudySummary, mode: Mode) -> list[str]:
+    """Return one color per arm, in the study's order."""
+    return colours(len(summary.arms), mode, is_ladder=summary.against == "previous")

@@ -14,11 +14,11 @@ from archlab.errors import UserError
 from archlab.evidence.claims import cited
 from archlab.files import write_atomic
 from archlab.pricing.units import binary, count, seconds
-from archlab.report import html
-from archlab.report.charts import palette
+from archlab.report.charts.palette import MODES, PALETTES, vega_theme
+from archlab.report.html import render_page, sentence
 from archlab.report.ledger import words as ledger_words
 from archlab.report.study import arms, curves
-from archlab.report.study.arms import labels
+from archlab.report.study.arms import arm_colours, labels
 from archlab.report.study.claims import claims_of, explained
 from archlab.report.study.factors import interaction, levels_of, pairs
 from archlab.report.study.grids import sweep, tuned_fields, tuning
@@ -61,9 +61,7 @@ def write_picture(summary: StudySummary, folder: Path) -> None:
 
 def render(summary: StudySummary) -> str:
     """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
-    template = html.template("report.html.jinja")
     functions = (
-        _sentence,
         margin_of,
         p_value,
         span,
@@ -81,12 +79,14 @@ def render(summary: StudySummary) -> str:
         arms.levels_show,
         arms.reference_of,
     )
-    template.globals.update({function.__name__.lstrip("_"): function for function in functions}, value=to_yaml_line)
     others = [_Other(f"other-{i}", summary.by(other.outcome.name)) for i, other in enumerate(summary.others)]
     _, claims = claims_of(summary)
     depth, time = depth_probes(summary), time_probes(summary)
-    charts = [*_charts(summary, others), *((probe.name, probe.chart) for probe in (*depth, *time))]
-    return template.render(
+    charts = dict(_charts(summary, others)) | {probe.name: probe.chart for probe in (*depth, *time)}
+    return render_page(
+        "study",
+        charts,
+        {mode: arm_colours(summary, mode) for mode in MODES},
         s=summary,
         others=others,
         tuned_fields=tuned_fields(summary),
@@ -104,16 +104,10 @@ def render(summary: StudySummary) -> str:
             "thin_lines": curves.THIN_LINES_SHOW,
         },
         by_name={arm.name: arm for arm in summary.arms},
-        colours=list(zip(*(palette.arm_colours(summary, mode) for mode in palette.MODES), strict=True)),
-        specs={name: html.full_width(chart) for name, chart in charts if chart is not None},
-        themes={mode: palette.study_theme(summary, mode) for mode in palette.MODES},
         csv=f"data:text/csv;base64,{b64encode(csv_of_runs(summary).encode()).decode()}",
+        value=to_yaml_line,
+        **{function.__name__: function for function in functions},
     )
-
-
-def _sentence(title: str) -> str:
-    """With a capital first letter, the others as they are."""
-    return title[:1].upper() + title[1:]
 
 
 def _charts(summary: StudySummary, others: Sequence[_Other]) -> Iterator[tuple[str, alt.LayerChart | None]]:
@@ -176,8 +170,8 @@ def drawn(summary: StudySummary) -> tuple[dict[str, Any], dict[str, Any]]:
     question = textwrap.wrap(summary.question, 110)
     title = alt.TitleParams(question, subtitle=textwrap.wrap(summary.answer, 150), fontSize=18, offset=18)
     whole = alt.vconcat(*parts, spacing=36, padding=24, title=title).resolve_scale(color="independent")
-    config = palette.study_theme(summary, "light") | {
-        "background": palette.PALETTES["light"].paper,
+    config = vega_theme("light", arm_colours(summary, "light")) | {
+        "background": PALETTES["light"].paper,
         "font": _FONT,
     }
     return whole.to_dict(validate=False), config
@@ -187,7 +181,7 @@ def _arm_panels(summary: StudySummary, *, whole: bool) -> alt.HConcatChart:
     """Charts of the level of each arm and of its difference from its reference."""
     title, beyond = summary.outcome.title, ", the whole range" if whole else ""
     levels = arms.levels(summary, _PANEL, whole=whole)
-    charts = [_titled(levels, f"{_sentence(title)}{beyond}", arms.levels_show(summary))]
+    charts = [_titled(levels, f"{sentence(title)}{beyond}", arms.levels_show(summary))]
     if differences := arms.differences(summary, _PANEL, legend=True, whole=whole):
         title = "Step by step" if summary.against == "previous" else f"Against {arms.reference_of(summary)}"
         charts.append(_titled(differences, f"{title}{beyond}", arms.DIFFERENCES_SHOW))

@@ -6,6 +6,7 @@ import altair as alt
 
 from archlab.pricing.units import count
 from archlab.report.charts.axes import LARGE, axis, axis_title, padded
+from archlab.report.charts.marks import DASHED, chart_of, colour, layered, tooltip
 from archlab.study.formatting import with_interval
 from archlab.study.record import SizeTrend, StudySummary
 
@@ -20,7 +21,6 @@ def over_sizes(summary: StudySummary) -> alt.LayerChart | None:
     if not summary.sizes:
         return None
     named = [trend.label for trend in summary.sizes]
-    colour = alt.Color("arm:N", scale=alt.Scale(domain=named, range="category"), legend=None)
     # The sizes that were asked for, and no others.
     ticks = alt.Axis(values=summary.asked_sizes, labelExpr=LARGE, title="parameters, logarithmic axis", grid=False)
     x = alt.X("size:Q", scale=alt.Scale(type="log", nice=False, padding=20), axis=ticks)
@@ -30,18 +30,16 @@ def over_sizes(summary: StudySummary) -> alt.LayerChart | None:
     low, high = padded(min([0.0, *shown]), max([0.0, *shown]))
     scale = alt.Scale(domain=[low, high], nice=False)
     y = alt.Y("value:Q", scale=scale, axis=axis(title, summary.outcome.unit, low, high, of_differences=True))
-    points = alt.Chart(alt.InlineData(values=rows)).encode(
-        x=x, color=colour, tooltip=[alt.Tooltip(f"{field}:N") for field in ("arm", "text", "verdict")]
-    )
-    lines = alt.Chart(alt.InlineData(values=ends)).mark_line(strokeDash=[5, 4], opacity=0.7)
+    points = chart_of(rows).encode(x=x, color=colour(named), tooltip=tooltip("arm", "text", "verdict"))
+    lines = chart_of(ends).mark_line(strokeDash=DASHED, opacity=0.7)
     layers = [
-        alt.Chart(alt.InlineData(values=[{"value": 0}])).mark_rule(style="ground").encode(y=y),
-        lines.encode(x=x, y=y, color=colour),
+        chart_of([{"value": 0}]).mark_rule(style="ground").encode(y=y),
+        lines.encode(x=x, y=y, color=colour(named)),
         points.transform_filter("datum.low !== null").mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q"), y2="high:Q"),
         points.transform_filter("datum.value !== null").mark_point(filled=True, size=70, opacity=1).encode(y=y),
     ]
     description = "Difference of every arm to its reference over the size of the models, with its interval"
-    return alt.LayerChart(layer=layers, width="container", height=_HEIGHT, description=description)
+    return layered(layers, description, _HEIGHT)
 
 
 def size_rows(summary: StudySummary) -> list[dict[str, Any]]:
