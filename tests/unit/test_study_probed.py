@@ -8,8 +8,8 @@ import pytest
 
 import sample_study
 from archlab.report.probe.measures import OF_LAYERS as SHOWN
+from archlab.report.study.curves import depth_probes, time_probes
 from archlab.report.study.page import render
-from archlab.report.study.probes import depth_probes, time_probes
 from archlab.study.details import LARGEST, OF_LAYERS, probed_arm
 from archlab.study.runs import Ended
 from archlab.training.callback import Callback

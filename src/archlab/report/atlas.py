@@ -47,8 +47,6 @@ def render(rows: Sequence[AtlasRow]) -> str:
 
 
 _HEIGHT = 150
-
-
 _SPREAD = 0.62
 """Part of a year's width over which its models stand side by side."""
 

@@ -1,6 +1,5 @@
-"""Parts that pictures with a line per arm share: colors, the vertical axis, and the arms' names at the lines' ends.
-
-A line is told from those that it overlaps by its dashes. The page sets `chosen` to single out an arm.
+"""Curves over training tokens, and what all pictures with a line per arm share: the vertical axis, the names at the
+lines' ends. A line is told from those that it overlaps by its dashes. The page sets `chosen` to single out an arm.
 """
 
 import math
@@ -24,12 +23,29 @@ _ROOM = 190
 _ROOM_ON_A_PHONE, _LETTERS_ON_A_PHONE = 84, 12
 """Pixels, and how many letters have their place in them."""
 
-
 _BEYOND = 20
 """Heights of a picture."""
 
 _TINY = -700.0
 """Logarithm of a number that a float still holds, as that of its inverse."""
+
+_GAP, _GAP_ON_A_PHONE = 0.08, 0.26
+"""Between the labels of training tokens, as a share of the axis."""
+
+_LABEL = 46
+"""Pixels from one label of tokens to the next, so that both can be read."""
+
+
+class Axis(NamedTuple):
+    """What the vertical axis of curves shows."""
+
+    title: str
+    unit: Unit
+    is_logarithmic: bool = False
+
+    def text(self, value: float) -> str:
+        """As our tables write it."""
+        return amount(value, self.unit)
 
 
 class YAxis:
@@ -64,89 +80,6 @@ class YAxis:
         return min(max(value, self.low - reach), self.high + reach)
 
 
-def opacity(shown: float, faded: float, field: str = "arm") -> Any:
-    """Of an arm that is singled out, or while none is; and of all others. `field` holds its name."""
-    return alt.when(f"chosen === null || datum.{field} === chosen").then(alt.value(shown)).otherwise(alt.value(faded))
-
-
-def single_out() -> alt.Parameter:
-    """By which the page says which arm is singled out."""
-    return alt.param(name="chosen", value=None)
-
-
-def never_single_out() -> alt.Parameter:
-    """For a picture whose lines are no arms, so that it stays as it is when one is singled out."""
-    return alt.param(name="chosen", expr="null")
-
-
-def tall_enough(height: int, n_arms: int) -> int:
-    """Pixels in which the names of all arms have their place."""
-    return max(height, _LINE * n_arms)
-
-
-def names(lines: Sequence[Row], y: YAxis, width: Width, height: int, named: Sequence[str]) -> alt.Chart:
-    """Return each arm's name, which stands to the right of the lines, where its own ends. On a phone, names that would
-    be cut are left out: the page has them above."""
-    limit: Any = 0  # none: a picture of known width grows beside its lines
-    is_left_out = "false"
-    if width == "container":
-        limit = {"expr": f"{ON_A_PHONE} ? {_ROOM_ON_A_PHONE} : {_ROOM}"}
-        is_left_out = ON_A_PHONE if max(map(len, named), default=0) > _LETTERS_ON_A_PHONE else "false"
-    said: Any = {"expr": f"{is_left_out} ? '' : datum.arm"}
-    base = chart_of(name_rows(lines, y, _LINE / height))
-    text = base.mark_text(align="left", dx=6, fontSize=12, limit=limit, text=said)
-    text = text.encode(x=alt.value("width"), y=y("beside"), tooltip=tooltip("arm"))
-    return text.encode(color=colour(named), opacity=opacity(1, 0.25))
-
-
-def name_rows(lines: Sequence[Row], y: YAxis, gap: float) -> list[Row]:
-    """Each arm's name and the value beside which it stands: that of its line's end, at least `gap`, a share of the
-    picture's height, from the next. Where a line ends beyond the picture, its name stands at the edge."""
-    to: Callable[[float], float] = math.log if y.is_logarithmic else float
-    back: Callable[[float], float] = math.exp if y.is_logarithmic else float
-    bottom, height = to(y.low), to(y.high) - to(y.low) or 1.0
-    ends = {row["arm"]: (to(y.held(row["mean"])) - bottom) / height for row in lines}
-    found = sorted(ends, key=lambda arm: ends[arm])
-    places = [ends[name] for name in found]
-    for i in range(1, len(places)):
-        places[i] = max(places[i], places[i - 1] + gap)
-    for i in reversed(range(len(places))):
-        places[i] = min(places[i], 1.0 if i == len(places) - 1 else places[i + 1] - gap)
-    return [{"arm": name, "beside": back(bottom + place * height)} for name, place in zip(found, places, strict=True)]
-
-
-def of_lines(rows: Sequence[Row]) -> tuple[float, float]:
-    """All of the lines and their bands."""
-    return min(row["low"] for row in rows), max(row["high"] for row in rows)
-
-
-def of_ends(rows: Sequence[Row]) -> tuple[float, float]:
-    """The lines and their bands, without the few that end far from all others."""
-    last = {row["arm"]: row["mean"] for row in rows}
-    near = without_outliers([*last.values()])
-    return of_lines([row for row in rows if last[row["arm"]] in near])
-
-
-class Axis(NamedTuple):
-    """The vertical one."""
-
-    title: str
-    unit: Unit
-    is_logarithmic: bool = False
-
-    def text(self, value: float) -> str:
-        """As our tables write it."""
-        return amount(value, self.unit)
-
-
-_GAP, _GAP_ON_A_PHONE = 0.08, 0.26
-"""Between the labels of training tokens, as a share of the axis."""
-
-
-_LABEL = 46
-"""Pixels from one label of tokens to the next, so that both can be read."""
-
-
 def curves(
     named: Sequence[str],
     means: Sequence[Row],
@@ -176,7 +109,7 @@ def curves(
     if not lines or (not gone and max(per_name.values()) < 2):
         return None
     alone = [row for row in means if per_name[row["arm"]] == 1]
-    low, high = of_ends(lines) if second_half else of_lines(lines)
+    low, high = _range_of_ends(lines) if second_half else _range_of_lines(lines)
     y = YAxis(drawn.title, drawn.unit, *padded(low, high, drawn.is_logarithmic), drawn.is_logarithmic)
     x = _x(lines, begin, last, from_zero, width)
     base = chart_of(means).encode(x=x, color=colour(named), tooltip=tooltip("arm", "text"))
@@ -222,6 +155,18 @@ def _x(lines: Sequence[Row], begin: int, last: int, from_zero: bool, width: Widt
     return alt.X("tokens:Q", scale=scale, axis=axis)
 
 
+def _range_of_lines(rows: Sequence[Row]) -> tuple[float, float]:
+    """Return both ends of the lines and their bands."""
+    return min(row["low"] for row in rows), max(row["high"] for row in rows)
+
+
+def _range_of_ends(rows: Sequence[Row]) -> tuple[float, float]:
+    """Return both ends of the lines and their bands, without the few that end far from all others."""
+    last = {row["arm"]: row["mean"] for row in rows}
+    near = without_outliers([*last.values()])
+    return _range_of_lines([row for row in rows if last[row["arm"]] in near])
+
+
 def _points(rows: Sequence[Row], x: alt.X, y: YAxis, named: Sequence[str]) -> alt.Chart:
     base = chart_of(rows).encode(x=x, y=y("mean"), color=colour(named), opacity=opacity(1, 0.12))
     return base.mark_point(clip=True, size=50, filled=True)
@@ -244,3 +189,54 @@ def _marked(marks: Sequence[Row], x: alt.X, y: YAxis, named: Sequence[str]) -> l
     base = chart_of([{**row, "held": y.held(row["mean"])} for row in marks])
     base = base.encode(x=x, y=y("held"), color=colour(named), tooltip=tooltip("arm", "text"), opacity=opacity(1, 0.12))
     return [base.mark_point(shape="triangle-down", size=70, filled=True, yOffset=-8)]
+
+
+def names(lines: Sequence[Row], y: YAxis, width: Width, height: int, named: Sequence[str]) -> alt.Chart:
+    """Return each arm's name, which stands to the right of the lines, where its own ends. On a phone, names that would
+    be cut are left out: the page has them above."""
+    limit: Any = 0  # none: a picture of known width grows beside its lines
+    is_left_out = "false"
+    if width == "container":
+        limit = {"expr": f"{ON_A_PHONE} ? {_ROOM_ON_A_PHONE} : {_ROOM}"}
+        is_left_out = ON_A_PHONE if max(map(len, named), default=0) > _LETTERS_ON_A_PHONE else "false"
+    said: Any = {"expr": f"{is_left_out} ? '' : datum.arm"}
+    base = chart_of(name_rows(lines, y, _LINE / height))
+    text = base.mark_text(align="left", dx=6, fontSize=12, limit=limit, text=said)
+    text = text.encode(x=alt.value("width"), y=y("beside"), tooltip=tooltip("arm"))
+    return text.encode(color=colour(named), opacity=opacity(1, 0.25))
+
+
+def name_rows(lines: Sequence[Row], y: YAxis, gap: float) -> list[Row]:
+    """Each arm's name and the value beside which it stands: that of its line's end, at least `gap`, a share of the
+    picture's height, from the next. Where a line ends beyond the picture, its name stands at the edge."""
+    to: Callable[[float], float] = math.log if y.is_logarithmic else float
+    back: Callable[[float], float] = math.exp if y.is_logarithmic else float
+    bottom, height = to(y.low), to(y.high) - to(y.low) or 1.0
+    ends = {row["arm"]: (to(y.held(row["mean"])) - bottom) / height for row in lines}
+    found = sorted(ends, key=lambda arm: ends[arm])
+    places = [ends[name] for name in found]
+    for i in range(1, len(places)):
+        places[i] = max(places[i], places[i - 1] + gap)
+    for i in reversed(range(len(places))):
+        places[i] = min(places[i], 1.0 if i == len(places) - 1 else places[i + 1] - gap)
+    return [{"arm": name, "beside": back(bottom + place * height)} for name, place in zip(found, places, strict=True)]
+
+
+def tall_enough(height: int, n_arms: int) -> int:
+    """Pixels in which the names of all arms have their place."""
+    return max(height, _LINE * n_arms)
+
+
+def opacity(shown: float, faded: float, field: str = "arm") -> Any:
+    """Of an arm that is singled out, or while none is; and of all others. `field` holds its name."""
+    return alt.when(f"chosen === null || datum.{field} === chosen").then(alt.value(shown)).otherwise(alt.value(faded))
+
+
+def single_out() -> alt.Parameter:
+    """By which the page says which arm is singled out."""
+    return alt.param(name="chosen", value=None)
+
+
+def never_single_out() -> alt.Parameter:
+    """For a picture whose lines are no arms, so that it stays as it is when one is singled out."""
+    return alt.param(name="chosen", expr="null")

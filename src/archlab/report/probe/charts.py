@@ -5,7 +5,7 @@ Colours come from the page's theme: one per config, and its ramp from the first 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 
@@ -13,10 +13,56 @@ from archlab.pricing.units import count
 from archlab.report.charts.axes import LARGE, LENGTH, logarithmic
 from archlab.report.charts.lines import opacity, single_out
 from archlab.report.charts.marks import chart_of, colour, dashes, layered
-from archlab.report.probe.measures import Measure, Row
+from archlab.report.probe.measures import LOG_Z, OF_LAYERS, Measure, Row, measured
+from archlab.study.details import LARGEST
 
 _HEIGHT = 200
 _Points = Sequence[Mapping[str, Any]]
+Line = tuple[Sequence[int], Sequence[float | None]]
+"""Training tokens, and the values there."""
+
+
+class ProbePicture(NamedTuple):
+    """One measure of probes in one picture."""
+
+    name: str
+    """Name of its place on the page."""
+    title: str
+    says: str
+    chart: alt.LayerChart
+
+
+def depth_pictures(found: Mapping[str, Row]) -> list[ProbePicture]:
+    """Every measure over the layers, a line per config. `found`: one probe by config."""
+    return [
+        ProbePicture(f"depth-{name}", measure.title, measure.says, over_depth(found, name, measure))
+        for name, measure in measured(found.values()).items()
+    ]
+
+
+OVER_TRAINING = {**OF_LAYERS, "log_z": LOG_Z}
+"""Measures that are drawn over a training, one number for all layers."""
+
+
+def training_pictures(found: Mapping[str, Mapping[str, Line]]) -> list[ProbePicture]:
+    """Every measure over a training, a line per config. `found`: measure -> config -> its line."""
+    return [
+        ProbePicture(
+            f"time-{name}",
+            measure.title,
+            f"{measure.says}{_over_layers_in_words(name)}",
+            over_training(found[name], measure),
+        )
+        for name, measure in OVER_TRAINING.items()
+        if any(values for _, values in found[name].values())
+    ]
+
+
+def _over_layers_in_words(name: str) -> str:
+    """What became of the layers' numbers; empty for what is of the whole model."""
+    if name not in OF_LAYERS:
+        return ""
+    return " The largest of all layers." if name in LARGEST else " The mean over the layers."
 
 
 def over_depth(found: Mapping[str, Row], name: str, measure: Measure) -> alt.LayerChart:
@@ -55,10 +101,8 @@ def over_steps(rows: Sequence[Row], name: str, measure: Measure) -> alt.LayerCha
     )
 
 
-def over_training(
-    found: Mapping[str, tuple[Sequence[int], Sequence[float | None]]], measure: Measure
-) -> alt.LayerChart:
-    """A line per config, over its training tokens. `found`: (tokens, values)."""
+def over_training(found: Mapping[str, Line], measure: Measure) -> alt.LayerChart:
+    """A line per config, over its training tokens."""
     points = [
         {"config": label, "x": x, "y": y, "text": f"{count(x)} tokens: {measure.text(y)}"}
         for label, (tokens, values) in found.items()

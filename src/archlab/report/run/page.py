@@ -1,6 +1,6 @@
 """Runs as one HTML file that opens offline: how they stand, their curves, their probes, how they differ."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,17 @@ from archlab.files import write_page
 from archlab.pricing.units import count, seconds
 from archlab.report.charts.palette import MODES, colours
 from archlab.report.html import render_page
-from archlab.report.probe.charts import over_depth, over_steps, over_training
-from archlab.report.probe.measures import LOG_Z, OF_LAYERS, measured
+from archlab.report.probe.charts import (
+    OVER_TRAINING,
+    Line,
+    ProbePicture,
+    depth_pictures,
+    over_steps,
+    training_pictures,
+)
+from archlab.report.probe.measures import OF_LAYERS, Row, measured
 from archlab.report.run.curves import HELD_OUT, held_out, of_updates
 from archlab.report.run.watched import Watched
-from archlab.report.study.probes import Probe, over_layers_in_words
 from archlab.study.details import over_layers, probes_of
 from archlab.training.run_folder import PROBES
 
@@ -106,39 +112,25 @@ def differing(values: Sequence[dict[str, Any]], *, all_fields: bool = False) -> 
     return [(field, *cells) for field, cells in rows if all_fields or len(set(cells)) > 1]
 
 
-def depth_probes(runs: Sequence[Watched]) -> list[Probe]:
+def depth_probes(runs: Sequence[Watched]) -> list[ProbePicture]:
     """Over the layers, at the newest probe of each run; none where nothing was probed."""
-    newest = {run.name: next((line[PROBES] for line in reversed(run.metrics) if PROBES in line), {}) for run in runs}
-    return [
-        Probe(f"depth-{name}", measure.title, measure.says, over_depth(newest, name, measure))
-        for name, measure in measured(newest.values()).items()
-    ]
+    return depth_pictures(
+        {run.name: next((line[PROBES] for line in reversed(run.metrics) if PROBES in line), {}) for run in runs}
+    )
 
 
-def time_probes(runs: Sequence[Watched]) -> list[Probe]:
+def time_probes(runs: Sequence[Watched]) -> list[ProbePicture]:
     """Over the training: of one run a line per layer, of several a line for each, with one number for all layers."""
     if len(runs) == 1:
         rows = [{"step": line["step"], **line[PROBES]} for line in runs[0].metrics if PROBES in line]
-        found = measured(rows).items()
-        return [Probe(f"time-{n}", measure.title, measure.says, over_steps(rows, n, measure)) for n, measure in found]
-    by_tokens = {run.name: probes_of(run.metrics) for run in runs}
-    every = [probe for of_run in by_tokens.values() for probe in of_run.values()]
-    found = [
-        (name, measure) for name, measure in {**OF_LAYERS, "log_z": LOG_Z}.items() if any(name in p for p in every)
-    ]
-    lines = {
-        name: {
-            run: (list(of_run), [over_layers(name, p[name]) if name in OF_LAYERS else p[name] for p in of_run.values()])
-            for run, of_run in (
-                (run, {tokens: p for tokens, p in of_run.items() if name in p}) for run, of_run in by_tokens.items()
-            )
-        }
-        for name, _ in found
-    }
-    return [
-        Probe(
-            f"time-{name}", measure.title, f"{measure.says}{over_layers_in_words(name)}",
-            over_training(lines[name], measure),
-        )
-        for name, measure in found
-    ]  # fmt: skip
+        return [
+            ProbePicture(f"time-{name}", measure.title, measure.says, over_steps(rows, name, measure))
+            for name, measure in measured(rows).items()
+        ]
+    probes = {run.name: probes_of(run.metrics) for run in runs}
+    return training_pictures({name: {run: _line(probes[run], name) for run in probes} for name in OVER_TRAINING})
+
+
+def _line(probes: Mapping[int, Row], name: str) -> Line:
+    found = {tokens: probe[name] for tokens, probe in probes.items() if name in probe}
+    return [*found], [over_layers(name, value) if name in OF_LAYERS else value for value in found.values()]

@@ -1,4 +1,4 @@
-"""Pictures of a training, a line per arm: evaluations, the training loss, gradients; and the rows that they draw."""
+"""Pictures of a training, a line per arm: evaluations, the training loss, gradients, probes; and what they draw."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
@@ -9,9 +9,10 @@ import altair as alt
 from archlab.pricing.units import count
 from archlab.report.charts.lines import Axis, curves
 from archlab.report.charts.marks import Row, Width
+from archlab.report.probe.charts import OVER_TRAINING, Line, ProbePicture, depth_pictures, training_pictures
 from archlab.report.study.arms import labels
 from archlab.study.formatting import span
-from archlab.study.record import ArmSummary, Curve, StudySummary
+from archlab.study.record import ArmSummary, Curve, ProbedArm, StudySummary
 
 
 class Quantity(NamedTuple):
@@ -144,3 +145,25 @@ def diverged_rows(summary: StudySummary, drawn: Quantity) -> list[Row]:
         if curve.seed in arm.diverged
         for tokens, value in zip(*drawn.of(curve), strict=True)
     ]
+
+
+def depth_probes(summary: StudySummary) -> list[ProbePicture]:
+    """Over the layers, at the last probe; none where nothing was probed."""
+    return depth_pictures({label: probed.at_end if probed else {} for label, probed in _probed(summary).items()})
+
+
+def time_probes(summary: StudySummary) -> list[ProbePicture]:
+    """Over the training, one number for all layers."""
+    probed = _probed(summary)
+    return training_pictures(
+        {name: {arm: _line(of_arm, name) for arm, of_arm in probed.items()} for name in OVER_TRAINING}
+    )
+
+
+def _probed(summary: StudySummary) -> dict[str, ProbedArm | None]:
+    """By label, every arm, so that each keeps its colour."""
+    return {label: arm.probes for label, arm in zip(labels(summary).values(), summary.arms, strict=True)}
+
+
+def _line(probed: ProbedArm | None, name: str) -> Line:
+    return (probed.tokens, probed.over_time[name]) if probed and name in probed.over_time else ([], [])

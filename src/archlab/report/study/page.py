@@ -20,9 +20,9 @@ from archlab.report.ledger import words as ledger_words
 from archlab.report.study import arms, curves
 from archlab.report.study.arms import arm_colours, labels
 from archlab.report.study.claims import claims_of, explained
+from archlab.report.study.curves import depth_probes, time_probes
 from archlab.report.study.factors import interaction, levels_of, pairs
 from archlab.report.study.grids import sweep, tuned_fields, tuning
-from archlab.report.study.probes import depth_probes, time_probes
 from archlab.report.study.sizes import over_sizes
 from archlab.study.formatting import (
     amount,
