@@ -1,7 +1,8 @@
-"""Tables as narrow as the terminal: the widest column is broken first, and only between words."""
+"""Tables as text, as narrow as the terminal: the widest column is broken first, and only between words."""
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from rich.cells import cell_len
 
@@ -12,6 +13,13 @@ FIXED = "\u00a0"
 
 _PIECE_ENDS = re.compile(r"(?<= )|(?<=[-./])(?=[A-Za-z])")
 """Behind a space; inside `pre-norm`, `model.norm.kind` and `runs/a`, not inside a number."""
+
+
+class Table(NamedTuple):
+    """Rows under headings; all but the first column are numbers."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
 def fitted(rows: Sequence[Sequence[str]], room: int) -> Iterator[tuple[str, ...]]:

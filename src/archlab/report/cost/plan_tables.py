@@ -22,7 +22,7 @@ from archlab.pricing.params import parameters
 from archlab.pricing.partition import Parallel
 from archlab.pricing.training_plan import TrainingPlan
 from archlab.pricing.units import binary, count, seconds
-from archlab.report.cost.tables import Table
+from archlab.report.text_table import Table
 
 
 def tables(

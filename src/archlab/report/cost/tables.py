@@ -8,14 +8,7 @@ from archlab.pricing.pass_time import ideal, predicted, untimed
 from archlab.pricing.summary import Cost, room
 from archlab.pricing.units import binary, count, seconds, si
 from archlab.pricing.work import PassName, Work, matrix_flops_per_byte
-
-
-class Table(NamedTuple):
-    """Rows under headings; all but the first column are numbers."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
+from archlab.report.text_table import Table
 
 Point = tuple[int, int]
 """A context and a batch."""

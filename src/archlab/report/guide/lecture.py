@@ -19,7 +19,7 @@ Draws = Mapping[str, Callable[[], str | alt.TopLevelMixin]]
 """Name of a picture -> what draws it: SVG, or a chart, which takes its colours from the page."""
 
 
-class Entry(Base):
+class TopicEntry(Base):
     """A topic as its page shows it."""
 
     name: str
@@ -74,11 +74,11 @@ def _named(chapter: Chapter) -> list[str]:
     return [name for topic in chapter.topics.values() for name in topic.pictures]
 
 
-def _entry(name: str, topic: Topic) -> Entry:
+def _entry(name: str, topic: Topic) -> TopicEntry:
     used = usage(topic.conditions) if topic.conditions else None
     found = prices(topic)
     entries = ledger(chosen=map(claims().__getitem__, topic.claims))
-    return Entry(
+    return TopicEntry(
         name=name,
         topic=topic,
         used=used,

@@ -28,6 +28,28 @@ from archlab.report.ledger import page as ledger_page
 from archlab.report.ledger.words import HOW_SURE, said
 from archlab.review.findings import RULES
 
+INDEX = "index.html"
+LEDGER = "ledger.html"
+BIBLIOGRAPHY = "bibliography.html"
+PYTHON = "reference-python.html"
+COMMANDS = "reference-commands.html"
+
+
+class SitePart(NamedTuple):
+    """Pages that belong together."""
+
+    name: str
+    title: str
+    about: str
+    pages: dict[str, str]
+    """Address -> title."""
+
+    @property
+    def address(self) -> str:
+        """Its place on the index, or its only page."""
+        return next(iter(self.pages)) if len(self.pages) == 1 else f"{INDEX}#{self.name}"
+
+
 Page = tuple[str, str, dict[str, Any]]
 """Its address, its template, and what that shows."""
 
@@ -75,48 +97,26 @@ def _reference(studies: Rendered) -> Iterator[Page]:
     yield study.address, "reference", {"page": study, "addresses": found, "more": shown}
 
 
-INDEX = "index.html"
-LEDGER = "ledger.html"
-BIBLIOGRAPHY = "bibliography.html"
-PYTHON = "reference-python.html"
-COMMANDS = "reference-commands.html"
-
-
-class Part(NamedTuple):
-    """Pages that belong together."""
-
-    name: str
-    title: str
-    about: str
-    pages: dict[str, str]
-    """Address -> title."""
-
-    @property
-    def address(self) -> str:
-        """Its place on the index, or its only page."""
-        return next(iter(self.pages)) if len(self.pages) == 1 else f"{INDEX}#{self.name}"
-
-
-def parts(titles: Mapping[str, str]) -> list[Part]:
+def parts(titles: Mapping[str, str]) -> list[SitePart]:
     """`titles`: address -> title of the pages that were made of Markdown."""
     return [
-        Part("tutorials", "Tutorials", "A question each, to its answer.", _of(TUTORIALS, titles)),
-        Part("how-to", "How-to", "A subject each, with examples.", _of(HOW_TO, titles)),
-        Part(
+        SitePart("tutorials", "Tutorials", "A question each, to its answer.", _of(TUTORIALS, titles)),
+        SitePart("how-to", "How-to", "A subject each, with examples.", _of(HOW_TO, titles)),
+        SitePart(
             "lecture",
             "Lecture",
             "Every choice: its formula, what it does and why people make it, who does, what it costs, and one command "
             "to try it. Counts and costs are computed from the configs of published models.",
             {chapter_addresses()[name]: chapter.title for name, chapter in chapters().items()},
         ),
-        Part("ledger", "Ledger", "What is claimed of architectures, and what was found.", {LEDGER: "The ledger"}),
-        Part(
+        SitePart("ledger", "Ledger", "What is claimed of architectures, and what was found.", {LEDGER: "The ledger"}),
+        SitePart(
             "reference",
             "Reference",
             "Every field of a file, every command and every function, as the code itself describes them.",
             {page.address: page.title for page in reference_pages()} | {at: titles[at] for at in (COMMANDS, PYTHON)},
         ),
-        Part("bibliography", "Bibliography", "Sources, each with what cites it.", {BIBLIOGRAPHY: "Bibliography"}),
+        SitePart("bibliography", "Bibliography", "Sources, each with what cites it.", {BIBLIOGRAPHY: "Bibliography"}),
     ]
 
 

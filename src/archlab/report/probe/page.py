@@ -11,11 +11,11 @@ from archlab.infer.probe import Start
 from archlab.pricing.units import count
 from archlab.report.charts.axes import logarithmic
 from archlab.report.charts.marks import chart_of, layered, tooltip
-from archlab.report.cost.tables import Table
 from archlab.report.html import render_page
 from archlab.report.probe.charts import over_depth, over_steps, rope_products
 from archlab.report.probe.measures import Row, measured
 from archlab.report.probe.tables import shown
+from archlab.report.text_table import Table
 
 
 def write_probes(

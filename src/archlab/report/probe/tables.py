@@ -4,9 +4,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from archlab.infer.coordinates import Coordinates, Place
-from archlab.report.cost.tables import Table
 from archlab.report.probe.measures import OF_MODEL, Measure, Row, measured
-from archlab.report.text_table import FIXED
+from archlab.report.text_table import FIXED, Table
 
 COLUMNS = "▁▂▃▄▅▆▇█"
 MISSING = "·"
