@@ -16,7 +16,7 @@ LENGTH = (
     "datum.value % 1000 == 0 ? format(datum.value, ',') : datum.value % 1048576 == 0 ? datum.value / 1048576 + 'Mi' : "
     "datum.value % 1024 == 0 ? datum.value / 1024 + 'Ki' : format(datum.value, ',')"
 )
-"""A Vega expression: numbers of tokens, as `cost.units.length` writes them."""
+"""A Vega expression: numbers of tokens, as `pricing.units.length` writes them."""
 
 _KIB = 1024
 

@@ -2,7 +2,7 @@
 
 Labels stand inside the picture, so that long names cost no width on a phone. Where a label and its row's numbers do not
 fit side by side, labels are broken and rows are higher. A row has `arm`, its label; `text`, its numbers; `value`, `low`
-and `high`; and where it is drawn (rows.place_on_axis).
+and `high`; and where it is drawn (`place_on_axis`).
 """
 
 import textwrap

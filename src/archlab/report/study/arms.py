@@ -1,6 +1,6 @@
 """Pictures with a row per arm: where each arm stands, and how far it is from its reference.
 
-Colours come from the config that palette.py makes, so one chart serves light and dark."""
+Colours come from the theme of `charts.palette`, so one chart serves light and dark."""
 
 from collections.abc import Sequence
 
