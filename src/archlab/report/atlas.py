@@ -24,7 +24,7 @@ def write_atlas(rows: Sequence[AtlasRow], path: Path) -> Path:
 
 
 def render(rows: Sequence[AtlasRow]) -> str:
-    """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
+    """Return the page as text."""
     choices = [(choice, found) for choice in CHOICES if (found := kinds(rows, choice))]
     shapes = [drawn for drawn in SHAPES if any(row.size and drawn.of(row) for row in rows)]
     charts = {chart.name: shares(rows, chart) for chart, _ in choices}
@@ -91,7 +91,7 @@ _BIASES = {"all": "everywhere", "some": "in places", "none": "none"}
 
 
 @dataclass(frozen=True)
-class Shape:
+class Proportion:
     """One proportion, drawn as a dot per model and the median of every year."""
 
     name: str
@@ -108,13 +108,13 @@ class Shape:
 _WIDTHS = "Width of one MLP matrix over that of the stream; of a mixture, of all experts together that a token meets."
 
 SHAPES = (
-    Shape("wide", "d_ff / d_model", _WIDTHS, lambda r: r.d_ff_over_d,
+    Proportion("wide", "d_ff / d_model", _WIDTHS, lambda r: r.d_ff_over_d,
           lambda v: f"{v:.3g}", (1, 2, 4, 8, 16, 32, 64), (8 / 3, 4)),
-    Shape("aspect", "d_model / layers", "Wide above, deep below.", lambda r: r.d_over_layers, lambda v: f"{v:.0f}",
+    Proportion("aspect", "d_model / layers", "Wide above, deep below.", lambda r: r.d_over_layers, lambda v: f"{v:.0f}",
           (25, 50, 100, 200), (100, 200)),
-    Shape("heads-width", "heads · head_dim / d_model", "Width of all queries together over that of the stream.",
+    Proportion("heads-width", "heads · head_dim / d_model", "Width of all queries together over that of the stream.",
           lambda r: r.heads_over_d, lambda v: f"{v:.3g}", (0.5, 1, 2, 4, 8, 16), (1,)),
-    Shape("vocabulary", "Vocabulary", "Rows of the embedding.", lambda r: r.vocab_size, lambda v: count(int(v)),
+    Proportion("vocabulary", "Vocabulary", "Rows of the embedding.", lambda r: r.vocab_size, lambda v: count(int(v)),
           (32e3, 64e3, 128e3, 256e3)),
 )  # fmt: skip
 
@@ -162,7 +162,7 @@ def shares(rows: Sequence[AtlasRow], choice: Choice) -> alt.Chart:
     )
 
 
-def shape(rows: Sequence[AtlasRow], drawn: Shape) -> alt.LayerChart:
+def shape(rows: Sequence[AtlasRow], drawn: Proportion) -> alt.LayerChart:
     """A dot per model on a logarithmic axis, and a bar at the median of every year."""
     by_year: defaultdict[int, list[tuple[str, float]]] = defaultdict(list)
     for row in rows:
@@ -185,19 +185,19 @@ def shape(rows: Sequence[AtlasRow], drawn: Shape) -> alt.LayerChart:
     return layered(layers, drawn.title, _HEIGHT + 60)
 
 
-def upright(drawn: Shape, values: Sequence[float]) -> alt.Y:
+def upright(drawn: Proportion, values: Sequence[float]) -> alt.Y:
     """The logarithmic axis of a shape."""
     scale = alt.Scale(type="log", domain=ends(drawn, values), nice=False)
     label = "datum.value >= 1000 ? datum.value / 1000 + 'K' : datum.value"
     return alt.Y("value:Q", scale=scale).axis(title=None, values=list(drawn.ticks), labelExpr=label)
 
 
-def ends(drawn: Shape, values: Sequence[float]) -> tuple[float, float]:
+def ends(drawn: Proportion, values: Sequence[float]) -> tuple[float, float]:
     """Of the axis: all values and ticks are on it."""
     return min(*values, drawn.ticks[0]) / 1.1, max(*values, drawn.ticks[-1]) * 1.1
 
 
-def _dots(year: int, group: Sequence[tuple[str, float]], drawn: Shape) -> Iterator[dict[str, Any]]:
+def _dots(year: int, group: Sequence[tuple[str, float]], drawn: Proportion) -> Iterator[dict[str, Any]]:
     for index, (model, value) in enumerate(group):
         offset = 0.5 + _SPREAD * ((index + 0.5) / len(group) - 0.5)
         yield {"model": model, "year": str(year), "offset": offset, "value": value,
@@ -233,7 +233,7 @@ Box = tuple[float, float, float, float]
 """Left, right, upper and lower end in pixels."""
 
 
-def by_size(rows: Sequence[AtlasRow], drawn: Shape) -> alt.LayerChart:
+def by_size(rows: Sequence[AtlasRow], drawn: Proportion) -> alt.LayerChart:
     """A dot per model of known size on two logarithmic axes, and lines at the rule of thumb."""
     dots = [
         {"model": row.about.name, "size": row.size, "value": value, "kind": _mlp_kind(row),
@@ -267,7 +267,7 @@ def _mlp_kind(row: AtlasRow) -> str:
 
 
 def _named(
-    dots: Sequence[dict[str, Any]], drawn: Shape, domain: Sequence[float]
+    dots: Sequence[dict[str, Any]], drawn: Proportion, domain: Sequence[float]
 ) -> Iterator[tuple[dict[str, Any], int]]:
     """Unusual models, the most unusual first, with the side where their name covers no dot and no other name."""
     if not drawn.guides:
@@ -291,7 +291,7 @@ def _named(
 
 
 def _place(
-    dot: dict[str, Any], dots: Sequence[dict[str, Any]], drawn: Shape, domain: Sequence[float]
+    dot: dict[str, Any], dots: Sequence[dict[str, Any]], drawn: Proportion, domain: Sequence[float]
 ) -> tuple[float, float]:
     """In pixels."""
     low, high = ends(drawn, [other["value"] for other in dots])

@@ -102,7 +102,7 @@ def write_check(config: str, found: Sequence[Finding], path: Path) -> Path:
 
 
 def render(config: str, found: Sequence[Finding]) -> str:
-    """The page as text: styles inlined, nothing loaded from anywhere, and no script. `config`: as it was called."""
+    """Return the page as text. `config`: as it was called."""
     from archlab.report.html import render_page
 
     return render_page(

@@ -6,15 +6,13 @@ and `high`; and where it is drawn (`place_on_axis`).
 """
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 
 from archlab.report.charts.marks import Row, Width, chart_of
-
-XAxis = Callable[[str], alt.X]
-"""`x("low")`: a field on the one horizontal axis that all layers of a chart share."""
 
 ROW = 46
 _LABEL_UP, MARK_DOWN = -10, 9
@@ -28,6 +26,20 @@ _LINE = 16
 
 _BROKEN = 44
 """Letters in a line of a label that is broken; a phone has room for them."""
+
+
+@dataclass(frozen=True)
+class XAxis:
+    """`x("low")`: a field on the one horizontal axis that all layers of a chart share."""
+
+    low: float
+    high: float
+    scale: alt.Scale
+    axis: alt.Axis
+
+    def __call__(self, field: str) -> alt.X:
+        """The field, on this axis."""
+        return alt.X(f"{field}:Q", scale=self.scale, axis=self.axis)
 
 
 def by_row(rows: Sequence[Row], order: Sequence[Row] | None = None) -> alt.Chart:
@@ -115,9 +127,9 @@ def higher_where_narrow(chart: alt.LayerChart, rows: Sequence[Row]) -> alt.Layer
     return chart.properties(usermeta={"narrow": {"below": _needed(rows), "height": height}})
 
 
-def place_on_axis(rows: Sequence[Row], low: float, high: float) -> None:
+def place_on_axis(rows: Sequence[Row], x: XAxis) -> None:
     """Add where each row is drawn: `inside` the axis, at its `left` or `right` edge if beyond it, or `nowhere`."""
     for row in rows:
         value = row["value"]
-        row["at"] = "nowhere" if value is None else "left" if value < low else "right" if value > high else "inside"
-        row["edge"] = None if value is None else min(max(value, low), high)
+        row["at"] = "nowhere" if value is None else "left" if value < x.low else "right" if value > x.high else "inside"
+        row["edge"] = None if value is None else min(max(value, x.low), x.high)

@@ -39,7 +39,7 @@ def write_costs(
 def render(
     configs: Mapping[str, Config], found: Mapping[str, Mapping[Point, Cost]], device: Hardware, dtype: Format
 ) -> str:
-    """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
+    """Return the page as text."""
     points = list(next(iter(found.values())))
     asked = list(dict.fromkeys(context for context, _ in points))
     batch, most = points[0][1], max(b for _, b in points)

@@ -21,7 +21,7 @@ def write_diff(a: Named, b: Named, differences: Mapping[str, tuple[Any, Any]], p
 
 
 def render(a: Named, b: Named, differences: Mapping[str, tuple[Any, Any]]) -> str:
-    """The page as text. `differences`: field -> its two values, None where it does not exist."""
+    """Return the page as text. `differences`: field -> its two values, None where it does not exist."""
     diagrams = side_by_side(a[1], a[0], b[1], b[0])
     rows = [
         (field, *("-" if value is None else to_yaml_line(value) for value in pair))

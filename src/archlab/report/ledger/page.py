@@ -17,6 +17,7 @@ from archlab.report.charts.axes import axis, axis_title, both_sides, padded
 from archlab.report.charts.comparisons import (
     MARK_DOWN,
     ROW,
+    XAxis,
     by_row,
     caps,
     dots,
@@ -54,8 +55,7 @@ def write_ledger(entries: Sequence[LedgerEntry], path: Path) -> Path:
 
 
 def render(entries: Sequence[LedgerEntry], guide: str | None = None) -> str:
-    """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere. `guide`: the first page
-    of its site, if any."""
+    """Return the page as text. `guide`: the first page of its site, if any."""
     drawn = panels(entries)
     by_year = sorted(sources().values(), key=lambda source: (source.year, source.authors))
     return render_page(
@@ -125,8 +125,8 @@ FINDINGS = ("as claimed", "undecided", "the opposite")
 
 def predictions(panel: Panel, width: Width = "container") -> alt.LayerChart:
     """A row per prediction: the effect with its interval, coloured by what it says of the claim."""
-    x = _SymlogAxis(panel)
-    place_on_axis(panel.rows, x.low, x.high)
+    x = _symlog_axis(panel)
+    place_on_axis(panel.rows, x)
     colour = alt.Color("found:N", scale=alt.Scale(domain=list(FINDINGS), range="ordinal"), legend=None)
     shape = alt.Shape("found:N", scale=alt.Scale(domain=list(FINDINGS), range=list(SHAPES[:3])), legend=None)
     base = by_row(panel.rows).encode(color=colour, tooltip=tooltip("arm", "against", "found", "text"))
@@ -147,24 +147,22 @@ def predictions(panel: Panel, width: Width = "container") -> alt.LayerChart:
     return higher_where_narrow(layered(layers, description, ROW * len(panel.rows), width), panel.rows)
 
 
-class _SymlogAxis:
-    """Linear about as far as an interval reaches, and logarithmic beyond, on both sides of zero: studies differ in how
-    large their effects are, by a factor of a hundred and more."""
+def _symlog_axis(panel: Panel) -> XAxis:
+    """Return an axis that is linear about as far as an interval reaches, and logarithmic beyond, on both sides of zero.
 
-    def __init__(self, panel: Panel) -> None:
-        every = list(_ends(panel.rows))
-        reach = [(row["high"] - row["low"]) / 2 for row in panel.rows if row["low"] is not None]
-        near = (median(reach) if reach else 0) or max(map(abs, every)) or 1.0
-        places = [copysign(log1p(abs(end) / near), end) for end in every]
-        self.low, self.high = (copysign(near * expm1(abs(place)), place) for place in padded(min(places), max(places)))
-        self._scale = alt.Scale(type="symlog", constant=near, domain=[self.low, self.high], nice=False)
-        title = axis_title(panel.outcome, "difference, % of the reference" if panel.is_relative else "difference")
-        at = both_sides(self.low, self.high, near)
-        unit, absolute = panel.outcome.unit, not panel.is_relative
-        self._axis = axis(title, unit, self.low, self.high, grid=False, at=at, of_differences=absolute)
-
-    def __call__(self, field: str) -> alt.X:
-        return alt.X(f"{field}:Q", scale=self._scale, axis=self._axis)
+    Studies differ in how large their effects are, by a factor of a hundred and more.
+    """
+    every = list(_ends(panel.rows))
+    reach = [(row["high"] - row["low"]) / 2 for row in panel.rows if row["low"] is not None]
+    near = (median(reach) if reach else 0) or max(map(abs, every)) or 1.0
+    places = [copysign(log1p(abs(end) / near), end) for end in every]
+    low, high = (copysign(near * expm1(abs(place)), place) for place in padded(min(places), max(places)))
+    scale = alt.Scale(type="symlog", constant=near, domain=[low, high], nice=False)
+    title = axis_title(panel.outcome, "difference, % of the reference" if panel.is_relative else "difference")
+    at, absolute = both_sides(low, high, near), not panel.is_relative
+    return XAxis(
+        low, high, scale, axis(title, panel.outcome.unit, low, high, grid=False, at=at, of_differences=absolute)
+    )
 
 
 def _ends(rows: Sequence[Row]) -> Iterator[float]:

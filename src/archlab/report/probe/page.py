@@ -26,7 +26,7 @@ def write_probes(
 
 
 def render_probes(starts: Mapping[str, Start], trained: Mapping[str, Sequence[Row]], tables: Sequence[Table]) -> str:
-    """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
+    """Return the page as text."""
     rows = {name: start.probed.as_json() for name, start in starts.items()}
     turned = {name: [(rope.distances, rope.products) for rope in start.ropes] for name, start in starts.items()}
     measures = measured(rows.values())
@@ -57,7 +57,7 @@ def write_coordinates(found: Mapping[str, Coordinates], tables: Sequence[Table],
 
 
 def render_coordinates(found: Mapping[str, Coordinates], tables: Sequence[Table]) -> str:
-    """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
+    """Return the page as text."""
     changes = [x for one in found.values() for place in one.places for x in place.change if x > 0]
     ends = (min(changes, default=0.1) / 1.3, max(changes, default=1.0) * 1.3)
     charts = {f"config-{i}": _over_widths(one, ends) for i, one in enumerate(found.values())}

@@ -33,7 +33,7 @@ def write_runs(runs: Sequence[Watched], path: Path, again: int | None = None) ->
 
 
 def render(runs: Sequence[Watched], again: int | None = None) -> str:
-    """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
+    """Return the page as text."""
     drawn = list(of_updates(runs))
     depth, time = depth_probes(runs), time_probes(runs)
     charts = {

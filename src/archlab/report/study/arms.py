@@ -10,6 +10,7 @@ from archlab.report.charts.axes import axis, axis_title, padded, without_outlier
 from archlab.report.charts.comparisons import (
     MARK_DOWN,
     ROW,
+    XAxis,
     by_row,
     caps,
     dots,
@@ -74,8 +75,8 @@ def levels(summary: StudySummary, width: Width = "container", *, whole: bool = F
     near = _near(rows, whole)
     inside = {row["arm"] for row in rows if row["value"] in near}
     shown = ends(rows, near) + [seed["value"] for seed in seeds if seed["arm"] in inside]
-    x = _XAxis(shown or [0.0, 1.0], axis_title(summary.outcome), summary.outcome.unit)
-    place_on_axis(rows, x.low, x.high)
+    x = _x_axis(shown or [0.0, 1.0], axis_title(summary.outcome), summary.outcome.unit)
+    place_on_axis(rows, x)
     named = list(labels(summary).values())
     base = by_row(rows).encode(color=colour(named), tooltip=tooltip("arm", "text"))
     ticks = by_row([seed for seed in seeds if x.low <= seed["value"] <= x.high], rows).encode(
@@ -112,8 +113,8 @@ def differences(
     rows = [row for row in difference_rows(summary) if not compared_only or row["verdict"]]
     near = _near(rows, whole)
     shown = [0.0, *ends(rows, near)]
-    x = _XAxis(shown, axis_title(summary.outcome, "difference"), summary.outcome.unit, of_differences=True)
-    place_on_axis(rows, x.low, x.high)
+    x = _x_axis(shown, axis_title(summary.outcome, "difference"), summary.outcome.unit, of_differences=True)
+    place_on_axis(rows, x)
     found = [verdict for verdict in VERDICTS if any(row["verdict"] == verdict for row in rows)]
     key = alt.Legend(title=None, orient="bottom", direction="horizontal", values=found) if legend else None
     colour = alt.Color("verdict:N", scale=alt.Scale(domain=list(VERDICTS), range="ordinal"), legend=key)
@@ -140,20 +141,14 @@ def _near(rows: Sequence[Row], whole: bool) -> list[float]:
     return _values(rows) if whole else without_outliers(_values(rows))
 
 
-class _XAxis:
-    """`x("low")`: a field on the one horizontal axis that all layers of a chart share."""
-
-    def __init__(self, shown: Sequence[float], title: str, unit: Unit, of_differences: bool = False) -> None:
-        self.low, self.high = padded(min(shown), max(shown))
-        self._scale = alt.Scale(domain=[self.low, self.high], nice=False, zero=False)
-        most = 5 if max(shown) > min(shown) else 1
-        self._axis = axis(title, unit, self.low, self.high, most=most, grid=False, of_differences=of_differences)
-
-    def __call__(self, field: str) -> alt.X:
-        return alt.X(f"{field}:Q", scale=self._scale, axis=self._axis)
+def _x_axis(shown: Sequence[float], title: str, unit: Unit, of_differences: bool = False) -> XAxis:
+    low, high = padded(min(shown), max(shown))
+    most = 5 if max(shown) > min(shown) else 1
+    scale = alt.Scale(domain=[low, high], nice=False, zero=False)
+    return XAxis(low, high, scale, axis(title, unit, low, high, most=most, grid=False, of_differences=of_differences))
 
 
-def _moves(base: alt.Chart, x: _XAxis) -> alt.Chart:
+def _moves(base: alt.Chart, x: XAxis) -> alt.Chart:
     """A broad bar from where the reference stands to where the arm stands."""
     moved = base.transform_filter("datum.origin !== null && datum.value !== null")
     return moved.mark_rule(strokeWidth=7, opacity=0.28, clip=True, yOffset=MARK_DOWN).encode(

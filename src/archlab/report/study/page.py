@@ -60,7 +60,7 @@ def write_picture(summary: StudySummary, folder: Path) -> None:
 
 
 def render(summary: StudySummary) -> str:
-    """The page as text: styles, charts and Vega itself inlined, nothing loaded from anywhere."""
+    """Return the page as text."""
     functions = (
         margin_of,
         p_value,
