@@ -18,7 +18,6 @@ from archlab.report.guide.reference import address_of_code
 
 TUTORIALS = ("tutorials/student", "tutorials/researcher", "tutorials/engineer")
 
-
 HOW_TO = (
     "studies",
     "probes",

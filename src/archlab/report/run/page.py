@@ -10,14 +10,7 @@ from archlab.files import write_page
 from archlab.pricing.units import count, seconds
 from archlab.report.charts.palette import MODES, colours
 from archlab.report.html import render_page
-from archlab.report.probe.charts import (
-    OVER_TRAINING,
-    Line,
-    ProbePicture,
-    depth_pictures,
-    over_steps,
-    training_pictures,
-)
+from archlab.report.probe.charts import OVER_TRAINING, Line, ProbePicture, depth_pictures, over_steps, training_pictures
 from archlab.report.probe.measures import OF_LAYERS, Row, measured
 from archlab.report.run.curves import HELD_OUT, held_out, of_updates
 from archlab.report.run.watched import Watched

@@ -22,12 +22,7 @@ from archlab.report.charts.comparisons import (
     texts,
 )
 from archlab.report.charts.marks import Row, Width, colour, layered, tooltip
-from archlab.report.charts.palette import (
-    SHAPES,
-    VERDICTS,
-    Mode,
-    colours,
-)
+from archlab.report.charts.palette import SHAPES, VERDICTS, Mode, colours
 from archlab.study.formatting import amount, difference, diverged, interval, verdict, with_interval
 from archlab.study.outcome_schema import Unit
 from archlab.study.record import ArmSummary, Comparison, StudySummary
