@@ -7,7 +7,7 @@ from archlab.cli.loading import load_shape
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.core.text import note
 from archlab.console import console
-from archlab.report.check import as_json, lines, stages
+from archlab.report.check import as_json, lines, stages, write_check
 from archlab.review.findings import findings, summary
 from archlab.review.shape_rule import Case
 
@@ -57,8 +57,6 @@ def run(
     if part and json:
         note(f"{config}: {part}")
     if html is not None:
-        from archlab.report.check import write_check
-
         print(write_check(f"{config} ({part})" if part else config, found, html))
     elif json:
         print_json([as_json(finding) for finding in found])

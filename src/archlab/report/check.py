@@ -103,7 +103,7 @@ def write_check(config: str, found: Sequence[Finding], path: Path) -> Path:
 
 def render(config: str, found: Sequence[Finding]) -> str:
     """Return the page as text. `config`: as it was called."""
-    from archlab.report.html import render_page
+    from archlab.report.html import render_page  # Altair takes a second to load
 
     return render_page(
         "check",
