@@ -17,7 +17,7 @@ demo: install
 	$(BIN)/archlab demo
 
 pictures: install
-	$(BIN)/python -c 'from pathlib import Path; from archlab.report.picture import picture; \
+	$(BIN)/python -c 'from pathlib import Path; from archlab.report.study.page import picture; \
 	from archlab.study.record import StudySummary; record = Path("docs/ladder.json").read_text(encoding="utf-8"); \
 	Path("docs/ladder.png").write_bytes(picture(StudySummary.model_validate_json(record)))'
 

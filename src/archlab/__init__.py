@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from archlab.model.decoder import Decoder
     from archlab.model.projection import Projection
     from archlab.pricing.summary import cost
-    from archlab.report.run_study import run_study
+    from archlab.report.study.run_study import run_study
     from archlab.study.outcome_schema import register_outcome
     from archlab.study.record import load_study
     from archlab.training.train import train
@@ -63,7 +63,7 @@ _HOME = {
     "register_mlp": "archlab.config.components.plugins",
     "register_optimizer": "archlab.config.components.plugins",
     "register_outcome": "archlab.study.outcome_schema",
-    "run_study": "archlab.report.run_study",
+    "run_study": "archlab.report.study.run_study",
     "save_pretrained": "archlab.exchange.save",
     "train": "archlab.training.train",
 }

@@ -18,15 +18,12 @@ from archlab.config.core.base import Base
 from archlab.evidence.claims import claims, sources
 from archlab.evidence.field_help import field_help
 from archlab.evidence.topics import chapters, topics
-from archlab.report import html
 from archlab.report.drawings.pictures import pictures
-from archlab.report.guide.bibliography import bibliography
-from archlab.report.guide.documents import HOW_TO, TUTORIALS
-from archlab.report.guide.markdown import line
-from archlab.report.guide.python_api import described
-from archlab.report.guide.reference import ReferencePage, groups
-from archlab.report.guide.write import write_guide
-from archlab.report.ledger_words import said
+from archlab.report.guide.documents import HOW_TO, TUTORIALS, line
+from archlab.report.guide.reference import ReferencePage, described, groups
+from archlab.report.guide.site import bibliography, write_guide
+from archlab.report.html import render_page
+from archlab.report.ledger.words import said
 from archlab.study.authoring import SCHEMAS
 from archlab.study.outcome_schema import AnyOutcome
 
@@ -175,8 +172,8 @@ class Written(Base):
 
 def test_a_docstring_reaches_the_page():
     page = ReferencePage("own.html", "Own", "", list(groups(field_help(Written))))
-    shown = html.template("guide_reference.html.jinja").render(
-        here="own.html", parts=[], line=line, page=page, addresses={}, more={"rate": []}
+    shown = render_page(
+        "guide_reference", here="own.html", parts=[], line=line, page=page, addresses={}, more={"rate": []}
     )
     assert "<p>How far a step goes, at <code>most</code>.</p>" in shown
     assert "<dd><code>1.0</code></dd>" in shown

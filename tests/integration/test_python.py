@@ -65,7 +65,7 @@ def test_a_study_is_run_and_has_its_page(
 ) -> None:
     monkeypatch.setenv("ARCHLAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(Local, "run_all", tiny.run_here)
-    monkeypatch.setattr("archlab.report.page.picture", lambda _: b"drawn")
+    monkeypatch.setattr("archlab.report.study.page.picture", lambda _: b"drawn")
     asked = values(tmp_path)
     summary = archlab.run_study(asked, tmp_path / "mine", workers=1)
     assert capsys.readouterr().out == ""
@@ -74,7 +74,7 @@ def test_a_study_is_run_and_has_its_page(
     assert (tmp_path / "mine" / "report.png").read_bytes() == b"drawn"
     monkeypatch.setattr(Local, "run_all", None)
     for name in ("write_page", "write_picture"):
-        monkeypatch.setattr(f"archlab.report.run_study.{name}", lambda *_: None)
+        monkeypatch.setattr(f"archlab.report.study.run_study.{name}", lambda *_: None)
     (tmp_path / "same.yaml").write_text(to_yaml(asked))
     again = archlab.run_study(tmp_path / "same.yaml", tmp_path / "mine")
     assert again.arms == summary.arms, "finished runs are only read"

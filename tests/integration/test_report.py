@@ -20,19 +20,15 @@ from vl_convert import vegalite_to_svg
 import sample_study
 from archlab.cli.study import present
 from archlab.errors import UserError
-from archlab.report import curve_charts, row_charts
-from archlab.report.columns import fitted
-from archlab.report.curve_charts import LINES_SHOW
-from archlab.report.curve_rows import Axis, Quantity, mean_rows
-from archlab.report.page import render, write_page, write_picture
-from archlab.report.palette import MODES, PALETTES, SHAPES, VERDICTS, arm_colours
-from archlab.report.picture import drawn, picture
-from archlab.report.ranges import without_outliers
-from archlab.report.row_charts import DIFFERENCES_SHOW, levels_show
-from archlab.report.rows import labels
-from archlab.report.table import terminal_table
-from archlab.report.ticks import axis, plain, spaced
-from archlab.report.tuning_rows import tuned_fields, tuning_rows
+from archlab.report.charts.axes import axis, plain, spaced, without_outliers
+from archlab.report.charts.lines import Axis
+from archlab.report.charts.palette import MODES, PALETTES, SHAPES, VERDICTS
+from archlab.report.study.arms import DIFFERENCES_SHOW, arm_colours, differences, labels, levels, levels_show
+from archlab.report.study.curves import GRADIENT, LINES_SHOW, Quantity, evaluations, last_half, mean_rows, updates
+from archlab.report.study.grids import tuned_fields, tuning_rows
+from archlab.report.study.page import drawn, picture, render, write_page, write_picture
+from archlab.report.study.tables import terminal_table
+from archlab.report.text_table import fitted
 from archlab.study.formatting import amount, interval, p_value
 from archlab.study.outcome_schema import Unit
 from archlab.study.record import StudySummary, Verdict
@@ -278,7 +274,7 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
 
 
 def test_a_failed_write_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("archlab.report.page.picture", lambda _: b"new")
+    monkeypatch.setattr("archlab.report.study.page.picture", lambda _: b"new")
     (tmp_path / "report.png").write_bytes(b"old")
 
     def full(*_: object) -> None:
@@ -363,7 +359,7 @@ def test_a_run_that_went_far_away_is_drawn_no_further_than_the_renderer_bears() 
         for arm in study.arms
     ]  # fmt: skip
     far = study.model_copy(update={"arms": arms})
-    chart = curve_charts.evaluations(far)
+    chart = evaluations(far)
     assert chart is not None
     values = [float(x) for x in re.findall(r'"mean": ([0-9.e+]+)', json.dumps(chart.to_dict()))]
     assert 100 < max(values) < 200, "it leaves the picture, twenty heights of about four bits"
@@ -381,7 +377,7 @@ def test_gradients_of_zero_leave_a_picture_of_the_others(everywhere: bool) -> No
         for arm in study.arms
     ]  # fmt: skip
     zero = study.model_copy(update={"arms": arms})
-    chart = curve_charts.updates(zero, curve_charts.GRADIENT)
+    chart = updates(zero, GRADIENT)
     assert chart is not None
     shown = [float(x) for x in re.findall(r'"(?:mean|held)": ([0-9.e+-]+)', json.dumps(chart.to_dict()))]
     assert min(shown) > 0
@@ -482,8 +478,8 @@ def test_a_second_half_with_one_evaluation_is_left_out_with_a_sentence() -> None
         for arm in study.arms
     ]
     short = study.model_copy(update={"arms": arms})
-    assert curve_charts.evaluations(short) is not None
-    assert curve_charts.last_half(short) is None
+    assert evaluations(short) is not None
+    assert last_half(short) is None
     said = "No curve of the second half: it has fewer than two evaluations."
     assert said in words(Page(render(short)).text)
     assert said not in words(Page(render(study)).text)
@@ -491,16 +487,16 @@ def test_a_second_half_with_one_evaluation_is_left_out_with_a_sentence() -> None
 
 def test_an_arm_far_off_does_not_squash_the_rest() -> None:
     study = sample_study.many()
-    low, high = domain(curve_charts.last_half(study).to_dict(), "y")
+    low, high = domain(last_half(study).to_dict(), "y")
     assert 2.5 < low < 2.7
     assert high < 5, "the arm that ends at 7.9 leaves the picture"
-    assert domain(curve_charts.evaluations(study).to_dict(), "y")[1] > 7.9, "but not the one from the first step on"
-    far = [row for row in rows_of(row_charts.levels(study).to_dict()) if row.get("at") == "right"]
+    assert domain(evaluations(study).to_dict(), "y")[1] > 7.9, "but not the one from the first step on"
+    far = [row for row in rows_of(levels(study).to_dict()) if row.get("at") == "right"]
     assert {row["arm"] for row in far} == {"Identity: a linear MLP, to show what it is for"}
 
 
 def test_curves_begin_before_the_first_update_and_end_with_a_label(study: StudySummary) -> None:
-    chart = curve_charts.evaluations(study)
+    chart = evaluations(study)
     assert chart
     spec = chart.to_dict()
     assert domain(spec, "x") == (0, sample_study.TOKENS)
@@ -512,7 +508,7 @@ def test_curves_begin_before_the_first_update_and_end_with_a_label(study: StudyS
 
 
 def test_every_line_has_its_name_and_no_name_covers_another(study: StudySummary) -> None:
-    chart = curve_charts.evaluations(study)
+    chart = evaluations(study)
     assert chart
     spec = chart.to_dict()
     names = {row["arm"]: row["beside"] for row in rows_of(spec) if "beside" in row}
@@ -540,7 +536,7 @@ def test_tuning_marks_the_optimum_the_edge_and_divergence() -> None:
 
 def test_on_a_phone_no_label_is_cut() -> None:
     study = sample_study.many()
-    for chart in (row_charts.levels(study), row_charts.differences(study)):
+    for chart in (levels(study), differences(study)):
         assert chart
         spec = chart.to_dict()
         shown = {row["arm"]: row for row in rows_of(spec) if "lines" in row}
@@ -552,7 +548,7 @@ def test_on_a_phone_no_label_is_cut() -> None:
         assert narrow["height"] == spec["height"] + (n_lines - 1) * 16 * len(study.arms)
         assert narrow["below"] >= 7 * max(len(arm) + len(row["text"]) for arm, row in shown.items())
     for other, left_out in ((study, "containerSize"), (sample_study.pair(), "false")):
-        chart = curve_charts.evaluations(other)
+        chart = evaluations(other)
         assert chart
         (names,) = (layer["mark"] for layer in chart.to_dict()["layer"] if layer["mark"].get("dx") == 6)
         assert names["text"]["expr"].startswith(left_out), "names that would be cut stand in the legend alone"
@@ -605,7 +601,7 @@ def test_only_few_and_only_clear_exceptions_are_set_apart(values: list[float], k
 
 def test_differences_need_something_to_differ_from() -> None:
     study = sample_study.study({"only": ("only", 2.6, {})}, [0, 1], "base")
-    assert row_charts.differences(study) is None
+    assert differences(study) is None
     assert re.search("nothing to compare", render(study))
 
 
@@ -621,5 +617,5 @@ def test_a_study_without_finished_runs_still_has_a_report() -> None:
     study = study.model_copy(
         update={"arms": [arm.model_copy(update={**empty, "comparison": None}) for arm in study.arms]}
     )
-    assert curve_charts.evaluations(study) is None
+    assert evaluations(study) is None
     assert "Learning curves" not in render(study)

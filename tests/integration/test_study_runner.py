@@ -21,13 +21,12 @@ from archlab.config.check import validate
 from archlab.config.core.yaml_text import to_yaml
 from archlab.errors import UserError
 from archlab.pricing.work import training_flops
-from archlab.report.factor_rows import factor_rows, pairs
-from archlab.report.page import render, write_page
-from archlab.report.rows import aligned, level_rows
-from archlab.report.size_chart import line_rows, over_sizes, size_rows
-from archlab.report.study_tables import factor_table, size_table, sweep_table
-from archlab.report.sweep_chart import sweep
-from archlab.report.sweep_rows import sweep_rows
+from archlab.report.study.arms import level_rows
+from archlab.report.study.factors import factor_rows, pairs
+from archlab.report.study.grids import aligned, sweep, sweep_rows
+from archlab.report.study.page import render, write_page
+from archlab.report.study.sizes import line_rows, over_sizes, size_rows
+from archlab.report.study.tables import factor_table, size_table, sweep_table
 from archlab.study import folder as study_folder
 from archlab.study.executors import executor as task
 from archlab.study.executors import local

@@ -24,9 +24,7 @@ from archlab.config.layers import layer_configs
 from archlab.errors import UserError
 from archlab.exchange.configs import load_config
 from archlab.pricing.params import parameters
-from archlab.report.atlas_charts import CHOICES, counted, kinds, shares
-from archlab.report.atlas_page import render
-from archlab.report.atlas_sizes import KINDS
+from archlab.report.atlas import CHOICES, MLP_KINDS, counted, kinds, render, shares
 from html_page import Page
 
 ENTRIES = {entry.preset: entry for entry in entries()}
@@ -478,7 +476,7 @@ def test_unusual_shapes_are_named_where_there_is_room(page):
     assert [guide["value"] for guide in guides] == [8 / 3, 4]
     assert len(dots) == sum(row.d_ff is not None for row in ROWS.values())
     kinds_of = {dot["model"]: dot["kind"] for dot in dots}
-    assert (kinds_of["GPT-3 175B"], kinds_of["Llama 3 8B"], kinds_of["Mixtral 8x7B"]) == KINDS[:3]
+    assert (kinds_of["GPT-3 175B"], kinds_of["Llama 3 8B"], kinds_of["Mixtral 8x7B"]) == MLP_KINDS[:3]
     named = {dot["model"]: dot["value"] for side in sides for dot in side}
     assert named.items() >= {"T5-11B": 64, "LaMDA 137B": 8}.items()
     assert all(value > 4 * 1.4 or value < 8 / 3 / 1.4 for value in named.values())

@@ -14,7 +14,7 @@ from archlab.cli import app
 from archlab.config.components.position import Rope
 from archlab.infer import probe as infer_probe
 from archlab.infer.probe import rope_products
-from archlab.report.probe_tables import over_depth
+from archlab.report.probe.tables import over_depth
 from archlab.training.callback import Callback
 from archlab.training.device import Device
 from archlab.training.measures import OF_LAYERS, OF_MODEL

@@ -12,11 +12,10 @@ from archlab.cli.app import main
 from archlab.config.io import facts, presets, read_entry
 from archlab.config.layers import distinct_layers, layer_configs
 from archlab.exchange.configs import load_config
-from archlab.report.drawings.block import block_diagram
-from archlab.report.drawings.cycle import cycle
+from archlab.report.drawings.block import block_diagram, cycle
 from archlab.report.drawings.diff_page import render
 from archlab.report.drawings.inside import can_unfold
-from archlab.report.drawings.lettering import text_width
+from archlab.report.drawings.svg import text_width
 from tests.reference.drawn import Picture, Rect
 from tiny import config
 

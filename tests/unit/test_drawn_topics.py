@@ -17,15 +17,19 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from archlab.config.components.position import T5, Alibi, Rope
 from archlab.config.io import build_config
 from archlab.exchange.configs import load_config
-from archlab.report.drawings.activation_curves import activation_points
-from archlab.report.drawings.decoding_intensity import intensity_points
-from archlab.report.drawings.distance_biases import alibi_points, t5_points
-from archlab.report.drawings.head_sharing import head_sharing
-from archlab.report.drawings.pictures import pictures
-from archlab.report.drawings.rotation_curves import product_points, rotation_points
-from archlab.report.drawings.router_loads import load_points, tiny_mixture
-from archlab.report.drawings.start_gradients import gradient_points
-from archlab.report.drawings.visibility import visibility
+from archlab.report.drawings.attention import head_sharing, visibility
+from archlab.report.drawings.pictures import (
+    activation_points,
+    alibi_points,
+    gradient_points,
+    intensity_points,
+    load_points,
+    pictures,
+    product_points,
+    rotation_points,
+    t5_points,
+    tiny_mixture,
+)
 from tests.reference.drawn import Picture
 
 LENGTH = 16

@@ -34,10 +34,8 @@ from archlab.evidence.results import (
 from archlab.evidence.topics import topics
 from archlab.evidence.verdicts import ClaimAtScale, agreement, judge
 from archlab.exchange.configs import load_config
-from archlab.report.ledger_chart import FINDINGS, predictions
-from archlab.report.ledger_page import render
-from archlab.report.ledger_rows import panels
-from archlab.report.ticks import both_sides
+from archlab.report.charts.axes import both_sides
+from archlab.report.ledger.page import FINDINGS, panels, predictions, render
 from archlab.study.arm import levels_of, overrides_of_arms
 from archlab.study.comparisons import factor_contrasts
 from archlab.study.forecast import at_pace, bytes_per_token

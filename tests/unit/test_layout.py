@@ -115,6 +115,11 @@ def test_private_parts_of_torch_are_used_in_one_module():
     assert users == ["model/torch_private.py"]
 
 
+def test_every_page_is_rendered_by_one_function():
+    users = [str(file.relative_to(HOME)) for file in HOME.rglob("*.py") if "import jinja2" in file.read_text()]
+    assert users == ["report/html.py"]
+
+
 def test_every_folder_has_its_place():
     assert sorted(path.parent.name for path in HOME.glob("*/__init__.py")) == sorted(FLOORS)
 

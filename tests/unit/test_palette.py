@@ -11,9 +11,9 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from archlab.report.drawings.activation_curves import activation_curves
-from archlab.report.marks import dash_turns
-from archlab.report.palette import MODES, PALETTES, Mode, colours
+from archlab.report.charts.marks import dash_turns
+from archlab.report.charts.palette import MODES, PALETTES, Mode, colours
+from archlab.report.drawings.pictures import activation_curves
 
 AA = 4.5
 _EYES = {

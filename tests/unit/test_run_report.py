@@ -11,9 +11,9 @@ import pytest
 from archlab.cli import pages
 from archlab.cli.app import main
 from archlab.errors import UserError
-from archlab.report import run_page
-from archlab.report.run_curves import held_out, of_updates
-from archlab.report.watched import watch
+from archlab.report.run import page as run_page
+from archlab.report.run.curves import held_out, of_updates
+from archlab.report.run.watched import watch
 from archlab.training.run_folder import RunFolder
 from archlab.training.summary import RunSummary
 from tiny import config

@@ -8,9 +8,9 @@ import sample_study
 from archlab.evidence.claims import claims, find_claim
 from archlab.evidence.ledger import about_study, ledger
 from archlab.evidence.look_up import explaining
-from archlab.report.ledger_words import verdict
-from archlab.report.page import render
-from archlab.report.study_claims import claims_of, explained, lines
+from archlab.report.ledger.words import verdict
+from archlab.report.study.claims import claims_of, explained, lines
+from archlab.report.study.page import render
 from archlab.study.record import StudySummary
 from archlab.study.study_file import library_study
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import sample_study
-from archlab.report.page import render
-from archlab.report.study_probes import depth_probes, time_probes
+from archlab.report.study.curves import depth_probes, time_probes
+from archlab.report.study.page import render
 from archlab.study.details import LARGEST, OF_LAYERS, probed_arm
 from archlab.study.outcome_schema import OF_EVERY_LAYER, Probe
 from archlab.study.runs import Ended

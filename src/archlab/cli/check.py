@@ -6,7 +6,7 @@ from archlab.cli.arguments import AtLeastOne, Flag, check_one_answer, load_shape
 from archlab.cli.terminal import print_json, print_table
 from archlab.config.core.text import note
 from archlab.console import console
-from archlab.report.check_words import as_json, lines, stages
+from archlab.report.check import as_json, lines, stages, write_check
 from archlab.review.findings import findings, summary
 from archlab.review.shape_rule import Case
 
@@ -56,8 +56,6 @@ def run(
     if part and json:
         note(f"{config}: {part}")
     if html is not None:
-        from archlab.report.check_page import write_check
-
         print(write_check(f"{config} ({part})" if part else config, found, html))
     elif json:
         print_json([as_json(finding) for finding in found])

@@ -18,8 +18,8 @@ from archlab.pricing.partition import Parallel
 from archlab.pricing.pass_time import ideal
 from archlab.pricing.summary import Cost, cost, room
 from archlab.pricing.training_plan import PLAN_FORMAT
-from archlab.report.cost_tables import beyond_limits, of_one, ratios, side_by_side
-from archlab.report.plan_tables import tables
+from archlab.report.cost.plan_tables import tables
+from archlab.report.cost.tables import beyond_limits, of_one, ratios, side_by_side
 
 
 def run(
@@ -101,7 +101,7 @@ def run(
         print_json(all_of_them if len(all_of_them) > 1 else all_of_them[0])
         return
     if html is not None:
-        from archlab.report.cost_page import write_costs
+        from archlab.report.cost.page import write_costs
 
         print(write_costs(configs, found, device or load_hardware("h100"), dtype, html))
         return

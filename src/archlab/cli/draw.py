@@ -46,7 +46,7 @@ def run(
         raise UserError(f"{out}: is a folder; --out names a file")
     from archlab.report.drawings.block import block_diagram
     from archlab.report.drawings.inside import check_unfold
-    from archlab.report.drawings.write import write_picture
+    from archlab.report.drawings.svg import write_picture
 
     shape, part = load_shape(config, overrides)
     names = [name.strip() for name in unfold.split(",")] if unfold else []

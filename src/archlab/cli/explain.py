@@ -14,7 +14,7 @@ from archlab.evidence.look_up import look_up
 from archlab.evidence.price import BASE, CONTEXT, Price, equal_size, price_rows, prices
 from archlab.evidence.topics import Chapter, Topic, chapters, topics_that_set
 from archlab.evidence.usage import Usage, in_words, usage, values
-from archlab.report.ledger_words import in_a_line, measured_line, published_line
+from archlab.report.ledger.words import in_a_line, measured_line, published_line
 
 _INDENT = " " * 9
 _MOST_VALUES = 6

@@ -8,8 +8,8 @@ from archlab.console import console
 from archlab.errors import UserError
 from archlab.evidence.claims import cited, find_claim, mistakes, sources
 from archlab.evidence.ledger import LedgerEntry, ledger
-from archlab.report import ledger_words as words
-from archlab.report.ledger_list import listed
+from archlab.report.ledger import words
+from archlab.report.ledger.words import listed
 
 
 def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = False) -> None:
@@ -26,7 +26,7 @@ def run(claim: str | None = None, /, *, html: Path | None = None, json: Flag = F
     """
     check_one_answer(json, html)
     if html is not None:
-        from archlab.report.ledger_page import write_ledger
+        from archlab.report.ledger.page import write_ledger
 
         if claim is not None:
             raise UserError(f"--html: is for the whole ledger; leave out {claim!r}")

@@ -59,7 +59,7 @@ def run(
         models = select(models, filter, sort)
     check_one_answer(json, html)
     if html is not None:
-        from archlab.report.atlas_page import write_atlas
+        from archlab.report.atlas import write_atlas
 
         print(write_atlas(models, html))
         return

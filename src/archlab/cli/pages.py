@@ -33,8 +33,8 @@ def report(
         raise UserError("--json and --live: allowed: one of them")
     if json and out is not None:
         raise UserError("--json and --out: allowed: one of them, for JSON is printed")
-    from archlab.report.run_page import COLUMNS, run_rows, standing, write_runs
-    from archlab.report.watched import watch
+    from archlab.report.run.page import COLUMNS, run_rows, standing, write_runs
+    from archlab.report.run.watched import watch
 
     paths = [run, *more]
     runs = watch(paths)
@@ -62,8 +62,8 @@ def guide(*, out: Path) -> None:
         The folder to write it into; its index.html is the first page.
     """
     from archlab.report.drawings.pictures import pictures
-    from archlab.report.guide.python_api import python_api
-    from archlab.report.guide.write import write_guide
+    from archlab.report.guide.reference import python_api
+    from archlab.report.guide.site import write_guide
 
     print(write_guide(out, pictures(), commands(), python_api(archlab)))
 

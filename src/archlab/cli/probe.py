@@ -52,7 +52,7 @@ def run(
     if steps is not None:
         raise UserError("--steps: is of the coordinate check; allowed with --widths")
     from archlab.infer.probe import probe_starts, shared_context
-    from archlab.report.probe_tables import of_models, over_depth, ropes
+    from archlab.report.probe.tables import of_models, over_depth, ropes
     from archlab.training.probes import training_probes
 
     configs = load_several(config, more)
@@ -70,7 +70,7 @@ def run(
     turned = {name: [(rope.distances, rope.products) for rope in start.ropes] for name, start in starts.items()}
     tables = [over_depth(rows), of_models(rows), *ropes(turned)]
     if html is not None:
-        from archlab.report.probe_page import write_probes
+        from archlab.report.probe.page import write_probes
 
         print(write_probes(starts, trained, tables, html))
         return
@@ -89,7 +89,7 @@ def _over_widths(
 ) -> None:
     from archlab.infer.coordinates import coordinates
     from archlab.infer.probe import shared_context
-    from archlab.report.coordinate_tables import over_widths
+    from archlab.report.probe.tables import over_widths
 
     window = context or shared_context(configs)
     found = {name: coordinates(one, name, widths, steps, window) for name, one in configs.items()}
@@ -99,7 +99,7 @@ def _over_widths(
         return
     tables = [table for name, one in found.items() for table in over_widths(name, one)]
     if html is not None:
-        from archlab.report.coordinate_page import write_coordinates
+        from archlab.report.probe.page import write_coordinates
 
         print(write_coordinates(found, tables, html))
         return

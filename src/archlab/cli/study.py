@@ -122,7 +122,7 @@ def list_studies(*, json: Flag = False) -> None:
     from archlab.evidence.claims import claim_of
     from archlab.evidence.results import committed_pace
     from archlab.pricing.hardware import load_hardware
-    from archlab.report.study_list import basis, entry
+    from archlab.report.study.claims import basis, entry
     from archlab.study.forecast import as_timed, at_best, at_pace, listed_studies
     from archlab.study.study_file import AS_IT_STANDS, QUICKEST
 
@@ -250,7 +250,7 @@ def _predicted(study: str) -> Iterator[str]:
     """What the ledger's claims predict for a study that comes with archlab."""
     from archlab.config.io import studies
     from archlab.evidence.claims import claim_of
-    from archlab.report.study_list import predicted
+    from archlab.report.study.claims import predicted
 
     for claim in claim_of(study) if study in studies() else ():
         yield f"claim {claim.number} of the ledger, {claim.name}, predicts: {predicted(study, claim)}"
@@ -286,10 +286,9 @@ def present(summary: StudySummary, folder: Path) -> None:
 
     The picture comes last: whatever happens to it, the rest is done.
     """
-    from archlab.report import study_claims
-    from archlab.report.page import write_page, write_picture
-    from archlab.report.study_tables import study_tables
-    from archlab.report.table import terminal_table
+    from archlab.report.study import claims as study_claims
+    from archlab.report.study.page import write_page, write_picture
+    from archlab.report.study.tables import study_tables, terminal_table
 
     out = console()
     show_table(out, terminal_table(summary, out.width))

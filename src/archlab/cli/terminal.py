@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from archlab.console import console
-from archlab.report.columns import fitted
+from archlab.report.text_table import fitted
 
 _UNBOUNDED = 10_000
 """Columns that no table reaches."""

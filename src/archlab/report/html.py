@@ -1,5 +1,6 @@
-"""What our pages are made of: templates, styles and Vega."""
+"""How every page is made: a template, what it shows and its charts become one HTML file that loads nothing."""
 
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from importlib.metadata import version
@@ -12,10 +13,41 @@ from markupsafe import Markup
 
 from archlab.config.core.text import visible
 from archlab.data.file_cache import cached
+from archlab.report.charts.palette import MODES, PALETTES, Mode, vega_theme
 
 
-def template(name: str) -> jinja2.Template:
-    """One of our templates; what it prints is escaped, what it lacks an error."""
+def render_page(
+    template: str,
+    charts: Mapping[str, alt.TopLevelMixin | None] | None = None,
+    colours: Mapping[Mode, Sequence[str]] | None = None,
+    **shown: Any,
+) -> str:
+    """Return the page of that template as text: styles, charts and Vega itself are inlined.
+
+    `charts`: by the name of their place on the page; None if there is nothing to draw. Vega is on pages with charts
+    only. `colours`: of what is told apart by color; by default the palette's distinct ones. `shown`: the template's
+    values. What it prints is escaped, what it lacks is an error.
+    """
+    colours = colours or {mode: PALETTES[mode].distinct for mode in MODES}
+    return (
+        _environment()
+        .get_template(f"{template}.html.jinja")
+        .render(
+            specs={name: _full_width(chart) for name, chart in (charts or {}).items() if chart is not None},
+            themes={mode: vega_theme(mode, colours[mode]) for mode in MODES},
+            colours=list(zip(*(colours[mode] for mode in MODES), strict=True)),
+            **shown,
+        )
+    )
+
+
+def sentence(title: str) -> str:
+    """Return the title with a capital first letter, and the others as they are."""
+    return title[:1].upper() + title[1:]
+
+
+@cache
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("archlab.report"),
         autoescape=True,
@@ -24,8 +56,8 @@ def template(name: str) -> jinja2.Template:
         undefined=jinja2.StrictUndefined,
         finalize=_shown,
     )
-    environment.globals |= {"inline": inline, "vega": vega}
-    return environment.get_template(name)
+    environment.globals |= {"inline": _inline, "sentence": sentence, "vega": _vega}
+    return environment
 
 
 def _shown(value: object) -> object:
@@ -33,20 +65,20 @@ def _shown(value: object) -> object:
     return value if hasattr(value, "__html__") else visible(str(value))
 
 
-def full_width(chart: alt.TopLevelMixin) -> dict[str, Any]:
+def _full_width(chart: alt.TopLevelMixin) -> dict[str, Any]:
     """Vega-Lite that is as wide as its place on the page. That it is valid is what tests ask."""
     return {**chart.to_dict(validate=False), "autosize": {"type": "fit-x", "contains": "padding"}}
 
 
 @cache
-def vega() -> Markup:
+def _vega() -> Markup:
     """Vega, Vega-Lite and vega-embed as one script, from the wheel of vl-convert, which takes a second to bundle it."""
     snippet = "window.vegaEmbed = vegaEmbed;"
     key = ["vega", version("vl-convert-python"), snippet]
     return _safe_inline(cached(key, [], lambda: vl_convert.javascript_bundle(snippet)))
 
 
-def inline(name: str) -> Markup:
+def _inline(name: str) -> Markup:
     """A style or a script of ours, from the templates."""
     return _safe_inline((resources.files("archlab.report") / "templates" / name).read_text(encoding="utf-8"))
 

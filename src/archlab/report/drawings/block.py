@@ -1,38 +1,19 @@
 """The block diagram of a config: from the tokens at the bottom to the logits at the top, wired as the model is."""
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
 from archlab.config.components.norm import NoNorm
 from archlab.config.components.position import ON_THE_EMBEDDING
-from archlab.config.layers import (
-    Branch,
-    LayerConfig,
-    distinct_layers,
-    final_norm,
-    layer_configs,
-)
+from archlab.config.layers import Branch, LayerConfig, distinct_layers, final_norm, layer_configs
 from archlab.config.model_schema import ModelConfig
 from archlab.config.schema import Config
 from archlab.pricing.params import parameters
 from archlab.pricing.units import count
-from archlab.report.drawings.cycle import Cycle, cycle, take_turns
 from archlab.report.drawings.inside import can_unfold, unfolded
 from archlab.report.drawings.stacks import BESIDE, GAP, Boxed, Part, Trunk, climb
-from archlab.report.drawings.svg import (
-    SMALL,
-    Box,
-    Cell,
-    Frame,
-    Label,
-    Plus,
-    Shape,
-    Svg,
-    Wire,
-    Words,
-    to_svg,
-)
+from archlab.report.drawings.svg import SMALL, Box, Cell, Frame, Label, Plus, Shape, Svg, Wire, Words, to_svg
 from archlab.report.drawings.words import component_words, norm_words
 
 _MARGIN = 18
@@ -53,6 +34,15 @@ class Drawing(NamedTuple):
         """(part, text) of all its boxes."""
         boxes = [shape for shape in self.shapes if isinstance(shape, Box)]
         return frozenset((box.part, text) for box in boxes for text in (box.words.title, *box.words.lines))
+
+
+class Cycle(NamedTuple):
+    """Layers of several kinds that take turns."""
+
+    label: str
+    """`(local, full) × 21`."""
+    short: str
+    """`cycle of 2 layers × 21`, for a place that has no room for the label."""
 
 
 def block_diagram(config: Config, name: str, unfold: Sequence[str] = (), remark: str = "") -> Svg:
@@ -363,3 +353,29 @@ def _strip(model: ModelConfig, kinds: Sequence[LayerConfig], bottom: float, top:
         yield Cell(f"layer {i}", _MARGIN, up, _STRIP, each - gap, kinds.index(layer), f"layer {i + 1}: {layer.kind}")
     if len(layers) > 1:
         yield Label(f"{len(layers)}", middle, bottom + 19 + len(layers) * each, anchor="middle", faint=True, size=SMALL)
+
+
+def take_turns(kinds: Sequence[str]) -> bool:
+    """Return whether some kind of layer, of all layers in order, comes again after another one."""
+    return len(_runs(kinds)) > len(set(kinds))
+
+
+def cycle(kinds: Sequence[str]) -> Cycle | None:
+    """Return the shortest cycle of the layers' kinds that is passed through at least twice, if any. The last turn may
+    end early."""
+    n = len(kinds)
+    length = next((p for p in range(1, n // 2 + 1) if all(kinds[i] == kinds[i - p] for i in range(p, n))), None)
+    if length is None:
+        return None
+    turns, left = divmod(n, length)
+    rest = f", then {_in_words(kinds[n - left :])}" if left else ""
+    label = f"({_in_words(kinds[:length])}) × {turns}{rest}"
+    return Cycle(label, f"cycle of {length} layers × {turns}{f', then {left} more' if left else ''}")
+
+
+def _runs(kinds: Sequence[str]) -> list[tuple[str, int]]:
+    return [(kind, len(list(run))) for kind, run in groupby(kinds)]
+
+
+def _in_words(kinds: Sequence[str]) -> str:
+    return ", ".join(kind if n == 1 else f"{kind} × {n}" for kind, n in _runs(kinds))

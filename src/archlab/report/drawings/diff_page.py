@@ -9,8 +9,8 @@ from markupsafe import Markup
 from archlab.config.core.yaml_text import to_yaml_line
 from archlab.config.schema import Config
 from archlab.files import write_page
-from archlab.report import html
 from archlab.report.drawings.block import side_by_side
+from archlab.report.html import render_page
 
 Named = tuple[str, Config]
 
@@ -21,12 +21,10 @@ def write_diff(a: Named, b: Named, differences: Mapping[str, tuple[Any, Any]], p
 
 
 def render(a: Named, b: Named, differences: Mapping[str, tuple[Any, Any]]) -> str:
-    """The page as text. `differences`: field -> its two values, None where it does not exist."""
+    """Return the page as text. `differences`: field -> its two values, None where it does not exist."""
     diagrams = side_by_side(a[1], a[0], b[1], b[0])
     rows = [
         (field, *("-" if value is None else to_yaml_line(value) for value in pair))
         for field, pair in differences.items()
     ]
-    return html.template("diff.html.jinja").render(
-        names=(a[0], b[0]), diagrams=[Markup(diagram) for diagram in diagrams], rows=rows
-    )
+    return render_page("diff", names=(a[0], b[0]), diagrams=[Markup(diagram) for diagram in diagrams], rows=rows)

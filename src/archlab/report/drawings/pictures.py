@@ -1,24 +1,34 @@
 """All pictures that explain one topic each, by its name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any, Literal, get_args
 
 import altair as alt
+import torch
 
+from archlab.config.components.activation import Activation
+from archlab.config.components.multi_head import MultiHead
+from archlab.config.components.position import T5, Alibi, Rope
+from archlab.config.io import build_config
+from archlab.config.schema import Config
 from archlab.exchange.configs import load_config
-from archlab.report.drawings.activation_curves import activation_curves
+from archlab.infer.probe import probe_starts, rope_products
+from archlab.model.activations import make_activation
+from archlab.model.context import Collected
+from archlab.model.decoder import Decoder
+from archlab.model.positions import AlibiBias, bucket
+from archlab.model.rotary import rotation
+from archlab.model.router import collected_loads
+from archlab.pricing.summary import cost
+from archlab.pricing.work import matrix_flops_per_byte
+from archlab.report.charts.marks import DASHED, HEIGHT, chart_of, dash_turns, layered
+from archlab.report.drawings.attention import CYCLES, cycle_visibility, head_sharing
 from archlab.report.drawings.block import block_diagram
-from archlab.report.drawings.decoding_intensity import decoding_intensity
-from archlab.report.drawings.distance_biases import alibi_biases, t5_buckets
-from archlab.report.drawings.head_sharing import head_sharing
-from archlab.report.drawings.rotation_curves import rotated_products, rotations
-from archlab.report.drawings.router_loads import router_loads
-from archlab.report.drawings.start_gradients import start_gradients
 from archlab.report.drawings.svg import Svg
-from archlab.report.drawings.visibility import CYCLES, cycle
 
 Picture = Svg | alt.Chart | alt.LayerChart
-"""A chart takes its colours from the page's theme (`palette.dots_theme`); an SVG has those of both modes in it."""
+"""A chart takes its colours from the page's theme (`html.render_page`); an SVG has those of both modes in it."""
 
 
 def pictures() -> Mapping[str, Callable[[], Picture]]:
@@ -30,7 +40,7 @@ def pictures() -> Mapping[str, Callable[[], Picture]]:
     }
     return {
         **{name: partial(_block, name, override) for name, override in blocks.items()},
-        **{f"mask-{name}": partial(cycle, name) for name in CYCLES},
+        **{f"mask-{name}": partial(cycle_visibility, name) for name in CYCLES},
         "activations": activation_curves,
         "rotation": rotations,
         "rotation-products": rotated_products,
@@ -46,3 +56,232 @@ def pictures() -> Mapping[str, Callable[[], Picture]]:
 def _block(name: str, override: str) -> Svg:
     """Of a small Llama in which only that is changed."""
     return block_diagram(load_config("tiny-llama", override), name)
+
+
+Points = Sequence[Mapping[str, Any]]
+
+
+def lines(
+    points: Points,
+    x: alt.X,
+    y: alt.Y,
+    description: str,
+    *,
+    legend: str | None = None,
+    interpolate: Literal["linear", "step-after"] = "linear",
+) -> alt.Chart:
+    """Return a chart with a line per `line` of the points, in the order in which they come, each with its own color and
+    dashes. Nothing is drawn beyond the axes."""
+    names = list(dict.fromkeys(point["line"] for point in points))
+    turns = dash_turns(len(names))
+    key = alt.Legend(title=legend, orient="bottom", columns=4, symbolType="stroke", symbolSize=500)
+    colour = alt.Color("line:N", scale=alt.Scale(domain=names, range="category"), sort=None, legend=key)
+    dashed = alt.StrokeDash("line:N", scale=alt.Scale(domain=names, range=turns), sort=None, legend=key)
+    chart = chart_of(points).properties(width="container", height=HEIGHT, description=description)
+    line = chart.mark_line(strokeWidth=2, clip=True, interpolate=interpolate)
+    return line.encode(x=x, y=y, color=colour, strokeDash=dashed, tooltip=["line:N", "x:Q", "y:Q"])
+
+
+_REACH, _STEP = 4.0, 0.1
+SHOWN_ACTIVATIONS = ("relu", "gelu", "silu", "relu_squared", "sigmoid", "elu", "softplus", "xielu")
+"""The others are hardly to be told from one of these."""
+
+
+def activation_points(names: tuple[str, ...] = get_args(Activation)) -> list[dict[str, float | str]]:
+    """(x, y) of each, as a model begins with them."""
+    x = torch.arange(-_REACH, _REACH + _STEP / 2, _STEP, dtype=torch.float64)
+    return [
+        {"line": name, "x": round(at, 2), "y": y}
+        for name in names
+        for at, y in zip(x.tolist(), _applied(name, x).tolist(), strict=True)
+    ]
+
+
+@torch.no_grad()
+def _applied(name: str, x: torch.Tensor) -> torch.Tensor:
+    module = make_activation(name)
+    for parameter, value in getattr(module, "constants", {}).items():
+        getattr(module, parameter).fill_(value)
+    return module(x)
+
+
+def activation_curves() -> alt.Chart:
+    """Those that differ at sight."""
+    x = alt.X("x:Q").axis(title="x", tickCount=8, grid=False)
+    y = alt.Y("y:Q", scale=alt.Scale(domain=[-1.5, 4])).axis(title="activation of x", tickCount=6)
+    return lines(activation_points(SHOWN_ACTIVATIONS), x, y, "Activation functions")
+
+
+_ROTATED_WIDTH, _POSITIONS, _PAIRS_SHOWN = 64, 128, 6
+_THETAS = (1e4, 5e5)
+_FARTHEST = 8192
+
+
+def rotation_points(rope: Rope, width: int = _ROTATED_WIDTH, length: int = _POSITIONS) -> list[dict[str, float | str]]:
+    """The cosine of a few pairs' angles at every position, the fastest pair first."""
+    positions_1T = torch.arange(length)[None]
+    turned = rotation(rope, width, positions_1T, torch.tensor([[length]]), torch.float64)
+    every = 2 if rope.pairing == "interleaved" else 1
+    cos_TP = turned.cos[0, 0, :, ::every][:, : turned.cos.shape[-1] // 2]
+    n_pairs = cos_TP.shape[-1]
+    pairs = sorted({round(i * (n_pairs - 1) / (_PAIRS_SHOWN - 1)) for i in range(_PAIRS_SHOWN)})
+    return [
+        {"line": f"pair {pair + 1}", "x": t, "y": value}
+        for pair in pairs
+        for t, value in enumerate(cos_TP[:, pair].tolist())
+    ]
+
+
+def product_points() -> list[dict[str, float | str]]:
+    """The mean product of a query with an equal key, for a few thetas."""
+    return [
+        {"line": f"theta {theta:,.0f}", "x": distance, "y": product}
+        for theta in _THETAS
+        for found in [rope_products("layer", Rope(theta=theta), _ROTATED_WIDTH, _FARTHEST, seed=0)]
+        for distance, product in zip(found.distances, found.products, strict=True)
+        if distance
+    ]
+
+
+def rotations() -> alt.Chart:
+    """Of a head of 64 dimensions."""
+    x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="position", grid=False)
+    y = alt.Y("y:Q").axis(title="cosine of the angle", tickCount=5)
+    return lines(rotation_points(Rope()), x, y, "Angles of RoPE's pairs over positions")
+
+
+def rotated_products() -> alt.Chart:
+    """Falling with the distance, the slower the larger theta is."""
+    x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title="distance in tokens", format="~s", tickCount=5)
+    y = alt.Y("y:Q").axis(title="product, as a share", tickCount=5)
+    return lines(product_points(), x, y, "Product of a query and an equal key over their distance, under RoPE")
+
+
+_HEADS, _ALIBI_LENGTH, _T5_LENGTH = 8, 64, 256
+
+
+def alibi_points(
+    alibi: Alibi | None = None, n_heads: int = _HEADS, length: int = _ALIBI_LENGTH
+) -> list[dict[str, float | str]]:
+    """The bias of every head at every distance."""
+    heads = MultiHead(n_heads=n_heads).resolve(n_heads * 8)
+    distances_11S = torch.arange(length)[None, None]
+    bias_HS = AlibiBias(alibi or Alibi(), heads)(distances_11S, torch.zeros(1, n_heads, 1, 8))[0, :, 0]
+    return [
+        {"line": f"head {head + 1}", "x": distance, "y": value}
+        for head, of_head in enumerate(bias_HS.tolist())
+        for distance, value in enumerate(of_head)
+    ]
+
+
+def t5_points(t5: T5 | None = None, length: int = _T5_LENGTH) -> list[dict[str, float | str]]:
+    """The bucket of every distance, in which each head learns one bias."""
+    t5 = t5 or T5()
+    buckets = bucket(torch.arange(length), t5.buckets, t5.max_distance)
+    return [{"line": "bucket", "x": distance, "y": value} for distance, value in enumerate(buckets.tolist())]
+
+
+def alibi_biases() -> alt.Chart:
+    """A line per head."""
+    x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="distance in tokens", grid=False)
+    y = alt.Y("y:Q").axis(title="added to the score", tickCount=5)
+    return lines(alibi_points(), x, y, "ALiBi's biases over distance")
+
+
+def t5_buckets() -> alt.Chart:
+    """Single distances first, then ever wider buckets."""
+    x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="distance in tokens", grid=False)
+    y = alt.Y("y:Q").axis(title="bucket, with a learned bias per head", tickCount=5)
+    return lines(t5_points(), x, y, "T5's buckets over distance", interpolate="step-after")
+
+
+_SERVED = "llama-3-8b"
+_BATCHES, _CONTEXTS = tuple(2**n for n in range(0, 11, 2)), (1024, 8192, 65536)
+
+
+def intensity_points(
+    config: Config, batches: Sequence[int] = _BATCHES, contexts: Sequence[int] = _CONTEXTS
+) -> list[dict[str, float | str]]:
+    """In bfloat16."""
+    return [
+        {"line": f"{context:,} tokens", "x": batch, "y": matrix_flops_per_byte(found.work["decoding"])}
+        for context in contexts
+        for batch in batches
+        for found in [cost(config, batch, context)]
+    ]
+
+
+def decoding_intensity() -> alt.Chart:
+    """Of Llama 3 8B."""
+    x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title="texts at once", values=list(_BATCHES))
+    y = alt.Y("y:Q", scale=alt.Scale(type="log")).axis(title="FLOPs per byte moved", tickCount=4, format="~s")
+    points = intensity_points(load_config(_SERVED))
+    return lines(points, x, y, f"Arithmetic intensity of decoding with {_SERVED}", legend="context")
+
+
+_LAYERS, _CONTEXT = 12, 64
+_DEEP = {
+    "vocab_size": 512,
+    "d_model": 64,
+    "n_layers": _LAYERS,
+    "max_seq_len": _CONTEXT,
+    "attention": {"n_heads": 4},
+    "norm": {"kind": "layernorm"},
+    "mlp": {"kind": "plain", "activation": "relu"},
+}
+
+
+def gradient_points(placements: tuple[str, ...] = ("pre", "post")) -> list[dict[str, float | str]]:
+    """The norm of the gradient of each layer's weights, by placement."""
+    base = {"model": _DEEP, "train": {"device": "cpu"}}
+    configs = {f"{p}-norm": build_config(base, (f"model.norm.placement={p}",)) for p in placements}
+    return [
+        {"line": name, "x": layer, "y": value}
+        for name, start in probe_starts(configs, _CONTEXT).items()
+        for layer, value in enumerate(start.probed.of_layers["gradient"], 1)
+        if value is not None
+    ]
+
+
+def start_gradients() -> alt.Chart:
+    """Of a Transformer of 12 layers."""
+    x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="layer", format="d", grid=False)
+    y = alt.Y("y:Q", scale=alt.Scale(type="log")).axis(title="gradient's norm", tickCount=4, format="~g")
+    return lines(gradient_points(), x, y, "Gradient over depth at initialisation, pre-norm and post-norm")
+
+
+_EXPERTS, _ACTIVE, _TOKENS = 8, 2, 512
+_MIXTURE = {
+    "vocab_size": 512,
+    "d_model": 64,
+    "n_layers": 1,
+    "max_seq_len": _TOKENS,
+    "attention": {"n_heads": 4},
+    "mlp": {"kind": "moe", "experts": _EXPERTS, "active": _ACTIVE, "d_ff": 32},
+}
+
+
+def tiny_mixture() -> Config:
+    """A layer of eight experts, of which each token passes through two."""
+    return build_config({"model": _MIXTURE})
+
+
+@torch.no_grad()
+def load_points(config: Config, seed: int = 0) -> list[dict[str, float]]:
+    """The share of the tokens that each expert has, in the first layer with a router; random weights and tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens_BT = torch.randint(config.model.vocab_size, (1, _TOKENS), generator=generator)
+    collected = Collected()
+    Decoder(config.model, seed=seed).eval()(tokens_BT, collected=collected)
+    load = collected_loads(collected)[0]
+    return [{"expert": i, "share": share} for i, share in enumerate((load.chosen_E / load.tokens).tolist(), 1)]
+
+
+def router_loads() -> alt.LayerChart:
+    """A bar per expert, and what each would have if all loads were equal."""
+    bars = chart_of(load_points(tiny_mixture())).mark_bar(style="dots", cornerRadius=1)
+    x = alt.X("expert:O").axis(title="expert", labelAngle=0)
+    y = alt.Y("share:Q").axis(title="share of the tokens", format="%", tickCount=5)
+    even = chart_of([{"share": _ACTIVE / _EXPERTS}])
+    layers = [bars.encode(x=x, y=y), even.mark_rule(strokeDash=DASHED, style="notch").encode(y="share:Q")]
+    return layered(layers, "Loads of a router's experts")

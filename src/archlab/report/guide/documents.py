@@ -1,12 +1,19 @@
-"""The documents for users, as pages of the site: tutorials and how-to's, written in Markdown."""
+"""The documents for users, as pages of the site: tutorials and how-to's, and the Markdown that they are written in."""
 
+import re
 from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, count, pairwise
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markupsafe import Markup
+
 from archlab.code import HOME
-from archlab.report.guide.markdown import Links, Rendered, render
 from archlab.report.guide.reference import address_of_code
 
 TUTORIALS = ("tutorials/student", "tutorials/researcher", "tutorials/engineer")
@@ -31,6 +38,31 @@ HOW_TO = (
     "adding_a_family",
     "topics",
 )
+
+
+class Rendered(NamedTuple):
+    """A document as its page shows it."""
+
+    title: str
+    body: Markup
+    """Without the title."""
+    anchors: dict[str, str]
+    """Of headings and defined words -> their text."""
+    contents: list[tuple[str, str]]
+    """Anchor and text of the highest headings."""
+
+
+class Links(NamedTuple):
+    """Where what a document names is found on the site."""
+
+    page: Callable[[str], str | None]
+    """Address that a link gives -> the page; None: the site does not have it."""
+    title: Callable[[str], str]
+    """What a link says -> what it says on the site, where documents have titles in place of file names."""
+    image: Callable[[str], str]
+    """Address that a picture gives -> the picture itself, for a page loads nothing."""
+    field: Callable[[str], str | None]
+    """Dotted field -> where it is explained; None for what is no field."""
 
 
 def documents_folder() -> Path:
@@ -73,3 +105,102 @@ def links_from(here: PurePosixPath) -> Links:
         return f"data:image/svg+xml;base64,{b64encode(drawn).decode()}"
 
     return Links(page, title, image, address_of_code)
+
+
+_DOCUMENT = MarkdownIt("js-default")
+_LINE = MarkdownIt("zero").enable("backticks")
+
+
+def render(text: str, links: Links) -> Rendered:
+    """A document that begins with its title."""
+    tokens = _DOCUMENT.parse(text)
+    title, tokens = tokens[1], tokens[3:]
+    anchors = _set_anchors(tokens)
+    headings = [str(token.attrGet("id")) for token in tokens if token.type == "heading_open" and token.tag == "h2"]
+    _label_cells(tokens)
+    for token in tokens:
+        token.children = list(_linked(token.children or [], links))
+    return Rendered(_plain(title), _html(tokens), anchors, [(anchor, anchors[anchor]) for anchor in headings])
+
+
+def line(text: str) -> Markup:
+    """A docstring of one paragraph: what stands between backticks is code."""
+    return Markup(_LINE.renderInline(text))
+
+
+def slug(text: str) -> str:
+    """The anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+
+
+def _plain(inline: Token) -> str:
+    return "".join(child.content for child in inline.children or [])
+
+
+def _set_anchors(tokens: Sequence[Token]) -> dict[str, str]:
+    """Of headings, and of paragraphs that begin with the word that they define."""
+    anchors: dict[str, str] = {}
+    for opening, inline in pairwise(tokens):
+        if text := _plain(inline) if opening.type == "heading_open" else _defined(opening, inline):
+            named = slug(text)
+            anchor = next(name for name in chain([named], (f"{named}-{n}" for n in count(1))) if name not in anchors)
+            anchors[anchor] = text
+            opening.attrSet("id", anchor)
+    return anchors
+
+
+def _defined(opening: Token, inline: Token) -> str:
+    children = [child for child in inline.children or [] if child.type != "text" or child.content]
+    if opening.type != "paragraph_open" or not children or children[0].type != "strong_open":
+        return ""
+    return children[1].content
+
+
+def _label_cells(tokens: Sequence[Token]) -> None:
+    """Each cell knows its column's heading, which stands beside it where the screen is narrow."""
+    headings: list[str] = []
+    column = 0
+    for opening, inline in pairwise(tokens):
+        match opening.type:
+            case "table_open":
+                headings = []
+            case "tr_open":
+                column = 0
+            case "th_open":
+                headings.append(_plain(inline))
+            case "td_open":
+                opening.attrSet("data-label", headings[column])
+                column += 1
+
+
+def _linked(children: Sequence[Token], links: Links) -> Iterator[Token]:
+    """With links that lead to pages of the site, and fields of the schema as links; others are left as text."""
+    address: str | None = None
+    in_link = False
+    for child in children:
+        match child.type:
+            case "link_open":
+                address, in_link = links.page(str(child.attrGet("href"))), True
+                if address is None:
+                    continue
+                child.attrSet("href", address)
+            case "link_close":
+                in_link = False
+                if address is None:
+                    continue
+            case "text" if in_link and address is not None:
+                child.content = links.title(child.content)
+            case "image":
+                child.attrSet("src", links.image(str(child.attrGet("src"))))
+            case "code_inline" if not in_link and (field := links.field(child.content)):
+                yield Token("link_open", "a", 1, attrs={"href": field})
+                yield child
+                yield Token("link_close", "a", -1)
+                continue
+        yield child
+
+
+def _html(tokens: list[Token]) -> Markup:
+    html = _DOCUMENT.renderer.render(tokens, _DOCUMENT.options, {})
+    html = html.replace("<table>", '<div class="scroll" tabindex="0">\n<table class="prose">')
+    return Markup(html.replace("</table>", "</table>\n</div>").replace("<pre>", '<pre tabindex="0">'))

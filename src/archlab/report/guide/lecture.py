@@ -12,16 +12,14 @@ from archlab.evidence.ledger import ledger, measured, published
 from archlab.evidence.price import BASE, CONTEXT, equal_size, price_rows, prices
 from archlab.evidence.topics import Chapter, Topic, chapters
 from archlab.evidence.usage import Usage, in_words, usage
-from archlab.report import html
 from archlab.report.guide.reference import address_of_code
-from archlab.report.ledger_words import in_a_line, measured_line, published_line
-from archlab.report.palette import MODES, dots_theme
+from archlab.report.ledger.words import in_a_line, measured_line, published_line
 
 Draws = Mapping[str, Callable[[], str | alt.TopLevelMixin]]
 """Name of a picture -> what draws it: SVG, or a chart, which takes its colours from the page."""
 
 
-class Entry(Base):
+class TopicEntry(Base):
     """A topic as its page shows it."""
 
     name: str
@@ -66,8 +64,7 @@ def chapter_values(chapter: Chapter, pictures: Draws) -> dict[str, Any]:
         "chapter": chapter,
         "entries": [_entry(name, topic) for name, topic in chapter.topics.items()],
         "svgs": {name: Markup(svg) for name, svg in drawn.items() if isinstance(svg, str)},
-        "specs": {name: html.full_width(chart) for name, chart in charts.items()},
-        "themes": {mode: dots_theme(mode) for mode in MODES},
+        "charts": charts,
         "base": BASE,
         "context": CONTEXT,
     }
@@ -77,11 +74,11 @@ def _named(chapter: Chapter) -> list[str]:
     return [name for topic in chapter.topics.values() for name in topic.pictures]
 
 
-def _entry(name: str, topic: Topic) -> Entry:
+def _entry(name: str, topic: Topic) -> TopicEntry:
     used = usage(topic.conditions) if topic.conditions else None
     found = prices(topic)
     entries = ledger(chosen=map(claims().__getitem__, topic.claims))
-    return Entry(
+    return TopicEntry(
         name=name,
         topic=topic,
         used=used,

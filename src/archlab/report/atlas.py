@@ -1,0 +1,307 @@
+"""The atlas of published architectures as a page: shares of each choice by year, shapes by year and by size."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import altair as alt
+
+from archlab.atlas.models import AtlasRow
+from archlab.atlas.table import FIGURES, HEADINGS, LEGEND, LEGEND_OF_MORE, MARKS, MORE, cells, count, more, remarks
+from archlab.atlas.words import NOTHING
+from archlab.files import write_page
+from archlab.report.charts.marks import DASHED, chart_of, colour, layered, tooltip
+from archlab.report.html import render_page
+
+
+def write_atlas(rows: Sequence[AtlasRow], path: Path) -> Path:
+    """Write the page, and the folders above it; its path."""
+    return write_page(path, render(rows))
+
+
+def render(rows: Sequence[AtlasRow]) -> str:
+    """Return the page as text."""
+    choices = [(choice, found) for choice in CHOICES if (found := kinds(rows, choice))]
+    shapes = [drawn for drawn in SHAPES if any(row.size and drawn.of(row) for row in rows)]
+    charts = {chart.name: shares(rows, chart) for chart, _ in choices}
+    charts |= {chart.name: shape(rows, chart) for chart in shapes}
+    charts |= {f"{chart.name}-by-size": by_size(rows, chart) for chart in shapes}
+    return render_page(
+        "atlas",
+        charts,
+        rows=rows,
+        choices=choices,
+        shapes=shapes,
+        mlps=MLP_KINDS,
+        headings=(*HEADINGS[1:], *MORE),
+        figures=FIGURES,
+        legend=" ".join((*LEGEND, *LEGEND_OF_MORE)),
+        cells=lambda row: (*cells(row)[1:], *more(row)),
+        marks=MARKS,
+        remarks=remarks,
+    )
+
+
+_HEIGHT = 150
+_SPREAD = 0.62
+"""Part of a year's width over which its models stand side by side."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One choice of the architecture, drawn as the share of a year's families that made it this or that way."""
+
+    name: str
+    title: str
+    of: Callable[[AtlasRow], str]
+    field: str | None = None
+    """Models in which this field of the config is a stand-in are left out."""
+
+
+CHOICES = (
+    Choice("norm", "Norm", lambda row: row.norm, "norm.kind"),
+    Choice("placement", "Where the norm stands", lambda row: row.placement, "norm.placement"),
+    Choice("position", "Positions", lambda row: _POSITIONS.get(row.position, row.position), "position.kind"),
+    Choice("activation", "MLP", lambda row: row.activation),
+    Choice("gated", "Gate in the MLP", lambda row: NOTHING if row.gated is None else _GATES[row.gated]),
+    Choice("feed_forward", "Dense or mixtures of experts", lambda row: _MLPS.get(row.feed_forward, row.feed_forward)),
+    Choice("mixers", "What brings tokens together", lambda row: row.mixers),
+    Choice("heads", "Query and KV heads", lambda row: row.heads),
+    Choice("reach", "What the layers see", lambda row: _REACHES.get(row.reach, row.reach)),
+    Choice("biases", "Biases", lambda row: _BIASES[row.biases]),
+    Choice("block", "Attention and MLP", lambda row: row.block),
+    Choice("tied", "Embedding and head", lambda row: "tied" if row.tied else "untied"),
+)
+
+_POSITIONS = {"T5": "relative", "Shaw": "relative"}
+_GATES = ("without", "with")
+_MLPS = {"dense+mixture": "both"}
+_REACHES = {
+    "full": "everything",
+    "local": "a window each",
+    "local+full": "windows and full",
+    "state": "a state each",
+    "state+full": "states and full",
+}
+_BIASES = {"all": "everywhere", "some": "in places", "none": "none"}
+
+
+@dataclass(frozen=True)
+class Proportion:
+    """One proportion, drawn as a dot per model and the median of every year."""
+
+    name: str
+    title: str
+    caption: str
+    of: Callable[[AtlasRow], float | None]
+    """None where a model has no such part; it is left out then."""
+    format: Callable[[float], str]
+    ticks: tuple[float, ...]
+    guides: tuple[float, ...] = ()
+    """The rule of thumb: its values, or its ends."""
+
+
+_WIDTHS = "Width of one MLP matrix over that of the stream; of a mixture, of all experts together that a token meets."
+
+SHAPES = (
+    Proportion("wide", "d_ff / d_model", _WIDTHS, lambda r: r.d_ff_over_d,
+          lambda v: f"{v:.3g}", (1, 2, 4, 8, 16, 32, 64), (8 / 3, 4)),
+    Proportion("aspect", "d_model / layers", "Wide above, deep below.", lambda r: r.d_over_layers, lambda v: f"{v:.0f}",
+          (25, 50, 100, 200), (100, 200)),
+    Proportion("heads-width", "heads · head_dim / d_model", "Width of all queries together over that of the stream.",
+          lambda r: r.heads_over_d, lambda v: f"{v:.3g}", (0.5, 1, 2, 4, 8, 16), (1,)),
+    Proportion("vocabulary", "Vocabulary", "Rows of the embedding.", lambda r: r.vocab_size, lambda v: count(int(v)),
+          (32e3, 64e3, 128e3, 256e3)),
+)  # fmt: skip
+
+
+def kinds(rows: Sequence[AtlasRow], choice: Choice) -> dict[str, int]:
+    """What there is of a choice, in order of appearance -> how many families have it in one size at least."""
+    found = dict.fromkeys((row.family, choice.of(row)) for row in counted(rows, choice))
+    return dict(Counter(kind for _, kind in found))
+
+
+def counted(rows: Sequence[AtlasRow], choice: Choice) -> list[AtlasRow]:
+    """The models that have such a part, and of which the choice is known."""
+    known = (row for row in rows if choice.field is None or not row.about.doubts(choice.field))
+    return [row for row in known if choice.of(row) != NOTHING]
+
+
+def shares(rows: Sequence[AtlasRow], choice: Choice) -> alt.Chart:
+    """One bar per year, stacked in order of appearance.
+
+    A family counts once, however many sizes it has; where they differ, each size is its part of one.
+    """
+    named, known = list(kinds(rows, choice)), counted(rows, choice)
+    sizes = Counter((row.about.year, row.family) for row in known)
+    totals = Counter(year for year, _ in sizes)
+    found: defaultdict[tuple[int, str], float] = defaultdict(float)
+    for row in known:
+        found[row.about.year, choice.of(row)] += 1 / sizes[row.about.year, row.family]
+    data = [
+        {"year": str(year), "kind": kind, "order": named.index(kind), "share": n / totals[year],
+         "text": f"{year}: {n:.3g} of {totals[year]}"}
+        for (year, kind), n in sorted(found.items())
+    ]  # fmt: skip
+    share = alt.Y("share:Q", stack="zero", scale=alt.Scale(domain=[0, 1]))
+    return (
+        chart_of(data)
+        .properties(width="container", height=_HEIGHT, description=choice.title)
+        .mark_bar(cornerRadius=1)
+        .encode(
+            x=_years(Counter(year for year, _ in {(row.about.year, row.family) for row in rows})),
+            y=share.axis(title=None, format="%", values=[0, 0.5, 1], grid=False),
+            color=colour(named, "kind"),
+            order="order:Q",
+            tooltip=tooltip("kind", "text"),
+        )
+    )
+
+
+def shape(rows: Sequence[AtlasRow], drawn: Proportion) -> alt.LayerChart:
+    """A dot per model on a logarithmic axis, and a bar at the median of every year."""
+    by_year: defaultdict[int, list[tuple[str, float]]] = defaultdict(list)
+    for row in rows:
+        if (value := drawn.of(row)) is not None:
+            by_year[row.about.year].append((row.about.name, value))
+    dots = [dot for year, group in by_year.items() for dot in _dots(year, group, drawn)]
+    middle = [
+        {"year": str(year), "offset": 0.5, "value": median(value for _, value in group)}
+        for year, group in by_year.items()
+    ]
+    y = upright(drawn, [dot["value"] for dot in dots])
+    x = _years({year: len(group) for year, group in by_year.items()})
+    offset = alt.XOffset("offset:Q", scale=alt.Scale(domain=[0.15, 0.85]))
+    points = chart_of(dots).mark_point(filled=True, size=34, opacity=0.55, style="dots")
+    bars = chart_of(middle).mark_point(shape="stroke", size=500, strokeWidth=2, style="median")
+    layers = [
+        points.encode(x=x, xOffset=offset, y=y, tooltip=tooltip("model", "text")),
+        bars.encode(x=x, xOffset=offset, y=y),
+    ]
+    return layered(layers, drawn.title, _HEIGHT + 60)
+
+
+def upright(drawn: Proportion, values: Sequence[float]) -> alt.Y:
+    """The logarithmic axis of a shape."""
+    scale = alt.Scale(type="log", domain=ends(drawn, values), nice=False)
+    label = "datum.value >= 1000 ? datum.value / 1000 + 'K' : datum.value"
+    return alt.Y("value:Q", scale=scale).axis(title=None, values=list(drawn.ticks), labelExpr=label)
+
+
+def ends(drawn: Proportion, values: Sequence[float]) -> tuple[float, float]:
+    """Of the axis: all values and ticks are on it."""
+    return min(*values, drawn.ticks[0]) / 1.1, max(*values, drawn.ticks[-1]) * 1.1
+
+
+def _dots(year: int, group: Sequence[tuple[str, float]], drawn: Proportion) -> Iterator[dict[str, Any]]:
+    for index, (model, value) in enumerate(group):
+        offset = 0.5 + _SPREAD * ((index + 0.5) / len(group) - 0.5)
+        yield {"model": model, "year": str(year), "offset": offset, "value": value,
+               "text": f"{drawn.title} {drawn.format(value)}"}  # fmt: skip
+
+
+def _years(n: Mapping[int, int]) -> alt.X:
+    """All years, `’17`; below them how many there are in each."""
+    every = [str(year) for year in range(min(n), max(n) + 1)]
+    numbers = "{" + ", ".join(f"'{year}': '{n[int(year)]}'" for year in every) + "}"
+    axis = alt.Axis(
+        title=None, labelAngle=0, grid=False, labelExpr=f"['’' + slice(datum.label, 2), {numbers}[datum.label]]"
+    )
+    return alt.X("year:O", scale=alt.Scale(domain=every), axis=axis)
+
+
+MLP_KINDS = ("plain MLP", "gated MLP", "mixture of experts", "no MLP")
+"""The colours, in order."""
+
+_SIZES_WIDTH, _SIZES_HEIGHT = 430, 300
+"""Pixels; the width is that on a usual page, by which names are placed."""
+_LETTER, _LINE = 6.2, 13
+"""Pixels of a name's letter and line."""
+_GAP = 8
+"""Pixels between a dot and its name."""
+_UNUSUAL = 1.4
+"""Factor beyond the rule of thumb from which on a model is named."""
+_SIZES = (1e8, 1e9, 1e10, 1e11, 1e12)
+_SIZE = "datum.value >= 1e12 ? '1T' : datum.value >= 1e9 ? datum.value / 1e9 + 'B' : datum.value / 1e6 + 'M'"
+"""A Vega expression: 1B for 1e9."""
+
+Box = tuple[float, float, float, float]
+"""Left, right, upper and lower end in pixels."""
+
+
+def by_size(rows: Sequence[AtlasRow], drawn: Proportion) -> alt.LayerChart:
+    """A dot per model of known size on two logarithmic axes, and lines at the rule of thumb."""
+    dots = [
+        {"model": row.about.name, "size": row.size, "value": value, "kind": _mlp_kind(row),
+         "text": f"{count(row.size)}, {drawn.title} {drawn.format(value)}"}
+        for row in rows
+        if row.size is not None and (value := drawn.of(row)) is not None
+    ]  # fmt: skip
+    domain = [min(dot["size"] for dot in dots) / 1.3, max(dot["size"] for dot in dots) * 1.3]
+    axis = alt.Axis(title=None, values=list(_SIZES), grid=False, labelExpr=_SIZE)
+    x = alt.X("size:Q", scale=alt.Scale(type="log", domain=domain, nice=False), axis=axis)
+    y = upright(drawn, [dot["value"] for dot in dots])
+    points = chart_of(dots).mark_point(filled=True, size=46, opacity=0.7)
+    guides = chart_of([{"value": value} for value in drawn.guides])
+    layers = [
+        guides.mark_rule(strokeDash=DASHED, style="notch").encode(y=y),
+        points.encode(x=x, y=y, color=colour(MLP_KINDS, "kind"), tooltip=tooltip("model", "text")),
+    ]
+    sides = list(_named(dots, drawn, domain))
+    for direction in (1, -1):
+        here = chart_of([dot for dot, side in sides if side == direction])
+        align = "left" if direction > 0 else "right"
+        text = here.mark_text(align=align, dx=direction * _GAP, fontSize=11, baseline="middle")
+        layers.append(text.encode(x=x, y=y, text="model:N"))
+    return layered(layers, f"{drawn.title} by size", _SIZES_HEIGHT)
+
+
+def _mlp_kind(row: AtlasRow) -> str:
+    if row.gated is None:
+        return MLP_KINDS[3]
+    return MLP_KINDS[2] if row.n_experts else MLP_KINDS[row.gated]
+
+
+def _named(
+    dots: Sequence[dict[str, Any]], drawn: Proportion, domain: Sequence[float]
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """Unusual models, the most unusual first, with the side where their name covers no dot and no other name."""
+    if not drawn.guides:
+        return
+    low, high = drawn.guides[0], drawn.guides[-1]
+    beyond = {dot["model"]: max(dot["value"] / high, low / dot["value"]) for dot in dots}
+    places = {dot["model"]: _place(dot, dots, drawn, domain) for dot in dots}
+    taken = list[Box]()
+    for dot in sorted(dots, key=lambda dot: -beyond[dot["model"]]):
+        if beyond[dot["model"]] < _UNUSUAL:
+            return
+        x, y = places[dot["model"]]
+        others = [_around(*place, 4, 4) for model, place in places.items() if model != dot["model"]]
+        half = _LETTER * len(dot["model"]) / 2
+        for side in (1, -1):
+            box = _around(x + side * (_GAP + half), y, half, _LINE / 2)
+            if box[0] >= 0 and box[1] <= _SIZES_WIDTH and not any(_meet(box, other) for other in (*taken, *others)):
+                taken.append(box)
+                yield dot, side
+                break
+
+
+def _place(
+    dot: dict[str, Any], dots: Sequence[dict[str, Any]], drawn: Proportion, domain: Sequence[float]
+) -> tuple[float, float]:
+    """In pixels."""
+    low, high = ends(drawn, [other["value"] for other in dots])
+    x = math.log(dot["size"] / domain[0]) / math.log(domain[1] / domain[0])
+    return _SIZES_WIDTH * x, _SIZES_HEIGHT * (1 - math.log(dot["value"] / low) / math.log(high / low))
+
+
+def _around(x: float, y: float, half_width: float, half_height: float) -> Box:
+    return x - half_width, x + half_width, y - half_height, y + half_height
+
+
+def _meet(one: Box, other: Box) -> bool:
+    return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]

@@ -1,0 +1,148 @@
+"""Round numbers on axes, few enough that each one has its label."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import altair as alt
+
+from archlab.study.formatting import with_unit
+from archlab.study.outcome_schema import Unit
+from archlab.study.record import Heading
+
+LARGE = "replace(replace(format(datum.value, '.3~s'), 'k', 'K'), 'G', 'B')"
+"""A Vega expression: `12.5K` as in our tables, where d3 writes `12.5k`."""
+
+LENGTH = (
+    "datum.value % 1000 == 0 ? format(datum.value, ',') : datum.value % 1048576 == 0 ? datum.value / 1048576 + 'Mi' : "
+    "datum.value % 1024 == 0 ? datum.value / 1024 + 'Ki' : format(datum.value, ',')"
+)
+"""A Vega expression: numbers of tokens, as `pricing.units.length` writes them."""
+
+_KIB = 1024
+
+
+def plain(low: float, high: float, most: int = 5) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten, between both ends."""
+    span = high - low
+    if span <= 0:
+        return [low]
+    power = 10.0 ** math.floor(math.log10(span / most))
+    step = next(m * power for m in (1, 2, 5, 10, 20) if _n_multiples(low, high, m * power) <= most)
+    first = math.ceil(low / step - 1e-9)
+    return [float(f"{(first + i) * step:.12g}") for i in range(_n_multiples(low, high, step))]
+
+
+def logarithmic(low: float, high: float, most: int = 7) -> list[float]:
+    """Round multiples of the powers of ten between both ends; of very many powers some."""
+    powers = [10.0**n for n in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+    for multiples in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1,)):
+        ticks = [float(f"{m * power:.3g}") for power in powers for m in multiples if low <= m * power <= high]
+        if len(ticks) <= most:
+            return ticks
+    return powers[:: math.ceil(len(powers) / most)]
+
+
+def spaced(ticks: Sequence[float], place: Callable[[float], float], gap: float) -> list[float]:
+    """The first and the last one, and those between that leave at least `gap` between their places, shares of the
+    axis."""
+    first, *inner, last = ticks
+    kept = [last]
+    for tick in reversed(inner):
+        if place(kept[-1]) - place(tick) >= gap and place(tick) - place(first) >= gap:
+            kept.append(tick)
+    return [first, *reversed(kept)]
+
+
+def both_sides(low: float, high: float, near: float, most: int = 4) -> list[float]:
+    """Zero, and a few ticks on each side of an axis that is linear up to about `near` and logarithmic beyond."""
+
+    def side(end: float) -> list[float]:
+        if end < 2 * near:
+            return [tick for tick in plain(0, end, 2) if 2 * tick > near]
+        powers = [10.0**n for n in range(math.floor(math.log10(near)), math.ceil(math.log10(end)) + 1)]
+        fine, coarse = (
+            [tick for power in powers for m in multiples if near <= (tick := float(f"{m * power:.3g}")) <= end]
+            for multiples in ((1, 2, 5), (1,))
+        )
+        return fine if len(fine) <= most else coarse
+
+    return [*(-tick for tick in reversed(side(-low))), 0.0, *side(high)]
+
+
+def axis(
+    title: str,
+    unit: Unit,
+    low: float,
+    high: float,
+    *,
+    most: int = 5,
+    grid: bool = True,
+    at: Sequence[float] | None = None,
+    of_differences: bool = False,
+) -> alt.Axis:
+    """An axis from low to high whose labels write values as our tables do.
+
+    `at`: its ticks, where they are not to be chosen; of another unit than bytes. `of_differences`: of shares in
+    percentage points.
+    """
+    if unit == "bytes":
+        size, name = _byte_unit(max(abs(low), abs(high)))
+        ticks = [size * tick for tick in plain(low / size, high / size, most)]
+        label = f"format(datum.value / {size}, '~g') + ' {name}'"
+    else:
+        ticks, label = at or plain(low, high, most), "format(datum.value, '~g')"
+        if unit == "share":
+            label = "format(100 * datum.value, '~g') + ' pp'" if of_differences else "format(datum.value, '~%')"
+        elif unit in ("tokens", "tokens/s", "count") and max(abs(low), abs(high)) >= 1000:
+            label = LARGE
+    return alt.Axis(title=title, values=ticks, labelExpr=label, grid=grid)
+
+
+def _n_multiples(low: float, high: float, step: float) -> int:
+    return math.floor(high / step + 1e-9) - math.ceil(low / step - 1e-9) + 1
+
+
+def _byte_unit(largest: float) -> tuple[int, str]:
+    names = ("B", "KiB", "MiB", "GiB", "TiB")
+    step = min(len(names) - 1, int(math.log(max(largest, 1), _KIB)))
+    return _KIB**step, names[step]
+
+
+_SIDE = {"lower": " (left is better)", "higher": " (right is better)", "neither": ""}
+
+
+def axis_title(outcome: Heading, of: str = "") -> str:
+    """`difference in bits per byte (left is better)`."""
+    unit = outcome.unit if with_unit("", outcome.unit) else ""
+    shown = f"{of} in {unit}" if of and unit else of or ", ".join(filter(None, [outcome.title, unit]))
+    return shown + _SIDE[outcome.better]
+
+
+_FAR = 3.0
+"""A gap this many times the range of all other values sets apart what lies beyond it."""
+
+_PART = 4
+"""At most one in this many arms is set apart: a majority is never the exception."""
+
+
+def without_outliers(values: Sequence[float]) -> list[float]:
+    """The values, sorted, without the few at the upper or the lower end that are far from all others."""
+    kept, most = sorted(values), len(values) // _PART
+    return _cut(_cut(kept, most, upper=True), most, upper=False)
+
+
+def _cut(values: list[float], most: int, upper: bool) -> list[float]:
+    ordered = values if upper else [-value for value in reversed(values)]
+    for keep in range(len(ordered) - most, len(ordered)):
+        if keep >= 2 and ordered[keep] - ordered[keep - 1] > _FAR * (ordered[keep - 1] - ordered[0]) > 0:
+            return values[:keep] if upper else values[-keep:]
+    return values
+
+
+def padded(low: float, high: float, is_logarithmic: bool = False) -> tuple[float, float]:
+    """A little room on both sides, also where all values are one."""
+    if is_logarithmic:
+        room = (high / low) ** 0.04 if high > low else 1.1
+        return low / room, high * room
+    room = 0.04 * (high - low) or max(0.01, 0.01 * abs(high))
+    return low - room, high + room

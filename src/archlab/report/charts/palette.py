@@ -1,0 +1,129 @@
+"""Colors for light and dark, after Okabe & Ito 2008 and viridis 2015.
+
+Every color of a line or a label has a contrast of at least 4.5 with the paper (WCAG AA). The colors of one picture
+differ also for readers with protanopia, deuteranopia or tritanopia; tests/unit/test_palette.py computes how far.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from archlab.study.record import Verdict
+
+Mode = Literal["light", "dark"]
+MODES: tuple[Mode, ...] = ("light", "dark")
+
+VERDICTS: tuple[Verdict, ...] = (
+    "better",
+    "not distinguishable",
+    "worse",
+    "diverged",
+    "reference diverged",
+    "too few runs",
+    "differs",
+    "equivalent",
+    "equal",
+)
+"""In the order of Palette.verdicts and SHAPES."""
+
+_BARS = "M-.8,-.8H.8V-.4H-.8ZM-.8,.4H.8V.8H-.8Z"
+"""Two bars, as an SVG path: with the line of the interval between them, the sign of equivalence."""
+
+SHAPES = ("circle", "square", "diamond", "cross", "square", "square", "triangle-up", _BARS, _BARS)
+"""Of the marks of verdicts, for Vega-Lite."""
+
+SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"
+
+_MOST_DISTINCT = 8
+
+
+class Palette(NamedTuple):
+    """The colors of one mode."""
+
+    paper: str
+    text: str
+    faint: str
+    line: str
+    verdicts: tuple[str, ...]
+    distinct: tuple[str, ...]
+    """For up to 8 arms without an order: after Okabe & Ito, apart from the blue and the orange of verdicts."""
+    ramp: tuple[str, ...]
+    """For a ladder, or more than 8 arms: a grey for the first one, then colors whose lightness only grows."""
+
+
+PALETTES: dict[Mode, Palette] = {
+    "light": Palette(
+        paper="#ffffff",
+        text="#23272e",
+        faint="#626976",
+        line="#dfe2e7",
+        verdicts=("#0b6fa8", "#626976", "#b34d13", "#a3195b", "#626976", "#626976", "#5a4fb5", "#4b525d", "#4b525d"),
+        distinct=("#5b626d", "#1f8555", "#ad559a", "#a66700", "#423092", "#7a4a12", "#3c76c2", "#084a71"),
+        ramp=("#2b2e34", "#471998", "#3d3f9c", "#265386", "#316a71", "#4b713e", "#6f722f", "#90710b"),
+    ),
+    "dark": Palette(
+        paper="#191c21",
+        text="#e4e7eb",
+        faint="#9aa2ae",
+        line="#343942",
+        verdicts=("#5db8ee", "#98a1ae", "#f0935a", "#f073ae", "#98a1ae", "#98a1ae", "#a79bf5", "#bcc3cd", "#bcc3cd"),
+        distinct=("#aab1bc", "#3bc89a", "#cf8ccc", "#edb22c", "#9899f6", "#c28d56", "#93d3fa", "#c3d35a"),
+        ramp=("#dde1e7", "#ae7395", "#7f8cdf", "#53abdc", "#34c0b7", "#5cda90", "#a7dc52", "#f1dc3c"),
+    ),
+}
+
+
+def colours(n: int, mode: Mode, *, is_ladder: bool = False) -> list[str]:
+    """Return the colors of `n` lines."""
+    palette = PALETTES[mode]
+    if is_ladder or n > _MOST_DISTINCT:
+        grey, *others = palette.ramp
+        return [grey, *(_between(others, i / max(1, n - 2)) for i in range(n - 1))]
+    return list(palette.distinct[:n])
+
+
+def vega_theme(mode: Mode, category: Sequence[str]) -> dict[str, Any]:
+    """The Vega-Lite config of one mode, with these colours for categories."""
+    palette = PALETTES[mode]
+    words = {"labelColor": palette.faint, "titleColor": palette.faint, "labelFontSize": 12, "titleFontSize": 12}
+    return {
+        "background": "transparent",
+        "font": SANS,
+        "view": {"stroke": None},
+        "range": {
+            "category": list(category),
+            "ordinal": list(palette.verdicts),
+            "ramp": list(palette.ramp[1:]),  # without the grey of a ladder's first arm
+        },
+        "axis": {
+            **words,
+            "gridColor": palette.line,
+            "domain": False,
+            "ticks": False,
+            "titleFontWeight": "normal",
+            "labelPadding": 6,
+        },
+        "legend": {**words, "labelColor": palette.text, "symbolStrokeWidth": 3, "symbolBaseFillColor": palette.faint},
+        "title": {
+            "color": palette.text,
+            "subtitleColor": palette.faint,
+            "anchor": "start",
+            "fontSize": 14,
+            "subtitleFontSize": 12,
+        },
+        "text": {"color": palette.text},
+        "style": {
+            "ground": {"color": palette.line},
+            "notch": {"color": palette.faint},
+            "dots": {"color": palette.distinct[1]},
+            "median": {"color": palette.text},
+        },
+    }
+
+
+def _between(ramp: Sequence[str], share: float) -> str:
+    """Return the color at `share` of the way along the ramp."""
+    position = share * (len(ramp) - 1)
+    left = min(int(position), len(ramp) - 2)
+    ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in ramp[left : left + 2]]
+    mixed = [round(a + (b - a) * (position - left)) for a, b in zip(*ends, strict=True)]
+    return "#" + "".join(f"{value:02x}" for value in mixed)

@@ -1,0 +1,311 @@
+"""What configs cost, as one HTML file that opens offline: tables and pictures."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+
+from archlab.config.components.multi_head import MultiHead
+from archlab.config.layers import layer_configs, sees_as, with_overrides
+from archlab.config.schema import Config
+from archlab.files import write_page
+from archlab.pricing.hardware import Hardware
+from archlab.pricing.memory import Format
+from archlab.pricing.pass_time import ideal
+from archlab.pricing.summary import Cost, cost
+from archlab.pricing.units import binary, si
+from archlab.pricing.work import PassName
+from archlab.report.charts.axes import LENGTH
+from archlab.report.charts.marks import DASHED, chart_of, colour, dash_turns, layered, tooltip
+from archlab.report.cost.tables import Point, beyond_limits, side_by_side
+from archlab.report.html import render_page
+
+BATCHES = tuple(2**n for n in range(10))
+
+
+def write_costs(
+    configs: Mapping[str, Config],
+    found: Mapping[str, Mapping[Point, Cost]],
+    device: Hardware,
+    dtype: Format,
+    path: Path,
+) -> Path:
+    """Write the page, and the folders above it; its path."""
+    return write_page(path, render(configs, found, device, dtype))
+
+
+def render(
+    configs: Mapping[str, Config], found: Mapping[str, Mapping[Point, Cost]], device: Hardware, dtype: Format
+) -> str:
+    """Return the page as text."""
+    points = list(next(iter(found.values())))
+    asked = list(dict.fromkeys(context for context, _ in points))
+    batch, most = points[0][1], max(b for _, b in points)
+    varied = next((name for name in configs if _has_heads_to_vary(configs[name])), None)
+    costs = {name: list(at.values()) for name, at in found.items()}
+    charts = {"roofline": roofline(costs, device), "memory": memory(costs, device)}
+    if varied:
+        kinds = [row for context in asked for row in _kinds_of_heads(configs[varied], most, context, dtype, device)]
+        charts["heads"] = heads(varied, list(configs), kinds)
+    if any("decoding" in cost.work for at in costs.values() for cost in at):
+        limits = {name: config.model.max_seq_len for name, config in configs.items()}
+        at_context = {
+            name: [cost(config, batch, c, dtype) for c in _contexts(asked, limits[name])]
+            for name, config in configs.items()
+        }
+        kept = {n: [(c.context, _kept(c), binary(_kept(c))) for c in at] for n, at in at_context.items()}
+        speeds = {n: [_speed(c, c.context, device) for c in at] for n, at in at_context.items()}
+        at_batch = {
+            name: {context: [_speed(cost(config, b, context, dtype), b, device) for b in BATCHES] for context in asked}
+            for name, config in configs.items()
+        }
+        charts |= {
+            "cache": over_context(kept, limits, asked, "bytes kept"),
+            "context": over_context(speeds, limits, asked, "decoded tokens/s"),
+            "batch": over_batch(at_batch, "decoded tokens/s"),
+        }
+    return render_page(
+        "cost",
+        charts,
+        names=list(configs),
+        varied=varied,
+        device=device,
+        dtype=dtype,
+        asked=" and ".join(f"{context:,}" for context in asked),
+        beyond=beyond_limits(found),
+        batch=batch,
+        most=most,
+        tables=list(side_by_side(found, device)),
+    )
+
+
+def _contexts(asked: Sequence[int], limit: int) -> list[int]:
+    """Powers of two from 512 tokens (of a short limit, from a 16th) to the config's limit or to the longest context
+    that was asked for, and all that were asked for."""
+    powers = max(limit, *asked).bit_length()
+    return sorted({*asked, *(2**n for n in range(max(0, min(9, powers - 5)), powers))})
+
+
+def _kept(found: Cost) -> int:
+    return found.kv_cache_bytes + found.recurrent_bytes
+
+
+def _speed(found: Cost, x: int, device: Hardware) -> tuple[int, float, str]:
+    if "decoding" not in found.work:
+        return x, 0.0, ""
+    speed = ideal(found.work["decoding"], device, found.dtype, found.tokens["decoding"]).tokens_per_second
+    return x, speed, f"{si(speed)} tokens/s"
+
+
+def _kinds_of_heads(
+    config: Config, batch: int, context: int, dtype: Format, device: Hardware
+) -> Iterator[tuple[str, int, float, float]]:
+    """Return (kind, context, bytes kept per token, decoded tokens per second) for the config with other heads.
+
+    The kinds: as many key heads as query heads, as few as the config has, a quarter, an eighth, one, and latent
+    attention in DeepSeek's proportions (a vector 4 heads wide and a rotated part of half a head).
+    """
+    one = layer_configs(config.model)[0].multi_head
+    H, C = one.n_heads, one.head_dim
+    numbers = {H, *(H // n for n in (4, 8) if H % n == 0), one.n_kv_heads, 1}
+    names = {H: "MHA", 1: "MQA"}
+    kinds: dict[str, dict[str, Any]] = {
+        names.get(n, f"GQA, {n} heads"): {"n_kv_heads": n} for n in sorted(numbers, reverse=True)
+    }
+    kinds["latent"] = {
+        "kind": "latent", "n_heads": H, "kv_rank": 4 * C, "nope_dim": C, "rope_dim": C // 2, "v_dim": C,
+    }  # fmt: skip
+    for name, change in kinds.items():
+        model = with_overrides(config.model, {"attention": change})
+        found = cost(config.model_copy(update={"model": model}), batch, context, dtype)
+        yield name, context, found.kv_bytes_per_token, _speed(found, 0, device)[1]
+
+
+def _has_heads_to_vary(config: Config) -> bool:
+    """Multi-head attention with the same heads in every layer, whatever their windows, and a cache."""
+    attentions = [layer.attention for layer in layer_configs(config.model)]
+    heads = {(a.n_heads, a.n_kv_heads, a.head_dim) if isinstance(a, MultiHead) else None for a in attentions}
+    return heads != {None} and len(heads) == 1 and not sees_as(config.model, "two_sided")
+
+
+_GIB = 2**30
+_Rows = Sequence[Mapping[str, Any]]
+
+PASSES: dict[PassName, str] = {"training": "training", "prefill": "reading (prefill)", "decoding": "decoding"}
+"""Name of a pass -> what the page calls it."""
+
+
+def roofline(found: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.LayerChart:
+    """FLOPs per second that the device could do at a pass's FLOPs per byte, and where every pass stands under it.
+
+    `found`: name of a config -> its cost at each context and batch.
+    """
+    peak, bandwidth = device.speed(next(iter(found.values()))[0].dtype), device.bandwidth
+    dots = [
+        {
+            "config": name,
+            "pass": PASSES[passed],
+            "intensity": at.flops_per_byte,
+            "speed": at.of_peak * peak,
+            "text": f"{_what_is_passed(passed, cost)}: {at.flops_per_byte:.3g} FLOPs per byte, "
+            f"{si(at.of_peak * peak)}FLOP/s at best",
+        }
+        for name, costs in found.items()
+        for cost in costs
+        for passed, work in cost.work.items()
+        for at in [ideal(work, device, cost.dtype, cost.tokens[passed])]
+    ]
+    ridge = peak / bandwidth
+    low, high = min(0.5, *(d["intensity"] for d in dots)) / 1.5, max(ridge * 8, *(d["intensity"] for d in dots)) * 1.5
+    roof = [{"intensity": x, "speed": min(peak, x * bandwidth)} for x in (low, ridge, high)]
+    x = alt.X("intensity:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False))
+    y = alt.Y("speed:Q", scale=alt.Scale(type="log", nice=False)).axis(
+        title="FLOP/s", format="~s", values=_powers([d["speed"] for d in dots])
+    )
+    x = x.axis(title="FLOPs per byte moved", format="~g", tickCount=6, grid=False)
+    line = chart_of(roof).mark_line(strokeWidth=2, style="ground").encode(x=x, y=y)
+    points = chart_of(dots).mark_point(filled=True, size=80, opacity=0.85)
+    shape = alt.Shape("pass:N", scale=alt.Scale(domain=list(PASSES.values()))).legend(
+        title=None, orient="bottom", columns=2
+    )
+    points = points.encode(x=x, y=y, color=colour([*found], "config"), shape=shape, tooltip=tooltip("config", "text"))
+    return layered([line, points], "The roofline: what a pass could reach at its FLOPs per byte")
+
+
+def _what_is_passed(passed: PassName, cost: Cost) -> str:
+    if passed == "training":
+        return f"{PASSES[passed]}, windows of {cost.training_window:,} tokens"
+    return f"{PASSES[passed]}, {cost.batch:,} x {cost.context:,} tokens"
+
+
+def memory(found: Mapping[str, Sequence[Cost]], device: Hardware) -> alt.LayerChart:
+    """Weights, cache and states as served: a bar for each config, context and batch."""
+    costs = {_on_two_lines(name, f"{c.batch:,} x {c.context:,} tokens"): c for name, at in found.items() for c in at}
+    bars = [
+        {"config": label, "part": part, "order": order, "GiB": n / _GIB, "text": f"{part}: {binary(n)}"}
+        for label, cost in costs.items()
+        for order, (part, n) in enumerate(
+            {
+                "weights": cost.weight_bytes,
+                "KV cache": cost.kv_cache_bytes,
+                "recurrent states": cost.recurrent_bytes,
+            }.items()
+        )
+        if n
+    ]
+    y = alt.Y("config:N", sort=list(costs)).axis(title=None, labelLimit=180, labelExpr=_LINES)
+    most = max(device.memory, *map(_served, costs.values())) / _GIB
+    x = alt.X("GiB:Q", scale=alt.Scale(domain=[0, 1.05 * most], nice=False)).axis(title="GiB", tickCount=5)
+    kept = [part for part in ("weights", "KV cache", "recurrent states") if any(bar["part"] == part for bar in bars)]
+    parts = alt.Color("part:N", scale=alt.Scale(domain=kept, range="ordinal"))
+    bar = chart_of(bars).mark_bar(cornerRadius=1, height={"band": 0.6})
+    bar = bar.encode(
+        x=x, y=y, order="order:Q", color=parts.legend(title=None, orient="bottom", columns=2), tooltip=tooltip("text")
+    )
+    limit = [{"GiB": device.memory / _GIB, "text": f"{device.name}: {binary(device.memory)}"}]
+    rule = chart_of(limit).mark_rule(strokeDash=DASHED, style="notch").encode(x="GiB:Q")
+    is_right = device.memory / _GIB > most / 2
+    label = chart_of(limit).mark_text(align="right" if is_right else "left", dx=-5 if is_right else 5)
+    label = label.encode(x="GiB:Q", y=alt.value(-8), text="text:N")
+    return layered([bar, rule, label], "Bytes of serving each config", 46 * len(costs) + 20)
+
+
+_LINES = "split(datum.label, '|')"
+"""A Vega expression: the lines of a label."""
+
+
+def _on_two_lines(first: str, second: str) -> str:
+    return f"{first}|{second}"
+
+
+def _served(cost: Cost) -> int:
+    return cost.weight_bytes + cost.kv_cache_bytes + cost.recurrent_bytes
+
+
+def over_context(
+    found: Mapping[str, Sequence[tuple[int, float, str]]], limits: Mapping[str, int], asked: Sequence[int], y_title: str
+) -> alt.LayerChart:
+    """A line per config over the context: name -> (context, y, a few words).
+
+    A line is dashed beyond its config's limit. The contexts that were asked for have a tick and a larger dot.
+    """
+    rows = list[Mapping[str, Any]]()
+    for name, values in found.items():
+        last_within = max((context for context, *_ in values if context <= limits[name]), default=0)
+        for context, y, text in values:
+            row = {"config": name, "x": context, "y": y, "text": text, "asked": context in asked}
+            rows += [{**row, "part": "within"}] if context <= limits[name] else []
+            rows += [{**row, "part": "beyond"}] if context >= last_within and last_within < values[-1][0] else []
+    contexts = sorted({row["x"] for row in rows})
+    dash = alt.StrokeDash("part:N", scale=alt.Scale(domain=["within", "beyond"], range=[[1, 0], DASHED])).legend(None)
+    return _over(rows, list(found), _ticks(contexts, asked), dash, "tokens of context", y_title)
+
+
+def over_batch(found: Mapping[str, Mapping[int, Sequence[tuple[int, float, str]]]], y_title: str) -> alt.LayerChart:
+    """A line per config and context over the batch: name -> context -> (batch, y, a few words)."""
+    rows = [
+        {"config": name, "x": batch, "y": y, "text": f"{context:,} tokens: {text}", "context": f"{context:,}"}
+        for name, contexts in found.items()
+        for context, values in contexts.items()
+        for batch, y, text in values
+    ]
+    contexts = list(dict.fromkeys(row["context"] for row in rows))
+    dash = alt.StrokeDash("context:N", scale=alt.Scale(domain=contexts, range=dash_turns(len(contexts))))
+    legend = alt.Legend(title="tokens of context", orient="bottom", symbolType="stroke", symbolSize=400)
+    dash = dash.legend(legend if len(contexts) > 1 else None)
+    return _over(rows, list(found), _ticks(sorted({row["x"] for row in rows})), dash, "texts side by side", y_title)
+
+
+def _ticks(values: Sequence[int], asked: Sequence[int] = ()) -> list[int]:
+    """All that were asked for, and those of the others whose labels meet no other label."""
+    ticks = [*asked]
+    for value in values:
+        if all(max(value / tick, tick / value) >= 4 for tick in ticks):
+            ticks.append(value)
+    return sorted(ticks)
+
+
+def _over(
+    rows: _Rows, names: Sequence[str], ticks: Sequence[int], dash: alt.StrokeDash, x_title: str, y_title: str
+) -> alt.LayerChart:
+    """Lines on two logarithmic axes."""
+    shown = [row for row in rows if row["y"]]
+    x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False)).axis(title=x_title, values=ticks, labelExpr=LENGTH)
+    marks = _powers([row["y"] for row in shown]) if shown else []
+    y = alt.Y("y:Q", scale=alt.Scale(type="log", domain=[marks[0], marks[-1]] if marks else alt.Undefined, nice=False))
+    y = y.axis(title=y_title, format="~s", values=marks)
+    base = chart_of(shown).encode(x=x, y=y, color=colour(names, "config"))
+    dots = base.mark_point(filled=True).encode(
+        size=alt.condition("datum.asked", alt.value(70), alt.value(22)), tooltip=tooltip("config", "text")
+    )
+    line = base.mark_line(strokeWidth=2).encode(strokeDash=dash)
+    return layered([line, dots], f"{y_title} over {x_title}")
+
+
+def heads(config: str, names: Sequence[str], rows: Sequence[tuple[str, int, float, float]]) -> alt.LayerChart:
+    """Kinds of heads of one of the page's configs: (kind, context, bytes kept per token, decoded tokens per second)."""
+    several = len({context for _, context, *_ in rows}) > 1
+    bars = [
+        {
+            "config": config,
+            "kind": _on_two_lines(kind, f"{context:,} tokens") if several else kind,
+            "speed": speed,
+            "text": f"{si(speed)} tokens/s|{binary(kept)} kept per token",
+        }
+        for kind, context, kept, speed in rows
+    ]
+    room = 3 * max(bar["speed"] for bar in bars)
+    x = alt.X("speed:Q", scale=alt.Scale(domain=[0, room], nice=False)).axis(None)
+    y = alt.Y("kind:N", sort=None).axis(title=None, labelLimit=180, labelExpr=_LINES)
+    base = chart_of(bars).encode(x=x, y=y)
+    bar = base.mark_bar(cornerRadius=1, height={"band": 0.6}).encode(color=colour(names, "config"))
+    words = base.mark_text(align="left", dx=6, baseline="bottom", dy=2, lineBreak="|").encode(text="text:N")
+    return layered([bar, words], "Decoding speed and bytes kept by kind of heads", 40 * len(bars))
+
+
+def _powers(values: Sequence[float]) -> list[float]:
+    """Of ten, from the one below the smallest value to the one above the largest."""
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    return [10.0**n for n in range(low, high + 1)]

@@ -1,0 +1,293 @@
+"""What `archlab cost` says, as tables: of one config, and of several side by side."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from archlab.pricing.hardware import Hardware
+from archlab.pricing.pass_time import ideal, predicted, untimed
+from archlab.pricing.summary import Cost, room
+from archlab.pricing.units import binary, count, seconds, si
+from archlab.pricing.work import PassName, Work, matrix_flops_per_byte
+from archlab.report.text_table import Table
+
+Point = tuple[int, int]
+"""A context and a batch."""
+
+Unit = Callable[[float], str]
+
+
+def of_one(found: Cost, device: Hardware | None = None) -> Iterator[Table]:
+    """Parameters, serving, training, the work of a pass, and how long it takes on a device at best."""
+    counts, flops, memory = found.parameters, found.forward_flops, found.training_memory
+    yield Table(
+        ("parameters", "count", "share"),
+        [(role, f"{n:,}", f"{n / counts.total:.1%}") for role, n in counts.parts.items() if n]
+        + [("total", f"{counts.total:,}", count(counts.total))]
+        + ([("active per token", f"{counts.active:,}", count(counts.active))] if counts.idle else [])
+        + [("non-embedding", f"{counts.non_embedding:,}", count(counts.non_embedding))],
+    )
+    yield Table(
+        (f"serving, {found.context:,} tokens of context", "FLOPs per token", "share"),
+        [(part, si(n), f"{n / flops.total:.1%}") for part, n in flops if n] + [("forward pass", si(flops.total), "")],
+    )
+    yield Table(
+        ("", "memory"),
+        [
+            (f"KV cache per token, {found.dtype}", binary(found.kv_bytes_per_token)),
+            (f"KV cache of {found.batch} x {found.context:,} tokens, {found.dtype}", binary(found.kv_cache_bytes)),
+            *_recurrent(found),
+            (f"weights, {found.dtype}", binary(found.weight_bytes)),
+            ("read per decoded token, one sequence", _read(found)),
+        ],
+    )
+    yield Table(
+        (f"training, windows of {found.training_window:,} tokens", ""),
+        [
+            *_training_flops(found),
+            ("weights, gradients, averages in float32", binary(memory.total)),
+            *_step_memory(found),
+        ],
+    )
+    yield _intensity(found)
+    yield _kinds(found)
+    if device is not None:
+        yield _room(found, device)
+        yield _times(found, device)
+        yield from _predictions(found, device)
+
+
+def _read(found: Cost) -> str:
+    n_bytes = found.read_bytes_per_decoded_token
+    return "nothing is decoded" if n_bytes is None else binary(n_bytes)
+
+
+def _recurrent(found: Cost) -> list[tuple[str, str]]:
+    label = f"recurrent states of {found.batch}, {found.dtype} and float32"
+    return [(label, binary(found.recurrent_bytes))] if found.recurrent_bytes else []
+
+
+def _step_memory(found: Cost) -> list[tuple[str, str]]:
+    step = found.step_memory
+    return [
+        ("activations of a micro-batch", binary(step.activations)),
+        ("  where layers are computed again", binary(step.recomputed_activations)),
+        ("logits at once", binary(step.logits)),
+        ("most at once in a step", binary(step.peak)),
+        ("  where layers are computed again", binary(step.recomputed_peak)),
+    ]
+
+
+def _training_flops(found: Cost) -> list[tuple[str, str]]:
+    """What the architecture asks for, and below it what the kernel computes where that is more."""
+    seen, spent, tokens = found.training_flops_per_token, found.computed_training_flops_per_token, found.training_tokens
+    hidden = "  with the hidden pairs that are computed, too"
+    rows = [("FLOPs per token, forward and backward", si(seen))]
+    rows += [(hidden, si(spent))] if spent != seen else []
+    if tokens is None:
+        return [*rows, ("FLOPs of the whole training", "say train.tokens=N")]
+    rows += [(f"FLOPs of the whole training, {count(tokens)} tokens", f"{seen * tokens:.3g}")]
+    return rows + ([(hidden, f"{spent * tokens:.3g}")] if spent != seen else [])
+
+
+def _intensity(found: Cost) -> Table:
+    """A pass as a whole."""
+    rows = [
+        (
+            _label(found, name),
+            si(_flops(work)),
+            binary(_bytes(work)),
+            _number(matrix_flops_per_byte(work)),
+            f"{sum(one.count for one in work):,}",
+        )
+        for name, work in found.work.items()
+    ]
+    return Table((f"a pass, {found.dtype}", "FLOPs", "bytes moved", "FLOPs per byte", "operations"), rows)
+
+
+def _label(found: Cost, name: PassName) -> str:
+    match name:
+        case "training":
+            return f"training step of {count(found.tokens[name])} tokens"
+        case "prefill":
+            return f"prefill of {found.batch} x {found.context:,}"
+        case "decoding":
+            return f"decoding step of {found.batch}"
+
+
+def _times(found: Cost, device: Hardware) -> Table:
+    """At best, on one device."""
+    rows = list[Sequence[str]]()
+    for name, work in found.work.items():
+        one = ideal(work, device, found.dtype, found.tokens[name])
+        rows.append(
+            (_label(found, name), seconds(one.seconds), si(one.tokens_per_second), one.limit, _share(one.of_peak))
+        )
+    return Table((f"at best on one {device.name}", "time", "tokens/s", "limit", "of the peak"), rows)
+
+
+def _room(found: Cost, device: Hardware) -> Table:
+    one = room(found, device)
+    return Table(
+        (f"serving on one {device.name}", ""),
+        [
+            ("weights, cache and states", f"{binary(one.needed)} of {binary(one.memory)}"),
+            ("fits", "yes" if one.fits else "no"),
+            (f"texts of {found.context:,} tokens that fit", "any number" if one.texts is None else f"{one.texts:,}"),
+        ],
+    )
+
+
+def _predictions(found: Cost, device: Hardware) -> Iterator[Table]:
+    """As operations of the same kinds were timed there; nothing of a device that was not measured."""
+    rows = list[Sequence[str]]()
+    for name, work in found.computed_work.items():
+        if (rates := device.rates(name, found.dtype)) is None:
+            continue
+        if unknown := untimed(work, rates):
+            rows.append((_label(found, name), "-", "-", "-", f"not timed: {', '.join(unknown)}"))
+        else:
+            one = predicted(work, rates, found.tokens[name])
+            most, longest = max(one.seconds_by_kind.items(), key=lambda item: item[1])
+            share = f"{most} {longest / one.seconds:.0%}"
+            rows.append(
+                (_label(found, name), seconds(one.seconds), si(one.tokens_per_second), seconds(one.latency), share)
+            )
+    if rows:
+        yield Table(("as timed here, not compiled", "time", "tokens/s", "latency", "most of it"), rows)
+
+
+def _kinds(found: Cost) -> Table:
+    """Where the FLOPs of a training step and of decoding are, and where the bytes."""
+    shown: list[PassName] = [name for name in ("training", "decoding") if name in found.work]
+    kinds = dict.fromkeys(work.kind for name in shown for work in found.work[name])
+    rows = list[Sequence[str]]()
+    for kind in kinds:
+        of_kind = [next((work for work in found.work[name] if work.kind == kind), None) for name in shown]
+        rows.append(_shares(found, kind, shown, of_kind))
+        if kind == "products":
+            for part in found.products["training"]:
+                rows.append(_shares(found, f"  {part}", shown, [found.products[name].get(part) for name in shown]))
+    headings = [f"{name}: {what}" for name in shown for what in ("FLOPs", "bytes")]
+    return Table(("share by kind of operation", *headings), rows)
+
+
+def _shares(found: Cost, label: str, passes: Sequence[PassName], parts: Sequence[Work | None]) -> Sequence[str]:
+    """Of each pass, how much of its FLOPs and of its bytes are this part's."""
+    cells = [label]
+    for name, part in zip(passes, parts, strict=True):
+        whole = found.work[name]
+        cells.append(_share(part.flops / _flops(whole)) if part else "-")
+        cells.append(_share(part.n_bytes / _bytes(whole)) if part else "-")
+    return cells
+
+
+def _share(value: float) -> str:
+    return "<0.1%" if 0 < value < 0.0005 else f"{value:.1%}"
+
+
+def _flops(work: Sequence[Work]) -> float:
+    return sum(one.flops for one in work)
+
+
+def _bytes(work: Sequence[Work]) -> float:
+    return sum(one.n_bytes for one in work)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+class Quantity(NamedTuple):
+    """A number of a config, that of another stands in a ratio to."""
+
+    label: str
+    of: Callable[[Cost], float]
+    unit: Unit
+
+
+WHOLE = (
+    Quantity("parameters", lambda c: c.parameters.total, count),
+    Quantity("active per token", lambda c: c.parameters.active, count),
+    Quantity("non-embedding", lambda c: c.parameters.non_embedding, count),
+    Quantity("weights", lambda c: c.weight_bytes, binary),
+    Quantity("KV cache per token", lambda c: c.kv_bytes_per_token, binary),
+    Quantity("training FLOPs per token", lambda c: c.training_flops_per_token, si),
+    Quantity("weights, gradients, averages", lambda c: c.training_memory.total, binary),
+)
+"""Whatever the context and the batch."""
+
+AT_A_POINT = (
+    Quantity("forward FLOPs per token", lambda c: c.forward_flops.total, si),
+    Quantity("KV cache and states", lambda c: c.kv_cache_bytes + c.recurrent_bytes, binary),
+    Quantity("moved by a decoding step", lambda c: _bytes(c.work.get("decoding", [])), binary),
+    Quantity("its FLOPs per byte", lambda c: matrix_flops_per_byte(c.work.get("decoding", [])), _number),
+    Quantity("FLOPs per byte of prefill", lambda c: matrix_flops_per_byte(c.work["prefill"]), _number),
+)
+
+
+def side_by_side(found: Mapping[str, Mapping[Point, Cost]], device: Hardware | None = None) -> Iterator[Table]:
+    """A column for each config, with the ratio to the first; then what depends on the context or the batch."""
+    names = list(found)
+    points = list(found[names[0]])
+    whole = [found[name][points[0]] for name in names]
+    shown = [q for q in WHOLE if q.label != "active per token" or any(c.parameters.idle for c in whole)]
+    rows = [_ratios(q.label, [q.of(c) for c in whole], q.unit) for q in shown]
+    trained = [_speed("training", whole, device)] if device else []
+    yield Table((whole[0].dtype, *names), [*rows, *trained, *_windows(whole)])
+    for context, batch in points:
+        at = [found[name][context, batch] for name in names]
+        rows = [_ratios(q.label, [q.of(c) for c in at], q.unit) for q in AT_A_POINT]
+        yield Table((f"{batch:,} x {context:,} tokens", *names), [*rows, *(_speeds(at, device) if device else [])])
+
+
+def beyond_limits(found: Mapping[str, Mapping[Point, Cost]]) -> list[str]:
+    """Return a sentence for each config that is asked for a longer context than it is built for."""
+    sentences = list[str]()
+    for name, costs in found.items():
+        limit = next(iter(costs.values())).max_seq_len
+        if longer := [f"{context:,}" for context in dict.fromkeys(c for c, _ in costs) if context > limit]:
+            sentences.append(
+                f"{name} is built for {limit:,} tokens (model.max_seq_len); {' and '.join(longer)} are beyond that, "
+                "and are counted all the same"
+            )
+    return sentences
+
+
+def ratios(found: Cost, first: Cost) -> dict[str, float | None]:
+    """How many times the first config's every quantity is, at the same context and batch; null where that has none."""
+    return {q.label: q.of(found) / q.of(first) if q.of(first) else None for q in (*WHOLE, *AT_A_POINT)}
+
+
+def _speeds(costs: Sequence[Cost], device: Hardware) -> Iterator[Sequence[str]]:
+    """Whether weights and cache fit on one device, and the tokens per second of serving at best."""
+    yield (f"fits in {binary(device.memory)}", *("yes" if room(c, device).fits else "no" for c in costs))
+    yield _speed("prefill", costs, device)
+    yield _speed("decoding", costs, device)
+
+
+_DONE: dict[PassName, str] = {"prefill": "read", "decoding": "written", "training": "trained"}
+
+
+def _speed(name: PassName, costs: Sequence[Cost], device: Hardware) -> Sequence[str]:
+    speeds = [
+        ideal(c.work[name], device, c.dtype, c.tokens[name]).tokens_per_second if name in c.work else 0.0 for c in costs
+    ]
+    return _ratios(f"tokens/s {_DONE[name]}, {device.name}", speeds, si)
+
+
+def _windows(costs: Sequence[Cost]) -> list[Sequence[str]]:
+    """Where they differ, FLOPs per token and tokens trained per second do by that alone."""
+    windows = [cost.training_window for cost in costs]
+    return [("training window, tokens", *(f"{n:,}" for n in windows))] if len(set(windows)) > 1 else []
+
+
+def _ratios(label: str, values: Sequence[float], unit: Unit) -> Sequence[str]:
+    """The value, and how many times the first config's it is."""
+    first = values[0]
+    return (label, unit(first) if first else "-", *(_cell(value, first, unit) for value in values[1:]))
+
+
+def _cell(value: float, first: float, unit: Unit) -> str:
+    if not value:
+        return "-"
+    return f"{unit(value)} {value / first:.2f}x" if first else unit(value)

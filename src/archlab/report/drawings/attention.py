@@ -1,0 +1,156 @@
+"""Drawings of attention: how query heads share keys and values, and which keys a query sees."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from archlab.config.components.any_attention import AnyAttention
+from archlab.config.components.component import Site
+from archlab.config.components.latent_attention import Latent
+from archlab.config.components.multi_head import MultiHead
+from archlab.config.components.norm import RMSNorm
+from archlab.config.components.position import Rope
+from archlab.config.components.visibility import Visibility, keys_kept, visible
+from archlab.config.io import build_config
+from archlab.config.layers import LayerConfig, distinct_layers
+from archlab.config.model_schema import ModelConfig
+from archlab.report.drawings.svg import SMALL, TITLE, Cell, Label, Shape, Svg, Wire, to_svg
+
+_D_MODEL, _HEADS, _HEAD_DIM = 512, 8, 64
+_CELL, _STEP, _MARGIN, _BESIDE, _PER_ROW = 16, 22, 16, 40, 2
+_QUERIES, _KEYS, _LATENT = 0, 1, 3
+
+
+def _kinds_of_heads() -> dict[str, AnyAttention]:
+    """Eight query heads of 64 in a model 512 wide, sharing ever more."""
+    shared = {"Multi-head": _HEADS, "Grouped-query": 2, "Multi-query": 1}
+    heads: dict[str, AnyAttention] = {
+        name: MultiHead(n_heads=_HEADS, n_kv_heads=n, head_dim=_HEAD_DIM).resolve(_D_MODEL)
+        for name, n in shared.items()
+    }
+    latent = Latent(n_heads=_HEADS, kv_rank=128, nope_dim=_HEAD_DIM, rope_dim=32).resolve(_D_MODEL)
+    return heads | {"Latent": latent}
+
+
+def kept_per_token(heads: AnyAttention) -> int:
+    """Numbers that a cache keeps of one token in one layer."""
+    site = Site(_D_MODEL, RMSNorm(), Rope())
+    return sum(math.prod(tensor.shape) for tensor in heads.state(site, 1))
+
+
+def head_sharing() -> Svg:
+    """Query heads above, below them the heads of keys and values that they read, or what these are made from."""
+    side, row = _HEADS * _STEP + _BESIDE, 170
+    found = list(_kinds_of_heads().items())
+    height = row * math.ceil(len(found) / _PER_ROW)
+    shapes = list[Shape]()
+    for i, (name, heads) in enumerate(found):
+        x, top = _MARGIN + i % _PER_ROW * side, height - i // _PER_ROW * row
+        shapes += [
+            Label(name, x, top - 24, TITLE, bold=True),
+            Label(f"keeps {kept_per_token(heads):,} numbers per token", x, top - row + 14, SMALL, faint=True),
+            *_sharing(name, heads, x, top - 60),
+        ]
+    x = _MARGIN + _PER_ROW * side - _BESIDE / 2
+    shapes += [Label("queries", x, height - 56, faint=True), Label("keys and values", x, height - 106, faint=True)]
+    shapes.append(Label("one narrow vector", x, row - 136, faint=True))
+    return to_svg(shapes, x + 116, height, "Heads of keys and values that query heads share")
+
+
+def _sharing(name: str, heads: AnyAttention, x: float, up: float) -> Iterator[Shape]:
+    made = heads.n_heads if isinstance(heads, Latent) else _kv_heads(heads)
+    group = heads.n_heads // made
+    middles = [x + (group * (i + 0.5) - 0.5) * _STEP + _CELL / 2 for i in range(made)]
+    for head in range(heads.n_heads):
+        middle = x + head * _STEP + _CELL / 2
+        yield Wire([(middle, up), (middles[head // group], up - 50 + _CELL)])
+        yield Cell(f"{name} query {head}", middle - _CELL / 2, up, _CELL, _CELL, _QUERIES)
+    for i, middle in enumerate(middles):
+        yield Cell(f"{name} kv {i}", middle - _CELL / 2, up - 50, _CELL, _CELL, _KEYS)
+    if isinstance(heads, Latent):
+        width = heads.n_heads * _STEP - (_STEP - _CELL)
+        for middle in middles:
+            yield Wire([(middle, up - 50), (middle, up - 66)])
+        yield Cell(f"{name} latent", x, up - 78, width, 12, _LATENT, f"{heads.kept_width} numbers for all heads")
+
+
+def _kv_heads(heads: AnyAttention) -> int:
+    assert isinstance(heads, MultiHead)
+    return heads.n_kv_heads
+
+
+_TOKENS, _SQUARE_CELL, _BETWEEN = 16, 12, 36
+_PREFIX = 4
+"""Under a rule with a prefix it is a quarter of the text."""
+_MODEL = {"vocab_size": 64, "d_model": 64, "n_layers": 4, "attention": {"n_heads": 4}}
+CYCLES = {
+    "window": "{local: {attention.window: 4}, full: {}, pattern: [local, local, local, full]}",
+    "sparse": "{strided: {attention: {window: 4, stride: 4}}, blocks: {attention.blocks: {size: 4, summary: 1}}, "
+    "pattern: [strided, blocks]}",
+    "hybrid": "{recurrent: {attention: none, mixer: gated_delta}, full: {}, "
+    "pattern: [recurrent, recurrent, recurrent, full]}",
+}
+"""What is drawn of each: layer kinds in a cycle, with windows that fit a picture of 16 tokens."""
+
+
+def cycle_visibility(name: str) -> Svg:
+    """One of CYCLES."""
+    return visibility(build_config({"model": _MODEL}, (f"model.layers={CYCLES[name]}",)).model)
+
+
+def visibility(model: ModelConfig, length: int = _TOKENS) -> Svg:
+    """A square for every kind of layer, queries downwards and keys across; under it the keys that a cache keeps."""
+    side = length * _SQUARE_CELL
+    shapes, x = list[Shape](), float(_MARGIN)
+    height = side + 100
+    for index, (layer, n) in enumerate(distinct_layers(model).items()):
+        labels = [
+            Label(f"{layer.kind} × {n}", x, height - 24, TITLE, bold=True),
+            Label(_kept(layer, length), x, 14, SMALL, faint=True),
+        ]
+        shapes += [*labels, *_square(layer, length, index, x, height - 36), *_cache(layer, length, index, x, 32)]
+        x += max(side, *(label.width for label in labels)) + _BETWEEN
+    return to_svg(shapes, x - _BETWEEN + _MARGIN, height, "Which keys a query sees, and which a cache keeps")
+
+
+def _rules(layer: LayerConfig) -> list[Visibility]:
+    return [branch.component for branch in layer.branches if isinstance(branch.component, Visibility)]
+
+
+def _square(layer: LayerConfig, length: int, index: int, x: float, top: float) -> Iterator[Cell]:
+    """Filled where a query sees a key; a layer without attention sees none."""
+    positions = np.arange(length)
+    seen = np.zeros((length, length), dtype=bool)
+    for rule in _rules(layer):
+        seen |= np.asarray(visible(rule, positions[:, None], positions[None], length // _PREFIX))
+    for query, key in np.ndindex(length, length):
+        colour = index if seen[query, key] else None
+        name = f"{layer.kind}: query {query}, key {key}"
+        yield Cell(
+            name, x + key * _SQUARE_CELL, top - (query + 1) * _SQUARE_CELL, _SQUARE_CELL - 1, _SQUARE_CELL - 1, colour
+        )
+
+
+def _cache(layer: LayerConfig, length: int, index: int, x: float, up: float) -> Iterator[Cell]:
+    """Of the tokens so far, those whose keys are kept for the next one."""
+    kept = max((keys_kept(rule, length) for rule in _rules(layer)), default=0)
+    for key in range(length):
+        colour = index if key >= length - kept else None
+        yield Cell(
+            f"{layer.kind}: kept key {key}", x + key * _SQUARE_CELL, up, _SQUARE_CELL - 1, _SQUARE_CELL - 1, colour
+        )
+
+
+def _kept(layer: LayerConfig, length: int) -> str:
+    """In words."""
+    kept = max((keys_kept(rule, length) for rule in _rules(layer)), default=0)
+    fixed = sum(
+        np.prod(tensor.shape)
+        for branch in layer.branches
+        for tensor in branch.component.state(layer.site, length)
+        if not tensor.per_token
+    )
+    words = [f"{kept} of {length} keys"] if kept else []
+    words += [f"a state of {int(fixed):,} numbers"] if fixed else []
+    return f"keeps {' and '.join(words) or 'nothing'}"

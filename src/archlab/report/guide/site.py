@@ -1,0 +1,155 @@
+"""The site: its parts, its pages and its index, and who is cited where."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from archlab.evidence.claims import claims, mistakes, sources
+from archlab.evidence.ledger import ledger
+from archlab.evidence.topics import chapters, topics, topics_that_set
+from archlab.files import make_folder, write_atomic
+from archlab.report.guide.documents import (
+    HOW_TO,
+    TUTORIALS,
+    Rendered,
+    address,
+    document,
+    line,
+    links_from,
+    render,
+    slug,
+    text_of,
+)
+from archlab.report.guide.lecture import Draws, chapter_addresses, chapter_values, topic_addresses
+from archlab.report.guide.reference import addresses, config_addresses, reference_pages
+from archlab.report.html import render_page
+from archlab.report.ledger import page as ledger_page
+from archlab.report.ledger.words import HOW_SURE, said
+from archlab.review.findings import RULES
+
+INDEX = "index.html"
+LEDGER = "ledger.html"
+BIBLIOGRAPHY = "bibliography.html"
+PYTHON = "reference-python.html"
+COMMANDS = "reference-commands.html"
+
+
+class SitePart(NamedTuple):
+    """Pages that belong together."""
+
+    name: str
+    title: str
+    about: str
+    pages: dict[str, str]
+    """Address -> title."""
+
+    @property
+    def address(self) -> str:
+        """Its place on the index, or its only page."""
+        return next(iter(self.pages)) if len(self.pages) == 1 else f"{INDEX}#{self.name}"
+
+
+Page = tuple[str, str, dict[str, Any]]
+"""Its address, its template, and what that shows."""
+
+
+def write_guide(folder: Path, pictures: Draws, commands: str, python_api: str) -> Path:
+    """Write the site into a folder; its first page. `commands`: their help, `python_api`: the names; as Markdown."""
+    make_folder(folder)
+    rendered = {address(name): document(name) for name in (*TUTORIALS, *HOW_TO)}
+    links = links_from(PurePosixPath())
+    rendered |= {COMMANDS: render(commands, links), PYTHON: render(python_api, links)}
+    common = {
+        "parts": parts({place: text.title for place, text in rendered.items()}),
+        "chapters": chapters(),
+        "chapter_addresses": chapter_addresses(),
+        "line": line,
+    }
+    for place, template, values in _pages(rendered, pictures):
+        write_atomic(folder / place, render_page(f"guide_{template}", here=place, **common, **values))
+    write_atomic(folder / LEDGER, ledger_page.render(ledger(), guide=INDEX))
+    return folder / INDEX
+
+
+def _pages(rendered: dict[str, Rendered], pictures: Draws) -> Iterator[Page]:
+    yield INDEX, "index", {}
+    for place, text in rendered.items():
+        yield place, "document", {"text": text}
+    for name, chapter in chapters().items():
+        yield chapter_addresses()[name], "chapter", chapter_values(chapter, pictures)
+    yield from _reference(rendered[address("studies")])
+    yield BIBLIOGRAPHY, "bibliography", {"cited": bibliography(), "how_sure": HOW_SURE}
+
+
+def _reference(studies: Rendered) -> Iterator[Page]:
+    """`studies`: the document that explains the fields of a study."""
+    *config, study = reference_pages()
+    titles, places = {name: topic.title for name, topic in topics()}, topic_addresses()
+    made = {path: [(titles[name], places[name]) for name in topics_that_set(path)] for path in config_addresses()}
+    for page in config:
+        yield page.address, "reference", {"page": page, "addresses": config_addresses(), "more": made}
+    found = addresses([study])
+    shown = {
+        path: [(studies.title, f"{address('studies')}#{slug(path)}")] if slug(path) in studies.anchors else []
+        for path in found
+    }
+    yield study.address, "reference", {"page": study, "addresses": found, "more": shown}
+
+
+def parts(titles: Mapping[str, str]) -> list[SitePart]:
+    """`titles`: address -> title of the pages that were made of Markdown."""
+    return [
+        SitePart("tutorials", "Tutorials", "A question each, to its answer.", _of(TUTORIALS, titles)),
+        SitePart("how-to", "How-to", "A subject each, with examples.", _of(HOW_TO, titles)),
+        SitePart(
+            "lecture",
+            "Lecture",
+            "Every choice: its formula, what it does and why people make it, who does, what it costs, and one command "
+            "to try it. Counts and costs are computed from the configs of published models.",
+            {chapter_addresses()[name]: chapter.title for name, chapter in chapters().items()},
+        ),
+        SitePart("ledger", "Ledger", "What is claimed of architectures, and what was found.", {LEDGER: "The ledger"}),
+        SitePart(
+            "reference",
+            "Reference",
+            "Every field of a file, every command and every function, as the code itself describes them.",
+            {page.address: page.title for page in reference_pages()} | {at: titles[at] for at in (COMMANDS, PYTHON)},
+        ),
+        SitePart("bibliography", "Bibliography", "Sources, each with what cites it.", {BIBLIOGRAPHY: "Bibliography"}),
+    ]
+
+
+def _of(names: Iterable[str], titles: Mapping[str, str]) -> dict[str, str]:
+    return {address(name): titles[address(name)] for name in names}
+
+
+_NUMBER = re.compile(r"arXiv (\d{4}\.\d{5})")
+
+
+def bibliography() -> dict[str, list[tuple[str, str]]]:
+    """Source -> title and address of what cites it, by alphabet."""
+    places: dict[str, list[tuple[str, str]]] = {}
+    for keys, link in _citing():
+        for key in dict.fromkeys(keys):
+            places.setdefault(said(sources()[key]), []).append(link)
+    return dict(sorted(places.items(), key=lambda item: item[0].lower()))
+
+
+def _citing() -> Iterator[tuple[Iterable[str], tuple[str, str]]]:
+    """Keys of sources, and the place that names them."""
+    addresses = topic_addresses()
+    for name, topic in topics():
+        yield topic.sources, (topic.title, addresses[name])
+    for claim in claims().values():
+        yield [*claim.sources, *claim.also_cited], (f"claim {claim.number}", f"{LEDGER}#claim-{claim.number}")
+    for mistake in mistakes():
+        yield mistake.sources, ("errors in circulation", f"{LEDGER}#mistakes-heading")
+    for rule in RULES:
+        cites = [*rule.sources, *(point.source for point in rule.measured)]
+        yield cites, (f"archlab check: {rule.name}", COMMANDS)
+    numbers = {key: _NUMBER.search(source.where or "") for key, source in sources().items()}
+    for name in HOW_TO:
+        text = text_of(name)
+        named = [key for key, number in numbers.items() if number and number[1] in text]
+        yield named, (text.partition("\n")[0].removeprefix("# "), address(name))

@@ -1,0 +1,172 @@
+"""The ledger as one HTML file that opens offline: all claims at a glance, what they predict beside what was found,
+each in full, and errors in circulation."""
+
+from collections.abc import Iterator, Sequence
+from math import copysign, expm1, log1p
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import altair as alt
+
+from archlab.evidence.claims import cited, mistakes, sources
+from archlab.evidence.ledger import LedgerEntry
+from archlab.evidence.verdicts import JudgedExpectation
+from archlab.files import write_page
+from archlab.report.charts.axes import axis, axis_title, both_sides, padded
+from archlab.report.charts.comparisons import (
+    MARK_DOWN,
+    ROW,
+    XAxis,
+    by_row,
+    caps,
+    dots,
+    ground,
+    higher_where_narrow,
+    intervals,
+    place_on_axis,
+    texts,
+)
+from archlab.report.charts.marks import Row, Width, layered, tooltip
+from archlab.report.charts.palette import SHAPES
+from archlab.report.html import render_page
+from archlab.report.ledger import words as ledger_words
+from archlab.study.formatting import amount, difference, interval
+from archlab.study.outcome_schema import Better, Unit
+from archlab.study.record import Comparison, Heading
+from archlab.study.study_file import AS_IT_STANDS
+
+_RELATIVE: dict[Unit, str] = {"tokens/s": "speed", "bytes": "memory"}
+"""Units of which only the share of the reference's mean says something: what all outcomes of that unit are about."""
+
+
+class Panel(NamedTuple):
+    """The picture of one outcome, for different units share no axis."""
+
+    outcome: Heading
+    is_relative: bool
+    """Whether differences are shares of the reference's mean."""
+    rows: list[Row]
+
+
+def write_ledger(entries: Sequence[LedgerEntry], path: Path) -> Path:
+    """Write the page, and the folders above it; its path."""
+    return write_page(path, render(entries))
+
+
+def render(entries: Sequence[LedgerEntry], guide: str | None = None) -> str:
+    """Return the page as text. `guide`: the first page of its site, if any."""
+    drawn = panels(entries)
+    by_year = sorted(sources().values(), key=lambda source: (source.year, source.authors))
+    return render_page(
+        "ledger",
+        {f"predictions-{i}": predictions(panel) for i, panel in enumerate(drawn)},
+        entries=entries,
+        words=ledger_words,
+        cited=cited,
+        mistakes=mistakes(),
+        sources=by_year,
+        guide=guide,
+        panels=drawn,
+    )
+
+
+def panels(entries: Sequence[LedgerEntry]) -> list[Panel]:
+    """Of all that was run, at every scale; the picture with most rows first."""
+    found: dict[tuple[str, Unit, Better], Panel] = {}
+    for entry in entries:
+        for one in entry.found:
+            for judged in one.judged:
+                if judged.outcome and judged.comparison:
+                    panel = _panel(judged.outcome)
+                    key = panel.outcome.title, panel.outcome.unit, panel.outcome.better
+                    row = _row(entry, one.scale, judged, judged.outcome, judged.comparison)
+                    found.setdefault(key, panel).rows.append(row)
+    return sorted(found.values(), key=lambda panel: -len(panel.rows))
+
+
+def _panel(outcome: Heading) -> Panel:
+    about = _RELATIVE.get(outcome.unit)
+    return Panel(outcome.model_copy(update={"title": about, "unit": "share"}) if about else outcome, bool(about), [])
+
+
+def _row(entry: LedgerEntry, scale: str, judged: JudgedExpectation, outcome: Heading, found: Comparison) -> Row:
+    is_relative = outcome.unit in _RELATIVE
+    unit: Unit = "share" if is_relative else outcome.unit
+    per = judged.share / found.difference if is_relative and judged.share and found.difference else 1.0
+    value, low, high, margin = (
+        None if end is None else per * end for end in (found.difference, *judged.interval, found.margin)
+    )
+    if value is None or (is_relative and judged.share is None):
+        value, low, high, text = None, None, None, found.verdict
+    else:
+        text = f"{(amount if is_relative else difference)(value, unit)} {interval(low, high, unit)}".strip()
+    what = [
+        judged.label,
+        *([outcome.name.replace("_", " ")] if is_relative else []),
+        *([] if scale == AS_IT_STANDS else [scale]),
+    ]
+    return {
+        "arm": f"{entry.claim.number}. {entry.claim.name}: {', '.join(what)} (said: {judged.expected.verdict})",
+        "against": judged.against,
+        "value": value,
+        "low": low,
+        "high": high,
+        "below": None if margin is None else -margin,
+        "above": margin,
+        "found": judged.found,
+        "text": text,
+    }
+
+
+FINDINGS = ("as claimed", "undecided", "the opposite")
+"""In the order of the first colours and shapes of verdicts: better, not distinguishable, worse."""
+
+
+def predictions(panel: Panel, width: Width = "container") -> alt.LayerChart:
+    """A row per prediction: the effect with its interval, coloured by what it says of the claim."""
+    x = _symlog_axis(panel)
+    place_on_axis(panel.rows, x)
+    colour = alt.Color("found:N", scale=alt.Scale(domain=list(FINDINGS), range="ordinal"), legend=None)
+    shape = alt.Shape("found:N", scale=alt.Scale(domain=list(FINDINGS), range=list(SHAPES[:3])), legend=None)
+    base = by_row(panel.rows).encode(color=colour, tooltip=tooltip("arm", "against", "found", "text"))
+    margins = by_row(panel.rows).transform_filter("datum.above !== null")
+    layers = [
+        *ground(panel.rows, 0.0, x),
+        margins.mark_rule(style="notch", strokeWidth=14, opacity=0.25, yOffset=MARK_DOWN).encode(
+            x=x("below"), x2="above:Q"
+        ),
+        *intervals(base, x),
+        *caps(base, x),
+        dots(base, x).encode(shape=shape),
+        *texts(panel.rows, width),
+    ]
+    description = (
+        f"What claims predict of {panel.outcome.title}, and the differences that were found, with their intervals"
+    )
+    return higher_where_narrow(layered(layers, description, ROW * len(panel.rows), width), panel.rows)
+
+
+def _symlog_axis(panel: Panel) -> XAxis:
+    """Return an axis that is linear about as far as an interval reaches, and logarithmic beyond, on both sides of zero.
+
+    Studies differ in how large their effects are, by a factor of a hundred and more.
+    """
+    every = list(_ends(panel.rows))
+    reach = [(row["high"] - row["low"]) / 2 for row in panel.rows if row["low"] is not None]
+    near = (median(reach) if reach else 0) or max(map(abs, every)) or 1.0
+    places = [copysign(log1p(abs(end) / near), end) for end in every]
+    low, high = (copysign(near * expm1(abs(place)), place) for place in padded(min(places), max(places)))
+    scale = alt.Scale(type="symlog", constant=near, domain=[low, high], nice=False)
+    title = axis_title(panel.outcome, "difference, % of the reference" if panel.is_relative else "difference")
+    at, absolute = both_sides(low, high, near), not panel.is_relative
+    return XAxis(
+        low, high, scale, axis(title, panel.outcome.unit, low, high, grid=False, at=at, of_differences=absolute)
+    )
+
+
+def _ends(rows: Sequence[Row]) -> Iterator[float]:
+    """All that the axis must reach: zero, values, intervals and margins."""
+    yield 0.0
+    every = (row[end] for row in rows for end in ("value", "low", "high", "below", "above"))
+    yield from (end for end in every if end is not None)

@@ -1,0 +1,188 @@
+"""Pictures of probes: a measure over depth and over trainings, a line per config; and over one training's steps, a line
+per layer.
+
+Colours come from the page's theme: one per config, and its ramp from the first layer to the last.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import altair as alt
+
+from archlab.pricing.units import count
+from archlab.report.charts.axes import LARGE, LENGTH, logarithmic
+from archlab.report.charts.lines import opacity, single_out
+from archlab.report.charts.marks import chart_of, colour, dashes, layered
+from archlab.study.details import LARGEST
+from archlab.training.measures import LOG_Z, OF_LAYERS, Measure, Row, measured
+
+_HEIGHT = 200
+_Points = Sequence[Mapping[str, Any]]
+Line = tuple[Sequence[int], Sequence[float | None]]
+"""Training tokens, and the values there."""
+
+
+class ProbePicture(NamedTuple):
+    """One measure of probes in one picture."""
+
+    name: str
+    """Name of its place on the page."""
+    title: str
+    says: str
+    chart: alt.LayerChart
+
+
+def depth_pictures(found: Mapping[str, Row]) -> list[ProbePicture]:
+    """Every measure over the layers, a line per config. `found`: one probe by config."""
+    return [
+        ProbePicture(f"depth-{name}", measure.title, measure.says, over_depth(found, name, measure))
+        for name, measure in measured(found.values()).items()
+    ]
+
+
+OVER_TRAINING = {**OF_LAYERS, "log_z": LOG_Z}
+"""Measures that are drawn over a training, one number for all layers."""
+
+
+def training_pictures(found: Mapping[str, Mapping[str, Line]]) -> list[ProbePicture]:
+    """Every measure over a training, a line per config. `found`: measure -> config -> its line."""
+    return [
+        ProbePicture(
+            f"time-{name}",
+            measure.title,
+            f"{measure.says}{_over_layers_in_words(name)}",
+            over_training(found[name], measure),
+        )
+        for name, measure in OVER_TRAINING.items()
+        if any(values for _, values in found[name].values())
+    ]
+
+
+def _over_layers_in_words(name: str) -> str:
+    """What became of the layers' numbers; empty for what is of the whole model."""
+    if name not in OF_LAYERS:
+        return ""
+    return " The largest of all layers." if name in LARGEST else " The mean over the layers."
+
+
+def over_depth(found: Mapping[str, Row], name: str, measure: Measure) -> alt.LayerChart:
+    """A line per config: the measure of that name, of its first layer to its last. `found`: one probe by config."""
+    points = [
+        {"config": label, "x": i, "y": y, "text": f"layer {i}: {measure.text(y)}"}
+        for label, row in found.items()
+        for i, y in enumerate(row.get(name, ()), 1)
+        if _is_drawn(y, measure)
+    ]
+    deepest = max((point["x"] for point in points), default=1)
+    x = alt.X("x:Q", scale=alt.Scale(domain=[1, max(deepest, 2)], nice=False))
+    x = x.axis(title="layer", values=_whole_ticks(deepest), format="d", grid=False)
+    drawn = ["config:N", "text:N"]
+    return _lines(
+        points, x, _y(points, measure), colour([*found], "config"), drawn, f"{measure.title} over depth", named=[*found]
+    )
+
+
+def over_steps(rows: Sequence[Row], name: str, measure: Measure) -> alt.LayerChart:
+    """A line per layer: the measure of that name, over the steps of a training. `rows`: its probes, each with its
+    step."""
+    points = [
+        {"layer": i, "x": row["step"], "y": y, "text": f"layer {i}, step {row['step']:,}: {measure.text(y)}"}
+        for row in rows
+        for i, y in enumerate(row.get(name, ()), 1)
+        if _is_drawn(y, measure)
+    ]
+    deepest = max((point["layer"] for point in points), default=1)
+    x = alt.X("x:Q", scale=alt.Scale(nice=False)).axis(title="step", tickCount=5, format="~s", grid=False)
+    scale = alt.Scale(domain=[1, max(deepest, 2)], range="ramp")
+    legend = alt.Legend(title="layer", orient="bottom", values=sorted({1, (deepest + 1) // 2, deepest}), format="d")
+    colour = alt.Color("layer:Q", scale=scale).legend(legend)
+    return _lines(
+        points, x, _y(points, measure), colour, ["text:N"], f"{measure.title} over the steps", detail="layer:N"
+    )
+
+
+def over_training(found: Mapping[str, Line], measure: Measure) -> alt.LayerChart:
+    """A line per config, over its training tokens."""
+    points = [
+        {"config": label, "x": x, "y": y, "text": f"{count(x)} tokens: {measure.text(y)}"}
+        for label, (tokens, values) in found.items()
+        for x, y in zip(tokens, values, strict=True)
+        if _is_drawn(y, measure)
+    ]
+    x = alt.X("x:Q", scale=alt.Scale(nice=False, zero=True))
+    x = x.axis(title="training tokens", tickCount=4, labelExpr=LARGE, grid=False)
+    y, drawn = _y(points, measure), ["config:N", "text:N"]
+    return _lines(points, x, y, colour([*found], "config"), drawn, f"{measure.title} over the training", named=[*found])
+
+
+def rope_products(
+    found: Mapping[str, Sequence[tuple[Sequence[int], Sequence[float]]]],
+) -> alt.LayerChart:
+    """A line per config and kind of layer that rotates: (distances, products)."""
+    points = [
+        {"config": label, "kind": kind, "x": x, "y": y, "text": f"distance {x:,}: {y:.3g}"}
+        for label, kinds in found.items()
+        for kind, (distances, products) in enumerate(kinds)
+        for x, y in zip(distances, products, strict=True)
+        if x
+    ]
+    farthest = max((point["x"] for point in points), default=1)
+    shown = [4**n for n in range(20) if 4**n <= farthest]
+    x = alt.X("x:Q", scale=alt.Scale(type="log", nice=False))
+    x = x.axis(title="tokens between them", values=shown, labelExpr=LENGTH, grid=False)
+    y = alt.Y("y:Q", scale=alt.Scale(nice=True)).axis(title=None, tickCount=5, format="~g")
+    return _lines(
+        points,
+        x,
+        y,
+        colour([*found], "config"),
+        ["config:N", "text:N"],
+        "RoPE over the distance",
+        detail="kind:N",
+        named=[*found],
+    )
+
+
+def _lines(
+    points: _Points,
+    x: alt.X,
+    y: alt.Y,
+    colour: alt.Color,
+    tooltip: list[str],
+    description: str,
+    *,
+    detail: str | None = None,
+    named: Sequence[str] = (),
+) -> alt.LayerChart:
+    """Return lines through dots. `named`: the configs, if the lines are of configs; each has its own dashes then."""
+    base = chart_of(points).encode(x=x, y=y, color=colour)
+    base = base.encode(detail=detail) if detail else base
+    base = base.encode(opacity=opacity(1, 0.12, "config"))
+    dots = base.mark_point(filled=True, size=22).encode(tooltip=tooltip)
+    line = base.mark_line(strokeWidth=1.8)
+    layers = [line.encode(strokeDash=dashes(named, "config")) if named else line, dots]
+    return layered(layers, description, _HEIGHT).add_params(single_out())
+
+
+def _y(points: _Points, measure: Measure) -> alt.Y:
+    values = [point["y"] for point in points] or [1.0]
+    if measure.is_logarithmic:
+        low, high = min(values), max(values)
+        middle = (low * high) ** 0.5
+        domain = [min(low, middle / 2), max(high, middle * 2)]
+        scale = alt.Scale(type="log", domain=domain, nice=False)
+        return alt.Y("y:Q", scale=scale).axis(title=None, values=logarithmic(*domain), format="~g")
+    is_share = measure.unit == "share"
+    top = max(*values, 0.01 if is_share else 1.0)
+    scale = alt.Scale(domain=[min(0.0, *values), top], nice=True)
+    return alt.Y("y:Q", scale=scale).axis(title=None, tickCount=5, format="~%" if is_share else "~g")
+
+
+def _is_drawn(value: float | None, measure: Measure) -> bool:
+    return value is not None and (value > 0 or not measure.is_logarithmic)
+
+
+def _whole_ticks(n: int) -> list[int]:
+    """1, and multiples of a step as far as n; none that stands too close to 1."""
+    step = max(1, round(n / 6))
+    return [1, *(tick for tick in range(step, n + 1, step) if tick > 1 and tick - 1 >= 0.7 * step)]

@@ -1,0 +1,129 @@
+"""Runs as one HTML file that opens offline: how they stand, their curves, their probes, how they differ."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from archlab.config.core.yaml_text import to_yaml, to_yaml_line
+from archlab.config.identity import flatten, resolved
+from archlab.files import write_page
+from archlab.pricing.units import count, seconds
+from archlab.report.charts.palette import MODES, colours
+from archlab.report.html import render_page
+from archlab.report.probe.charts import OVER_TRAINING, Line, ProbePicture, depth_pictures, over_steps, training_pictures
+from archlab.report.run.curves import HELD_OUT, held_out, of_updates
+from archlab.report.run.watched import Watched
+from archlab.study.details import over_layers, probes_of
+from archlab.training.measures import OF_LAYERS, Row, measured
+from archlab.training.run_folder import PROBES
+
+_MISSING = "-"
+
+
+def write_runs(runs: Sequence[Watched], path: Path, again: int | None = None) -> Path:
+    """Write the page, and the folders above it; its path. `again`: seconds after which a browser reads it anew."""
+    return write_page(path, render(runs, again))
+
+
+def render(runs: Sequence[Watched], again: int | None = None) -> str:
+    """Return the page as text."""
+    drawn = list(of_updates(runs))
+    depth, time = depth_probes(runs), time_probes(runs)
+    charts = {
+        "held-out": held_out(runs),
+        "held-out-end": held_out(runs, second_half=True),
+        **{f"updates-{what.field}": chart for what, chart in drawn},
+        **{probe.name: probe.chart for probe in (*depth, *time)},
+    }
+    named = [run.name for run in runs]
+    return render_page(
+        "run",
+        charts,
+        {mode: colours(len(runs), mode) for mode in MODES},
+        runs=runs,
+        again=again,
+        columns=COLUMNS,
+        rows=run_rows(runs, longest=200),
+        measured=[what for what, _ in drawn],
+        depth_probes=depth,
+        time_probes=time,
+        differences=differing([flatten(resolved(run.config)) for run in runs]),
+        environments=differing([run.environment for run in runs], all_fields=True),
+        configs=[to_yaml(resolved(run.config)) for run in runs],
+        marked=any(run.spikes for run in runs),
+        noted=[(run.name, note) for run in runs for note in run.notes()],
+        named=named,
+    )
+
+
+COLUMNS = ("run", "status", "steps", "held out", "loss", "tok/s", "spikes", "left")
+
+
+_LONGEST = 22
+"""Characters of a name that leave room for the other columns where a line has 80."""
+
+
+def run_rows(runs: Sequence[Watched], longest: int = _LONGEST) -> list[tuple[str, ...]]:
+    """How each stands, a cell for each of COLUMNS; of a name longer than `longest` its end."""
+    return [
+        (
+            run.name if len(run.name) <= longest else f"…{run.name[1 - longest :]}",
+            run.status,
+            f"{run.steps:,}/{run.settings.steps:,}",
+            _MISSING if run.held_out is None else HELD_OUT[run.measure].text(run.held_out),
+            f"{run.updates[-1]['loss']:.3f}" if run.updates else _MISSING,
+            _MISSING if run.tokens_per_second is None else count(run.tokens_per_second),
+            str(len(run.spikes)),
+            _MISSING if run.seconds_left is None else seconds(run.seconds_left),
+        )
+        for run in runs
+    ]
+
+
+def standing(runs: Sequence[Watched]) -> list[dict[str, Any]]:
+    """How each stands, exact."""
+    return [
+        {
+            "run": str(run.path),
+            "status": run.status,
+            "step": run.steps,
+            "steps": run.settings.steps,
+            run.measure: run.held_out,
+            "loss": run.updates[-1]["loss"] if run.updates else None,
+            "tokens_per_second": run.tokens_per_second,
+            "spikes": len(run.spikes),
+            "seconds_left": run.seconds_left,
+        }
+        for run in runs
+    ]
+
+
+def differing(values: Sequence[dict[str, Any]], *, all_fields: bool = False) -> list[tuple[str, ...]]:
+    """Field, and what each has there, of those in which they differ, or of all."""
+    fields = list(dict.fromkeys(field for of_run in values for field in of_run))
+    rows = [(field, [to_yaml_line(of[field]) if field in of else _MISSING for of in values]) for field in fields]
+    return [(field, *cells) for field, cells in rows if all_fields or len(set(cells)) > 1]
+
+
+def depth_probes(runs: Sequence[Watched]) -> list[ProbePicture]:
+    """Over the layers, at the newest probe of each run; none where nothing was probed."""
+    return depth_pictures(
+        {run.name: next((line[PROBES] for line in reversed(run.metrics) if PROBES in line), {}) for run in runs}
+    )
+
+
+def time_probes(runs: Sequence[Watched]) -> list[ProbePicture]:
+    """Over the training: of one run a line per layer, of several a line for each, with one number for all layers."""
+    if len(runs) == 1:
+        rows = [{"step": line["step"], **line[PROBES]} for line in runs[0].metrics if PROBES in line]
+        return [
+            ProbePicture(f"time-{name}", measure.title, measure.says, over_steps(rows, name, measure))
+            for name, measure in measured(rows).items()
+        ]
+    probes = {run.name: probes_of(run.metrics) for run in runs}
+    return training_pictures({name: {run: _line(probes[run], name) for run in probes} for name in OVER_TRAINING})
+
+
+def _line(probes: Mapping[int, Row], name: str) -> Line:
+    found = {tokens: probe[name] for tokens, probe in probes.items() if name in probe}
+    return [*found], [over_layers(name, value) if name in OF_LAYERS else value for value in found.values()]

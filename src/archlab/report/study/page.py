@@ -1,0 +1,207 @@
+"""The report of a study: one HTML file that opens offline, and a picture of its charts."""
+
+import textwrap
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import altair as alt
+import vl_convert
+
+from archlab.config.core.yaml_text import to_yaml, to_yaml_line
+from archlab.errors import UserError
+from archlab.evidence.claims import cited
+from archlab.files import write_atomic
+from archlab.pricing.units import binary, count, seconds
+from archlab.report.charts.palette import MODES, PALETTES, vega_theme
+from archlab.report.html import render_page, sentence
+from archlab.report.ledger import words as ledger_words
+from archlab.report.study import arms, curves
+from archlab.report.study.arms import arm_colours, labels
+from archlab.report.study.claims import claims_of, explained
+from archlab.report.study.curves import depth_probes, time_probes
+from archlab.report.study.factors import interaction, levels_of, pairs
+from archlab.report.study.grids import sweep, tuned_fields, tuning
+from archlab.report.study.sizes import over_sizes
+from archlab.study.formatting import (
+    amount,
+    difference,
+    diverged,
+    interval,
+    margin_of,
+    p_value,
+    span,
+    verdict,
+    with_unit,
+)
+from archlab.study.record import StudySummary, csv_of_runs
+
+
+class _Other(NamedTuple):
+    """An outcome beside the one that the answer is about."""
+
+    name: str
+    """Of its place on the page."""
+    study: StudySummary
+    """With that outcome as the one that the arms' values are."""
+
+
+def write_page(summary: StudySummary, folder: Path) -> Path:
+    """Write `report.html` into the folder, whole or not at all; its path."""
+    page = folder / "report.html"
+    write_atomic(page, render(summary))
+    return page
+
+
+def write_picture(summary: StudySummary, folder: Path) -> None:
+    """Write `report.png` into the folder, whole or not at all; UserError where it cannot be drawn."""
+    write_atomic(folder / "report.png", picture(summary))
+
+
+def render(summary: StudySummary) -> str:
+    """Return the page as text."""
+    functions = (
+        margin_of,
+        p_value,
+        span,
+        seconds,
+        verdict,
+        diverged,
+        binary,
+        count,
+        to_yaml,
+        amount,
+        difference,
+        interval,
+        with_unit,
+        levels_of,
+        arms.levels_show,
+        arms.reference_of,
+    )
+    others = [_Other(f"other-{i}", summary.by(other.outcome.name)) for i, other in enumerate(summary.others)]
+    _, claims = claims_of(summary)
+    depth, time = depth_probes(summary), time_probes(summary)
+    charts = dict(_charts(summary, others)) | {probe.name: probe.chart for probe in (*depth, *time)}
+    return render_page(
+        "study",
+        charts,
+        {mode: arm_colours(summary, mode) for mode in MODES},
+        s=summary,
+        others=others,
+        tuned_fields=tuned_fields(summary),
+        pairs=pairs(summary),
+        depth_probes=depth,
+        time_probes=time,
+        labels=labels(summary),
+        claims=claims,
+        explained=[] if claims else explained(summary),
+        words=ledger_words,
+        cited=cited,
+        captions={
+            "differences": arms.DIFFERENCES_SHOW,
+            "lines": curves.LINES_SHOW,
+            "thin_lines": curves.THIN_LINES_SHOW,
+        },
+        by_name={arm.name: arm for arm in summary.arms},
+        csv=f"data:text/csv;base64,{b64encode(csv_of_runs(summary).encode()).decode()}",
+        value=to_yaml_line,
+        **{function.__name__: function for function in functions},
+    )
+
+
+def _charts(summary: StudySummary, others: Sequence[_Other]) -> Iterator[tuple[str, alt.LayerChart | None]]:
+    """By the name of their place on the page; None where there is nothing to draw."""
+    yield "levels", arms.levels(summary)
+    yield "differences", arms.differences(summary)
+    if arms.levels_are_cut(summary):
+        yield "levels-whole", arms.levels(summary, whole=True)
+    if arms.differences_are_cut(summary):
+        yield "differences-whole", arms.differences(summary, whole=True)
+    for i, pair in enumerate(pairs(summary)):
+        yield f"factors-{i}", interaction(summary, pair)
+    yield "sizes", over_sizes(summary)
+    yield "curves", curves.evaluations(summary)
+    yield "curves-end", curves.last_half(summary)
+    yield "losses", curves.updates(summary, curves.LOSS)
+    yield "gradients", curves.updates(summary, curves.GRADIENT)
+    yield "sweep", sweep(summary)
+    for i, field in enumerate(tuned_fields(summary)):
+        yield f"tuning-{i}", tuning(summary, field)
+    for other in others:
+        if any(arm.comparison and arm.comparison.difference is not None for arm in other.study.arms):
+            yield other.name, arms.differences(other.study, compared_only=True)
+        if arms.differences_are_cut(other.study):
+            yield f"{other.name}-whole", arms.differences(other.study, compared_only=True, whole=True)
+
+
+_PANEL = 460
+"""Width in pixels of each of the two upper panels, before scaling."""
+
+_SCALE = 2
+_FONT = "Liberation Sans"
+"""vl-convert carries it, so the picture looks the same on every machine."""
+
+_HALF = 330
+"""Width of a panel of curves; the arms' names stand to the right of it."""
+
+_LINE = 80
+"""Letters in a line of a panel's caption."""
+
+
+def picture(summary: StudySummary) -> bytes:
+    """Return a PNG in light colors: levels beside differences, and the learning curves below, under the study's
+    question. Raise UserError if it cannot be drawn."""
+    whole, config = drawn(summary)
+    try:
+        return vl_convert.vegalite_to_png(whole, config=config, scale=_SCALE)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # its panics are no Exception
+        raise UserError(f"the picture cannot be drawn: {error}") from error
+
+
+def drawn(summary: StudySummary) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the picture before it is a PNG: its Vega-Lite spec and its Vega-Lite config."""
+    rows = [_arm_panels(summary, whole=False)]
+    if arms.levels_are_cut(summary) or arms.differences_are_cut(summary):
+        rows.append(_arm_panels(summary, whole=True))
+    parts = [*rows, *_curve_panels(summary)]
+    question = textwrap.wrap(summary.question, 110)
+    title = alt.TitleParams(question, subtitle=textwrap.wrap(summary.answer, 150), fontSize=18, offset=18)
+    whole = alt.vconcat(*parts, spacing=36, padding=24, title=title).resolve_scale(color="independent")
+    config = vega_theme("light", arm_colours(summary, "light")) | {
+        "background": PALETTES["light"].paper,
+        "font": _FONT,
+    }
+    return whole.to_dict(validate=False), config
+
+
+def _arm_panels(summary: StudySummary, *, whole: bool) -> alt.HConcatChart:
+    """Charts of the level of each arm and of its difference from its reference."""
+    title, beyond = summary.outcome.title, ", the whole range" if whole else ""
+    levels = arms.levels(summary, _PANEL, whole=whole)
+    charts = [_titled(levels, f"{sentence(title)}{beyond}", arms.levels_show(summary))]
+    if differences := arms.differences(summary, _PANEL, legend=True, whole=whole):
+        title = "Step by step" if summary.against == "previous" else f"Against {arms.reference_of(summary)}"
+        charts.append(_titled(differences, f"{title}{beyond}", arms.DIFFERENCES_SHOW))
+    return _beside(charts)
+
+
+def _curve_panels(summary: StudySummary) -> list[alt.HConcatChart]:
+    """The learning curves, and their second half; none if there are no evaluations."""
+    said = curves.LINES_SHOW
+    if any(arm.diverged for arm in summary.arms):
+        said = f"{said} {curves.THIN_LINES_SHOW}"
+    titles = {"From the first step on": said, "The second half": "The same evaluations, on axes of their own."}
+    found = (curves.evaluations(summary, _HALF), curves.last_half(summary, _HALF))
+    charts = [_titled(chart, *title) for chart, title in zip(found, titles.items(), strict=True) if chart]
+    return [_beside(charts)] if charts else []
+
+
+def _titled(chart: alt.LayerChart, title: str, caption: str) -> alt.LayerChart:
+    return chart.properties(title=alt.TitleParams(title, subtitle=textwrap.wrap(caption, _LINE), offset=14))
+
+
+def _beside(charts: list[alt.LayerChart]) -> alt.HConcatChart:
+    return alt.hconcat(*charts, spacing=48).resolve_scale(color="independent", shape="independent")

@@ -1,0 +1,49 @@
+"""Running a study from Python, with its page."""
+
+from pathlib import Path
+
+from archlab.config.core.merge import Raw
+from archlab.config.core.text import note
+from archlab.errors import UserError
+from archlab.files import real_path
+from archlab.report.study.page import write_page, write_picture
+from archlab.study.executors.named import ExecutorName, make_executor
+from archlab.study.progress import StudyProgress
+from archlab.study.record import StudySummary
+from archlab.study.runner import Study
+from archlab.study.schema import StudyConfig
+from archlab.study.study_file import read_study, study_from_values, usual_folder
+
+
+def run_study(
+    study: str | Path | Raw | StudyConfig,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    executor: ExecutorName = "local",
+) -> StudySummary:
+    """Train every arm with every seed, compare, and write the folder and its page, as `archlab study run` does.
+
+    `study`: the name of a study that comes with archlab, a YAML file, a study folder, the values that such a file would
+    hold, or a StudyConfig. `out`: the study's folder; by default `studies/NAME`, or the study folder itself. `workers`:
+    runs at once. `executor`: local, ray or slurm, what trains them. Progress is printed to stderr. Finished runs are
+    never repeated. Runs that failed are named in the summary's `failed`. UserError for a study that is wrong, and where
+    no run finished.
+    """
+    if isinstance(study, str | Path):
+        name, config = read_study(str(study))
+        folder = Path(out) if out is not None else usual_folder(str(study), name)
+    elif out is None:
+        raise UserError("out: a study that has no file has no name either; name its folder, as in out='studies/mine'")
+    else:
+        folder = Path(out)
+        name, config = real_path(folder).name, study if isinstance(study, StudyConfig) else study_from_values(study)
+    if workers is not None and workers < 1:
+        raise UserError(f"workers: {workers}; allowed: at least 1")
+    with StudyProgress() as progress:
+        summary = Study(name, config, folder, make_executor(executor, workers)).run(progress, on_timing=progress.timing)
+    write_page(summary, folder)
+    try:
+        write_picture(summary, folder)
+    except UserError as error:
+        note(f"report.png is not written: {error}")
+    return summary

@@ -1,0 +1,82 @@
+"""The differences of a study's arms over the sizes of its models."""
+
+from typing import Any
+
+import altair as alt
+
+from archlab.pricing.units import count
+from archlab.report.charts.axes import LARGE, axis, axis_title, padded
+from archlab.report.charts.marks import DASHED, chart_of, colour, layered, tooltip
+from archlab.study.formatting import with_interval
+from archlab.study.record import SizeTrend, StudySummary
+
+_HEIGHT = 300
+_SPREAD = 0.012
+"""Of the whole range of sizes: how far arms stand apart at one size, so that their intervals do not hide each other."""
+
+
+def over_sizes(summary: StudySummary) -> alt.LayerChart | None:
+    """Every arm's difference to its reference at every size, with its interval and the line through them; None where
+    the study has one size. The axis of sizes is logarithmic."""
+    if not summary.sizes:
+        return None
+    named = [trend.label for trend in summary.sizes]
+    # The sizes that were asked for, and no others.
+    ticks = alt.Axis(values=summary.asked_sizes, labelExpr=LARGE, title="parameters, logarithmic axis", grid=False)
+    x = alt.X("size:Q", scale=alt.Scale(type="log", nice=False, padding=20), axis=ticks)
+    title = axis_title(summary.outcome, "difference").partition(" (")[0]
+    rows, ends = size_rows(summary), line_rows(summary)
+    shown = [row[field] for row in (*rows, *ends) for field in ("low", "value", "high") if row.get(field) is not None]
+    low, high = padded(min([0.0, *shown]), max([0.0, *shown]))
+    scale = alt.Scale(domain=[low, high], nice=False)
+    y = alt.Y("value:Q", scale=scale, axis=axis(title, summary.outcome.unit, low, high, of_differences=True))
+    points = chart_of(rows).encode(x=x, color=colour(named), tooltip=tooltip("arm", "text", "verdict"))
+    lines = chart_of(ends).mark_line(strokeDash=DASHED, opacity=0.7)
+    layers = [
+        chart_of([{"value": 0}]).mark_rule(style="ground").encode(y=y),
+        lines.encode(x=x, y=y, color=colour(named)),
+        points.transform_filter("datum.low !== null").mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q"), y2="high:Q"),
+        points.transform_filter("datum.value !== null").mark_point(filled=True, size=70, opacity=1).encode(y=y),
+    ]
+    description = "Difference of every arm to its reference over the size of the models, with its interval"
+    return layered(layers, description, _HEIGHT)
+
+
+def size_rows(summary: StudySummary) -> list[dict[str, Any]]:
+    """Per arm and size: the difference and its interval; sizes stand a little apart from arm to arm."""
+    return [
+        row | {"size": row["size"] * (1 + _SPREAD * i)}
+        for i, trend in enumerate(summary.sizes)
+        for row in _points(trend, summary)
+    ]
+
+
+def _points(trend: SizeTrend, summary: StudySummary) -> list[dict[str, Any]]:
+    comparisons = {arm.name: arm.comparison for arm in summary.arms}
+    unit = summary.outcome.unit
+    found = []
+    for size, name in zip(trend.sizes, trend.arms, strict=True):
+        c = comparisons[name]
+        value = c.difference if c else None
+        shown = "" if c is None or value is None else with_interval(value, c.low, c.high, unit)
+        found.append(
+            {
+                "arm": trend.label,
+                "size": size,
+                "value": value,
+                "low": c.low if c else None,
+                "high": c.high if c else None,
+                "verdict": c.verdict if c else "",
+                "text": f"{shown} at {count(size)} parameters",
+            }
+        )
+    return found
+
+
+def line_rows(summary: StudySummary) -> list[dict[str, Any]]:
+    """Per arm: the two ends of its line."""
+    return [
+        {"arm": trend.label, "size": size * (1 + _SPREAD * i), "value": value}
+        for i, trend in enumerate(summary.sizes)
+        for size, value in zip((trend.sizes[0], trend.sizes[-1]), trend.line or (), strict=False)
+    ]

@@ -1,0 +1,151 @@
+"""A study's result for the terminal: a table of its arms, and small ones of factors, sizes and a sweep."""
+
+from collections.abc import Collection, Iterator, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from archlab.pricing.units import count
+from archlab.report.charts.marks import Row
+from archlab.report.study.arms import labels
+from archlab.report.study.grids import sweep_rows
+from archlab.report.text_table import FIXED, fitted
+from archlab.study.formatting import amount, difference, diverged_seeds, interval, p_value, verdict
+from archlab.study.outcome_schema import Unit
+from archlab.study.record import ArmSummary, Comparison, StudySummary, Verdict
+
+_STYLES: dict[Verdict, str] = {
+    "better": "bold blue",
+    "worse": "bold yellow",
+    "differs": "bold magenta",
+    "equivalent": "bold",
+    "diverged": "bold red",
+}
+"""Of the terminal."""
+_HEADINGS = ("arm", "params", "{} ± sd", "difference [interval]", "p Holm", "verdict", "tok/s")
+
+_SHORT: dict[Unit, str] = {"bits per byte": "bits/byte", "nats per token": "nats/token"}
+
+
+def terminal_table(summary: StudySummary, width: int) -> Table:
+    """One line per arm where `width` columns are enough, else two or more; legible without colours."""
+    unit = summary.outcome.unit
+    headings = [title.format(_SHORT.get(unit, unit)) for title in _HEADINGS]
+    rows = [(label, *_cells(arm, unit)) for arm, label in zip(summary.arms, labels(summary).values(), strict=True)]
+    styles = ["dim" if (c := arm.comparison) is None else _STYLES.get(c.verdict, "") for arm in summary.arms]
+    return _table(headings, rows, width, left=("arm", "verdict"), styles=styles, styled=-2)
+
+
+def _cells(arm: ArmSummary, unit: Unit) -> list[str]:
+    """All but the label."""
+    c = arm.comparison
+    level = "-" if arm.mean is None else amount(arm.mean, unit)
+    spread = "" if arm.deviation is None else f"±{amount(arm.deviation, unit)}"
+    result = verdict(arm)
+    if arm.diverged:
+        result = f"{result if c else 'diverged'} {_whole(diverged_seeds(arm))}"
+    return [
+        count(arm.parameters),
+        f"{level} {spread}".strip(),
+        _effect(c, unit) if c else "",
+        _p_holm(c) if c else "",
+        result,
+        "-" if arm.tokens_per_second is None else count(arm.tokens_per_second),
+    ]
+
+
+def study_tables(summary: StudySummary, width: int) -> Iterator[Table]:
+    """Those that the study has."""
+    if summary.contrasts:
+        yield factor_table(summary, width)
+    if summary.sizes:
+        yield size_table(summary, width)
+    if summary.sweep:
+        yield sweep_table(summary, width)
+
+
+def factor_table(summary: StudySummary, width: int) -> Table:
+    """One line per contrast of crossed factors."""
+    compared = [(contrast.name, contrast.comparison) for contrast in summary.contrasts if contrast.comparison]
+    unit = summary.outcome.unit
+    headings = ("factor", "minus", "difference [interval]", "p Holm", "verdict")
+    rows = [(name, c.reference, _effect(c, unit), _p_holm(c), c.verdict) for name, c in compared]
+    styles = [_STYLES.get(c.verdict, "") for _, c in compared]
+    return _table(headings, rows, width, left=("factor", "minus", "verdict"), styles=styles)
+
+
+def size_table(summary: StudySummary, width: int) -> Table:
+    """One line per arm of a ladder of sizes: its difference at each size, by how much that changes, and the trend."""
+    comparisons = {arm.name: arm.comparison for arm in summary.arms}
+    unit = summary.outcome.unit
+    headings = ("difference", *map(count, summary.asked_sizes), "change [interval]", "p Holm", "trend")
+    rows = [
+        (
+            f"{trend.label} minus {trend.reference}",
+            *(_at_size(comparisons[name], unit) for name in trend.arms),
+            *((_effect(c, unit), _p_holm(c)) if (c := trend.comparison) else ("", "")),
+            trend.trend,
+        )
+        for trend in summary.sizes
+    ]
+    return _table(headings, rows, width, left=("difference", "trend"))
+
+
+def sweep_table(summary: StudySummary, width: int) -> Table:
+    """One line per arm: the mean loss at each value that was swept, the best one in brackets."""
+    field, rows = summary.sweep[0].field, sweep_rows(summary)
+    values = sorted({row["value"] for row in rows})
+    cells = {(row["arm"], row["value"]): _swept(row) for row in rows}
+    arms = list(dict.fromkeys(row["arm"] for row in rows))
+    lines = [(arm, *(cells.get((arm, value), "") for value in values)) for arm in arms]
+    return _table((field, *(f"{value:g}" for value in values)), lines, width, left=(field,))
+
+
+def _at_size(c: Comparison | None, unit: Unit) -> str:
+    if c is None:
+        return ""
+    return c.verdict if c.difference is None else difference(c.difference, unit)
+
+
+def _swept(row: Row) -> str:
+    if row["mean"] is None:
+        return row["diverged"]
+    text = amount(row["mean"], "bits per byte")
+    return f"[{text}]" if row["mark"] else f"{text}{FIXED}"
+
+
+def _effect(c: Comparison, unit: Unit) -> str:
+    """With its interval; empty where there is none."""
+    if c.difference is None:
+        return ""
+    return f"{_whole(difference(c.difference, unit))} {_whole(interval(c.low, c.high, unit))}".strip()
+
+
+def _p_holm(c: Comparison) -> str:
+    """Empty where nothing was tested."""
+    return "" if c.p_holm is None else _whole(p_value(c.p_holm))
+
+
+def _whole(text: str) -> str:
+    """The text with spaces at which no line is broken."""
+    return text.replace(" ", FIXED)
+
+
+def _table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    left: Collection[str],
+    styles: Sequence[str] = (),
+    styled: int = -1,
+) -> Table:
+    """`styles`: of the cells of the column `styled`, a row each."""
+    heading, *cells = fitted([headings, *rows], width - len(headings) + 1)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
+    for title, plain in zip(heading, headings, strict=True):
+        table.add_column(title, justify="left" if plain in left else "right", no_wrap=True)
+    for row, style in zip(cells, styles or [""] * len(rows), strict=True):
+        texts = [Text(cell) for cell in row]
+        texts[styled].style = style
+        table.add_row(*texts)
+    return table
