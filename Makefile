@@ -21,8 +21,8 @@ pictures: install
 	from archlab.study.record import StudySummary; record = Path("docs/ladder.json").read_text(encoding="utf-8"); \
 	Path("docs/ladder.png").write_bytes(picture(StudySummary.model_validate_json(record)))'
 
-test: check
-	$(PYTEST) tests/integration tests/parity tests/invariants -n auto --dist worksteal
+test: lint
+	$(PYTEST) tests/unit tests/integration tests/parity tests/invariants -n auto --dist worksteal
 	$(PYTEST) tests/e2e -n auto --dist loadfile
 
 check: lint unit
@@ -33,7 +33,7 @@ lint: install-dev
 	$(BIN)/basedpyright
 
 unit: install-dev
-	$(PYTEST) tests/unit -n auto --dist worksteal
+	$(PYTEST) tests/unit -m "not slow" -n auto --dist worksteal
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev

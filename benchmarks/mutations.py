@@ -7,23 +7,28 @@ python benchmarks/mutations.py again              # the mutants of the record, i
 
 Each mutant is tested by the tests that execute its line, one of each test function first, up to 60 s of them or the
 first that fails. A line that runs when its module is imported is tested by the tests that execute other lines of the
-file, or that are named after it. mutmut has no place here: it wraps every function, and archlab reads its own source
-(`archlab flatten`) and counts compiled graphs; cosmic-ray would run all tests for each mutant.
+file, or that are named after it. Tests that fail without a mutant, in `cover` or at the end of a run, notice nothing:
+`again --only unjudged` judges by others what they had noticed.
+mutmut does not fit: it wraps every function, and archlab reads its own source (`archlab flatten`) and counts compiled
+graphs. cosmic-ray would run all tests for each mutant.
 """
 
 import argparse
 import ast
+import importlib
 import json
+import multiprocessing
 import os
 import random
 import re
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -36,6 +41,16 @@ TARGETS = ("model", "pricing", "config/components", "study/stats.py", "training/
 """Of src/archlab. Each gets an equal share of the mutants."""
 TESTS = ("tests/unit", "tests/integration", "tests/parity", "tests/invariants")
 SECONDS = 60
+UNFIT = "tests that fail without a mutant"
+FIRST = 15
+"""So many unit tests are tried before others are collected, which takes longer."""
+LIBRARIES = [
+    "pytest", "torch", "torch._dynamo", "scipy.stats", "pydantic", "hypothesis", "altair", "cyclopts", "jsonschema",
+    "rich", "safetensors.torch", "tiktoken", "tokenizers", "transformers.models.llama.modeling_llama",
+    "transformers.models.auto",
+]  # fmt: skip
+"""Loaded once, for the processes of all mutants."""
+FORKS = multiprocessing.get_context("forkserver")
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.And: ast.Or, ast.Or: ast.And,
@@ -51,33 +66,57 @@ def main() -> int:
     parser.add_argument("--mutants", type=int, default=150)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
-    parser.add_argument("--also", nargs="*", default=[], help="tests written since `cover`, which come first")
+    parser.add_argument("--also", nargs="*", default=[], help="tests written since `cover`, run first for each mutant")
+    parser.add_argument("--only", nargs="*", help="`again` for mutants of these results only: survived; unjudged, ...")
     parser.add_argument("--cover", type=Path, default=COVER, help="folder of what `cover` writes")
     options = parser.parse_args()
+    FORKS.set_forkserver_preload(LIBRARIES)
     if options.action == "cover":
         return cover(options.cover)
+    record = json.loads(RECORD.read_text()) if options.action == "again" else {"seed": options.seed, UNFIT: []}
     if options.action == "again":
-        mutants = [moved(mutant) for mutant in json.loads(RECORD.read_text())["mutants"]]
+        record["mutants"] = mutants = [moved(mutant) for mutant in record["mutants"]]
     else:
-        mutants = drawn(options.targets, options.mutants, random.Random(options.seed))
+        record["mutants"] = mutants = drawn(options.targets, options.mutants, random.Random(options.seed))
     with tempfile.TemporaryDirectory() as home, ThreadPoolExecutor(options.workers) as pool:
-        copies, tests = Queue[Path](), Tests(options.cover)
+        copies = Queue[Path]()
         for n in range(options.workers):
             ignored = shutil.ignore_patterns(".git", ".venv", "build", "__pycache__")
             copies.put(Path(shutil.copytree(ROOT, Path(home) / str(n), ignore=ignored)))
-        for n, _ in enumerate(pool.map(lambda mutant: judge(mutant, tests, copies, options.also), mutants)):
-            mutant = mutants[n]
-            print(f"{n + 1}/{len(mutants)} {mutant['result']}: {mutant['file']}:{mutant['line']}", flush=True)
-            write(mutants, options.seed)
+        tests = Tests(options.cover, record[UNFIT], some_are_gone=options.action == "again")
+        judged = [mutant for mutant in mutants if not options.only or mutant.get("result", "unjudged") in options.only]
+        judging = {pool.submit(judge, mutant, tests, copies, options.also): mutant for mutant in judged}
+        for n, done in enumerate(as_completed(judging)):
+            mutant = judging[done]
+            mutant |= done.result()
+            if mutant["result"] != "unjudged":
+                mutant.setdefault("first", mutant["result"])
+            said = f"{mutant['result']}: {mutant['file']}:{mutant['line']}, {mutant.get('by')}"
+            print(f"{n + 1}/{len(judged)} {said}", flush=True)
+            write(record)
+        record[UNFIT] += failing({mutant["by"] for mutant in judged if mutant["result"] == "noticed"}, copies.get())
+        for mutant in mutants:
+            if mutant["by"] in record[UNFIT]:
+                mutant["result"] = "unjudged"
+                mutant.pop("first", None)
+        write(record)
     return 0
 
 
-def write(mutants: list[dict[str, Any]], seed: int) -> None:
-    results = Counter("equivalent" if "reason" in m else m["result"] for m in mutants if "result" in m)
-    counted = results["noticed"] + results["survived"] + results["not covered"]
-    share = round(results["noticed"] / max(counted, 1), 3)
-    body = {"benchmark": "mutations", "seed": seed, "share_noticed": share, "results": results}
+def write(record: dict[str, Any]) -> None:
+    mutants = record["mutants"]
+    body: dict[str, Any] = {"benchmark": "mutations", "seed": record["seed"], UNFIT: record[UNFIT]}
+    for key, said in (("first", "the tests before any was written for a mutant"), ("result", "the tests as they are")):
+        results = Counter("equivalent" if "reason" in m else m[key] for m in mutants if key in m)
+        counted = results["noticed"] + results["survived"] + results["not covered"]
+        body[said] = {"share_noticed": round(results["noticed"] / max(counted, 1), 3), "results": results}
     RECORD.write_text(json.dumps(body | {"mutants": mutants}, indent=1) + "\n")
+
+
+def failing(names: set[str], copy: Path) -> list[str]:
+    """Tests that fail in the source as it is."""
+    names = {name for name in names if "::" in name}
+    return failed(pytest(sorted(names), copy, seconds=10 * SECONDS)[1]) if names else []
 
 
 def cover(home: Path) -> int:
@@ -92,13 +131,13 @@ def cover(home: Path) -> int:
 
 def environment(root: Path) -> dict[str, str]:
     path = os.pathsep.join((str(root / "src"), os.environ.get("PYTHONPATH", "")))
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
 
 
 class Tests:
     """Which tests execute a line, and how long each takes."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, unfit: list[str], *, some_are_gone: bool) -> None:
         from coverage import CoverageData  # pyright: ignore[reportMissingImports]
 
         self.data = CoverageData(no_disk=True)
@@ -107,11 +146,14 @@ class Tests:
             part.read()
             self.data.update(part)
         self.files = {file.partition("/src/archlab/")[2]: file for file in self.data.measured_files()}
+        existing = some_are_gone and set(pytest(["--collect-only", "-v", *TESTS], ROOT)[1])
         self.seconds: dict[str, float] = {}
         for file in home.glob("*.xml"):
             for case in ElementTree.parse(file).iter("testcase"):
                 name = f"{(case.get('classname') or '').replace('.', '/')}.py::{case.get('name')}"
-                self.seconds[name] = float(case.get("time") or 0)
+                passed = all(case.find(other) is None for other in ("failure", "error", "skipped"))
+                if passed and name not in unfit and (not existing or name in existing):
+                    self.seconds[name] = float(case.get("time") or 0)
 
     def of(self, mutant: dict[str, Any]) -> list[str]:
         """The tests for a mutant: that which noticed it before, then one of each function, the fastest first."""
@@ -132,35 +174,77 @@ class Tests:
         return list(dict.fromkeys(chosen))
 
 
-def judge(mutant: dict[str, Any], tests: Tests, copies: "Queue[Path]", also: list[str]) -> None:
-    """Set the mutant's result, and by which test it was noticed."""
+def judge(mutant: dict[str, Any], tests: Tests, copies: "Queue[Path]", also: list[str]) -> dict[str, Any]:
+    """The mutant's result, and the test that noticed it."""
     if mutant.get("result") == "gone":
-        return
+        return {}
     names = [*also, *tests.of(mutant)]
     if not names:
-        mutant |= {"result": "not covered", "by": None}
-        return
+        return {"result": "not covered", "by": None}
     copy = copies.get()
     file = copy / "src" / "archlab" / mutant["file"]
     source = file.read_text()
     lines, first = source.split("\n"), mutant["line"] - 1
     lines[first : first + mutant["before"].count("\n") + 1] = [mutant["after"]]
-    file.write_text("\n".join(lines))
-    options = ("-x", "-q", "-rfE", "--no-header", "--tb=no", "-p", "no:cacheprovider")
-    run = (sys.executable, "-m", "pytest", *options, *names)
+    change(file, "\n".join(lines))
+    known = [name for name in names if name in also or name == mutant.get("by")]
+    unit = [name for name in names if name.startswith("tests/unit/") and name not in known][:FIRST]
     try:
-        done = subprocess.run(run, cwd=copy, env=environment(copy), text=True, capture_output=True, timeout=3 * SECONDS)
-        failed = re.findall(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
-        if done.returncode:
-            broken = not failed or "::" not in failed[0]
-            mutant |= {"result": "broken on import" if broken else "noticed", "by": (failed or ["conftest.py"])[0]}
-        else:
-            mutant |= {"result": "survived", "by": f"{len(names)} tests passed"}
-    except subprocess.TimeoutExpired:
-        mutant |= {"result": "noticed", "by": "a test that did not end"}
+        for part in (known, unit, [name for name in names if name not in known + unit]):
+            code, printed = pytest(["-x", *part], copy) if part else (0, [])
+            if code is None:
+                return {"result": "unjudged", "by": "the machine was too busy"}
+            if code < 0:
+                return {"result": "noticed", "by": "a test that did not end"}
+            if code:
+                (by, *_) = failed(printed) or ["conftest.py"]
+                broken = mutant["on_import"] and "::" not in by
+                return {"result": "broken on import" if broken else "noticed", "by": by}
+        return {"result": "survived", "by": f"{len(names)} tests passed"}
     finally:
-        file.write_text(source)
+        change(file, source)
         copies.put(copy)
+
+
+def change(file: Path, source: str) -> None:
+    """Write it, and let nobody load what was compiled of it before, which has the same second as its time."""
+    file.write_text(source)
+    for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
+        compiled.unlink()
+
+
+def pytest(arguments: list[str], root: Path, seconds: int = 2 * SECONDS) -> tuple[int | None, list[str]]:
+    """Exit code, None if it took too long, and lines of what pytest prints.
+
+    Time of computation is limited, so that load makes no survivors.
+    """
+    with tempfile.NamedTemporaryFile() as printed:
+        process = FORKS.Process(target=run_tests, args=(arguments, root, seconds, printed.name))
+        process.start()
+        process.join(20 * seconds)
+        if process.is_alive():
+            process.kill()
+            return None, []
+        return process.exitcode, Path(printed.name).read_text(errors="replace").split("\n")
+
+
+def run_tests(arguments: list[str], root: Path, seconds: int, printed: str) -> None:
+    """In a process of its own, whose libraries are loaded already, but none of archlab."""
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    file = os.open(printed, os.O_WRONLY)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.chdir(root)
+    os.environ |= environment(root)
+    sys.dont_write_bytecode = False
+    sys.path[:] = [str(root / "src"), *(path for path in sys.path if Path(path) != Path(__file__).parent)]
+    options = ("-q", "-rfE", "--no-header", "--tb=no", "-p", "no:cacheprovider")
+    sys.exit(importlib.import_module("pytest").main([*options, *arguments]))
+
+
+def failed(printed: list[str]) -> list[str]:
+    """Names of tests that failed."""
+    return [line.partition(" ")[2].partition(" - ")[0] for line in printed if line.startswith(("FAILED ", "ERROR "))]
 
 
 def moved(mutant: dict[str, Any]) -> dict[str, Any]:
@@ -168,9 +252,10 @@ def moved(mutant: dict[str, Any]) -> dict[str, Any]:
     home, name = ROOT / "src" / "archlab", Path(mutant["file"]).name
     files = {str(file.relative_to(home)): file for file in sorted(home.rglob("*.py"))}
     for path in sorted(files, key=lambda path: (path != mutant["file"], Path(path).name != name)):
-        before, found, _ = f"\n{files[path].read_text()}".partition(f"\n{mutant['before']}\n")
-        if found:
-            return mutant | {"file": path, "line": before.count("\n") + 1}
+        source, lines = files[path].read_text().split("\n"), mutant["before"].split("\n")
+        starts = [n + 1 for n in range(len(source)) if source[n : n + len(lines)] == lines]
+        if starts:
+            return mutant | {"file": path, "line": min(starts, key=lambda start: abs(start - mutant["line"]))}
     return mutant | {"result": "gone"}
 
 
